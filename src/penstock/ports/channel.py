@@ -1,0 +1,56 @@
+"""The channel port: bytes and file ranges out, buffers in.
+
+Implementations: `net.channel.SocketChannel` (plain TCP, sendfile); TLS and the
+simulated network come in behind the same port. The split follows asyncio's
+BufferedProtocol: the receiver owns the memory, the channel fills it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, TypeAlias
+
+from penstock.ports.disk import Buffer, FileSlice
+
+Part: TypeAlias = bytes | FileSlice
+
+
+class Receiver(Protocol):
+    def receive_buffer(self) -> Buffer:
+        """Writable memory for the next bytes; never empty."""
+        ...
+
+    def received(self, size: int) -> None: ...
+
+    def writable(self) -> None:
+        """The channel's queue fell below its low mark after it was above the high one."""
+        ...
+
+    def closed(self, error: OSError | None) -> None:
+        """Called once, whoever closed."""
+        ...
+
+
+class Channel(Protocol):
+    @property
+    def peer(self) -> tuple[str, int]: ...
+
+    @property
+    def local(self) -> tuple[str, int]:
+        """The address the client used to reach us."""
+        ...
+
+    @property
+    def queued_bytes(self) -> int: ...
+
+    def send(self, parts: Iterable[Part]) -> None:
+        """Queue in order and write what the peer takes now. Never blocks."""
+        ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def close(self, *, drain: bool = False) -> None:
+        """Stop reading; with `drain`, close after what is queued has left."""
+        ...
