@@ -1,0 +1,1 @@
+"""Transport: listener, channel, connection. Knows frames, not requests."""

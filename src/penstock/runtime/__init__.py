@@ -1,0 +1,1 @@
+"""The real world: disk, clock, entropy, threads, event loop. Only `node` imports it."""

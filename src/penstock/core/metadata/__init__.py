@@ -1,0 +1,1 @@
+"""Cluster metadata as an image built by replaying records."""

@@ -1,0 +1,169 @@
+"""A plain TCP channel: our own non-blocking socket on the loop's readiness calls.
+
+Reads go straight into the receiver's memory. Writes go out at once while the peer takes
+them; file slices leave by sendfile behind a header sent with MSG_MORE, so payload bytes
+never enter this process. A slice without a kernel file (the simulated disk) is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Iterable
+
+from penstock.ports.channel import Part, Receiver
+from penstock.ports.disk import FileSlice
+
+# Above this many queued bytes that sit in memory the receiver should stop producing more.
+HIGH_WATER_BYTES = 1 << 20
+# sendfile of a huge range would hold the loop; give others a turn in between.
+SENDFILE_CHUNK_BYTES = 4 << 20
+
+
+class SocketChannel:
+    __slots__ = (
+        "_closed",
+        "_draining",
+        "_fd",
+        "_loop",
+        "_queue",
+        "_reading",
+        "_receiver",
+        "_sock",
+        "_was_full",
+        "_writing",
+        "local",
+        "peer",
+        "queued_bytes",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._loop = loop
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._queue: deque[Part | memoryview] = deque()
+        self.queued_bytes = 0
+        self._reading = False
+        self._writing = False
+        self._draining = False
+        self._closed = False
+        self._was_full = False
+        self.peer: tuple[str, int] = sock.getpeername()[:2]
+        self.local: tuple[str, int] = sock.getsockname()[:2]
+
+    def start(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self.resume_reading()
+
+    def pause_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._fd)
+
+    def resume_reading(self) -> None:
+        if not self._reading and not self._closed and not self._draining:
+            self._reading = True
+            self._loop.add_reader(self._fd, self._readable)
+
+    def _readable(self) -> None:
+        try:
+            size = self._sock.recv_into(self._receiver.receive_buffer())
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._close(error)
+            return
+        if size:
+            self._receiver.received(size)
+        else:
+            self._close(None)
+
+    def send(self, parts: Iterable[Part]) -> None:
+        if self._closed:
+            return
+        for part in parts:
+            self._queue.append(part)
+            self.queued_bytes += part.size if type(part) is FileSlice else len(part)  # type: ignore[arg-type]
+        if not self._writing:
+            self._write()
+
+    def _write(self) -> None:
+        queue = self._queue
+        sock = self._sock
+        try:
+            while queue:
+                part = queue[0]
+                if type(part) is FileSlice:
+                    sent = self._send_slice(part)
+                    if sent < part.size:
+                        queue[0] = FileSlice(part.file, part.position + sent, part.size - sent)
+                        self.queued_bytes -= sent
+                        if sent < SENDFILE_CHUNK_BYTES:
+                            continue
+                        break  # a full chunk left: let other connections have their turn
+                    queue.popleft()
+                    self.queued_bytes -= sent
+                else:
+                    more = len(queue) > 1 and type(queue[1]) is FileSlice
+                    size = len(part)  # type: ignore[arg-type]
+                    sent = sock.send(part, socket.MSG_MORE if more else 0)  # type: ignore[arg-type]
+                    if sent < size:
+                        queue[0] = memoryview(part)[sent:]  # type: ignore[arg-type]
+                    else:
+                        queue.popleft()
+                    self.queued_bytes -= sent
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            self._close(error)
+            return
+        if queue:
+            if not self._writing:
+                self._writing = True
+                self._loop.add_writer(self._fd, self._write)
+            if self.queued_bytes > HIGH_WATER_BYTES:
+                self._was_full = True
+        elif self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._fd)
+        if self._was_full and self.queued_bytes < HIGH_WATER_BYTES // 2:
+            self._was_full = False
+            self._receiver.writable()
+        if self._draining and not queue:
+            self._close(None)
+
+    def _send_slice(self, part: FileSlice) -> int:
+        fd = part.file.fileno()
+        if fd >= 0:
+            sent = os.sendfile(self._fd, fd, part.position, min(part.size, SENDFILE_CHUNK_BYTES))
+            if sent == 0:
+                raise OSError(f"{part!r} ends before the promised size")
+            return sent
+        data = part.file.read(part.position, min(part.size, SENDFILE_CHUNK_BYTES))
+        if not data:
+            raise OSError(f"{part!r} ends before the promised size")
+        return self._sock.send(data)
+
+    def close(self, *, drain: bool = False) -> None:
+        if drain and self._queue and not self._closed:
+            self._draining = True
+            self.pause_reading()
+        else:
+            self._close(None)
+
+    def _close(self, error: OSError | None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self.pause_reading()
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._fd)
+        self._queue.clear()
+        self.queued_bytes = 0
+        self._sock.close()
+        self._receiver.closed(error)

@@ -1,0 +1,305 @@
+"""One client connection: bytes to frames, replies in request order, bounds on both sides.
+
+Knows frames and slots; what a request means is the handler's business. Every request gets
+the next slot number; replies may come in any order and leave in slot order.
+
+Two-stage handling: requests of `pipelined` APIs (produce, fetch) are handed over while
+earlier ones still wait for a flush or for data. Any other request is a barrier, as on a
+Kafka broker: it is handed over when everything before it has been answered, and nothing
+is handed over before it has been answered itself.
+
+Bounds: frame size, requests in flight, queued reply bytes. Beyond one of them the
+connection stops reading until it is met again. The receive buffer grows only as bytes
+really arrive, so announcing a large frame costs the announcer, not us.
+
+Invariant: the frame handed to the handler is a view of the receive buffer and valid only
+during the call; what is kept must be copied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from struct import Struct
+from typing import TypeAlias
+
+from penstock.model.errors import ProtocolError
+from penstock.net.channel import HIGH_WATER_BYTES
+from penstock.ports.channel import Channel, Part
+from penstock.ports.disk import FileSlice
+
+_SIZE_AND_KEY = Struct(">ih")
+_SIZE = Struct(">i")
+MIN_FRAME_BYTES = 8  # api key, version, correlation id
+
+INITIAL_BUFFER_BYTES = 16 << 10
+STEADY_BUFFER_BYTES = 1 << 20
+SPARE_BYTES = 64 << 10
+MAX_CORKED_PARTS = 64  # replies gathered before the peer must prove that it takes them
+
+Handler: TypeAlias = Callable[["Connection", int, memoryview], None]
+
+
+class ConnectionLimits:
+    """Bounds shared by the connections of a listener."""
+
+    __slots__ = ("max_frame_bytes", "max_in_flight", "pipelined")
+
+    def __init__(self, max_frame_bytes: int, max_in_flight: int, pipelined: frozenset[int]) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self.max_in_flight = max_in_flight
+        self.pipelined = pipelined
+
+
+class Connection:
+    __slots__ = (
+        "_blocked",
+        "_buffer",
+        "_corked",
+        "_end",
+        "_exclusive",
+        "_flush_scheduled",
+        "_handler",
+        "_head_slot",
+        "_limits",
+        "_loop",
+        "_max_in_flight",
+        "_next_slot",
+        "_on_closed",
+        "_out",
+        "_pipelined",
+        "_ready",
+        "_start",
+        "_view",
+        "channel",
+        "id",
+        "is_closed",
+        "is_draining",
+        "last_active",
+        "session",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        channel: Channel,
+        handler: Handler,
+        limits: ConnectionLimits,
+        on_closed: Callable[[Connection, Exception | None], None],
+    ) -> None:
+        self._loop = loop
+        self.channel = channel
+        self._handler = handler
+        self._limits = limits
+        self._pipelined = limits.pipelined
+        self._max_in_flight = limits.max_in_flight
+        self._on_closed = on_closed
+        self._buffer = bytearray(INITIAL_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._next_slot = self._head_slot = 0
+        self._ready: dict[int, list[Part]] = {}
+        self._out: list[Part] = []
+        self._exclusive = False
+        self._blocked = False
+        self._corked = False
+        self._flush_scheduled = False
+        self.is_closed = False
+        self.is_draining = False
+        self.last_active = loop.time()
+        self.id = ""
+        self.session: object | None = None  # what the layer above remembers of this client
+
+    @property
+    def in_flight(self) -> int:
+        return self._next_slot - self._head_slot
+
+    # -- bytes in -----------------------------------------------------------------------
+
+    def receive_buffer(self) -> memoryview:
+        return self._view[self._end :]
+
+    def received(self, size: int) -> None:
+        self._end += size
+        self.last_active = self._loop.time()
+        self._process()
+
+    def _process(self) -> None:
+        self._corked = True
+        try:
+            self._hand_over_frames()
+        except ProtocolError as error:
+            self.abort(error)
+        except BaseException as error:
+            # A defect in a handler: this client must not wait for ever. The loop logs it.
+            self.abort(ProtocolError(f"internal error: {error!r}"))
+            raise
+        finally:
+            self._corked = False
+        if self._out:
+            self._flush()
+        if not self.is_closed:
+            self._make_room()
+
+    def _hand_over_frames(self) -> None:
+        view = self._view
+        pipelined = self._pipelined
+        while not self.is_closed and not self.is_draining:
+            start = self._start
+            available = self._end - start
+            if available < 6:
+                return
+            size, key = _SIZE_AND_KEY.unpack_from(view, start)
+            if size < MIN_FRAME_BYTES or size > self._limits.max_frame_bytes:
+                raise ProtocolError(f"frame of {size} bytes (limit {self._limits.max_frame_bytes})")
+            if available < 4 + size:
+                return
+            is_pipelined = key in pipelined
+            in_flight = self._next_slot - self._head_slot
+            if in_flight and (not is_pipelined or self._exclusive or in_flight >= self._max_in_flight):
+                self._block()
+                return
+            if len(self._out) > MAX_CORKED_PARTS:
+                self._flush()
+            if self.channel.queued_bytes > HIGH_WATER_BYTES:
+                self._block()
+                return
+            self._start = start + 4 + size
+            slot = self._next_slot
+            self._next_slot = slot + 1
+            self._exclusive = not is_pipelined
+            self._handler(self, slot, view[start + 4 : start + 4 + size])
+
+    def _block(self) -> None:
+        self._blocked = True
+        self.channel.pause_reading()
+
+    def _unblock(self) -> None:
+        if self._blocked and not self.is_closed:
+            self._blocked = False
+            self._process()
+            if not self._blocked and not self.is_closed and not self.is_draining:
+                self.channel.resume_reading()
+
+    def _make_room(self) -> None:
+        """After the frames were handed over: keep space for the next read."""
+        start, end, capacity = self._start, self._end, len(self._buffer)
+        if start == end:
+            self._start = self._end = 0
+            if end == capacity and capacity < STEADY_BUFFER_BYTES:
+                self._replace_buffer(capacity * 4)
+            elif capacity > STEADY_BUFFER_BYTES:
+                self._replace_buffer(STEADY_BUFFER_BYTES)
+            return
+        pending = end - start
+        needed = pending
+        if pending >= 4:
+            needed = 4 + int(_SIZE.unpack_from(self._view, start)[0])
+        if capacity - end >= max(min(needed - pending, SPARE_BYTES), 1):
+            return
+        if pending <= capacity // 2:
+            self._view[:pending] = self._view[start:end]
+            self._start, self._end = 0, pending
+        else:
+            self._replace_buffer(min(max(capacity * 2, STEADY_BUFFER_BYTES), max(4 + needed, capacity + SPARE_BYTES)))
+
+    def _replace_buffer(self, capacity: int) -> None:
+        pending = self._end - self._start
+        buffer = bytearray(capacity)
+        view = memoryview(buffer)
+        view[:pending] = self._view[self._start : self._end]
+        self._buffer, self._view = buffer, view
+        self._start, self._end = 0, pending
+
+    # -- replies out --------------------------------------------------------------------
+
+    def reply(self, slot: int, parts: list[Part]) -> None:
+        """Answer a slot; an empty list says that nothing is sent (acks=0)."""
+        if self.is_closed:
+            return
+        if slot != self._head_slot:
+            self._ready[slot] = parts
+            return
+        out = self._out
+        out.extend(parts)
+        head = slot + 1
+        ready = self._ready
+        while head in ready:
+            out.extend(ready.pop(head))
+            head += 1
+        self._head_slot = head
+        if self._corked:
+            return
+        # Replies released together (one flush, many requests) leave in one system call.
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush_later)
+
+    def _flush_later(self) -> None:
+        self._flush_scheduled = False
+        if self.is_closed:
+            return
+        self.last_active = self._loop.time()
+        if self._out:
+            self._flush()
+        if self._blocked:
+            self._unblock()
+        if self.is_draining and not self.in_flight:
+            self.channel.close(drain=True)
+
+    def _flush(self) -> None:
+        out = self._out
+        self._out = []
+        if len(out) > 1:
+            out = join_bytes(out)
+        self.channel.send(out)
+
+    def writable(self) -> None:
+        self._unblock()
+
+    # -- the end ------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Take no further request; close when those in flight have been answered."""
+        if self.is_closed or self.is_draining:
+            return
+        self.is_draining = True
+        self.channel.pause_reading()
+        if not self.in_flight:
+            if self._out:
+                self._flush()
+            self.channel.close(drain=True)
+
+    def abort(self, error: Exception | None = None) -> None:
+        """Close now, without an answer."""
+        if not self.is_closed:
+            self._finish(error)
+            self.channel.close()
+
+    def closed(self, error: OSError | None) -> None:
+        self._finish(error)
+
+    def _finish(self, error: Exception | None) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._ready.clear()
+        self._out.clear()
+        self._on_closed(self, error)
+
+
+def join_bytes(parts: list[Part]) -> list[Part]:
+    """Join neighbouring bytes so that they leave in one system call."""
+    joined: list[Part] = []
+    run: list[bytes] = []
+    for part in parts:
+        if type(part) is FileSlice:
+            if run:
+                joined.append(run[0] if len(run) == 1 else b"".join(run))
+                run = []
+            joined.append(part)
+        else:
+            run.append(part)  # type: ignore[arg-type]
+    if run:
+        joined.append(run[0] if len(run) == 1 else b"".join(run))
+    return joined

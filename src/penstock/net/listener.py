@@ -1,0 +1,190 @@
+"""Listening sockets: accept, bound the number of connections, close idle ones, drain.
+
+`connections` is insertion-ordered on purpose: nothing here iterates a set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from typing import TypeAlias
+
+from penstock.model.errors import ConfigError, ProtocolError
+from penstock.net.channel import SocketChannel
+from penstock.net.connection import Connection, ConnectionLimits, Handler
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 512
+ACCEPTS_PER_TURN = 64
+IDLE_SWEEP_S = 1.0
+
+ConnectionCallback: TypeAlias = Callable[[Connection], None]
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Listening sockets for a host; the empty host means every interface, IPv4 and IPv6."""
+    try:
+        infos = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise ConfigError(f"cannot resolve the listener's host '{host}': {error.strerror}") from error
+    sockets: list[socket.socket] = []
+    chosen_port = port
+    for family, kind, protocol, _, address in sorted(infos, key=lambda info: info[0]):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((address[0], chosen_port, *address[2:]))
+            sock.listen(BACKLOG)
+        except OSError as error:
+            sock.close()
+            if family == socket.AF_INET6 and sockets and error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                continue  # no IPv6 on this machine
+            for other in sockets:
+                other.close()
+            raise ConfigError(_bind_error(host, port, error)) from error
+        sock.setblocking(False)
+        sockets.append(sock)
+        chosen_port = sock.getsockname()[1]  # port 0: the same free port for both families
+    return sockets
+
+
+def _bind_error(host: str, port: int, error: OSError) -> str:
+    place = f"{host or '*'}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        return f"cannot listen on {place}: the port is taken; stop the other process or choose another port"
+    if error.errno == errno.EACCES:
+        return f"cannot listen on {place}: permission denied; ports below 1024 need privileges"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"cannot listen on {place}: this machine has no such address"
+    return f"cannot listen on {place}: {error.strerror}"
+
+
+class Listener:
+    """One named listener (`PLAINTEXT://host:port`) and the connections that came through it."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        name: str,
+        sockets: list[socket.socket],
+        handler: Handler,
+        limits: ConnectionLimits,
+        *,
+        max_connections: int,
+        max_connections_per_ip: int,
+        max_idle_ms: int,
+        on_opened: ConnectionCallback,
+        on_closed: ConnectionCallback,
+    ) -> None:
+        self._loop = loop
+        self.name = name
+        self._sockets = sockets
+        self._handler = handler
+        self._limits = limits
+        self._max_connections = max_connections
+        self._max_connections_per_ip = max_connections_per_ip
+        self._max_idle_s = max_idle_ms / 1000
+        self._on_opened = on_opened
+        self._on_closed = on_closed
+        self.connections: dict[Connection, None] = {}
+        self._per_ip: dict[str, int] = {}
+        self._accepted = 0
+        self._sweep: asyncio.TimerHandle | None = None
+        self._drained: asyncio.Future[None] | None = None
+
+    @property
+    def port(self) -> int:
+        return int(self._sockets[0].getsockname()[1])
+
+    def start(self) -> None:
+        for sock in self._sockets:
+            self._loop.add_reader(sock.fileno(), self._accept, sock)
+        if self._max_idle_s > 0:
+            self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                sock, address = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                # EMFILE and its kin: the kernel keeps the client in the backlog; try again soon.
+                log.error("cannot accept a connection on %s: %s", self.name, error)
+                self._loop.remove_reader(listening.fileno())
+                self._loop.call_later(0.5, self._accept_again, listening)
+                return
+            ip = address[0]
+            if (
+                len(self.connections) >= self._max_connections
+                or self._per_ip.get(ip, 0) >= self._max_connections_per_ip
+            ):
+                sock.close()
+                log.warning("refused a connection from %s: connection limit reached", ip)
+                continue
+            self._open(sock, ip)
+
+    def _accept_again(self, listening: socket.socket) -> None:
+        if listening.fileno() >= 0:
+            self._loop.add_reader(listening.fileno(), self._accept, listening)
+
+    def _open(self, sock: socket.socket, ip: str) -> None:
+        try:
+            channel = SocketChannel(self._loop, sock)
+        except OSError:
+            sock.close()  # the peer was gone before we looked
+            return
+        connection = Connection(self._loop, channel, self._handler, self._limits, self._closed)
+        self._accepted += 1
+        connection.id = f"{self.name}-{channel.peer[0]}:{channel.peer[1]}-{self._accepted}"
+        self.connections[connection] = None
+        self._per_ip[ip] = self._per_ip.get(ip, 0) + 1
+        self._on_opened(connection)
+        channel.start(connection)
+
+    def _closed(self, connection: Connection, error: Exception | None) -> None:
+        del self.connections[connection]
+        ip = connection.channel.peer[0]
+        left = self._per_ip[ip] - 1
+        if left:
+            self._per_ip[ip] = left
+        else:
+            del self._per_ip[ip]
+        if isinstance(error, ProtocolError):
+            log.warning("closed %s: %s", connection.id, error)
+        self._on_closed(connection)
+        if self._drained and not self.connections and not self._drained.done():
+            self._drained.set_result(None)
+
+    def _close_idle(self) -> None:
+        deadline = self._loop.time() - self._max_idle_s
+        for connection in list(self.connections):
+            if connection.last_active < deadline and not connection.in_flight:
+                connection.drain()
+        self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
+
+    def stop_accepting(self) -> None:
+        for sock in self._sockets:
+            self._loop.remove_reader(sock.fileno())
+            sock.close()
+        if self._sweep:
+            self._sweep.cancel()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Answer what is in flight, then close everything; forced after `timeout_s`."""
+        self._drained = self._loop.create_future()
+        for connection in list(self.connections):
+            connection.drain()
+        if self.connections:
+            self._loop.call_later(timeout_s, self._give_up_draining)
+            await self._drained
+
+    def _give_up_draining(self) -> None:
+        for connection in list(self.connections):
+            connection.abort()
