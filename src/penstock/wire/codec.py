@@ -1,0 +1,195 @@
+"""Bytes to messages and back: cached codecs per class and version, headers, frames.
+
+Codecs are made on first use by `wire.reading` and `wire.writing`; a connection pays
+for the versions it speaks and no others. Nothing here knows what a message means.
+
+Frame:           size int32 | header | body
+Request header:  api key int16 | version int16 | correlation id int32 | client id nullable
+                 string, int16 length in every version | tagged fields if flexible
+Response header: correlation id int32 | tagged fields if flexible, except for ApiVersions
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import TypeVar, cast
+
+from penstock.model.errors import ProtocolError
+from penstock.ports.channel import Part
+from penstock.ports.disk import Buffer, FileSlice
+from penstock.wire.apis import ApiSpec, api, find_api
+from penstock.wire.primitives import Message, skip_tagged_fields
+from penstock.wire.reading import compile_reader
+from penstock.wire.writing import compile_writer
+
+M = TypeVar("M", bound=Message)
+Reader = Callable[[Buffer, int], tuple[M, int]]
+Writer = Callable[[M, list[Part]], None]
+
+_readers: dict[tuple[type[Message], int], Reader[Message]] = {}
+_writers: dict[tuple[type[Message], int], Writer[Message]] = {}
+_request_readers: dict[tuple[int, int], Reader[Message]] = {}
+_response_writers: dict[tuple[int, int], tuple[bytes, Writer[Message]]] = {}
+
+_REQUEST_HEADER = struct.Struct(">hhih")
+_INT32 = struct.Struct(">i")
+_RESPONSE_PREFIX = struct.Struct(">ii")
+_NO_TAGS = b"\0"
+
+
+def reader(cls: type[M], version: int) -> Reader[M]:
+    """A function (buffer, offset) -> (message, offset after it); any bad input is a ProtocolError.
+
+    Strings and bytes are copies; records are views into `buffer`.
+    """
+    read = _readers.get((cls, version))
+    if read is None:
+        _check_version(cls, version)
+        read = _readers[cls, version] = compile_reader(cls, version)
+    return cast("Reader[M]", read)
+
+
+def writer(cls: type[M], version: int) -> Writer[M]:
+    """A function (message, parts) that appends the encoded message to `parts`.
+
+    Fields that `version` lacks are dropped without a word; records are appended as they are.
+    """
+    write = _writers.get((cls, version))
+    if write is None:
+        _check_version(cls, version)
+        write = _writers[cls, version] = compile_writer(cls, version)
+    return cast("Writer[M]", write)
+
+
+def _check_version(cls: type[Message], version: int) -> None:
+    first, last = cls.VERSIONS
+    if not first <= version <= last:
+        raise ProtocolError(f"{cls.__name__} has no version {version}")
+
+
+def decode(cls: type[M], version: int, buffer: Buffer, offset: int = 0) -> M:
+    """Read a message that fills the rest of the buffer."""
+    message, end = reader(cls, version)(buffer, offset)
+    if end != len(buffer):
+        raise ProtocolError(f"{len(buffer) - end} bytes after {cls.__name__} v{version}")
+    return message
+
+
+def encode(message: Message, version: int) -> bytes:
+    """The bytes of a message alone; a FileSlice in it is read."""
+    parts: list[Part] = []
+    writer(type(message), version)(message, parts)
+    return b"".join(part.read() if isinstance(part, FileSlice) else part for part in parts)
+
+
+def frame(parts: Sequence[Part]) -> tuple[list[Part], int]:
+    """Join neighbouring bytes and put the size in front; returns the parts and their total size."""
+    framed: list[Part] = []
+    pending: list[bytes] = [b"\0\0\0\0"]
+    size = 0
+    for part in parts:
+        if isinstance(part, FileSlice):
+            size += part.size
+            framed += (b"".join(pending), part)
+            pending.clear()
+        else:
+            size += len(part)
+            pending.append(part)
+    if pending:
+        framed.append(b"".join(pending))
+    framed[0] = _INT32.pack(size) + cast("bytes", framed[0])[4:]
+    return framed, size + 4
+
+
+# Requests
+
+
+def read_request_header(buffer: Buffer, offset: int = 0) -> tuple[int, int, int, str | None, int]:
+    """(api key, version, correlation id, client id, offset of the body).
+
+    For an API or version that is not known the offset is the one after the client id:
+    enough to answer an ApiVersions request of the future.
+    """
+    size = len(buffer)
+    try:
+        api_key, version, correlation_id, length = _REQUEST_HEADER.unpack_from(buffer, offset)
+        offset += 10
+        client_id = None
+        if length >= 0:
+            end = offset + length
+            if end > size:
+                raise ProtocolError("client id runs past the end of the request")
+            client_id = str(buffer[offset:end], "utf-8")
+            offset = end
+        spec = find_api(api_key)
+        if spec is not None and spec.flexible_from <= version <= spec.max_version:
+            count = buffer[offset]
+            offset += 1
+            if count:
+                offset = skip_tagged_fields(buffer, offset, count, size)
+    except (IndexError, struct.error, UnicodeDecodeError) as error:
+        raise ProtocolError(f"request header: {error}") from error
+    return api_key, version, correlation_id, client_id, offset
+
+
+def decode_request(api_key: int, version: int, buffer: Buffer, offset: int) -> Message:
+    """The request body at `offset`. Bytes after it are ignored, as Kafka does."""
+    read = _request_readers.get((api_key, version))
+    if read is None:
+        read = _request_readers[api_key, version] = reader(api(api_key).request, version)
+    return read(buffer, offset)[0]
+
+
+def encode_request(
+    api_key: int, version: int, correlation_id: int, client_id: str | None, message: Message
+) -> tuple[list[Part], int]:
+    """A whole request frame and its size."""
+    spec = _spec(api_key, version)
+    name = b"" if client_id is None else client_id.encode()
+    length = -1 if client_id is None else len(name)
+    parts: list[Part] = [_REQUEST_HEADER.pack(api_key, version, correlation_id, length), name]
+    if spec.is_flexible(version):
+        parts.append(_NO_TAGS)
+    writer(spec.request, version)(message, parts)
+    return frame(parts)
+
+
+# Responses
+
+
+def encode_response(api_key: int, version: int, correlation_id: int, message: Message) -> tuple[list[Part], int]:
+    """A whole response frame and its size."""
+    known = _response_writers.get((api_key, version))
+    if known is None:
+        spec = _spec(api_key, version)
+        tags = _NO_TAGS if spec.response_header_is_flexible(version) else b""
+        known = _response_writers[api_key, version] = (tags, writer(spec.response, version))
+    tags, write = known
+    parts: list[Part] = [_INT32.pack(correlation_id), tags]
+    write(message, parts)
+    return frame(parts)
+
+
+def read_response_header(api_key: int, version: int, buffer: Buffer, offset: int = 0) -> tuple[int, int]:
+    """(correlation id, offset of the body)."""
+    try:
+        (correlation_id,) = _INT32.unpack_from(buffer, offset)
+        offset += 4
+        if _spec(api_key, version).response_header_is_flexible(version):
+            offset = skip_tagged_fields(buffer, offset + 1, buffer[offset], len(buffer))
+    except (IndexError, struct.error) as error:
+        raise ProtocolError(f"response header: {error}") from error
+    return correlation_id, offset
+
+
+def decode_response(api_key: int, version: int, buffer: Buffer, offset: int) -> Message:
+    """The response body at `offset`. Bytes after it are ignored."""
+    return reader(_spec(api_key, version).response, version)(buffer, offset)[0]
+
+
+def _spec(api_key: int, version: int) -> ApiSpec:
+    spec = api(api_key)
+    if not spec.knows(version):
+        raise ProtocolError(f"{spec.name} has no version {version}")
+    return spec

@@ -1,0 +1,111 @@
+"""What every generated message is made of: the base class, the schema row, varints.
+
+A message class has one shape for all versions of its API. Its `FIELDS` say which
+version puts what on the wire; `wire.reading` and `wire.writing` turn them into code.
+This module knows nothing of any particular API.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final, TypeAlias
+
+from penstock.model.errors import ProtocolError
+from penstock.ports.disk import Buffer, FileSlice
+
+Records: TypeAlias = bytes | bytearray | memoryview | FileSlice | None
+"""Record batches as they lie on disk: read as a view into the frame, written as any of these."""
+
+Versions: TypeAlias = tuple[int, int]
+"""First and last version, both included."""
+
+Field: TypeAlias = tuple[str, str, Versions, Versions | None, int | None, object]
+"""One row of a schema, in wire order:
+
+    name              attribute of the message
+    type              int8..int64, uint16, float64, bool, uuid, string, bytes, records,
+                      or a class in the same module; "[]" before it makes a list
+    versions          where the field exists
+    nullable versions where null is legal
+    tag               a tagged field's number, else None
+    default           the value of an absent field; () is a fresh empty list or struct
+"""
+
+NULL_UUID: Final = b"\0" * 16
+NEVER: Final = 32767
+"""As `FLEXIBLE_FROM`: the API has no flexible version."""
+
+FRESH: Final[Any] = type("Fresh", (), {"__repr__": lambda self: "FRESH"})()
+"""Default argument of lists and structs: each message gets its own empty one."""
+
+
+class Message:
+    """Base of all generated messages: a plain record with value equality."""
+
+    __slots__: tuple[str, ...] = ()
+
+    FIELDS: ClassVar[tuple[Field, ...]] = ()
+    VERSIONS: ClassVar[Versions]
+    FLEXIBLE_FROM: ClassVar[int]
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]  # mutable: the contents are the identity
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        return f"{type(self).__name__}({inside})"
+
+
+def read_uvarint(buffer: Buffer, offset: int) -> tuple[int, int]:
+    """The unsigned varint at `offset` and the offset after it; IndexError past the end."""
+    byte = buffer[offset]
+    if byte < 0x80:
+        return byte, offset + 1
+    return read_long_uvarint(buffer, offset + 1, byte)
+
+
+def read_long_uvarint(buffer: Buffer, offset: int, first: int) -> tuple[int, int]:
+    """Go on after `first`, a byte with the continuation bit set."""
+    value = first & 0x7F
+    for shift in (7, 14, 21, 28):
+        byte = buffer[offset]
+        offset += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, offset
+    raise ProtocolError("varint is longer than 5 bytes")
+
+
+def skip_tagged_fields(buffer: Buffer, offset: int, count: int, size: int) -> int:
+    """Pass over `count` tagged fields; a count of 128 or more is still the varint's first byte."""
+    if count > 0x7F:
+        count, offset = read_long_uvarint(buffer, offset, count)
+    for _ in range(count):
+        _, offset = read_uvarint(buffer, offset)
+        length, offset = read_uvarint(buffer, offset)
+        offset += length
+        if offset > size:
+            raise ProtocolError("tagged field runs past the end of the message")
+    return offset
+
+
+def uvarint(value: int) -> bytes:
+    if value < 0x80:
+        return value.to_bytes(1, "big")
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def tagged_section(fields: list[tuple[int, bytes]]) -> bytes:
+    """The tagged fields that end a flexible struct; `fields` are in order of their tags."""
+    out = [uvarint(len(fields))]
+    for tag, body in fields:
+        out += (uvarint(tag), uvarint(len(body)), body)
+    return b"".join(out)

@@ -1,0 +1,276 @@
+"""Generates the source of a reader: one function for one message class and version.
+
+Straight-line code: nested structs and lists are read in place, neighbouring
+fixed-width values (and the length that follows them) by one precompiled Struct,
+attributes are stored without going through `__init__`. Every length is checked
+against the end of the buffer before it is used, so that bytes from outside cost at
+most memory in proportion to their number; whatever is left to go wrong surfaces as
+IndexError, struct.error or UnicodeDecodeError and is turned into ProtocolError in
+one place at the bottom of the function.
+
+Names in the source: b buffer, p position, z size of the buffer; the rest is numbered.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from penstock.model.errors import ProtocolError
+from penstock.ports.disk import Buffer
+from penstock.wire.primitives import Field, Message, read_long_uvarint, read_uvarint, skip_tagged_fields
+
+FORMATS = {
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uint16": "H",
+    "float64": "d",
+    "bool": "?",
+    "uuid": "16s",
+}
+
+_HEAD = """\
+def read(b, p):
+    z = len(b)
+    try:
+"""
+_TAIL = """\
+    except (IndexError, StructError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"{NAME} v{VERSION}: {error}") from error
+    return o0, p
+"""
+
+
+def has(field: Field, version: int) -> bool:
+    return field[2][0] <= version <= field[2][1]
+
+
+def is_nullable(field: Field, version: int) -> bool:
+    return field[3] is not None and field[3][0] <= version <= field[3][1]
+
+
+def nested_class(owner: type[Message], name: str) -> type[Message]:
+    found: type[Message] = getattr(sys.modules[owner.__module__], name)
+    return found
+
+
+def compile_reader(cls: type[Message], version: int) -> Callable[[Buffer, int], tuple[Message, int]]:
+    generator = _ReaderSource(version, flexible=version >= cls.FLEXIBLE_FROM)
+    source = generator.function(cls)
+    names = generator.names | {"NAME": cls.__name__, "VERSION": version}
+    exec(compile(source, f"<read {cls.__name__} v{version}>", "exec"), names)
+    read: Callable[[Buffer, int], tuple[Message, int]] = names["read"]
+    return read
+
+
+class _ReaderSource:
+    def __init__(self, version: int, *, flexible: bool) -> None:
+        self.version = version
+        self.flexible = flexible
+        self.lines: list[str] = []
+        self.depth = 2
+        self.counter = 0
+        self.run: list[tuple[str, str]] = []  # format, assignment target
+        self.names: dict[str, Any] = {
+            "new": object.__new__,
+            "unpack_from": struct.unpack_from,
+            "StructError": struct.error,
+            "ProtocolError": ProtocolError,
+            "long_uvarint": read_long_uvarint,
+            "uvarint": read_uvarint,
+            "skip": skip_tagged_fields,
+        }
+
+    def function(self, cls: type[Message]) -> str:
+        self.struct("o0", cls)
+        self.flush()
+        return _HEAD + "\n".join(self.lines) + "\n" + _TAIL
+
+    # Emitting
+
+    def emit(self, line: str) -> None:
+        self.lines.append("    " * self.depth + line)
+
+    def fresh(self, prefix: str) -> str:
+        self.counter += 1
+        return f"{prefix}{self.counter}"
+
+    def bind(self, value: object, hint: str) -> str:
+        name = f"{hint}_"
+        while self.names.setdefault(name, value) is not value:
+            name += "_"
+        return name
+
+    def flush(self) -> None:
+        """Emit the pending fixed-width values as one unpack."""
+        if not self.run:
+            return
+        formats = "".join(fmt for fmt, _ in self.run)
+        targets = ", ".join(target for _, target in self.run)
+        self.run.clear()
+        if formats == "B":
+            self.emit(f"{targets} = b[p]; p += 1")
+            return
+        name = "U_" + formats.replace("?", "z")
+        if name not in self.names:
+            self.names[name] = struct.Struct(">" + formats).unpack_from
+        comma = "" if "," in targets else ","
+        self.emit(f"{targets}{comma} = {name}(b, p); p += {struct.calcsize('>' + formats)}")
+
+    def fail(self, condition: str, reason: str) -> None:
+        self.emit(f'if {condition}: raise ProtocolError("{reason}")')
+
+    # Structs
+
+    def struct(self, target: str, cls: type[Message]) -> None:
+        self.emit(f"{target} = new({self.bind(cls, cls.__name__)})")
+        tagged = []
+        for field in cls.FIELDS:
+            attribute = f"{target}.{field[0]}"
+            present = has(field, self.version)
+            if present and field[4] is None:
+                self.field(attribute, field, cls)
+            else:
+                self.emit(f"{attribute} = {self.default(field, cls)}")
+            if present and field[4] is not None:
+                tagged.append(field)
+        if self.flexible:
+            self.tagged_section(target, tagged, cls)
+
+    def default(self, field: Field, cls: type[Message]) -> str:
+        if field[5] != ():
+            return repr(field[5])
+        if field[1].startswith("[]"):
+            return "[]"
+        return self.bind(nested_class(cls, field[1]), field[1]) + "()"
+
+    def tagged_section(self, target: str, tagged: list[Field], cls: type[Message]) -> None:
+        count = self.fresh("t")
+        self.run.append(("B", count))
+        self.flush()
+        if not tagged:
+            self.emit(f"if {count}: p = skip(b, p, {count}, z)")
+            return
+        self.emit(f"if {count}:")
+        self.depth += 1
+        self.emit(f"if {count} > 127: {count}, p = long_uvarint(b, p, {count})")
+        self.emit(f"for _ in range({count}):")
+        self.depth += 1
+        tag, end = self.fresh("t"), self.fresh("e")
+        self.emit(f"{tag}, p = uvarint(b, p)")
+        self.emit(f"{end}, p = uvarint(b, p); {end} += p")
+        self.fail(f"{end} > z", "tagged field runs past the end of the message")
+        for field in tagged:
+            self.emit(f"if {tag} == {field[4]}:")
+            self.depth += 1
+            self.field(f"{target}.{field[0]}", field, cls)
+            self.flush()
+            self.fail(f"p != {end}", f"tagged field {field[0]} has the wrong size")
+            self.emit("continue")
+            self.depth -= 1
+        self.emit(f"p = {end}")
+        self.depth -= 2
+
+    # Fields
+
+    def field(self, target: str, field: Field, cls: type[Message]) -> None:
+        kind, nullable = field[1], is_nullable(field, self.version)
+        if kind.startswith("[]"):
+            self.list(target, kind[2:], nullable, cls)
+        elif kind in FORMATS:
+            self.run.append((FORMATS[kind], target))
+        elif kind in ("string", "bytes", "records"):
+            self.blob(target, kind, nullable)
+        elif nullable:
+            self.nullable_struct(target, nested_class(cls, kind))
+        else:
+            inner = self.fresh("o")
+            self.struct(inner, nested_class(cls, kind))
+            self.emit(f"{target} = {inner}")
+
+    def nullable_struct(self, target: str, cls: type[Message]) -> None:
+        marker, inner = self.fresh("n"), self.fresh("o")
+        self.run.append(("b", marker))
+        self.flush()
+        self.emit(f"if {marker} < 0: {inner} = None")
+        self.emit("else:")
+        self.depth += 1
+        self.struct(inner, cls)
+        self.flush()
+        self.depth -= 1
+        self.emit(f"{target} = {inner}")
+
+    def length(self, legacy_format: str) -> str:
+        """Read a length into a new variable; negative means null in both encodings."""
+        name = self.fresh("n")
+        if not self.flexible:
+            self.run.append((legacy_format, name))
+            self.flush()
+            return name
+        self.run.append(("B", name))
+        self.flush()
+        self.emit(f"if {name} > 127: {name}, p = long_uvarint(b, p, {name})")
+        self.emit(f"{name} -= 1")
+        return name
+
+    def blob(self, target: str, kind: str, nullable: bool) -> None:
+        length = self.length("h" if kind == "string" else "i")
+        end = self.fresh("e")
+        if nullable:
+            self.emit(f"if {length} < 0: {target} = None")
+            self.emit("else:")
+            self.depth += 1
+        else:
+            self.fail(f"{length} < 0", f"{kind} must not be null")
+        self.emit(f"{end} = p + {length}")
+        self.fail(f"{end} > z", f"{kind} runs past the end of the message")
+        value = {
+            "string": f'str(b[p:{end}], "utf-8")',
+            "bytes": f"bytes(b[p:{end}])",
+            "records": f"(b if b.__class__ is memoryview else memoryview(b))[p:{end}]",
+        }[kind]
+        self.emit(f"{target} = {value}; p = {end}")
+        if nullable:
+            self.depth -= 1
+
+    def list(self, target: str, kind: str, nullable: bool, cls: type[Message]) -> None:
+        count = self.length("i")
+        if nullable:
+            self.emit(f"if {count} < 0: {target} = None")
+            self.emit("else:")
+            self.depth += 1
+        else:
+            self.fail(f"{count} < 0", "array must not be null")
+        if kind in FORMATS:
+            self.fixed_items(target, kind, count)
+        else:
+            self.items(target, kind, count, cls)
+        if nullable:
+            self.depth -= 1
+
+    def fixed_items(self, target: str, kind: str, count: str) -> None:
+        end = self.fresh("e")
+        self.emit(f"{end} = p + {count} * {struct.calcsize('>' + FORMATS[kind])}")
+        self.fail(f"{end} > z", "array runs past the end of the message")
+        if kind == "uuid":
+            self.emit(f"{target} = [bytes(b[i:i + 16]) for i in range(p, {end}, 16)]; p = {end}")
+        else:
+            self.emit(f'{target} = list(unpack_from(f">{{{count}}}{FORMATS[kind]}", b, p)); p = {end}')
+
+    def items(self, target: str, kind: str, count: str, cls: type[Message]) -> None:
+        items, item = self.fresh("l"), self.fresh("o")
+        self.fail(f"{count} > z - p", "array is longer than the rest of the message")
+        self.emit(f"{target} = {items} = []")
+        self.emit(f"for _ in range({count}):")
+        self.depth += 1
+        if kind in ("string", "bytes"):
+            self.blob(item, kind, nullable=False)
+        else:
+            self.struct(item, nested_class(cls, kind))
+        self.flush()
+        self.emit(f"{items}.append({item})")
+        self.depth -= 1
