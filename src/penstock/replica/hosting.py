@@ -1,0 +1,259 @@
+"""All partitions of this broker: opened at start, made and unmade as the metadata says.
+
+Lookups are plain dictionaries of lists, because produce and fetch go through them for
+every partition of every request. Housekeeping (retention, flush.ms, checkpoints) runs on
+timers of the node and does its blocking parts in workers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+from penstock.config.broker import BrokerConfig
+from penstock.config.topic import TopicConfig
+from penstock.core.metadata.image import MetadataImage, PartitionState, TopicState
+from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.ports.clock import Clock, Entropy
+from penstock.ports.disk import Disk
+from penstock.ports.workers import Workers
+from penstock.replica.partition import Partition
+from penstock.storage import checkpoints
+from penstock.storage.group_commit import GroupCommit
+from penstock.storage.log import Log
+from penstock.storage.log_config import LogConfig
+
+log = logging.getLogger(__name__)
+
+DELETED_SUFFIX = "-delete"
+
+
+@dataclass(slots=True)
+class OpeningReport:
+    """What start-up had to do, for the log line a person reads after a crash."""
+
+    partitions: int = 0
+    was_clean: bool = True
+    scanned_bytes: int = 0
+    truncated_bytes: int = 0
+    rebuilt_indexes: int = 0
+
+
+def log_config(config: TopicConfig, broker: BrokerConfig) -> LogConfig:
+    return LogConfig(
+        segment_bytes=config.segment_bytes,
+        segment_ms=config.segment_ms,
+        segment_jitter_ms=config.segment_jitter_ms,
+        index_interval_bytes=config.index_interval_bytes,
+        segment_index_bytes=config.segment_index_bytes,
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+        flush_messages=config.flush_messages,
+        flush_ms=config.flush_ms,
+        compact="compact" in config.cleanup_policy,
+        delete="delete" in config.cleanup_policy,
+        max_message_bytes=config.max_message_bytes,
+        file_delete_delay_ms=config.file_delete_delay_ms,
+        producer_id_expiration_ms=broker.producer_id_expiration_ms,
+    )
+
+
+class HostedPartitions:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        broker: BrokerConfig,
+        image: MetadataImage,
+        commit: GroupCommit,
+        workers: Workers,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.broker = broker
+        self._image = image
+        self._commit = commit
+        self._workers = workers
+        self._clock = clock
+        self._entropy = entropy
+        self.by_name: dict[str, list[Partition]] = {}
+        self.by_id: dict[bytes, list[Partition]] = {}
+        self._recovery_points: dict[tuple[str, int], int] = {}
+        self._log_starts: dict[tuple[str, int], int] = {}
+        self.was_clean = False
+
+    # -- lookup -------------------------------------------------------------------------
+
+    def get(self, topic: str, index: int) -> Partition:
+        partitions = self.by_name.get(topic)
+        if partitions is None or not 0 <= index < len(partitions):
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return partitions[index]
+
+    def get_by_id(self, topic_id: bytes, index: int) -> Partition:
+        partitions = self.by_id.get(topic_id)
+        if partitions is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+        if not 0 <= index < len(partitions):
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return partitions[index]
+
+    def __iter__(self) -> Iterator[Partition]:
+        for partitions in self.by_name.values():
+            yield from partitions
+
+    # -- start and stop -----------------------------------------------------------------
+
+    def open_all(self, progress: Callable[[int, int], None]) -> OpeningReport:
+        """Open every log of the image. Blocks; runs before the loop serves anyone."""
+        disk, directory = self._disk, self.directory
+        self.was_clean = checkpoints.take_clean_shutdown_marker(disk, directory)
+        self._recovery_points = checkpoints.read_offsets(disk, checkpoints.recovery_point_path(directory))
+        self._log_starts = checkpoints.read_offsets(disk, checkpoints.log_start_path(directory))
+        self._remove_leftovers()
+        report = OpeningReport(was_clean=self.was_clean)
+        total = sum(len(topic.partitions) for topic in self._image.topics.values())
+        for topic in self._image.topics.values():
+            self.by_name[topic.name] = self.by_id[topic.topic_id] = []
+            self._host(topic, topic.partitions, report)
+            progress(report.partitions, total)
+        return report
+
+    def _remove_leftovers(self) -> None:
+        known = {f"{topic.name}-{state.index}" for topic in self._image.topics.values() for state in topic.partitions}
+        for name in self._disk.list_directory(self.directory):
+            path = f"{self.directory}/{name}"
+            if name.endswith(DELETED_SUFFIX):
+                self._disk.remove_directory(path)
+            elif name not in known and name.rpartition("-")[2].isdigit() and self._disk.is_directory(path):
+                if not name.startswith("__cluster_metadata"):
+                    log.warning("%s belongs to no topic in the metadata; left as it is", path)
+
+    def _host(self, topic: TopicState, states: list[PartitionState], report: OpeningReport | None = None) -> None:
+        config = self.resolve_config(topic.name)
+        settings = log_config(config, self.broker)
+        now_ms = self._clock.now_ms()
+        partitions = self.by_name[topic.name]
+        for state in states:
+            key = (topic.name, state.index)
+            opened = Log.open(
+                self._disk,
+                f"{self.directory}/{topic.name}-{state.index}",
+                settings,
+                recovery_point=self._recovery_points.pop(key, 0),
+                log_start_offset=self._log_starts.pop(key, 0),
+                clean_shutdown=self.was_clean,
+                now_ms=now_ms,
+                topic_id=topic.topic_id,
+            )
+            if report is not None:
+                report.partitions += 1
+                report.scanned_bytes += opened.recovery.scanned_bytes
+                report.truncated_bytes += opened.recovery.truncated_bytes
+                report.rebuilt_indexes += opened.recovery.rebuilt_indexes
+                for message in opened.recovery.messages:
+                    log.warning("%s-%d: %s", topic.name, state.index, message)
+            partitions.append(
+                Partition(
+                    topic.name,
+                    topic.topic_id,
+                    state.index,
+                    opened,
+                    config,
+                    self._commit,
+                    leader=state.leader,
+                    leader_epoch=state.leader_epoch,
+                    isr=state.isr,
+                )
+            )
+
+    def close_all(self, progress: Callable[[int, int], None]) -> None:
+        """Clean shutdown: everything stable, indexes and snapshots written, marker last."""
+        partitions = list(self)
+        for count, partition in enumerate(partitions):
+            if partition.log.offline is None:
+                partition.log.close(clean=True)
+            progress(count + 1, len(partitions))
+        self.write_checkpoints()
+        if all(partition.log.offline is None for partition in partitions):
+            checkpoints.write_clean_shutdown_marker(self._disk, self.directory)
+
+    # -- metadata changes ---------------------------------------------------------------
+
+    def topic_created(self, topic: TopicState) -> None:
+        self.by_name[topic.name] = self.by_id[topic.topic_id] = []
+        self._host(topic, topic.partitions)
+
+    def partitions_added(self, topic: TopicState) -> None:
+        self._host(topic, topic.partitions[len(self.by_name[topic.name]) :])
+
+    def topic_deleted(self, name: str, topic_id: bytes) -> Awaitable[None]:
+        """Forget the topic and rename its files at once; a worker removes them."""
+        partitions = self.by_name.pop(name)
+        self.by_id.pop(topic_id)
+        doomed: list[str] = []
+        for partition in partitions:
+            partition.delete()
+            partition.log.close(clean=False)
+            aside = f"{self.directory}/{name}-{partition.index}.{self._entropy.random_bytes(16).hex()}{DELETED_SUFFIX}"
+            self._disk.rename(partition.log.directory, aside)
+            doomed.append(aside)
+
+        def remove() -> None:
+            for path in doomed:
+                self._disk.remove_directory(path)
+
+        return self._workers.run(remove)
+
+    def resolve_config(self, topic: str) -> TopicConfig:
+        return TopicConfig.resolve(self._image.topic_overrides(topic), self.broker)
+
+    def config_changed(self, topic: str) -> None:
+        config = self.resolve_config(topic)
+        settings = log_config(config, self.broker)
+        for partition in self.by_name[topic]:
+            partition.log.config = settings
+            partition.apply_config(config)
+
+    # -- housekeeping -------------------------------------------------------------------
+
+    def flush_overdue(self) -> None:
+        """`flush.ms`: logs whose oldest unflushed message has waited long enough."""
+        now_ms = self._clock.now_ms()
+        for partition in self:
+            first = partition.log.first_unflushed_ms
+            if first is not None and now_ms - first >= partition.config.flush_ms:
+                self._commit.request(partition)
+
+    def apply_retention(self) -> int:
+        """Delete what is too old or too much; returns the number of segments removed."""
+        now_ms = self._clock.now_ms()
+        removed = 0
+        for partition in list(self):
+            if "delete" not in partition.config.cleanup_policy or partition.log.offline is not None:
+                continue
+            try:
+                bases = partition.log.apply_retention(now_ms, partition.high_watermark)
+            except StorageError as error:
+                log.error("retention of %r: %s", partition, error)
+                continue
+            if bases:
+                log.info("%r: retention removed %d segment(s), log start is %d", partition, len(bases), partition.log.log_start_offset)
+            removed += len(bases)
+        return removed
+
+    def write_checkpoints(self) -> None:
+        """Persist recovery points and log starts. Indexes and snapshots up to there come first."""
+        recovery_points: dict[tuple[str, int], int] = {}
+        log_starts: dict[tuple[str, int], int] = {}
+        for partition in self:
+            key = (partition.topic, partition.index)
+            if partition.log.offline is None:
+                recovery_points[key] = partition.log.checkpoint()
+            if partition.log.log_start_offset > 0:
+                log_starts[key] = partition.log.log_start_offset
+        checkpoints.write_offsets(self._disk, checkpoints.recovery_point_path(self.directory), recovery_points)
+        checkpoints.write_offsets(self._disk, checkpoints.log_start_path(self.directory), log_starts)
