@@ -1,0 +1,1 @@
+"""Requests: dispatch, and one handler file per API. Knows messages, not sockets."""

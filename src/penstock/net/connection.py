@@ -76,6 +76,7 @@ class Connection:
         "is_closed",
         "is_draining",
         "last_active",
+        "listener_name",
         "session",
     )
 
@@ -108,11 +109,16 @@ class Connection:
         self.is_draining = False
         self.last_active = loop.time()
         self.id = ""
+        self.listener_name = ""
         self.session: object | None = None  # what the layer above remembers of this client
 
     @property
     def in_flight(self) -> int:
         return self._next_slot - self._head_slot
+
+    def hold(self) -> None:
+        """Hand over nothing more until everything in flight is answered."""
+        self._exclusive = True
 
     # -- bytes in -----------------------------------------------------------------------
 

@@ -143,6 +143,7 @@ class Listener:
         connection = Connection(self._loop, channel, self._handler, self._limits, self._closed)
         self._accepted += 1
         connection.id = f"{self.name}-{channel.peer[0]}:{channel.peer[1]}-{self._accepted}"
+        connection.listener_name = self.name
         self.connections[connection] = None
         self._per_ip[ip] = self._per_ip.get(ip, 0) + 1
         self._on_opened(connection)

@@ -1,0 +1,57 @@
+"""ApiVersions (key 18), versions 0-4.
+
+- An unknown version is answered in v0 layout with UNSUPPORTED_VERSION and the range of
+  ApiVersions alone; clients retry from it. The response header is always v0.
+- Produce is advertised from 0 although 0-2 are refused: librdkafka before 2.4 tests that
+  range and silently stops compressing without it (KAFKA-18659).
+- No features are finalized: finalized_features_epoch is -1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import ClassVar
+
+from penstock.api.context import RequestContext
+from penstock.model.errors import ErrorCode
+from penstock.ports.channel import Part
+from penstock.wire.apis import Api
+from penstock.wire.codec import encode_response
+from penstock.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+
+MIN_VERSION, MAX_VERSION = 0, 4
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def unsupported_version(correlation_id: int) -> list[Part]:
+    own = ApiVersion(api_key=Api.API_VERSIONS, min_version=MIN_VERSION, max_version=MAX_VERSION)
+    response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
+    return encode_response(Api.API_VERSIONS, 0, correlation_id, response)[0]
+
+
+class ApiVersionsHandler:
+    api: ClassVar = Api.API_VERSIONS
+    min_version: ClassVar = MIN_VERSION
+    max_version: ClassVar = MAX_VERSION
+
+    def __init__(self) -> None:
+        self._ranges: list[ApiVersion] = []
+
+    def advertise(self, ranges: Mapping[int, tuple[int, int]]) -> None:
+        """Called once by the composition root, when every handler is known."""
+        self._ranges = [
+            ApiVersion(api_key=key, min_version=0 if key == Api.PRODUCE else low, max_version=high)
+            for key, (low, high) in sorted(ranges.items())
+        ]
+
+    def handle(self, ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+        if ctx.version >= 3 and not all(
+            _SOFTWARE.fullmatch(word) for word in (request.client_software_name, request.client_software_version)
+        ):
+            return self.refuse(request, ErrorCode.INVALID_REQUEST, None)
+        return ApiVersionsResponse(api_keys=self._ranges)
+
+    def refuse(self, request: ApiVersionsRequest, code: ErrorCode, message: str | None) -> ApiVersionsResponse:
+        return ApiVersionsResponse(error_code=code)
+

@@ -1,0 +1,112 @@
+"""Metadata (key 3), versions 0-13.
+
+- topics null means all, empty none (v0: empty means all).
+- Auto-creation, as on a KRaft broker: the first answer is UNKNOWN_TOPIC_OR_PARTITION and the
+  topic is there when the client asks again. v0-3 always ask for it, later ones by a field.
+- Topics may be asked for by id from v12 on; an unknown id is UNKNOWN_TOPIC_ID.
+- Authorized operations are not computed before there are ACLs: asked for, everything is allowed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.api.cluster_view import ClusterView
+from penstock.api.context import RequestContext
+from penstock.api.topic_creation import TopicCreation
+from penstock.core.metadata.image import TopicState
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.wire.apis import Api
+from penstock.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from penstock.wire.primitives import NULL_UUID
+
+# Bit n is set for AclOperation n: READ 3, WRITE 4, CREATE 5, DELETE 6, ALTER 7, DESCRIBE 8,
+# CLUSTER_ACTION 9, DESCRIBE_CONFIGS 10, ALTER_CONFIGS 11, IDEMPOTENT_WRITE 12.
+ALL_TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
+ALL_CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
+NOT_ASKED = -(2**31)
+
+
+class MetadataHandler:
+    api: ClassVar = Api.METADATA
+    min_version: ClassVar = 0
+    max_version: ClassVar = 13
+
+    def __init__(self, cluster: ClusterView, creation: TopicCreation) -> None:
+        self._cluster = cluster
+        self._creation = creation
+
+    def handle(self, ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
+        operations = ALL_TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+        image = self._cluster.image
+        if request.topics is None or (ctx.version == 0 and not request.topics):
+            topics = [self._describe(topic, operations) for topic in image.topics.values()]
+        else:
+            topics = []
+            for asked in request.topics:
+                if asked.topic_id != NULL_UUID and asked.name is None:
+                    by_id = image.topics_by_id.get(asked.topic_id)
+                    if by_id is None:
+                        topics.append(
+                            MetadataResponseTopic(
+                                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id
+                            )
+                        )
+                    else:
+                        topics.append(self._describe(by_id, operations))
+                    continue
+                name = asked.name or ""
+                by_name = image.topics.get(name)
+                if by_name is not None:
+                    topics.append(self._describe(by_name, operations))
+                else:
+                    topics.append(self._missing(name, allow_creation=request.allow_auto_topic_creation or ctx.version < 4))
+        host, port = self._cluster.endpoint(ctx)
+        return MetadataResponse(
+            brokers=[
+                MetadataResponseBroker(node_id=self._cluster.node_id, host=host, port=port, rack=self._cluster.rack)
+            ],
+            cluster_id=self._cluster.cluster_id,
+            controller_id=self._cluster.controller_id,
+            topics=topics,
+            cluster_authorized_operations=(
+                ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            ),
+        )
+
+    def _missing(self, name: str, *, allow_creation: bool) -> MetadataResponseTopic:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        try:
+            self._creation.check_name(name)
+            if allow_creation:
+                self._creation.create_soon(name)
+        except ApiError as error:
+            code = error.code
+        return MetadataResponseTopic(error_code=code, name=name)
+
+    def _describe(self, topic: TopicState, operations: int) -> MetadataResponseTopic:
+        return MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.is_internal,
+            partitions=[
+                MetadataResponsePartition(
+                    partition_index=partition.index,
+                    leader_id=partition.leader,
+                    leader_epoch=partition.leader_epoch,
+                    replica_nodes=list(partition.replicas),
+                    isr_nodes=list(partition.isr),
+                )
+                for partition in topic.partitions
+            ],
+            topic_authorized_operations=operations,
+        )
+
+    def refuse(self, request: MetadataRequest, code: ErrorCode, message: str | None) -> MetadataResponse:
+        return MetadataResponse(error_code=code)
