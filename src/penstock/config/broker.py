@@ -1,0 +1,281 @@
+"""The broker's configuration: read from a properties file and flags, checked once, typed.
+
+`BrokerConfig` is what the rest of the program sees: frozen sections whose fields are named
+as Kafka's keys. Must not know: sockets, disks, topics that exist. Invariant: a `BrokerConfig`
+has been checked as a whole; what contradicts itself raised ConfigError with one sentence.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from penstock.config.listeners import (
+    ListenersConfig,
+    Voter,
+    assemble_listeners,
+    parse_protocol_map,
+    parse_voters,
+)
+from penstock.config.properties import parse_properties
+from penstock.config.settings import BROKER_KEYS, Settings, listener_override
+from penstock.model.errors import ConfigError
+
+# What `penstock start` without a file adds to the defaults: reachable from this machine only.
+_WITHOUT_FILE = {"process.roles": "broker,controller", "node.id": "1", "listeners": "PLAINTEXT://127.0.0.1:9092"}
+# A flag for the first replaces the second in the file.
+_OVERRIDE_DROPS = {"log.dir": "log.dirs", "broker.id": "node.id", "node.id": "broker.id"}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    node_id: int
+    process_roles: tuple[str, ...]
+    broker_rack: str | None
+    log_dir: str
+    """The one data directory, absolute."""
+    quorum_voters: tuple[Voter, ...]
+    quorum_bootstrap_servers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConfig:
+    socket_listen_backlog_size: int
+    socket_receive_buffer_bytes: int
+    socket_send_buffer_bytes: int
+    socket_request_max_bytes: int
+    connections_max_idle_ms: int
+    max_connections: int
+    max_connections_per_ip: int
+    max_connection_creation_rate: int
+    queued_max_requests: int
+    queued_max_request_bytes: int
+    fetch_max_bytes: int
+    max_incremental_fetch_session_cache_slots: int
+    max_request_partition_size_limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsConfig:
+    num_partitions: int
+    default_replication_factor: int
+    auto_create_topics_enable: bool
+    delete_topic_enable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """What holds for all logs; defaults of topic settings are in `TopicConfig`."""
+
+    log_flush_interval_messages: int
+    log_flush_interval_ms: int
+    log_flush_scheduler_interval_ms: int
+    log_flush_offset_checkpoint_interval_ms: int
+    log_flush_start_offset_checkpoint_interval_ms: int
+    log_initial_task_delay_ms: int
+    log_retention_check_interval_ms: int
+    log_segment_delete_delay_ms: int
+    message_max_bytes: int
+    compression_type: str
+    num_recovery_threads_per_data_dir: int
+    producer_id_expiration_ms: int
+    producer_id_expiration_check_interval_ms: int
+    replica_high_watermark_checkpoint_interval_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsConfig:
+    group_initial_rebalance_delay_ms: int
+    group_min_session_timeout_ms: int
+    group_max_session_timeout_ms: int
+    group_max_size: int
+    group_consumer_assignors: tuple[str, ...]
+    group_consumer_heartbeat_interval_ms: int
+    group_consumer_session_timeout_ms: int
+    group_consumer_max_size: int
+    offset_metadata_max_bytes: int
+    offsets_commit_timeout_ms: int
+    offsets_retention_check_interval_ms: int
+    offsets_retention_minutes: int
+    offsets_topic_num_partitions: int
+    offsets_topic_replication_factor: int
+    offsets_topic_segment_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionsConfig:
+    transaction_max_timeout_ms: int
+    transactional_id_expiration_ms: int
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int
+    transaction_state_log_num_partitions: int
+    transaction_state_log_replication_factor: int
+    transaction_state_log_segment_bytes: int
+    transaction_state_log_min_isr: int
+
+
+@dataclass(frozen=True, slots=True)
+class PenstockConfig:
+    """Settings Kafka does not have, prefixed `penstock.`."""
+
+    cluster_id: str | None
+    flush_threads: int
+    requests_in_flight_per_connection: int
+    shutdown_drain_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    settings: Settings
+    node: NodeConfig
+    listeners: ListenersConfig
+    network: NetworkConfig
+    topics: TopicsConfig
+    log: LogConfig
+    groups: GroupsConfig
+    transactions: TransactionsConfig
+    penstock: PenstockConfig
+
+    @classmethod
+    def load(
+        cls,
+        path: str | None = None,
+        overrides: Mapping[str, str] | None = None,
+        *,
+        environ: Mapping[str, str] = os.environ,
+    ) -> tuple[BrokerConfig, list[str]]:
+        """From a properties file (or none) and flags, which win; with warnings about what was ignored."""
+        overrides = overrides or {}
+        given = dict(_WITHOUT_FILE) if path is None else _read_file(path)
+        for name in overrides:
+            given.pop(_OVERRIDE_DROPS.get(name, ""), None)
+        given.update(overrides)
+        static = {name: text for name, text in given.items() if name in BROKER_KEYS or listener_override(name)}
+        warnings = [_unknown(name) for name in given if name not in static]
+        _settle_node_id(static, path)
+        if not static.get("log.dirs"):
+            static["log.dirs"] = static.get("log.dir") or _data_directory(environ)
+        return cls.from_settings(Settings({}, {}, static)), warnings
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> BrokerConfig:
+        _refuse_what_is_missing(settings)
+        return cls(
+            settings=settings,
+            node=_node(settings),
+            listeners=_listeners(settings),
+            network=settings.section(NetworkConfig),
+            topics=settings.section(TopicsConfig),
+            log=settings.section(LogConfig),
+            groups=settings.section(GroupsConfig),
+            transactions=settings.section(TransactionsConfig),
+            penstock=_penstock(settings),
+        )
+
+    def with_dynamic(self, *, cluster: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
+        """The same file under other run-time settings."""
+        return BrokerConfig.from_settings(Settings(dict(broker), dict(cluster), self.settings.static))
+
+
+def _read_file(path: str) -> dict[str, str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"cannot read {path}: byte {error.start} is not UTF-8") from error
+    try:
+        return parse_properties(text)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _settle_node_id(static: dict[str, str], path: str | None) -> None:
+    """node.id and its older name broker.id end up equal, as DescribeConfigs of Kafka shows them."""
+    node_id = static.get("node.id")
+    broker_id = static.get("broker.id")
+    if node_id is None and broker_id is None:
+        raise ConfigError(f"node.id is not set: add node.id=1 to {path}")
+    if node_id is not None and broker_id is not None and node_id.strip() != broker_id.strip():
+        raise ConfigError(f"node.id={node_id} and broker.id={broker_id} differ: remove broker.id")
+    static["node.id"] = static["broker.id"] = node_id or broker_id or ""
+
+
+def _data_directory(environ: Mapping[str, str]) -> str:
+    base = environ.get("XDG_DATA_HOME", "")
+    if not os.path.isabs(base):
+        # The XDG rules: a relative path counts as unset.
+        base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local", "share")
+    return os.path.join(base, "penstock")
+
+
+def _unknown(name: str) -> str:
+    # Only a misspelt file pays for these imports.
+    from difflib import get_close_matches
+
+    from penstock.config.topic_keys import TOPIC_SYNONYMS
+
+    sentence = f"unknown setting '{name}' ignored"
+    near = TOPIC_SYNONYMS[name].split()[:1] if name in TOPIC_SYNONYMS else get_close_matches(name, BROKER_KEYS, 1, 0.8)
+    return f"{sentence}: did you mean {near[0]}?" if near else sentence
+
+
+def _refuse_what_is_missing(settings: Settings) -> None:
+    """Settings that would make a node less safe or less shared than its owner believes."""
+    if settings.value("authorizer.class.name"):
+        raise ConfigError("authorizer.class.name is set, but authorisation is not supported yet: remove it")
+    if settings.value("remote.log.storage.system.enable"):
+        raise ConfigError(
+            "remote.log.storage.system.enable is true, but remote storage is not supported yet: remove it"
+        )
+
+
+def _node(settings: Settings) -> NodeConfig:
+    node_id = cast(int, settings.value("node.id"))
+    roles = cast(tuple[str, ...], settings.value("process.roles"))
+    if set(roles) != {"broker", "controller"}:
+        raise ConfigError(
+            f"process.roles={','.join(roles)} needs other nodes, and clusters are not supported yet: "
+            "use process.roles=broker,controller"
+        )
+    voters = parse_voters(cast(tuple[str, ...], settings.value("controller.quorum.voters")))
+    bootstrap = cast(tuple[str, ...], settings.value("controller.quorum.bootstrap.servers"))
+    if len(voters) > 1 or len(bootstrap) > 1:
+        setting = "controller.quorum.voters" if len(voters) > 1 else "controller.quorum.bootstrap.servers"
+        raise ConfigError(f"{setting} names several nodes, but clusters are not supported yet: name only this one")
+    if voters and voters[0].node_id != node_id:
+        raise ConfigError(f"controller.quorum.voters names node {voters[0].node_id}, but node.id is {node_id}")
+    log_dirs = cast(tuple[str, ...], settings.value("log.dirs"))
+    if len(log_dirs) != 1:
+        raise ConfigError(f"log.dirs names {len(log_dirs)} directories, but only one is supported yet: name one")
+    return NodeConfig(
+        node_id=node_id,
+        process_roles=roles,
+        broker_rack=cast("str | None", settings.value("broker.rack")) or None,
+        log_dir=os.path.abspath(os.path.expanduser(log_dirs[0])),
+        quorum_voters=voters,
+        quorum_bootstrap_servers=bootstrap,
+    )
+
+
+def _listeners(settings: Settings) -> ListenersConfig:
+    name = "listener.security.protocol.map"
+    return assemble_listeners(
+        cast(tuple[str, ...], settings.value("listeners")),
+        cast("tuple[str, ...] | None", settings.value("advertised.listeners")) or (),
+        cast(tuple[str, ...], settings.value("controller.listener.names")),
+        parse_protocol_map(cast(str, settings.value(name))),
+        protocols_given=any(name in layer for layer in (settings.broker_dynamic, settings.static)),
+    )
+
+
+def _penstock(settings: Settings) -> PenstockConfig:
+    section = settings.section(PenstockConfig, prefix="penstock.")
+    if section.cluster_id is not None and not re.fullmatch(r"[A-Za-z0-9_-]{22}", section.cluster_id):
+        raise ConfigError(
+            f"penstock.cluster.id: '{section.cluster_id}' is not a cluster id: use 22 characters of URL-safe base64"
+        )
+    return section

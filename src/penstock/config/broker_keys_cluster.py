@@ -1,0 +1,102 @@
+"""Broker settings of controllers, replication and remote storage.
+
+Data only; a row is described in `keys`. Names, types, defaults and limits are those of Apache
+Kafka 4.3.
+"""
+
+# One row per line is what makes the table readable, so neither wrapping nor its check applies.
+# fmt: off
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.config.keys import Row
+
+CLUSTER_ROWS: tuple[Row, ...] = (
+    ("alter.log.dirs.replication.quota.window.num", "int", "11", "1..", "r", "Samples kept for the quota on moving replicas between directories."),
+    ("alter.log.dirs.replication.quota.window.size.seconds", "int", "1", "1..", "r", "Length of one sample of the quota on moving replicas between directories."),
+    ("auto.leader.rebalance.enable", "boolean", "true", "", "r", "Whether leadership moves back to preferred replicas by itself."),
+    ("broker.heartbeat.interval.ms", "int", "2000", "", "r", "Pause between two heartbeats of a broker to the controller."),
+    ("broker.session.timeout.ms", "int", "9000", "", "r", "Silence after which the controller fences a broker."),
+    ("controlled.shutdown.enable", "boolean", "true", "", "r", "Whether leadership is moved away before a broker stops."),
+    ("controller.performance.always.log.threshold.ms", "long", "2000", "0..", "ri", "A controller event slower than this is always logged."),
+    ("controller.performance.sample.period.ms", "long", "60000", "100..", "ri", "How often the slowest controller event is logged."),
+    ("controller.quorum.append.linger.ms", "int", "25", "0..", "r", "How long the metadata leader gathers records before it writes them."),
+    ("controller.quorum.auto.join.enable", "boolean", "false", "", "r", "Whether a controller joins the voters by itself."),
+    ("controller.quorum.bootstrap.servers", "list", "", "", "r", "Addresses where the metadata quorum can be found."),
+    ("controller.quorum.election.backoff.max.ms", "int", "1000", "0..", "r", "Longest pause between two elections."),
+    ("controller.quorum.election.timeout.ms", "int", "1000", "0..", "r", "How long a candidate waits for votes before it tries again."),
+    ("controller.quorum.fetch.max.bytes", "int", "1048576", "1..", "r", "Most bytes in one fetch of the metadata log."),
+    ("controller.quorum.fetch.snapshot.max.bytes", "int", "1048576", "1..", "r", "Most bytes in one fetch of a metadata snapshot."),
+    ("controller.quorum.fetch.timeout.ms", "int", "2000", "0..", "r", "Silence of the metadata leader after which a voter stands for election."),
+    ("controller.quorum.request.timeout.ms", "int", "2000", "0..", "r", "How long a request between voters may take."),
+    ("controller.quorum.retry.backoff.ms", "int", "20", "0..", "r", "Pause before a request between voters is tried again."),
+    ("controller.quorum.voters", "list", "", "", "r", "Voters of the metadata quorum as id@host:port; at most this node, since clusters are not supported yet."),
+    ("controller.quota.window.num", "int", "11", "1..", "r", "Samples kept for the quota on topic changes."),
+    ("controller.quota.window.size.seconds", "int", "1", "1..", "r", "Length of one sample of the quota on topic changes."),
+    ("controller.socket.timeout.ms", "int", "30000", "", "r", "Socket timeout between controller and broker."),
+    ("follower.fetch.last.tiered.offset.enable", "boolean", "false", "", "c", "Whether a new follower starts at the last tiered offset."),
+    ("follower.replication.throttled.rate", "long", "9223372036854775807", "0..", "ci", "Replication traffic allowed for throttled replicas on a follower."),
+    ("initial.broker.registration.timeout.ms", "int", "60000", "", "r", "How long a starting broker tries to register with the controller."),
+    ("internal.metadata.delete.delay.millis", "long", "60000", "", "ri", "Pause before a removed file of the metadata log is deleted."),
+    ("internal.metadata.log.segment.bytes", "int", None, "", "ri", "Segment size of the metadata log in tests."),
+    ("internal.metadata.max.batch.size.in.bytes", "int", "8388608", "", "ri", "Largest batch of the metadata log."),
+    ("leader.imbalance.check.interval.seconds", "long", "300", "1..", "r", "How often the controller looks for leaders to move back."),
+    ("leader.replication.throttled.rate", "long", "9223372036854775807", "0..", "ci", "Replication traffic allowed for throttled replicas on a leader."),
+    ("metadata.log.dir", "string", None, "", "r", "Directory of the metadata log, if it is not the data directory."),
+    ("metadata.log.max.record.bytes.between.snapshots", "long", "20971520", "1..", "r", "Metadata written since the last snapshot that makes a new one due."),
+    ("metadata.log.max.snapshot.interval.ms", "long", "3600000", "0..", "r", "Time since the last snapshot of the metadata that makes a new one due."),
+    ("metadata.log.segment.bytes", "int", "1073741824", "8388608..", "r", "Segment size of the metadata log."),
+    ("metadata.log.segment.ms", "long", "604800000", "", "r", "Age at which a segment of the metadata log is rolled."),
+    ("metadata.max.idle.interval.ms", "int", "500", "0..", "r", "How often an idle controller writes a record to show that it lives."),
+    ("metadata.max.retention.bytes", "long", "104857600", "", "r", "Size of metadata log and snapshots above which old ones are deleted."),
+    ("metadata.max.retention.ms", "long", "604800000", "", "r", "Age at which old metadata log segments and snapshots are deleted."),
+    ("num.replica.alter.log.dirs.threads", "int", None, "", "r", "Threads that move replicas between directories."),
+    ("num.replica.fetchers", "int", "1", "1..", "c", "Threads that fetch from each leader."),
+    ("remote.fetch.max.wait.ms", "int", "500", "1..", "c", "How long a fetch waits for remote data."),
+    ("remote.list.offsets.request.timeout.ms", "long", "30000", "1..", "c", "How long ListOffsets waits for remote data."),
+    ("remote.log.index.file.cache.total.size.bytes", "long", "1073741824", "1..", "c", "Disk space for cached indexes of remote segments."),
+    ("remote.log.index.file.cache.ttl.ms", "long", "900000", "-1..", "ri", "How long the index of a remote segment stays cached."),
+    ("remote.log.manager.copier.thread.pool.size", "int", "10", "1..", "c", "Threads that copy segments to remote storage."),
+    ("remote.log.manager.copy.max.bytes.per.second", "long", "9223372036854775807", "1..", "c", "Most bytes copied to remote storage per second."),
+    ("remote.log.manager.copy.quota.window.num", "int", "11", "1..", "r", "Samples kept for the quota on copies to remote storage."),
+    ("remote.log.manager.copy.quota.window.size.seconds", "int", "1", "1..", "r", "Length of one sample of the quota on copies to remote storage."),
+    ("remote.log.manager.expiration.thread.pool.size", "int", "10", "1..", "c", "Threads that delete expired remote segments."),
+    ("remote.log.manager.fetch.max.bytes.per.second", "long", "9223372036854775807", "1..", "c", "Most bytes fetched from remote storage per second."),
+    ("remote.log.manager.fetch.quota.window.num", "int", "11", "1..", "r", "Samples kept for the quota on fetches from remote storage."),
+    ("remote.log.manager.fetch.quota.window.size.seconds", "int", "1", "1..", "r", "Length of one sample of the quota on fetches from remote storage."),
+    ("remote.log.manager.follower.thread.pool.size", "int", "2", "1..", "c", "Threads that follow remote log metadata."),
+    ("remote.log.manager.task.interval.ms", "long", "30000", "1..", "r", "How often remote storage tasks run."),
+    ("remote.log.manager.task.retry.backoff.max.ms", "long", "30000", "1..", "ri", "Longest pause before a remote storage task is tried again."),
+    ("remote.log.manager.task.retry.backoff.ms", "long", "500", "1..", "ri", "First pause before a remote storage task is tried again."),
+    ("remote.log.manager.task.retry.jitter", "double", "0.2", "0..0.5", "ri", "Share of chance in the pause of remote storage tasks."),
+    ("remote.log.manager.thread.pool.size", "int", "2", "1..", "r", "Threads for remote storage tasks."),
+    ("remote.log.metadata.custom.metadata.max.bytes", "int", "128", "0..", "r", "Most bytes a remote storage plugin may add to the metadata of a segment."),
+    ("remote.log.metadata.manager.class.name", "string", "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager", "nonempty", "r", "Java class that keeps the metadata of remote segments."),
+    ("remote.log.metadata.manager.class.path", "string", None, "", "r", "Where that class is loaded from."),
+    ("remote.log.metadata.manager.impl.prefix", "string", "rlmm.config.", "nonempty", "r", "Prefix of settings handed to that class."),
+    ("remote.log.metadata.manager.listener.name", "string", None, "nonempty", "r", "Listener that the remote metadata client uses."),
+    ("remote.log.reader.max.pending.tasks", "int", "100", "1..", "r", "Remote reads waiting at a time."),
+    ("remote.log.reader.threads", "int", "10", "1..", "c", "Threads that read from remote storage."),
+    ("remote.log.storage.manager.class.name", "string", None, "nonempty", "r", "Java class that stores remote segments."),
+    ("remote.log.storage.manager.class.path", "string", None, "", "r", "Where that class is loaded from."),
+    ("remote.log.storage.manager.impl.prefix", "string", "rsm.config.", "nonempty", "r", "Prefix of settings handed to that class."),
+    ("remote.log.storage.system.enable", "boolean", "false", "", "r", "Whether remote storage is on."),
+    ("replica.alter.log.dirs.io.max.bytes.per.second", "long", "9223372036854775807", "0..", "ci", "Most bytes moved between directories per second."),
+    ("replica.fetch.backoff.ms", "int", "1000", "0..", "r", "Pause of a follower after an error."),
+    ("replica.fetch.max.bytes", "int", "1048576", "0..", "r", "Bytes a follower asks for per partition."),
+    ("replica.fetch.min.bytes", "int", "1", "", "r", "Bytes a follower waits for."),
+    ("replica.fetch.response.max.bytes", "int", "10485760", "0..", "r", "Bytes a follower asks for in all."),
+    ("replica.fetch.wait.max.ms", "int", "500", "", "r", "How long a follower's fetch waits for data."),
+    ("replica.high.watermark.checkpoint.interval.ms", "long", "5000", "", "r", "How often high watermarks are written to disk."),
+    ("replica.lag.time.max.ms", "long", "30000", "", "r", "A follower behind for this long leaves the in-sync replicas."),
+    ("replica.selector.class", "string", None, "", "r", "Java class that picks the replica a consumer reads from."),
+    ("replica.socket.receive.buffer.bytes", "int", "65536", "", "r", "Receive buffer of replication sockets."),
+    ("replica.socket.timeout.ms", "int", "30000", "", "r", "Socket timeout of replication."),
+    ("replication.quota.window.num", "int", "11", "1..", "r", "Samples kept for replication quotas."),
+    ("replication.quota.window.size.seconds", "int", "1", "1..", "r", "Length of one sample of replication quotas."),
+    ("unclean.leader.election.interval.ms", "long", "300000", "1..", "ri", "How often partitions without a leader are looked at for an unclean election."),
+)

@@ -1,0 +1,101 @@
+"""Broker settings of TLS, SASL, delegation tokens and authorisation.
+
+Data only; a row is described in `keys`. Names, types, defaults and limits are those of Apache
+Kafka 4.3.
+"""
+
+# One row per line is what makes the table readable, so neither wrapping nor its check applies.
+# fmt: off
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.config.keys import Row
+
+SECURITY_ROWS: tuple[Row, ...] = (
+    ("authorizer.class.name", "string", "", "", "r", "Java class that decides who may do what; must be empty, since there is no authorizer yet."),
+    ("connection.failed.authentication.delay.ms", "int", "100", "0..", "r", "Pause before a connection that failed to authenticate is closed."),
+    ("connections.max.reauth.ms", "long", "0", "", "r", "Longest time a SASL session lives before it must authenticate again."),
+    ("delegation.token.expiry.check.interval.ms", "long", "3600000", "1..", "r", "How often expired delegation tokens are removed."),
+    ("delegation.token.expiry.time.ms", "long", "86400000", "1..", "r", "How long a delegation token lives until it is renewed."),
+    ("delegation.token.max.lifetime.ms", "long", "604800000", "1..", "r", "How long a delegation token can live at all."),
+    ("delegation.token.secret.key", "password", None, "", "r", "Secret that signs delegation tokens."),
+    ("principal.builder.class", "class", "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder", "", "b", "Java class that names the principal of a connection."),
+    ("sasl.client.callback.handler.class", "class", None, "", "r", "Java class that answers SASL client callbacks."),
+    ("sasl.enabled.mechanisms", "list", "GSSAPI", "", "b", "SASL mechanisms offered to clients."),
+    ("sasl.jaas.config", "password", None, "", "b", "JAAS login context of SASL connections."),
+    ("sasl.kerberos.kinit.cmd", "string", "/usr/bin/kinit", "", "b", "Path of kinit."),
+    ("sasl.kerberos.min.time.before.relogin", "long", "60000", "", "b", "Shortest pause between two Kerberos logins."),
+    ("sasl.kerberos.principal.to.local.rules", "list", "DEFAULT", "", "b", "Rules that map Kerberos principals to short names."),
+    ("sasl.kerberos.service.name", "string", None, "", "b", "Kerberos principal name of the brokers."),
+    ("sasl.kerberos.ticket.renew.jitter", "double", "0.05", "", "b", "Share of chance in the renewal time of a ticket."),
+    ("sasl.kerberos.ticket.renew.window.factor", "double", "0.8", "", "b", "Share of a ticket's life after which it is renewed."),
+    ("sasl.login.callback.handler.class", "class", None, "", "r", "Java class that answers SASL login callbacks."),
+    ("sasl.login.class", "class", None, "", "r", "Java class that performs the SASL login."),
+    ("sasl.login.connect.timeout.ms", "int", None, "", "r", "Connect timeout to the identity provider."),
+    ("sasl.login.read.timeout.ms", "int", None, "", "r", "Read timeout from the identity provider."),
+    ("sasl.login.refresh.buffer.seconds", "short", "300", "", "b", "Reserve kept before a credential expires."),
+    ("sasl.login.refresh.min.period.seconds", "short", "60", "", "b", "Shortest pause between two refreshes of a credential."),
+    ("sasl.login.refresh.window.factor", "double", "0.8", "", "b", "Share of a credential's life after which it is refreshed."),
+    ("sasl.login.refresh.window.jitter", "double", "0.05", "", "b", "Share of chance in the refresh time of a credential."),
+    ("sasl.login.retry.backoff.max.ms", "long", "10000", "", "r", "Longest pause before a login is tried again."),
+    ("sasl.login.retry.backoff.ms", "long", "100", "", "r", "First pause before a login is tried again."),
+    ("sasl.mechanism.controller.protocol", "string", "GSSAPI", "", "r", "SASL mechanism towards controllers."),
+    ("sasl.mechanism.inter.broker.protocol", "string", "GSSAPI", "", "b", "SASL mechanism between brokers."),
+    ("sasl.oauthbearer.assertion.algorithm", "string", "RS256", "~ES256 RS256", "r", "Algorithm that signs the client assertion."),
+    ("sasl.oauthbearer.assertion.claim.aud", "string", None, "", "r", "Audience claim of the client assertion."),
+    ("sasl.oauthbearer.assertion.claim.exp.seconds", "int", "300", "0..86400", "r", "Life of the client assertion."),
+    ("sasl.oauthbearer.assertion.claim.iss", "string", None, "", "r", "Issuer claim of the client assertion."),
+    ("sasl.oauthbearer.assertion.claim.jti.include", "boolean", "false", "", "r", "Whether the client assertion carries a unique id."),
+    ("sasl.oauthbearer.assertion.claim.nbf.seconds", "int", "60", "0..3600", "r", "How far back the client assertion is valid."),
+    ("sasl.oauthbearer.assertion.claim.sub", "string", None, "", "r", "Subject claim of the client assertion."),
+    ("sasl.oauthbearer.assertion.file", "string", None, "", "r", "File with a ready client assertion."),
+    ("sasl.oauthbearer.assertion.private.key.file", "string", None, "", "r", "Private key that signs the client assertion."),
+    ("sasl.oauthbearer.assertion.private.key.passphrase", "password", None, "", "r", "Passphrase of that private key."),
+    ("sasl.oauthbearer.assertion.template.file", "string", None, "", "r", "Template of the client assertion."),
+    ("sasl.oauthbearer.client.credentials.client.id", "string", None, "", "r", "Client id for the credentials grant."),
+    ("sasl.oauthbearer.client.credentials.client.secret", "password", None, "", "r", "Client secret for the credentials grant."),
+    ("sasl.oauthbearer.clock.skew.seconds", "int", "30", "", "r", "Clock difference allowed to the identity provider."),
+    ("sasl.oauthbearer.expected.audience", "list", "", "", "r", "Audiences a token may name."),
+    ("sasl.oauthbearer.expected.issuer", "string", None, "", "r", "Issuer a token must name."),
+    ("sasl.oauthbearer.jwks.endpoint.refresh.ms", "long", "3600000", "", "r", "How often the provider's keys are read again."),
+    ("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", "long", "10000", "", "r", "Longest pause before the provider's keys are asked for again."),
+    ("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", "long", "100", "", "r", "First pause before the provider's keys are asked for again."),
+    ("sasl.oauthbearer.jwks.endpoint.url", "string", None, "", "r", "Where the provider's keys are read."),
+    ("sasl.oauthbearer.jwt.retriever.class", "class", "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever", "", "r", "Java class that fetches tokens."),
+    ("sasl.oauthbearer.jwt.validator.class", "class", "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator", "", "r", "Java class that checks tokens."),
+    ("sasl.oauthbearer.scope", "string", None, "", "r", "Scope asked for in a token."),
+    ("sasl.oauthbearer.scope.claim.name", "string", "scope", "", "r", "Claim that holds the scope."),
+    ("sasl.oauthbearer.sub.claim.name", "string", "sub", "", "r", "Claim that holds the subject."),
+    ("sasl.oauthbearer.token.endpoint.url", "string", None, "", "r", "Where tokens are fetched."),
+    ("sasl.server.callback.handler.class", "class", None, "", "r", "Java class that answers SASL server callbacks."),
+    ("sasl.server.max.receive.size", "int", "524288", "", "r", "Largest SASL message accepted before authentication."),
+    ("security.inter.broker.protocol", "string", "PLAINTEXT", "PLAINTEXT SSL SASL_PLAINTEXT SASL_SSL", "r", "Security protocol between brokers."),
+    ("security.providers", "string", None, "", "r", "Java security providers."),
+    ("ssl.allow.dn.changes", "boolean", "false", "", "r", "Whether a new certificate may carry another name."),
+    ("ssl.allow.san.changes", "boolean", "false", "", "r", "Whether a new certificate may drop alternative names."),
+    ("ssl.cipher.suites", "list", "", "", "b", "Cipher suites offered."),
+    ("ssl.client.auth", "string", "none", "required requested none", "b", "Whether clients must show a certificate."),
+    ("ssl.enabled.protocols", "list", "TLSv1.2,TLSv1.3", "", "b", "TLS versions offered."),
+    ("ssl.endpoint.identification.algorithm", "string", "https", "", "b", "How the server name is checked."),
+    ("ssl.engine.factory.class", "class", None, "", "b", "Java class that builds TLS engines."),
+    ("ssl.key.password", "password", None, "", "b", "Password of the private key."),
+    ("ssl.keymanager.algorithm", "string", "SunX509", "", "b", "Java algorithm of the key manager."),
+    ("ssl.keystore.certificate.chain", "password", None, "", "b", "Certificate chain as PEM."),
+    ("ssl.keystore.key", "password", None, "", "b", "Private key as PEM."),
+    ("ssl.keystore.location", "string", None, "", "b", "File of the key store."),
+    ("ssl.keystore.password", "password", None, "", "b", "Password of the key store."),
+    ("ssl.keystore.type", "string", "JKS", "", "b", "Format of the key store."),
+    ("ssl.principal.mapping.rules", "string", "DEFAULT", "", "r", "Rules that map certificate names to principals."),
+    ("ssl.protocol", "string", "TLSv1.3", "", "b", "TLS version for new contexts."),
+    ("ssl.provider", "string", None, "", "b", "Java provider of TLS."),
+    ("ssl.secure.random.implementation", "string", None, "", "b", "Java source of randomness."),
+    ("ssl.trustmanager.algorithm", "string", "PKIX", "", "b", "Java algorithm of the trust manager."),
+    ("ssl.truststore.certificates", "password", None, "", "b", "Trusted certificates as PEM."),
+    ("ssl.truststore.location", "string", None, "", "b", "File of the trust store."),
+    ("ssl.truststore.password", "password", None, "", "b", "Password of the trust store."),
+    ("ssl.truststore.type", "string", "JKS", "", "b", "Format of the trust store."),
+)

@@ -1,0 +1,88 @@
+"""Which layer a broker setting comes from: given at run time, in the file, or by default.
+
+Knows the broker's key table and nothing of what the values mean. Invariant: a name the
+table does not have never gets in, and every text in a layer parses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from penstock.config.broker_keys import BROKER_SYNONYMS, LOG_ROWS, NODE_ROWS, PENSTOCK_ROWS
+from penstock.config.broker_keys_cluster import CLUSTER_ROWS
+from penstock.config.broker_keys_coordination import COORDINATION_ROWS
+from penstock.config.broker_keys_security import SECURITY_ROWS
+from penstock.config.keys import ConfigKey, ConfigValue, KeyTable
+
+BROKER_KEYS = KeyTable(
+    "broker", (NODE_ROWS, LOG_ROWS, CLUSTER_ROWS, COORDINATION_ROWS, SECURITY_ROWS, PENSTOCK_ROWS), BROKER_SYNONYMS
+)
+
+_LISTENER_PREFIX = "listener.name."
+_FACTORS_MS = ((".hours", 3_600_000), (".minutes", 60_000))
+
+_Section = TypeVar("_Section")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Texts by layer; of two layers the earlier one named here wins."""
+
+    broker_dynamic: Mapping[str, str]
+    cluster_dynamic: Mapping[str, str]
+    static: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        for layer in (self.broker_dynamic, self.cluster_dynamic, self.static):
+            for name, text in layer.items():
+                broker_key(name).parse(text)
+
+    def value(self, name: str) -> ConfigValue:
+        key = BROKER_KEYS.key(name)
+        for layer in (self.broker_dynamic, self.cluster_dynamic, self.static):
+            text = layer.get(name)
+            if text is not None:
+                return key.parse(text)
+        return key.default_value
+
+    def first_value(self, names: Iterable[str], *, unit: str) -> ConfigValue:
+        """The first of `names` that has a value, in milliseconds where `unit` says ms and the name a longer one."""
+        for name in names:
+            value = self.value(name)
+            if value is None:
+                continue
+            if unit == "ms" and isinstance(value, int):
+                factor = next((factor for suffix, factor in _FACTORS_MS if name.endswith(suffix)), 1)
+                # Minus one means "never" in every unit.
+                return value * factor if value >= 0 else -1 if factor > 1 else value
+            return value
+        return None
+
+    def section(self, section: type[_Section], prefix: str = "") -> _Section:
+        """A dataclass whose fields are named as their keys, with _ for the dots."""
+        fields: dict[str, Any] = {}
+        for field in section.__dataclass_fields__:  # type: ignore[attr-defined]
+            key = BROKER_KEYS[prefix + field.replace("_", ".")]
+            fields[field] = self.first_value((key.name, *key.synonyms), unit=key.unit)
+        return section(**fields)
+
+
+NOTHING_SET = Settings({}, {}, {})
+
+
+def listener_override(name: str) -> str | None:
+    """The key behind listener.name.<listener>.<key>, if it is one."""
+    if name.startswith(_LISTENER_PREFIX):
+        _, _, key = name.removeprefix(_LISTENER_PREFIX).partition(".")
+        while key and key not in BROKER_KEYS:
+            # SASL keys carry the mechanism as well: listener.name.<listener>.<mechanism>.<key>.
+            _, _, key = key.partition(".")
+        return key or None
+    return None
+
+
+def broker_key(name: str) -> ConfigKey:
+    """The key of a broker setting, with or without a listener's prefix."""
+    return BROKER_KEYS.key(listener_override(name) or name)

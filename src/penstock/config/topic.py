@@ -1,0 +1,94 @@
+"""Topic settings: the key table and what one topic's settings amount to.
+
+`TopicConfig` is what the log and the partition see: typed, frozen, all defaults resolved.
+Must not know: which topics exist. Invariants: a value comes from the topic's own overrides,
+else from the first broker setting behind it that has a value, else from the table; each
+field is named as its key, with _ for the dots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from penstock.config.keys import ConfigKey, ConfigValue, KeyTable
+from penstock.config.settings import NOTHING_SET, Settings
+from penstock.config.topic_keys import TOPIC_ROWS, TOPIC_SYNONYMS
+from penstock.model.errors import ConfigError
+
+TOPIC_KEYS = KeyTable("topic", (TOPIC_ROWS,), TOPIC_SYNONYMS)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    cleanup_policy: frozenset[str]
+    compression_gzip_level: int
+    compression_lz4_level: int
+    compression_type: str
+    compression_zstd_level: int
+    delete_retention_ms: int
+    file_delete_delay_ms: int
+    flush_messages: int
+    flush_ms: int
+    index_interval_bytes: int
+    max_compaction_lag_ms: int
+    max_message_bytes: int
+    message_timestamp_after_max_ms: int
+    message_timestamp_before_max_ms: int
+    message_timestamp_type: str
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    min_insync_replicas: int
+    preallocate: bool
+    retention_bytes: int
+    retention_ms: int
+    segment_bytes: int
+    segment_index_bytes: int
+    segment_jitter_ms: int
+    segment_ms: int
+    unclean_leader_election_enable: bool
+
+    @property
+    def log_append_time(self) -> bool:
+        return self.message_timestamp_type == "LogAppendTime"
+
+    @classmethod
+    def resolve(cls, overrides: Mapping[str, str], settings: Settings = NOTHING_SET) -> TopicConfig:
+        """`overrides` must have passed `validate_topic_overrides`; `settings` are those of the `BrokerConfig`."""
+        fields: dict[str, Any] = {}
+        for field in cls.__dataclass_fields__:
+            fields[field] = topic_value(TOPIC_KEYS[field.replace("_", ".")], overrides, settings)
+        fields["cleanup_policy"] = frozenset(fields["cleanup_policy"])
+        segment_bytes = overrides.get("internal.segment.bytes")
+        if segment_bytes is not None:
+            fields["segment_bytes"] = TOPIC_KEYS.parse("internal.segment.bytes", segment_bytes)
+        return cls(**fields)
+
+
+def topic_value(key: ConfigKey, overrides: Mapping[str, str], settings: Settings) -> ConfigValue:
+    text = overrides.get(key.name)
+    if text is not None:
+        return key.parse(text)
+    if key.synonyms:
+        return settings.first_value(key.synonyms, unit=key.unit)
+    return key.default_value
+
+
+def validate_topic_overrides(overrides: Mapping[str, str]) -> None:
+    """ConfigError with Kafka's sentence for the first name or value that will not do."""
+    for name, text in overrides.items():
+        value = TOPIC_KEYS.parse(name, text)
+        if name == "remote.storage.enable" and value:
+            raise ConfigError(
+                "Tiered Storage functionality is disabled in the broker. "
+                "Topic cannot be configured with remote log storage."
+            )
+    lags = [
+        cast(int, TOPIC_KEYS.parse(name, overrides[name]) if name in overrides else TOPIC_KEYS[name].default_value)
+        for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    ]
+    if lags[0] > lags[1]:
+        raise ConfigError(
+            f"conflict topic config setting min.compaction.lag.ms ({lags[0]}) > max.compaction.lag.ms ({lags[1]})"
+        )

@@ -1,0 +1,86 @@
+"""Topic settings and the broker settings that supply their defaults.
+
+Data only; a row is described in `keys`. Names, types, defaults and limits are those of Apache
+Kafka 4.3; deviation:
+`flush.messages` is 1, so that acknowledged means durable.
+"""
+
+# One row per line is what makes the table readable, so neither wrapping nor its check applies.
+# fmt: off
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.config.keys import Row
+
+TOPIC_ROWS: tuple[Row, ...] = (
+    ("cleanup.policy", "list", "delete", "compact delete", "ce", "What happens to old segments: delete removes them; compact is stored but logs are not compacted yet."),
+    ("compression.gzip.level", "int", "-1", "1..9|-1", "ce", "Level used when a batch is recompressed with gzip."),
+    ("compression.lz4.level", "int", "9", "1..17", "ce", "Level used when a batch is recompressed with lz4."),
+    ("compression.type", "string", "producer", "uncompressed zstd lz4 snappy gzip producer", "ce", "Codec of stored batches; producer keeps what the producer sent."),
+    ("compression.zstd.level", "int", "3", "-131072..22", "ce", "Level used when a batch is recompressed with zstd."),
+    ("delete.retention.ms", "long", "86400000", "0..", "c", "How long a compacted log keeps the marker of a deleted key."),
+    ("file.delete.delay.ms", "long", "60000", "0..", "ce", "Pause before a removed segment's files are deleted."),
+    ("flush.messages", "long", "1", "1..", "ce", "Records written before a flush is forced; 1 makes every acknowledged batch durable first."),
+    ("flush.ms", "long", "9223372036854775807", "0..", "ce", "Longest time a record stays unflushed."),
+    ("follower.replication.throttled.replicas", "list", "", "replicas", "c", "Replicas whose replication is throttled on the follower, as partition:broker, or *."),
+    ("index.interval.bytes", "int", "4096", "0..", "ce", "Bytes of log between two entries of the offset index."),
+    ("internal.segment.bytes", "int", None, "", "cei", "Segment size below the usual minimum, for tests; where set it wins over segment.bytes."),
+    ("leader.replication.throttled.replicas", "list", "", "replicas", "c", "Replicas whose replication is throttled on the leader, as partition:broker, or *."),
+    ("local.retention.bytes", "long", "-2", "-2..", "c", "Size of the local log when segments are also kept remotely; -2 means retention.bytes."),
+    ("local.retention.ms", "long", "-2", "-2..", "c", "Age of the local log when segments are also kept remotely; -2 means retention.ms."),
+    ("max.compaction.lag.ms", "long", "9223372036854775807", "1..", "c", "Longest time a record stays uncompacted."),
+    ("max.message.bytes", "int", "1048588", "0..", "ce", "Largest batch accepted, as compressed by the producer."),
+    ("message.timestamp.after.max.ms", "long", "3600000", "0..", "ce", "How far in the future a record's timestamp may lie."),
+    ("message.timestamp.before.max.ms", "long", "9223372036854775807", "0..", "ce", "How far in the past a record's timestamp may lie."),
+    ("message.timestamp.type", "string", "CreateTime", "CreateTime LogAppendTime", "ce", "Whether a record keeps the producer's time or gets the broker's."),
+    ("min.cleanable.dirty.ratio", "double", "0.5", "0..1", "c", "Share of uncompacted bytes that makes a log due for compaction."),
+    ("min.compaction.lag.ms", "long", "0", "0..", "c", "Shortest time a record stays uncompacted."),
+    ("min.insync.replicas", "int", "1", "1..", "ce", "Replicas that must have a batch before acks=all is answered."),
+    ("preallocate", "boolean", "false", "", "c", "Whether a new segment takes its full size on disk at once."),
+    ("remote.log.copy.disable", "boolean", "false", "", "c", "Whether segments are no longer copied to remote storage."),
+    ("remote.log.delete.on.disable", "boolean", "false", "", "c", "Whether remote segments are deleted when remote storage is turned off."),
+    ("remote.storage.enable", "boolean", "false", "", "c", "Whether segments are also kept in remote storage; must be false, since there is none yet."),
+    ("retention.bytes", "long", "-1", "", "ce", "Size of a partition above which its oldest segments are deleted; -1 is no limit."),
+    ("retention.ms", "long", "604800000", "-1..", "ce", "Age above which segments are deleted; -1 is no limit."),
+    ("segment.bytes", "int", "1073741824", "1048576..", "ce", "Size at which a segment is rolled."),
+    ("segment.index.bytes", "int", "10485760", "4..", "ce", "Largest size of an index; a full index rolls the segment."),
+    ("segment.jitter.ms", "long", "0", "0..", "ce", "Most chance taken off segment.ms, so that segments do not roll all at once."),
+    ("segment.ms", "long", "604800000", "1..", "ce", "Age at which a segment is rolled even if it is not full."),
+    ("unclean.leader.election.enable", "boolean", "false", "", "c", "Whether a replica that is not in sync may become leader."),
+)
+
+# Broker keys that supply the default, nearest first.
+TOPIC_SYNONYMS = {
+    "cleanup.policy": "log.cleanup.policy",
+    "compression.gzip.level": "compression.gzip.level",
+    "compression.lz4.level": "compression.lz4.level",
+    "compression.type": "compression.type",
+    "compression.zstd.level": "compression.zstd.level",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms log.flush.scheduler.interval.ms",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "local.retention.bytes": "log.local.retention.bytes",
+    "local.retention.ms": "log.local.retention.ms",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "min.insync.replicas": "min.insync.replicas",
+    "preallocate": "log.preallocate",
+    "retention.bytes": "log.retention.bytes",
+    "retention.ms": "log.retention.ms log.retention.minutes log.retention.hours",
+    "segment.bytes": "log.segment.bytes",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "segment.jitter.ms": "log.roll.jitter.ms log.roll.jitter.hours",
+    "segment.ms": "log.roll.ms log.roll.hours",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+}
