@@ -12,6 +12,7 @@ A test compares the committed modules with what this writes.
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
 import textwrap
@@ -287,7 +288,7 @@ def module_source(key: int, api_name: str) -> tuple[str, Struct]:
     assert (top.versions, top.flexible_from) == (response[-1].versions, response[-1].flexible_from)
     classes = [class_source(struct) for struct in disambiguate(request, response)]
     body = "\n\n\n".join(classes)
-    names = [name for name in ("FRESH", "NEVER", "NULL_UUID", "Message", "Records") if name in body]
+    names = [name for name in ("FRESH", "NEVER", "NULL_UUID", "Message", "Records") if re.search(rf"\b{name}\b", body)]
     first, last = span(top.versions)
     flexible = "no flexible version" if top.flexible_from == NEVER else f"flexible from {top.flexible_from}"
     head = f"""\

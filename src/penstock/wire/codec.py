@@ -21,7 +21,7 @@ from penstock.ports.disk import Buffer, FileSlice
 from penstock.wire.apis import ApiSpec, api, find_api
 from penstock.wire.primitives import Message, skip_tagged_fields
 from penstock.wire.reading import compile_reader
-from penstock.wire.writing import compile_writer
+from penstock.wire.writing import carries_records, compile_writer
 
 M = TypeVar("M", bound=Message)
 Reader = Callable[[Buffer, int], tuple[M, int]]
@@ -30,11 +30,12 @@ Writer = Callable[[M, list[Part]], None]
 _readers: dict[tuple[type[Message], int], Reader[Message]] = {}
 _writers: dict[tuple[type[Message], int], Writer[Message]] = {}
 _request_readers: dict[tuple[int, int], Reader[Message]] = {}
-_response_writers: dict[tuple[int, int], tuple[bytes, Writer[Message]]] = {}
+_response_writers: dict[tuple[int, int], tuple[struct.Struct, bool, Writer[Message]]] = {}
 
 _REQUEST_HEADER = struct.Struct(">hhih")
 _INT32 = struct.Struct(">i")
 _RESPONSE_PREFIX = struct.Struct(">ii")
+_FLEXIBLE_RESPONSE_PREFIX = struct.Struct(">iix")
 _NO_TAGS = b"\0"
 
 
@@ -85,21 +86,35 @@ def encode(message: Message, version: int) -> bytes:
 
 def frame(parts: Sequence[Part]) -> tuple[list[Part], int]:
     """Join neighbouring bytes and put the size in front; returns the parts and their total size."""
-    framed: list[Part] = []
-    pending: list[bytes] = [b"\0\0\0\0"]
+    joined, size = _join(parts)
+    return _prefixed(_INT32.pack(size), joined), size + 4
+
+
+def _join(parts: Sequence[Part]) -> tuple[list[Part], int]:
+    joined: list[Part] = []
+    pending: list[bytes] = []
     size = 0
     for part in parts:
-        if isinstance(part, FileSlice):
+        if part.__class__ is FileSlice:
+            if pending:
+                joined.append(b"".join(pending))
+                pending = []
+            joined.append(part)
             size += part.size
-            framed += (b"".join(pending), part)
-            pending.clear()
         else:
-            size += len(part)
-            pending.append(part)
+            pending.append(part)  # type: ignore[arg-type]  # mypy does not narrow on __class__
+            size += len(part)  # type: ignore[arg-type]
     if pending:
-        framed.append(b"".join(pending))
-    framed[0] = _INT32.pack(size) + cast("bytes", framed[0])[4:]
-    return framed, size + 4
+        joined.append(b"".join(pending))
+    return joined, size
+
+
+def _prefixed(prefix: bytes, parts: list[Part]) -> list[Part]:
+    """Put `prefix` before the first part, and in one piece with it where that is possible."""
+    if not parts or isinstance(parts[0], FileSlice):
+        return [prefix, *parts]
+    parts[0] = prefix + parts[0]
+    return parts
 
 
 # Requests
@@ -163,12 +178,19 @@ def encode_response(api_key: int, version: int, correlation_id: int, message: Me
     known = _response_writers.get((api_key, version))
     if known is None:
         spec = _spec(api_key, version)
-        tags = _NO_TAGS if spec.response_header_is_flexible(version) else b""
-        known = _response_writers[api_key, version] = (tags, writer(spec.response, version))
-    tags, write = known
-    parts: list[Part] = [_INT32.pack(correlation_id), tags]
+        prefix = _FLEXIBLE_RESPONSE_PREFIX if spec.response_header_is_flexible(version) else _RESPONSE_PREFIX
+        known = (prefix, carries_records(spec.response), writer(spec.response, version))
+        _response_writers[api_key, version] = known
+    prefix, records, write = known
+    parts: list[Part] = []
     write(message, parts)
-    return frame(parts)
+    if records:
+        joined, size = _join(parts)
+        size += prefix.size
+        return _prefixed(prefix.pack(size - 4, correlation_id), joined), size
+    body = b"".join(parts)  # type: ignore[arg-type]  # without records there is no FileSlice
+    size = len(body) + prefix.size
+    return [prefix.pack(size - 4, correlation_id) + body], size
 
 
 def read_response_header(api_key: int, version: int, buffer: Buffer, offset: int = 0) -> tuple[int, int]:

@@ -34,6 +34,8 @@ NULL_UUID: Final = b"\0" * 16
 NEVER: Final = 32767
 """As `FLEXIBLE_FROM`: the API has no flexible version."""
 
+ONE_BYTE: Final = [bytes((value,)) for value in range(256)]
+
 FRESH: Final[Any] = type("Fresh", (), {"__repr__": lambda self: "FRESH"})()
 """Default argument of lists and structs: each message gets its own empty one."""
 
@@ -69,8 +71,12 @@ def read_uvarint(buffer: Buffer, offset: int) -> tuple[int, int]:
 
 def read_long_uvarint(buffer: Buffer, offset: int, first: int) -> tuple[int, int]:
     """Go on after `first`, a byte with the continuation bit set."""
-    value = first & 0x7F
-    for shift in (7, 14, 21, 28):
+    byte = buffer[offset]
+    value = first & 0x7F | (byte & 0x7F) << 7
+    offset += 1
+    if byte < 0x80:
+        return value, offset
+    for shift in (14, 21, 28):
         byte = buffer[offset]
         offset += 1
         value |= (byte & 0x7F) << shift
@@ -94,7 +100,11 @@ def skip_tagged_fields(buffer: Buffer, offset: int, count: int, size: int) -> in
 
 def uvarint(value: int) -> bytes:
     if value < 0x80:
-        return value.to_bytes(1, "big")
+        return ONE_BYTE[value]
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if value < 0x200000:  # 2 MiB: the length of most fetch payloads
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

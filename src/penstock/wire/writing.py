@@ -18,7 +18,7 @@ from typing import Any
 
 from penstock.ports.channel import Part
 from penstock.ports.disk import FileSlice
-from penstock.wire.primitives import Field, Message, tagged_section, uvarint
+from penstock.wire.primitives import ONE_BYTE, Field, Message, tagged_section, uvarint
 from penstock.wire.reading import FORMATS, has, is_nullable, nested_class
 
 
@@ -29,6 +29,12 @@ def compile_writer(cls: type[Message], version: int) -> Callable[[Message, list[
     exec(compile(source, f"<write {cls.__name__} v{version}>", "exec"), names)
     write: Callable[[Message, list[Part]], None] = names["write"]
     return write
+
+
+def carries_records(cls: type[Message]) -> bool:
+    """Whether a writer of this class may append anything but bytes."""
+    kinds = [field[1].removeprefix("[]") for field in cls.FIELDS]
+    return "records" in kinds or any(carries_records(nested_class(cls, kind)) for kind in kinds if kind[0].isupper())
 
 
 class _WriterSource:
@@ -44,6 +50,7 @@ class _WriterSource:
             "pack": struct.pack,
             "uvarint": uvarint,
             "tagged_section": tagged_section,
+            "ONE_BYTE": ONE_BYTE,
             "FileSlice": FileSlice,
         }
 
@@ -71,6 +78,8 @@ class _WriterSource:
         formats = "".join(fmt for fmt, _ in run)
         if formats.strip("x") == "":
             return repr(bytes(len(formats)))
+        if formats == "B":
+            return f"ONE_BYTE[{run[0][1]}]"
         name = "P_" + formats.replace("?", "z")
         if name not in self.names:
             self.names[name] = struct.Struct(">" + formats).pack
