@@ -50,23 +50,24 @@ class Dispatcher:
         if isinstance(answer, Message):
             ctx.respond(answer)
         else:
-            # The frame's memory is reused after this call; requests that are answered by a
-            # coroutine hold copies only (records never go this way).
+            # The frame's memory is reused after this call: a handler that goes on as a
+            # coroutine has copied the records it needs.
             task = asyncio.ensure_future(self._finish(ctx, handler, request, answer))
             self._tasks[task] = None
             task.add_done_callback(self._done)
 
     async def _finish(
-        self, ctx: RequestContext, handler: Handler, request: Message, answer: Coroutine[Any, Any, Message]
+        self, ctx: RequestContext, handler: Handler, request: Message, answer: Coroutine[Any, Any, Message | None]
     ) -> None:
         try:
-            response = await answer
+            response: Message | None = await answer
         except (ApiError, StorageError) as error:
             response = _refusal(handler, request, error)
         except BaseException:
             ctx.connection.abort(ProtocolError("internal error"))
             raise
-        ctx.respond(response)
+        if response is not None:
+            ctx.respond(response)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task)

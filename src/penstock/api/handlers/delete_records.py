@@ -1,0 +1,63 @@
+"""DeleteRecords (key 21), versions 0-2.
+
+Moves the log start offset; -1 means the high watermark. The new start is stable before the
+answer leaves (Kafka persists it at its next checkpoint).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.api.context import RequestContext
+from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.replica.hosting import HostedPartitions
+from penstock.wire.apis import Api
+from penstock.wire.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+
+class DeleteRecordsHandler:
+    api: ClassVar = Api.DELETE_RECORDS
+    min_version: ClassVar = 0
+    max_version: ClassVar = 2
+
+    def __init__(self, partitions: HostedPartitions) -> None:
+        self._partitions = partitions
+
+    async def handle(self, ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        topics: list[DeleteRecordsTopicResult] = []
+        for topic in request.topics:
+            results: list[DeleteRecordsPartitionResult] = []
+            for asked in topic.partitions:
+                result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
+                try:
+                    partition = self._partitions.get(topic.name, asked.partition_index)
+                    if "delete" not in partition.config.cleanup_policy:
+                        raise ApiError(ErrorCode.POLICY_VIOLATION)
+                    result.low_watermark = partition.delete_records(asked.offset)
+                except (ApiError, StorageError) as error:
+                    result.error_code = error.code
+                results.append(result)
+            topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+        await self._partitions.persist_log_starts()
+        return DeleteRecordsResponse(topics=topics)
+
+    def refuse(self, request: DeleteRecordsRequest, code: ErrorCode, message: str | None) -> DeleteRecordsResponse:
+        return DeleteRecordsResponse(
+            topics=[
+                DeleteRecordsTopicResult(
+                    name=topic.name,
+                    partitions=[
+                        DeleteRecordsPartitionResult(
+                            partition_index=asked.partition_index, low_watermark=-1, error_code=code
+                        )
+                        for asked in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )

@@ -1,0 +1,37 @@
+"""InitProducerId (key 22), versions 0-5.
+
+Hands out producer ids for idempotent producers from blocks that the metadata log reserves,
+so an id is never given twice, not even across a crash. Transactional ids need a coordinator,
+which this broker does not have yet: COORDINATOR_NOT_AVAILABLE.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.api.context import RequestContext
+from penstock.cluster.controller import Controller
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.wire.apis import Api
+from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+
+class InitProducerIdHandler:
+    api: ClassVar = Api.INIT_PRODUCER_ID
+    min_version: ClassVar = 0
+    max_version: ClassVar = 5
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def handle(self, ctx: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
+        if request.transactional_id is not None:
+            if not request.transactional_id:
+                raise ApiError(ErrorCode.INVALID_REQUEST)
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if (request.producer_id >= 0) != (request.producer_epoch >= 0):
+            raise ApiError(ErrorCode.INVALID_REQUEST)
+        return InitProducerIdResponse(producer_id=await self._controller.allocate_producer_id(), producer_epoch=0)
+
+    def refuse(self, request: InitProducerIdRequest, code: ErrorCode, message: str | None) -> InitProducerIdResponse:
+        return InitProducerIdResponse(error_code=code, producer_epoch=-1)

@@ -1,0 +1,60 @@
+"""OffsetForLeaderEpoch (key 23), versions 2-4: where an epoch ends, so that readers notice truncation."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.api.context import RequestContext
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.replica.hosting import HostedPartitions
+from penstock.wire.apis import Api
+from penstock.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+
+
+class OffsetForLeaderEpochHandler:
+    api: ClassVar = Api.OFFSET_FOR_LEADER_EPOCH
+    min_version: ClassVar = 2
+    max_version: ClassVar = 4
+
+    def __init__(self, partitions: HostedPartitions) -> None:
+        self._partitions = partitions
+
+    def handle(self, ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+        topics: list[OffsetForLeaderTopicResult] = []
+        for topic in request.topics:
+            results: list[EpochEndOffset] = []
+            for asked in topic.partitions:
+                result = EpochEndOffset(partition=asked.partition)
+                try:
+                    partition = self._partitions.get(topic.topic, asked.partition)
+                    partition.check_leader_epoch(asked.current_leader_epoch)
+                    if asked.leader_epoch == partition.leader_epoch:
+                        # Also for an empty log, whose epoch nobody has written in yet.
+                        result.leader_epoch, result.end_offset = asked.leader_epoch, partition.log.log_end_offset
+                    else:
+                        result.leader_epoch, result.end_offset = partition.log.leader_epochs.end_offset_for(
+                            asked.leader_epoch, partition.log.log_end_offset
+                        )
+                except ApiError as error:
+                    result.error_code = error.code
+                results.append(result)
+            topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=results))
+        return OffsetForLeaderEpochResponse(topics=topics)
+
+    def refuse(
+        self, request: OffsetForLeaderEpochRequest, code: ErrorCode, message: str | None
+    ) -> OffsetForLeaderEpochResponse:
+        return OffsetForLeaderEpochResponse(
+            topics=[
+                OffsetForLeaderTopicResult(
+                    topic=topic.topic,
+                    partitions=[EpochEndOffset(partition=asked.partition, error_code=code) for asked in topic.partitions],
+                )
+                for topic in request.topics
+            ]
+        )

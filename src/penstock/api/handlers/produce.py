@@ -1,0 +1,305 @@
+"""Produce (key 0), versions 3-13 (0-2 are advertised for old librdkafka and refused).
+
+- One sound v2 batch a partition. The checksum, sizes and counts in the header are checked;
+  the framing of single records only where the topic needs records (null keys on a compacted
+  topic, recompression). Kafka walks the records of every batch.
+- acks=0 is never answered; an error then closes the connection.
+- acks=1 is answered after the write, acks=all at the high watermark (see `replica.partition`).
+- `compression.type` other than `producer`: the batch is recompressed in a worker before its
+  order is fixed, and the connection waits for it.
+- Transactional batches are refused until there is a transaction coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, ClassVar
+
+from penstock.api.context import RequestContext
+from penstock.config.topic import TopicConfig
+from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
+from penstock.ports.clock import Clock
+from penstock.ports.disk import Buffer, FileSlice
+from penstock.ports.workers import Workers
+from penstock.records.batch import (
+    CONTROL_BIT,
+    HEADER_SIZE,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    validate_produced,
+    with_append_time,
+)
+from penstock.records.builder import MalformedRecords, iterate_records
+from penstock.records.compression import CODEC_BY_NAME, NAMES, ZSTD, decompress, recompress
+from penstock.replica.hosting import HostedPartitions
+from penstock.replica.partition import Partition
+from penstock.wire.apis import Api
+from penstock.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+ACKS_ALL = -1
+
+
+class PendingProduce:
+    """A request whose batches are written and whose answer waits for the high watermark."""
+
+    __slots__ = ("_forget", "ctx", "deadline", "left", "response")
+
+    def __init__(
+        self, ctx: RequestContext, response: ProduceResponse, deadline: float, forget: Callable[[PendingProduce], object]
+    ) -> None:
+        self.ctx = ctx
+        self.response = response
+        self.deadline = deadline
+        self.left: dict[int, PartitionProduceResponse] = {}
+        self._forget = forget
+
+    def wait_for(self, partition: Partition, offset: int, entry: PartitionProduceResponse) -> None:
+        self.left[id(entry)] = entry
+        partition.when_committed(offset, partial(self._committed, entry))
+
+    def _committed(self, entry: PartitionProduceResponse, code: ErrorCode) -> None:
+        if self.left.pop(id(entry), None) is None:
+            return  # answered as timed out before
+        if code is not ErrorCode.NONE:
+            _set_error(entry, code)
+        if not self.left:
+            self._forget(self)
+            self.ctx.respond(self.response)
+
+    def expire(self) -> None:
+        for entry in self.left.values():
+            _set_error(entry, ErrorCode.REQUEST_TIMED_OUT)
+        self.left.clear()
+        self.ctx.respond(self.response)
+
+
+class ProduceHandler:
+    api: ClassVar = Api.PRODUCE
+    min_version: ClassVar = 3
+    max_version: ClassVar = 13
+
+    def __init__(self, partitions: HostedPartitions, clock: Clock, workers: Workers) -> None:
+        self._partitions = partitions
+        self._clock = clock
+        self._workers = workers
+        self._pending: dict[PendingProduce, None] = {}
+        self.batches = 0
+        self.bytes_in = 0
+        self.records_in = 0
+
+    def handle(
+        self, ctx: RequestContext, request: ProduceRequest
+    ) -> ProduceResponse | None | Coroutine[Any, Any, ProduceResponse | None]:
+        if request.acks not in (ACKS_ALL, 1, 0):
+            raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
+        if jobs := self._recompression_jobs(request):
+            ctx.connection.hold()
+            for topic in request.topic_data:
+                for data in topic.partition_data:
+                    if data.records is not None and type(data.records) is not FileSlice:
+                        data.records = bytes(data.records)  # type: ignore[arg-type]  # the frame is reused
+            return self._recompress_first(ctx, request, jobs)
+        return self._append_all(ctx, request)
+
+    def _append_all(self, ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+        acks = request.acks
+        by_id = ctx.version >= 13
+        now_ms = self._clock.now_ms()
+        response = ProduceResponse()
+        pending: PendingProduce | None = None
+        for topic in request.topic_data:
+            if by_id:
+                partitions = self._partitions.by_id.get(topic.topic_id)
+                missing = ErrorCode.UNKNOWN_TOPIC_ID
+            else:
+                partitions = self._partitions.by_name.get(topic.name)
+                missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            entries: list[PartitionProduceResponse] = []
+            response.responses.append(
+                TopicProduceResponse(topic_id=topic.topic_id, name=topic.name, partition_responses=entries)
+            )
+            for data in topic.partition_data:
+                entry = PartitionProduceResponse(index=data.index)
+                entries.append(entry)
+                if partitions is None or not 0 <= data.index < len(partitions):
+                    _set_error(entry, missing if partitions is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    continue
+                partition = partitions[data.index]
+                records = data.records
+                if records is None or type(records) is FileSlice:
+                    _set_error(entry, ErrorCode.INVALID_RECORD, "no record batch")
+                    continue
+                try:
+                    end = self._append(ctx.version, acks, partition, records, now_ms, entry)  # type: ignore[arg-type]
+                except (ApiError, StorageError) as error:
+                    _set_error(entry, ErrorCode(error.code), str(error))
+                    continue
+                if acks == ACKS_ALL and end > partition.high_watermark:
+                    if pending is None:
+                        pending = PendingProduce(
+                            ctx, response, self._clock.monotonic() + request.timeout_ms / 1000, self._pending.pop
+                        )
+                        self._pending[pending] = None
+                    pending.wait_for(partition, end, entry)
+        if acks == 0:
+            if any(entry.error_code for topic_ in response.responses for entry in topic_.partition_responses):
+                ctx.connection.abort(ProtocolError("a produce request with acks=0 failed"))
+            ctx.respond_nothing()
+            return None
+        return response if pending is None else None
+
+    def _append(
+        self,
+        version: int,
+        acks: int,
+        partition: Partition,
+        records: Buffer,
+        now_ms: int,
+        entry: PartitionProduceResponse,
+    ) -> int:
+        """Append one batch and fill in its entry; returns the offset that acks=all waits for."""
+        header = validate_produced(records)
+        config = partition.config
+        if header.attributes & (CONTROL_BIT | TRANSACTIONAL_BIT):
+            if header.is_control:
+                raise ApiError(ErrorCode.INVALID_RECORD, "clients may not write control batches")
+            raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
+        if header.attributes & 7:
+            _check_codec(header, version)
+        if len(records) > config.max_message_bytes:
+            raise ApiError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a batch of {len(records)} bytes is larger than max.message.bytes={config.max_message_bytes}",
+            )
+        if len(records) > config.segment_bytes:
+            raise ApiError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"a batch of {len(records)} bytes is larger than segment.bytes={config.segment_bytes}",
+            )
+        if "compact" in config.cleanup_policy:
+            _check_keys(header, records, entry)
+        if acks == ACKS_ALL:
+            partition.check_min_isr()
+        if config.message_timestamp_type == "LogAppendTime":
+            records = with_append_time(records, now_ms)
+            header = validate_produced(records)
+            entry.log_append_time_ms = now_ms
+        else:
+            _check_timestamps(header, config, now_ms)
+        base_offset = partition.append(header, records, now_ms)
+        entry.base_offset = base_offset
+        entry.log_start_offset = partition.log.log_start_offset
+        self.batches += 1
+        self.bytes_in += len(records)
+        self.records_in += header.record_count
+        return base_offset + header.record_count
+
+    # -- compression.type ---------------------------------------------------------------
+
+    def _recompression_jobs(self, request: ProduceRequest) -> list[tuple[PartitionProduceData, int, int | None]]:
+        """Batches for topics that want their own codec, with the codec and its level."""
+        jobs: list[tuple[PartitionProduceData, int, int | None]] = []
+        for topic in request.topic_data:
+            partitions = self._partitions.by_name.get(topic.name) or self._partitions.by_id.get(topic.topic_id)
+            if not partitions or partitions[0].config.compression_type == "producer":
+                continue
+            config = partitions[0].config
+            codec = CODEC_BY_NAME[config.compression_type]
+            jobs += [(data, codec, config.compression_level) for data in topic.partition_data]
+        return jobs
+
+    async def _recompress_first(
+        self, ctx: RequestContext, request: ProduceRequest, jobs: list[tuple[PartitionProduceData, int, int | None]]
+    ) -> ProduceResponse | None:
+        """Stage zero: bring the batches into the topic's codec, then go on as usual."""
+        await self._workers.run(lambda: _recompress_all(jobs))
+        return self._append_all(ctx, request)
+
+    # -- time ---------------------------------------------------------------------------
+
+    def expire(self) -> None:
+        """Answer what waited longer than its client allowed. Called a few times a second."""
+        now = self._clock.monotonic()
+        for pending in [pending for pending in self._pending if pending.deadline <= now]:
+            del self._pending[pending]
+            pending.expire()
+
+    def refuse(self, request: ProduceRequest, code: ErrorCode, message: str | None) -> ProduceResponse:
+        response = ProduceResponse()
+        for topic in request.topic_data:
+            entries = [PartitionProduceResponse(index=data.index) for data in topic.partition_data]
+            for entry in entries:
+                _set_error(entry, code, message)
+            response.responses.append(
+                TopicProduceResponse(topic_id=topic.topic_id, name=topic.name, partition_responses=entries)
+            )
+        return response
+
+
+def _set_error(entry: PartitionProduceResponse, code: ErrorCode, message: str | None = None) -> None:
+    entry.error_code = code
+    entry.base_offset = -1
+    entry.log_append_time_ms = -1
+    entry.log_start_offset = -1
+    entry.error_message = message
+
+
+def _check_codec(header: BatchHeader, version: int) -> None:
+    codec = header.compression
+    if codec >= len(NAMES):
+        raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {codec}")
+    if codec == ZSTD and version < 7:
+        raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs produce requests of version 7 or later")
+
+
+def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+    newest = header.max_timestamp
+    if newest - now_ms > config.message_timestamp_after_max_ms:
+        raise ApiError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"timestamp {newest} is more than message.timestamp.after.max.ms="
+            f"{config.message_timestamp_after_max_ms} ahead of the broker's clock",
+        )
+    if header.base_timestamp >= 0 and now_ms - header.base_timestamp > config.message_timestamp_before_max_ms:
+        raise ApiError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"timestamp {header.base_timestamp} is more than message.timestamp.before.max.ms="
+            f"{config.message_timestamp_before_max_ms} behind the broker's clock",
+        )
+
+
+def _check_keys(header: BatchHeader, records: Buffer, entry: PartitionProduceResponse) -> None:
+    """A compacted topic cannot keep a record that has no key."""
+    payload = decompress(header.compression, memoryview(records)[HEADER_SIZE:])
+    try:
+        for index, record in enumerate(iterate_records(header, payload)):
+            if record.key is None:
+                entry.record_errors.append(
+                    BatchIndexAndErrorMessage(
+                        batch_index=index, batch_index_error_message="Compacted topic cannot accept message without key"
+                    )
+                )
+    except MalformedRecords as error:
+        raise ApiError(ErrorCode.INVALID_RECORD, str(error)) from error
+    if entry.record_errors:
+        raise ApiError(ErrorCode.INVALID_RECORD, "One or more records have been rejected")
+
+
+def _recompress_all(jobs: list[tuple[PartitionProduceData, int, int | None]]) -> None:
+    for data, codec, level in jobs:
+        if not isinstance(data.records, bytes):
+            continue
+        try:
+            header = validate_produced(data.records)
+            if header.compression != codec:
+                data.records = recompress(header, data.records, codec, level)
+        except ApiError:
+            continue  # refused in the same words when it is appended
