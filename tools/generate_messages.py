@@ -139,7 +139,7 @@ def default_of(owner: str, field: dataclasses.Field[object], wire: str) -> objec
     value = field.default
     if value is dataclasses.MISSING:
         if wire.startswith("[]"):
-            return None if field.name in NULL_DEFAULTS.get(owner, ()) else ()
+            return None if is_nullable(field, wire) and field.name in NULL_DEFAULTS.get(owner, ()) else ()
         if wire[0].isupper():
             return None if get_field_tag(field) is not None else ()
         return ZEROS.get(wire, 0)

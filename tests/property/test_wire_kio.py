@@ -7,6 +7,7 @@ import io
 import random
 import uuid
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from kio.index import load_request_schema, load_response_schema
@@ -29,7 +30,7 @@ STRINGS = ["", "a", "topic-0", "größe ∂ 🎈", "x" * 126, "y" * 127, "z" * 1
 INTEGERS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 
-def schemas(key: int, direction: str) -> list[tuple[int, type, type[Message]]]:
+def schemas(key: int, direction: str) -> list[tuple[int, Any, type[Message]]]:
     spec = api(key)
     load, ours = (
         (load_request_schema, spec.request) if direction == "request" else (load_response_schema, spec.response)
@@ -135,7 +136,7 @@ def default_struct(message: object, name: str) -> Message:
     return made
 
 
-def written_by_kio(schema: type, entity: object) -> bytes:
+def written_by_kio(schema: Any, entity: object) -> bytes:
     buffer = io.BytesIO()
     entity_writer(schema)(buffer, entity)
     return buffer.getvalue()

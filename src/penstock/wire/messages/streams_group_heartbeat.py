@@ -122,17 +122,17 @@ class Topology(Message):
     FLEXIBLE_FROM = 0
     FIELDS = (
         ("epoch", "int32", (0, 0), None, None, 0),
-        ("subtopologies", "[]Subtopology", (0, 0), None, None, None),
+        ("subtopologies", "[]Subtopology", (0, 0), None, None, ()),
     )
 
     def __init__(
         self,
         *,
         epoch: int = 0,
-        subtopologies: list[Subtopology] | None = None,
+        subtopologies: list[Subtopology] = FRESH,
     ) -> None:
         self.epoch = epoch
-        self.subtopologies = subtopologies
+        self.subtopologies = [] if subtopologies is FRESH else subtopologies
 
 
 class TaskIds(Message):
