@@ -1,0 +1,89 @@
+"""Many partitions on one broker: create, write to each, stop, start again cleanly and after kill -9.
+
+One broker at a time, each on a fresh directory with its default settings. "To the first acknowledged record" is
+counted from the start of the process to the acknowledgement on the last partition of the last topic.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from bench import machine, wire
+from bench.brokers import Broker, BrokerMaker
+from bench.client import Client, first_acknowledged
+from bench.results import Metrics, Outcome
+from bench.runner import FAILURES
+from bench.scenarios import ManyPartitions
+
+_RESTART_TIMEOUT_S = 180.0
+
+
+def _write_to_each(client: Client, names: Sequence[str], partitions: int) -> None:
+    batch = wire.random_batch(1024, 1)
+    for name in names:
+        for partition in range(partitions):
+            client.produce_when_ready(name, partition, batch)
+
+
+def _restart(broker: Broker, topic: str, partition: int) -> float:
+    machine.settle()
+    begin = time.perf_counter()
+    broker.launch()
+    alive = broker.check_alive
+    first_acknowledged(broker.port, topic, partition, _RESTART_TIMEOUT_S, create=False, check_alive=alive)
+    return time.perf_counter() - begin
+
+
+def measure(broker: Broker, load: ManyPartitions) -> Metrics:
+    """One life of one broker. Ends with its process and its data gone."""
+    names = [f"many-{number}" for number in range(load.topics)]
+    last = names[-1], load.partitions - 1
+    metrics: Metrics = {}
+    try:
+        broker.prepare()
+        broker.start()
+        with Client(broker.port) as client:
+            begin = time.perf_counter()
+            for name in names:
+                client.create_topic(name, load.partitions)
+            client.wait_for_leaders(dict.fromkeys(names, load.partitions), timeout_s=120.0)
+            metrics["create_s"] = time.perf_counter() - begin
+            begin = time.perf_counter()
+            _write_to_each(client, names, load.partitions)
+            metrics["write_s"] = time.perf_counter() - begin
+        metrics["partitions_rss_mb"] = broker.rss_mb()
+        metrics["stop_s"] = broker.stop()
+        metrics["clean_restart_s"] = _restart(broker, *last)
+        with Client(broker.port) as client:  # something to recover in every log
+            client.wait_for_leaders(dict.fromkeys(names, load.partitions), timeout_s=120.0)
+            _write_to_each(client, names, load.partitions)
+        broker.kill()
+        metrics["crash_restart_s"] = _restart(broker, *last)
+        metrics["restarted_rss_mb"] = broker.rss_mb()
+    finally:
+        broker.discard()
+        machine.settle()
+    return metrics
+
+
+def run_rounds(
+    makers: Mapping[str, BrokerMaker],
+    load: ManyPartitions,
+    rounds: int,
+    outcome: Outcome,
+    progress: Callable[[str], None],
+) -> None:
+    for number in range(1, rounds + 1):
+        for key, make in makers.items():
+            broker = make(f"{key}-partitions")
+            try:
+                metrics = measure(broker, load)
+            except FAILURES as error:
+                outcome.failures.append(f"{broker.label}, round {number}: {error}")
+                progress(f"{broker.label:<12} round {number}: FAILED: {error}")
+                metrics = {}
+            else:
+                shown = ", ".join(f"{name} {metrics[name]:,.3g}" for name in load.shown)
+                progress(f"{broker.label:<12} round {number}: {shown}")
+            outcome.rounds.setdefault(key, []).append(metrics)

@@ -1,0 +1,182 @@
+"""docs/benchmarks.md, rendered from the results at hand, and the same tables in short on the terminal.
+
+Sections are independent: each comes from its own results file, so measuring one never loses another. Prose that
+explains a number belongs in bench/notes.md, which is put on the page as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from bench.results import KAFKA, PENSTOCK, Outcome, Results, Summary, load, summarize
+from bench.scenarios import METRICS, PARTITIONS, SCENARIOS, Compare, Scenario, Target
+
+RESULTS = Path(__file__).resolve().parent / "results"
+NOTES = Path(__file__).resolve().parent / "notes.md"
+BENCH_FILE = RESULTS / "bench.json"
+PARTITIONS_FILE = RESULTS / "partitions.json"
+
+_HEAD = """# Benchmarks
+
+This page is written by `make bench` and `python -m bench partitions`; do not edit it. Penstock and Apache Kafka run on
+the same machine, both up, one measured at a time, in interleaved rounds. Every figure is the median of the rounds, with
+the lowest and highest in brackets; the ratio is Penstock / Apache Kafka, the median of the ratios round by round, again
+with lowest and highest. "hit" and "missed" judge the median against the target.
+"""
+
+_METHOD = """## How it is measured
+
+- The load is a raw-protocol driver (`bench/driver.py`): prebuilt requests, acks=all, one thread, one connection a
+  partition, five requests in flight on each. Every answer is checked for its correlation id and error code, and what is
+  fetched for its offsets and count. "driver" is the share of a core it used (Penstock / Apache Kafka): near 100 % it is
+  the driver that was measured.
+- MB are record values, 10^6 bytes. Broker CPU is that of the process with its children, including 0.2 s after the last
+  answer. Memory is resident memory.
+- Flush is a topic setting, the same on both brokers: off is `flush.messages=9223372036854775807`, before
+  acknowledgement is `flush.messages=1`. Where a section says default, each broker keeps its own.
+- Latency is open loop: each request counts from the moment it was due, so a stall shows in all it delayed; the first
+  two seconds are not counted. What is not answered 5 s after the last send was due counts with the time it has waited.
+- Before each run as much memory as it writes is touched and freed; runs stay below the kernel's write-back threshold;
+  topics are deleted through the API and everything is synced between runs. Both brokers get the same warm-up of about
+  1.5 GB.
+- Time to first message counts from process start on an empty data directory to the first acknowledged record, with the
+  topic created on the way. Apache Kafka's directory is formatted beforehand, outside the clock; Penstock formats its
+  own.
+"""
+
+
+def number(value: float) -> str:
+    """Three significant digits, thousands separated."""
+    size = abs(value)
+    if size >= 100 or size == 0:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 1 else f"{value:.3f}"
+
+
+def _spread(summary: Summary | None, suffix: str = "") -> str:
+    if summary is None:
+        return "-"
+    return f"{number(summary.median)}{suffix} ({number(summary.low)} - {number(summary.high)})"
+
+
+def _goal(target: Target) -> str:
+    match target.compare:
+        case Compare.RATIO_AT_LEAST:
+            return f">= {target.limit:g}x"
+        case Compare.RATIO_AT_MOST:
+            return f"<= {target.limit:g}x"
+        case Compare.VALUE_AT_MOST:
+            return f"<= {target.limit:g} {METRICS[target.metric].unit}"
+
+
+def verdict(target: Target, outcome: Outcome) -> str:
+    """hit, missed, or '-' when there is nothing to judge by."""
+    alone = target.compare is Compare.VALUE_AT_MOST
+    summary = summarize(outcome.values(PENSTOCK, target.metric) if alone else outcome.ratios(target.metric))
+    if summary is None:
+        return "-"
+    reached = (
+        summary.median >= target.limit if target.compare is Compare.RATIO_AT_LEAST else summary.median <= target.limit
+    )
+    return "hit" if reached else "**missed**"
+
+
+def _driver(outcome: Outcome) -> str:
+    sides = [summarize(outcome.values(side, "driver_cpu_pct")) for side in (PENSTOCK, KAFKA)]
+    return " / ".join(f"{one.median:.0f} %" for one in sides if one is not None)
+
+
+def rows(scenario: Scenario, outcome: Outcome) -> Iterator[list[str]]:
+    targets = {target.metric: target for target in scenario.targets}
+    for position, name in enumerate(scenario.shown):
+        metric, target = METRICS[name], targets.get(name)
+        yield [
+            scenario.title if position == 0 else "",
+            f"{metric.label}, {metric.unit}",
+            _spread(summarize(outcome.values(PENSTOCK, name))),
+            _spread(summarize(outcome.values(KAFKA, name))),
+            _spread(summarize(outcome.ratios(name)), "x"),
+            _goal(target) if target else "",
+            verdict(target, outcome) if target else "",
+            _driver(outcome) if position == 0 else "",
+        ]
+
+
+_COLUMNS = ["", "", "Penstock", "Apache Kafka", "ratio", "target", "", "driver"]
+
+
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    out = ["| " + " | ".join(_COLUMNS) + " |", "|" + "---|" * len(_COLUMNS)]
+    out += ["| " + " | ".join(line) + " |" for line in lines]
+    return "\n".join(out)
+
+
+def _tables(scenarios: Sequence[Scenario], results: Results) -> Iterator[str]:
+    measured = [scenario for scenario in scenarios if scenario.name in results.outcomes]
+    for section, members in groupby(measured, key=lambda scenario: scenario.section):
+        lines: list[list[str]] = []
+        failures: list[str] = []
+        for scenario in members:
+            outcome = results.outcomes[scenario.name]
+            lines += rows(scenario, outcome)
+            failures += [f"- {scenario.title}: {failure}" for failure in outcome.failures]
+        yield f"## {section}\n\n{_table(lines)}\n"
+        if failures:
+            yield "Runs that failed and are not in the figures:\n\n" + "\n".join(failures) + "\n"
+
+
+def _environment(results: Results) -> str:
+    lines = [f"- {key}: {value}" for key, value in results.environment.items()]
+    when = sorted(outcome.measured_at for outcome in results.outcomes.values())
+    revisions = sorted({outcome.revision for outcome in results.outcomes.values()})
+    rounds = sorted({len(outcome.rounds.get(PENSTOCK, [])) for outcome in results.outcomes.values()})
+    if when:
+        lines.append(f"- measured: {when[0]}" + (f" to {when[-1]}" if when[-1] != when[0] else ""))
+        lines.append(f"- revision: {', '.join(revisions)}")
+        lines.append(f"- rounds: {' - '.join(map(str, sorted({rounds[0], rounds[-1]})))}")
+    return "\n".join(lines) + "\n"
+
+
+def targets_line(scenarios: Sequence[Scenario], results: Results) -> str:
+    """How many targets are hit, and which are missed."""
+    judged = [
+        (scenario, target, verdict(target, results.outcomes[scenario.name]))
+        for scenario in scenarios
+        if scenario.name in results.outcomes
+        for target in scenario.targets
+    ]
+    judged = [one for one in judged if one[2] != "-"]
+    if not judged:
+        return "No targets could be judged: Apache Kafka was not measured beside Penstock."
+    missed = [f"{scenario.name} {METRICS[target.metric].label}" for scenario, target, word in judged if word != "hit"]
+    line = f"{len(judged) - len(missed)} of {len(judged)} targets hit."
+    return line + (f" Missed: {'; '.join(missed)}." if missed else "")
+
+
+def render() -> str:
+    """The page, from whatever results files are there."""
+    parts = [_HEAD]
+    bench, many = load(BENCH_FILE), load(PARTITIONS_FILE)
+    if bench is not None:
+        parts += [targets_line(SCENARIOS, bench) + "\n", _environment(bench), *_tables(SCENARIOS, bench)]
+    if many is not None:
+        parts += _tables([PARTITIONS], many)
+        parts += [targets_line([PARTITIONS], many) + "\n", _environment(many)]
+    if NOTES.exists():
+        parts.append(NOTES.read_text())
+    parts.append(_METHOD)
+    return "\n".join(parts)
+
+
+def print_tables(scenarios: Sequence[Scenario], results: Results) -> None:
+    for scenario in scenarios:
+        outcome = results.outcomes.get(scenario.name)
+        if outcome is None:
+            continue
+        print(f"\n{scenario.section}: {scenario.title}")
+        for _, label, ours, theirs, ratio, goal, word, _ in rows(scenario, outcome):
+            judged = f"  {goal} {word.strip('*')}" if goal else ""
+            print(f"  {label:<46} {ours:<26} {theirs:<26} {ratio}{judged}")
+    print("\n" + targets_line(scenarios, results))

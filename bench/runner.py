@@ -1,0 +1,257 @@
+"""Rounds: a fresh topic, warm pages, the load between two readings of the meters, the topic deleted, sync.
+
+Both brokers are up all the time; the one that is not measured is idle, which costs next to nothing, while
+stopping it would cost the other's warm caches. Rounds alternate between the brokers so that whatever the machine
+does meanwhile meets both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from bench import driver, machine, stock
+from bench.brokers import Broker, BrokerFailed, BrokerMaker
+from bench.client import Client, first_acknowledged
+from bench.driver import LoadFailed, ProduceLoad, RateLoad, Throughput, percentile
+from bench.results import Metrics, Outcome
+from bench.scenarios import Fetch, Flush, Load, ManyPartitions, OneRecord, Produce, Rate, Scenario, Start, Stock
+from bench.wire import BrokerError, records_per_batch
+
+FAILURES = (BrokerError, BrokerFailed, LoadFailed, OSError)
+
+# After the last answer a broker may still be at work (write-back, snapshots): that belongs to the load.
+_TRAILING_S = 0.2
+
+
+@dataclass(slots=True)
+class Side:
+    key: str
+    broker: Broker
+    fresh: BrokerMaker
+    """Another broker of this kind, on a fresh directory of that name."""
+
+
+@dataclass(slots=True)
+class Meter:
+    cpu_s: float = 0.0
+    rss_mb: float = 0.0
+
+
+@contextmanager
+def _metered(broker: Broker) -> Iterator[Meter]:
+    meter, before = Meter(), broker.cpu_s()
+    yield meter
+    time.sleep(_TRAILING_S)
+    meter.cpu_s = broker.cpu_s() - before
+    meter.rss_mb = broker.rss_mb()
+
+
+@contextmanager
+def _topic(broker: Broker, hint: str, partitions: int, flush: Flush) -> Iterator[str]:
+    """A topic that exists for one run and whose files are gone, and everything else on disk, when it ends."""
+    name = f"{hint}-{time.monotonic_ns()}"
+    with Client(broker.port) as client:
+        client.create_topic(name, partitions, flush.configs)
+        client.wait_for_leaders({name: partitions})
+        client.wait_for_fetch(name, partitions)
+    try:
+        yield name
+    finally:
+        broker.check_alive()
+        with Client(broker.port) as client:
+            client.delete_topics([name])
+        if not broker.await_gone(name):
+            print(f"  {broker.label}: files of a deleted topic are still there", flush=True)
+        machine.settle()
+
+
+def _throughput_metrics(result: Throughput, meter: Meter) -> Metrics:
+    return {
+        "mb_s": result.value_bytes / result.seconds / 1e6,
+        "records_s": result.records / result.seconds,
+        "cpu_s_per_gb": meter.cpu_s / (result.value_bytes / 1e9),
+        "rss_mb": meter.rss_mb,
+        "seconds": result.seconds,
+        "driver_cpu_pct": 100 * result.driver_cpu_s / result.seconds,
+    }
+
+
+def _produce_load(topic: str, load: Produce | Fetch, max_seconds: float) -> ProduceLoad:
+    per_request = records_per_batch(load.record_bytes, load.batch_bytes) * load.record_bytes
+    total = min(load.total_mb * 1_000_000, machine.unthrottled_bytes())
+    requests = max(load.partitions, total // per_request)
+    return ProduceLoad(topic, load.partitions, load.record_bytes, load.batch_bytes, requests, max_seconds)
+
+
+def _produce(broker: Broker, load: Produce, flush: Flush) -> Metrics:
+    with _topic(broker, "produce", load.partitions, flush) as topic:
+        request = _produce_load(topic, load, load.max_seconds)
+        machine.warm_pages(load.total_mb * 1_200_000)
+        with _metered(broker) as meter:
+            result = driver.produce(broker.port, request)
+        return _throughput_metrics(result, meter)
+
+
+def _fetch(broker: Broker, load: Fetch) -> Metrics:
+    with _topic(broker, "fetch", load.partitions, Flush.OFF) as topic:
+        machine.warm_pages(load.total_mb * 1_200_000)
+        written = driver.produce(broker.port, _produce_load(topic, load, 30.0))
+        machine.settle()
+        with _metered(broker) as meter:
+            result = driver.fetch(broker.port, topic, load.partitions, load.record_bytes, written.records)
+        return _throughput_metrics(result, meter)
+
+
+def _one_record(broker: Broker, load: OneRecord, flush: Flush) -> Metrics:
+    with _topic(broker, "one", 1, flush) as topic:
+        machine.warm_pages(load.request_count * 400)
+        with _metered(broker) as meter:
+            result = driver.produce(broker.port, ProduceLoad(topic, 1, 100, 0, load.request_count, load.max_seconds))
+        return {
+            "requests_s": result.requests / result.seconds,
+            "cpu_us_per_request": meter.cpu_s / result.requests * 1e6,
+            "rss_mb": meter.rss_mb,
+            "seconds": result.seconds,
+            "driver_cpu_pct": 100 * result.driver_cpu_s / result.seconds,
+        }
+
+
+def _rate(broker: Broker, load: Rate, flush: Flush) -> Metrics:
+    with _topic(broker, "rate", load.partitions, flush) as topic:
+        request = RateLoad(topic, load.partitions, 1024, load.requests_per_s, load.warm_seconds, load.seconds)
+        machine.warm_pages(int(load.requests_per_s * (load.warm_seconds + load.seconds) * 1200))
+        with _metered(broker) as meter:
+            result = driver.rate(broker.port, request)
+        return {
+            "p50_ms": percentile(result.sorted_s, 0.5) * 1e3,
+            "p99_ms": percentile(result.sorted_s, 0.99) * 1e3,
+            "p999_ms": percentile(result.sorted_s, 0.999) * 1e3,
+            "max_ms": result.sorted_s[-1] * 1e3,
+            "cpu_pct": 100 * meter.cpu_s / result.seconds,
+            "cpu_us_per_request": meter.cpu_s / result.requests * 1e6,
+            "rss_mb": meter.rss_mb,
+            "unanswered": result.unanswered,
+            "seconds": result.seconds,
+            "driver_late_p99_ms": percentile(result.sorted_late_s, 0.99) * 1e3,
+            "driver_cpu_pct": 100 * result.driver_cpu_s / result.seconds,
+        }
+
+
+def _start(side: Side, load: Start) -> Metrics:
+    broker = side.fresh(f"{side.key}-start")
+    try:
+        broker.prepare()
+        machine.settle()
+        begin = time.perf_counter()
+        broker.launch()
+        first_acknowledged(broker.port, "first", 0, 60.0, create=True, check_alive=broker.check_alive)
+        seconds = time.perf_counter() - begin
+        time.sleep(load.idle_seconds)
+        return {"first_message_s": seconds, "idle_rss_mb": broker.rss_mb()}
+    finally:
+        broker.discard()
+
+
+def _stock(broker: Broker, load: Stock, flush: Flush) -> Metrics:
+    size = load.record_count * load.record_bytes
+    with _topic(broker, "stock", 1, flush) as topic:
+        machine.warm_pages(size * 6 // 5)
+        with _metered(broker) as produced:
+            produce_s = stock.produce(broker.port, topic, load.record_count, load.record_bytes)
+        machine.settle()
+        with _metered(broker) as consumed:
+            consume_s = stock.consume(broker.port, topic, load.record_count)
+        return {
+            "produce_mb_s": size / produce_s / 1e6,
+            "produce_cpu_s_per_gb": produced.cpu_s / (size / 1e9),
+            "consume_mb_s": size / consume_s / 1e6,
+            "consume_cpu_s_per_gb": consumed.cpu_s / (size / 1e9),
+            "rss_mb": consumed.rss_mb,
+        }
+
+
+def run_once(side: Side, scenario: Scenario) -> Metrics:
+    broker = side.broker
+    match scenario.load:
+        case Produce() as load:
+            return _produce(broker, load, scenario.flush)
+        case Fetch() as load:
+            return _fetch(broker, load)
+        case OneRecord() as load:
+            return _one_record(broker, load, scenario.flush)
+        case Rate() as load:
+            return _rate(broker, load, scenario.flush)
+        case Start() as load:
+            return _start(side, load)
+        case Stock() as load:
+            return _stock(broker, load, scenario.flush)
+        case ManyPartitions():
+            raise ValueError("the partitions scenario has a command of its own")
+
+
+def warm_up(broker: Broker, share: float) -> None:
+    """About 1.5 GB through every path, so that a just-in-time compiler has done its work. Not measured."""
+    for load, flush in (
+        (Produce(1024, 128 * 1024, 10, int(600 * share), 20.0), Flush.OFF),
+        (Produce(1024, 16 * 1024, 1, int(400 * share), 20.0), Flush.OFF),
+        (Produce(1024, 16 * 1024, 1, int(100 * share), 5.0), Flush.ON),
+    ):
+        _produce(broker, load, flush)
+    _fetch(broker, Fetch(1024, 128 * 1024, 1, int(500 * share)))
+    _one_record(broker, OneRecord(int(40_000 * share)), Flush.OFF)
+
+
+def run_rounds(
+    sides: Sequence[Side], scenario: Scenario, rounds: int, outcome: Outcome, progress: Callable[[str], None]
+) -> None:
+    """Fill `outcome`. A failed run is an empty round and a line in `failures`; a dead broker is started anew."""
+    if isinstance(scenario.load, Start):  # the first start of each reads its code from the disk
+        for side in sides:
+            run_once(side, replace(scenario, load=Start(idle_seconds=0.0)))
+    for number in range(1, rounds + 1):
+        for side in sides:
+            label = side.broker.label
+            try:
+                metrics = run_once(side, scenario)
+            except FAILURES as error:
+                outcome.failures.append(f"{label}, round {number}: {error}")
+                progress(f"{label:<12} round {number}: FAILED: {error}")
+                metrics = {}
+                _revive(side.broker)
+            else:
+                shown = ", ".join(f"{name} {metrics[name]:,.3g}" for name in scenario.shown)
+                progress(f"{label:<12} round {number}: {shown}")
+            outcome.rounds.setdefault(side.key, []).append(metrics)
+
+
+def _revive(broker: Broker) -> None:
+    try:
+        broker.check_alive()
+        with Client(broker.port, timeout_s=10.0) as client:
+            client.metadata([])
+    except FAILURES:
+        broker.discard()
+        broker.prepare()
+        broker.start()
+
+
+def scaled(load: Load, share: float) -> Load:
+    """The same load, smaller: for a quick look, not for numbers."""
+    match load:
+        case Produce():
+            return replace(load, total_mb=max(5, int(load.total_mb * share)), max_seconds=1.0)
+        case Fetch():
+            return replace(load, total_mb=max(5, int(load.total_mb * share)))
+        case OneRecord():
+            return replace(load, request_count=int(load.request_count * share), max_seconds=1.0)
+        case Rate():
+            return replace(load, warm_seconds=0.5, seconds=1.0)
+        case Start():
+            return replace(load, idle_seconds=0.5)
+        case Stock():
+            return replace(load, record_count=int(load.record_count * share))
+        case ManyPartitions():
+            return ManyPartitions(topics=2, partitions=20)
