@@ -1,8 +1,10 @@
 """The broker's configuration: read from a properties file and flags, checked once, typed.
 
-`BrokerConfig` is what the rest of the program sees: frozen sections whose fields are named
-as Kafka's keys. Must not know: sockets, disks, topics that exist. Invariant: a `BrokerConfig`
-has been checked as a whole; what contradicts itself raised ConfigError with one sentence.
+`BrokerConfig` is what the rest of the program sees: immutable, its fields named as Kafka's
+keys. It is a named tuple rather than a dataclass because a wide dataclass takes milliseconds
+to define, at every start. Must not know: sockets, disks, topics that exist. Invariant: a
+`BrokerConfig` has been checked as a whole; what contradicts itself raised ConfigError with
+one sentence.
 """
 
 from __future__ import annotations
@@ -10,11 +12,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 from penstock.config.listeners import (
-    ListenersConfig,
+    Endpoint,
     Voter,
     assemble_listeners,
     parse_protocol_map,
@@ -30,19 +31,29 @@ _WITHOUT_FILE = {"process.roles": "broker,controller", "node.id": "1", "listener
 _OVERRIDE_DROPS = {"log.dir": "log.dirs", "broker.id": "node.id", "node.id": "broker.id"}
 
 
-@dataclass(frozen=True, slots=True)
-class NodeConfig:
+class BrokerConfig(NamedTuple):
+    """Typed values of what the broker uses; all others are in `settings`."""
+
+    settings: Settings
+
+    # The node and its addresses
     node_id: int
     process_roles: tuple[str, ...]
     broker_rack: str | None
-    log_dir: str
-    """The one data directory, absolute."""
-    quorum_voters: tuple[Voter, ...]
-    quorum_bootstrap_servers: tuple[str, ...]
+    log_dirs: tuple[str, ...]
+    """Exactly one, absolute."""
+    listeners: tuple[Endpoint, ...]
+    """What the node serves to clients."""
+    controller_listeners: tuple[Endpoint, ...]
+    """Kept; a single node has nobody to talk to there."""
+    advertised_listeners: Mapping[str, Endpoint]
+    """By listener name; a name without an entry gives back the address the client used."""
+    listener_security_protocol_map: Mapping[str, str]
+    """By listener name, of those in use."""
+    controller_quorum_voters: tuple[Voter, ...]
+    controller_quorum_bootstrap_servers: tuple[str, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class NetworkConfig:
+    # Connections and requests
     socket_listen_backlog_size: int
     socket_receive_buffer_bytes: int
     socket_send_buffer_bytes: int
@@ -57,19 +68,15 @@ class NetworkConfig:
     max_incremental_fetch_session_cache_slots: int
     max_request_partition_size_limit: int
 
-
-@dataclass(frozen=True, slots=True)
-class TopicsConfig:
+    # Topics
     num_partitions: int
     default_replication_factor: int
     auto_create_topics_enable: bool
     delete_topic_enable: bool
 
-
-@dataclass(frozen=True, slots=True)
-class LogConfig:
-    """What holds for all logs; defaults of topic settings are in `TopicConfig`."""
-
+    # All logs; defaults of topic settings are in `TopicConfig`
+    message_max_bytes: int
+    compression_type: str
     log_flush_interval_messages: int
     log_flush_interval_ms: int
     log_flush_scheduler_interval_ms: int
@@ -78,16 +85,12 @@ class LogConfig:
     log_initial_task_delay_ms: int
     log_retention_check_interval_ms: int
     log_segment_delete_delay_ms: int
-    message_max_bytes: int
-    compression_type: str
     num_recovery_threads_per_data_dir: int
     producer_id_expiration_ms: int
     producer_id_expiration_check_interval_ms: int
     replica_high_watermark_checkpoint_interval_ms: int
 
-
-@dataclass(frozen=True, slots=True)
-class GroupsConfig:
+    # Groups and transactions
     group_initial_rebalance_delay_ms: int
     group_min_session_timeout_ms: int
     group_max_session_timeout_ms: int
@@ -103,10 +106,6 @@ class GroupsConfig:
     offsets_topic_num_partitions: int
     offsets_topic_replication_factor: int
     offsets_topic_segment_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionsConfig:
     transaction_max_timeout_ms: int
     transactional_id_expiration_ms: int
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int
@@ -115,28 +114,15 @@ class TransactionsConfig:
     transaction_state_log_segment_bytes: int
     transaction_state_log_min_isr: int
 
+    # What Kafka does not have
+    penstock_cluster_id: str | None
+    penstock_flush_threads: int
+    penstock_requests_in_flight_per_connection: int
+    penstock_shutdown_drain_ms: int
 
-@dataclass(frozen=True, slots=True)
-class PenstockConfig:
-    """Settings Kafka does not have, prefixed `penstock.`."""
-
-    cluster_id: str | None
-    flush_threads: int
-    requests_in_flight_per_connection: int
-    shutdown_drain_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerConfig:
-    settings: Settings
-    node: NodeConfig
-    listeners: ListenersConfig
-    network: NetworkConfig
-    topics: TopicsConfig
-    log: LogConfig
-    groups: GroupsConfig
-    transactions: TransactionsConfig
-    penstock: PenstockConfig
+    @property
+    def log_dir(self) -> str:
+        return self.log_dirs[0]
 
     @classmethod
     def load(
@@ -161,18 +147,14 @@ class BrokerConfig:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> BrokerConfig:
+        """Checks the settings against each other; each field is named as its key, with _ for the dots."""
         _refuse_what_is_missing(settings)
-        return cls(
-            settings=settings,
-            node=_node(settings),
-            listeners=_listeners(settings),
-            network=settings.section(NetworkConfig),
-            topics=settings.section(TopicsConfig),
-            log=settings.section(LogConfig),
-            groups=settings.section(GroupsConfig),
-            transactions=settings.section(TransactionsConfig),
-            penstock=_penstock(settings),
-        )
+        fields: dict[str, Any] = {"settings": settings, **_node(settings), **_listeners(settings)}
+        for field in cls._fields:
+            if field not in fields:
+                key = BROKER_KEYS[field.replace("_", ".")]
+                fields[field] = settings.first_value((key.name, *key.synonyms), unit=key.unit)
+        return cls(**fields)
 
     def with_dynamic(self, *, cluster: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
         """The same file under other run-time settings."""
@@ -233,7 +215,7 @@ def _refuse_what_is_missing(settings: Settings) -> None:
         )
 
 
-def _node(settings: Settings) -> NodeConfig:
+def _node(settings: Settings) -> dict[str, Any]:
     node_id = cast(int, settings.value("node.id"))
     roles = cast(tuple[str, ...], settings.value("process.roles"))
     if set(roles) != {"broker", "controller"}:
@@ -247,35 +229,35 @@ def _node(settings: Settings) -> NodeConfig:
         setting = "controller.quorum.voters" if len(voters) > 1 else "controller.quorum.bootstrap.servers"
         raise ConfigError(f"{setting} names several nodes, but clusters are not supported yet: name only this one")
     if voters and voters[0].node_id != node_id:
-        raise ConfigError(f"controller.quorum.voters names node {voters[0].node_id}, but node.id is {node_id}")
-    log_dirs = cast(tuple[str, ...], settings.value("log.dirs"))
+        raise ConfigError(
+            f"controller.quorum.voters names node {voters[0].node_id}, but node.id is {node_id}: use the same number"
+        )
+    log_dirs = cast(tuple[str, ...], settings.value("log.dirs") or settings.value("log.dir"))
     if len(log_dirs) != 1:
         raise ConfigError(f"log.dirs names {len(log_dirs)} directories, but only one is supported yet: name one")
-    return NodeConfig(
-        node_id=node_id,
-        process_roles=roles,
-        broker_rack=cast("str | None", settings.value("broker.rack")) or None,
-        log_dir=os.path.abspath(os.path.expanduser(log_dirs[0])),
-        quorum_voters=voters,
-        quorum_bootstrap_servers=bootstrap,
-    )
+    cluster_id = cast("str | None", settings.value("penstock.cluster.id"))
+    if cluster_id is not None and not re.fullmatch(r"[A-Za-z0-9_-]{22}", cluster_id):
+        raise ConfigError(
+            f"penstock.cluster.id: '{cluster_id}' is not a cluster id: use 22 characters of URL-safe base64"
+        )
+    return {
+        "controller_quorum_voters": voters,
+        "log_dirs": (os.path.abspath(os.path.expanduser(log_dirs[0])),),
+    }
 
 
-def _listeners(settings: Settings) -> ListenersConfig:
+def _listeners(settings: Settings) -> dict[str, Any]:
     name = "listener.security.protocol.map"
-    return assemble_listeners(
+    listeners = assemble_listeners(
         cast(tuple[str, ...], settings.value("listeners")),
         cast("tuple[str, ...] | None", settings.value("advertised.listeners")) or (),
         cast(tuple[str, ...], settings.value("controller.listener.names")),
         parse_protocol_map(cast(str, settings.value(name))),
         protocols_given=any(name in layer for layer in (settings.broker_dynamic, settings.static)),
     )
-
-
-def _penstock(settings: Settings) -> PenstockConfig:
-    section = settings.section(PenstockConfig, prefix="penstock.")
-    if section.cluster_id is not None and not re.fullmatch(r"[A-Za-z0-9_-]{22}", section.cluster_id):
-        raise ConfigError(
-            f"penstock.cluster.id: '{section.cluster_id}' is not a cluster id: use 22 characters of URL-safe base64"
-        )
-    return section
+    return {
+        "listeners": listeners.broker,
+        "controller_listeners": listeners.controller,
+        "advertised_listeners": listeners.advertised,
+        "listener_security_protocol_map": listeners.security_protocols,
+    }

@@ -3,7 +3,8 @@
 Data only; a row is described in `keys`. Names, types, defaults and limits are those of Apache
 Kafka 4.3; deviations:
 `log.flush.interval.messages` is 1, so that acknowledged means durable; `log.dir` is a
-directory that outlives a reboot; `process.roles` and `controller.listener.names` may be left out.
+directory that outlives a reboot; `process.roles` and `controller.listener.names` may be left out;
+`listeners` and their protocols are read at the start only.
 """
 
 # One row per line is what makes the table readable, so neither wrapping nor its check applies.
@@ -36,8 +37,8 @@ NODE_ROWS: tuple[Row, ...] = (
     ("inter.broker.listener.name", "string", None, "", "r", "Listener that brokers use among themselves."),
     ("kafka.metrics.polling.interval.secs", "int", "10", "1..", "r", "How often metrics reporters are polled."),
     ("kafka.metrics.reporters", "list", "", "", "r", "Java classes that report the older metrics."),
-    ("listener.security.protocol.map", "string", "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", "", "be", "Which security protocol each listener name speaks."),
-    ("listeners", "list", "PLAINTEXT://:9092", "", "be", "Addresses to listen on as NAME://host:port; an empty host is every interface."),
+    ("listener.security.protocol.map", "string", "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", "", "re", "Which security protocol each listener name speaks."),
+    ("listeners", "list", "PLAINTEXT://:9092", "", "re", "Addresses to listen on as NAME://host:port; an empty host is every interface."),
     ("max.connection.creation.rate", "int", "2147483647", "0..", "c", "Most new connections per second."),
     ("max.connections", "int", "2147483647", "0..", "ce", "Most connections at a time."),
     ("max.connections.per.ip", "int", "2147483647", "0..", "ce", "Most connections at a time from one address."),

@@ -18,9 +18,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from penstock.model.errors import ConfigError
 
@@ -79,8 +78,7 @@ _REPLICAS_FORMAT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigKey:
+class ConfigKey(NamedTuple):
     name: str
     type: ConfigType
     default: str | None

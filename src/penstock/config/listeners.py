@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.config.keys import split_list
 from penstock.model.errors import ConfigError
@@ -19,8 +19,7 @@ _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _EVERY_INTERFACE = ("", "0.0.0.0", "::")
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     name: str
     host: str
     """Empty: every interface, IPv4 and IPv6."""
@@ -32,15 +31,13 @@ class Endpoint:
         return f"{self.name}://{host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class Voter:
+class Voter(NamedTuple):
     node_id: int
     host: str
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class ListenersConfig:
+class Listeners(NamedTuple):
     broker: tuple[Endpoint, ...]
     """What the node serves."""
     controller: tuple[Endpoint, ...]
@@ -102,7 +99,7 @@ def assemble_listeners(
     protocols: Mapping[str, str],
     *,
     protocols_given: bool,
-) -> ListenersConfig:
+) -> Listeners:
     endpoints = parse_endpoints("listeners", listeners)
     controller_names = {name.upper() for name in controller_names}
     broker = tuple(endpoint for endpoint in endpoints if endpoint.name not in controller_names)
@@ -122,7 +119,7 @@ def assemble_listeners(
         if protocol != "PLAINTEXT":
             raise ConfigError(f"listener {endpoint.name} uses {protocol}, which is not supported yet: use PLAINTEXT")
         used[endpoint.name] = protocol
-    return ListenersConfig(
+    return Listeners(
         broker=broker,
         controller=tuple(endpoint for endpoint in endpoints if endpoint.name in controller_names),
         advertised=_check_advertised(parse_endpoints("advertised.listeners", advertised), used),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from penstock.config.broker_keys import BROKER_SYNONYMS, LOG_ROWS, NODE_ROWS, PENSTOCK_ROWS
 from penstock.config.broker_keys_cluster import CLUSTER_ROWS
@@ -22,8 +21,6 @@ BROKER_KEYS = KeyTable(
 
 _LISTENER_PREFIX = "listener.name."
 _FACTORS_MS = ((".hours", 3_600_000), (".minutes", 60_000))
-
-_Section = TypeVar("_Section")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +56,6 @@ class Settings:
                 return value * factor if value >= 0 else -1 if factor > 1 else value
             return value
         return None
-
-    def section(self, section: type[_Section], prefix: str = "") -> _Section:
-        """A dataclass whose fields are named as their keys, with _ for the dots."""
-        fields: dict[str, Any] = {}
-        for field in section.__dataclass_fields__:  # type: ignore[attr-defined]
-            key = BROKER_KEYS[prefix + field.replace("_", ".")]
-            fields[field] = self.first_value((key.name, *key.synonyms), unit=key.unit)
-        return section(**fields)
 
 
 NOTHING_SET = Settings({}, {}, {})

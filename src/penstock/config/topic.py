@@ -9,8 +9,7 @@ field is named as its key, with _ for the dots.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from penstock.config.keys import ConfigKey, ConfigValue, KeyTable
 from penstock.config.settings import NOTHING_SET, Settings
@@ -20,8 +19,14 @@ from penstock.model.errors import ConfigError
 TOPIC_KEYS = KeyTable("topic", (TOPIC_ROWS,), TOPIC_SYNONYMS)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicConfig:
+class Configured(Protocol):
+    """A `BrokerConfig`, of which a topic needs to know only this."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+
+class TopicConfig(NamedTuple):
     cleanup_policy: frozenset[str]
     compression_gzip_level: int
     compression_lz4_level: int
@@ -53,11 +58,24 @@ class TopicConfig:
     def log_append_time(self) -> bool:
         return self.message_timestamp_type == "LogAppendTime"
 
+    @property
+    def compression_level(self) -> int | None:
+        """Of the codec this topic wants; None where the codec has no level or the batch is not touched."""
+        match self.compression_type:
+            case "gzip":
+                return self.compression_gzip_level
+            case "lz4":
+                return self.compression_lz4_level
+            case "zstd":
+                return self.compression_zstd_level
+        return None
+
     @classmethod
-    def resolve(cls, overrides: Mapping[str, str], settings: Settings = NOTHING_SET) -> TopicConfig:
-        """`overrides` must have passed `validate_topic_overrides`; `settings` are those of the `BrokerConfig`."""
+    def resolve(cls, overrides: Mapping[str, str], broker: Configured | None = None) -> TopicConfig:
+        """`overrides` have passed `validate_topic_overrides`; without a broker the defaults hold."""
+        settings = NOTHING_SET if broker is None else broker.settings
         fields: dict[str, Any] = {}
-        for field in cls.__dataclass_fields__:
+        for field in cls._fields:
             fields[field] = topic_value(TOPIC_KEYS[field.replace("_", ".")], overrides, settings)
         fields["cleanup_policy"] = frozenset(fields["cleanup_policy"])
         segment_bytes = overrides.get("internal.segment.bytes")
