@@ -1,0 +1,94 @@
+"""The small text files beside the logs, in Kafka's formats.
+
+    recovery-point-offset-checkpoint   per partition: everything below is stable
+    log-start-offset-checkpoint        per partition: everything below is deleted
+    .kafka_cleanshutdown               present: every log was closed in order, no scan needed
+    <partition>/partition.metadata     the topic id
+
+A missing checkpoint is an empty one; a damaged one raises. Forgetting a recovery point would only cost a scan, but
+forgetting a log start offset would bring deleted records back.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from penstock.model.errors import StorageError
+from penstock.ports.disk import Disk
+from penstock.storage.files import parent_of, read_whole, write_atomic
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+PARTITION_METADATA = "partition.metadata"
+
+Offsets: TypeAlias = Mapping[tuple[str, int], int]
+
+
+def recovery_point_path(log_dir: str) -> str:
+    return f"{log_dir}/{RECOVERY_POINTS}"
+
+
+def log_start_path(log_dir: str) -> str:
+    return f"{log_dir}/{LOG_START_OFFSETS}"
+
+
+def write_offsets(disk: Disk, path: str, offsets: Offsets) -> None:
+    lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in offsets.items()]
+    write_atomic(disk, path, f"0\n{len(lines)}\n{''.join(lines)}".encode())
+
+
+def read_offsets(disk: Disk, path: str) -> dict[tuple[str, int], int]:
+    data = read_whole(disk, path)
+    if data is None:
+        return {}
+    result: dict[tuple[str, int], int] = {}
+    try:
+        version, count, *lines = data.decode().splitlines()
+        if int(version) != 0 or int(count) != len(lines):
+            raise ValueError("wrong version or number of lines")
+        for line in lines:
+            topic, partition, offset = line.split()
+            result[topic, int(partition)] = int(offset)
+    except ValueError as error:
+        raise StorageError(f"{path} is damaged: {error}") from error
+    return result
+
+
+def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes, *, sync: bool = True) -> None:
+    text = f"version: 0\ntopic_id: {encode_topic_id(topic_id)}"
+    write_atomic(disk, f"{directory}/{PARTITION_METADATA}", text.encode(), sync=sync)
+
+
+def read_partition_metadata(disk: Disk, directory: str) -> bytes | None:
+    """The topic id, or None when the file is missing or was never made stable."""
+    data = read_whole(disk, f"{directory}/{PARTITION_METADATA}")
+    fields = dict(line.partition(": ")[::2] for line in (data or b"").decode("utf-8", "replace").splitlines())
+    text = fields.get("topic_id", "")
+    if fields.get("version") != "0" or len(text) != 22:
+        return None
+    return base64.urlsafe_b64decode(text + "==")
+
+
+def encode_topic_id(topic_id: bytes) -> str:
+    """Kafka's text form of a UUID: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+def write_clean_shutdown_marker(disk: Disk, log_dir: str, broker_epoch: int = -1) -> None:
+    """Only after every log of `log_dir` is closed and its recovery point written."""
+    content = {"version": 0, "brokerEpoch": broker_epoch}
+    write_atomic(disk, f"{log_dir}/{CLEAN_SHUTDOWN}", json.dumps(content, separators=(",", ":")).encode())
+
+
+def take_clean_shutdown_marker(disk: Disk, log_dir: str) -> bool:
+    """Whether the last stop was clean. The mark is gone for good before this returns."""
+    path = f"{log_dir}/{CLEAN_SHUTDOWN}"
+    if not disk.exists(path):
+        return False
+    disk.remove(path)
+    disk.sync_directory(parent_of(path))
+    return True

@@ -1,0 +1,76 @@
+"""Values that pass between a log and whoever makes it durable.
+
+A log never syncs on the append path: it hands out what must become stable, a flusher syncs it in threads, and
+the log is told. Order is data: a `Flush` moves the stable offset only when it comes back without error, a
+`LogCheckpoint` is stable before its recovery point may be written down.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.ports.disk import Disk, File
+
+
+class Position(NamedTuple):
+    """An offset and where it lies: the segment's base offset and the byte in its file."""
+
+    offset: int
+    segment: int
+    position: int
+
+
+class Flush:
+    """Everything below `end` is stable once `files` and then `directories` are synced."""
+
+    __slots__ = ("directories", "end", "files", "generation")
+
+    def __init__(self, files: list[File], directories: list[str], end: Position, generation: int) -> None:
+        self.files = files
+        self.directories = directories
+        self.end = end
+        self.generation = generation
+
+
+class LogCheckpoint:
+    """What recovery from `recovery_point` needs on disk: indexes, leader epochs, producer snapshot.
+
+    `make_stable` may block; it touches nothing but these files and may run in a thread.
+    """
+
+    __slots__ = ("_directory", "_disk", "_files", "_renames", "recovery_point")
+
+    def __init__(
+        self, disk: Disk, directory: str, recovery_point: int, files: list[File], renames: list[tuple[str, str]]
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._files = files
+        self._renames = renames
+        self.recovery_point = recovery_point
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is anything to make stable."""
+        return bool(self._files)
+
+    def make_stable(self) -> None:
+        for file in self._files:
+            file.sync()
+            file.close()
+        for old, new in self._renames:
+            self._disk.rename(old, new)
+        if self._files:
+            self._disk.sync_directory(self._directory)
+
+
+class Recovery:
+    """What opening a log took."""
+
+    __slots__ = ("messages", "rebuilt_indexes", "scanned_bytes", "truncated_bytes")
+
+    def __init__(self) -> None:
+        self.scanned_bytes = 0
+        self.truncated_bytes = 0
+        self.rebuilt_indexes = 0
+        self.messages: list[str] = []

@@ -1,0 +1,64 @@
+"""Names of the files of one log, and the one way to replace a small file whole.
+
+00000000000000000042.log         batches, the first at offset 42
+00000000000000000042.index       offset -> position, sparse
+00000000000000000042.timeindex   timestamp -> offset, sparse
+00000000000000000042.snapshot    producer state before offset 42
+leader-epoch-checkpoint          leader epoch -> first offset
+partition.metadata               the topic id
+*.deleted, *.cleaned, *.swap     left over from a deletion or compaction: dropped at open
+"""
+
+from __future__ import annotations
+
+from penstock.ports.disk import Buffer, Disk
+
+LOG = ".log"
+INDEX = ".index"
+TIME_INDEX = ".timeindex"
+SNAPSHOT = ".snapshot"
+LEFTOVERS = (".deleted", ".cleaned", ".swap", ".tmp")
+
+
+def file_path(directory: str, offset: int, suffix: str) -> str:
+    return f"{directory}/{offset:020d}{suffix}"
+
+
+def parent_of(path: str) -> str:
+    return path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+
+
+def write_whole(disk: Disk, path: str, data: Buffer, *, sync: bool) -> None:
+    """Make `path` hold exactly `data`. Not atomic."""
+    file = disk.open(path, create=True)
+    try:
+        file.truncate(0)
+        file.write(0, (data,))
+        if sync:
+            file.sync()
+    finally:
+        file.close()
+
+
+def write_atomic(disk: Disk, path: str, data: Buffer, *, sync: bool = True) -> None:
+    """Replace `path`: whoever reads it, also after a power failure, sees the old bytes or the new ones.
+
+    Without `sync` that holds for a killed process only; a power failure may leave an empty file.
+    """
+    temporary = path + ".tmp"
+    write_whole(disk, temporary, data, sync=sync)
+    disk.rename(temporary, path)
+    if sync:
+        disk.sync_directory(parent_of(path))
+
+
+def read_whole(disk: Disk, path: str) -> bytes | None:
+    """All bytes, or None when there is no such file."""
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.read(0, file.size())
+    finally:
+        file.close()

@@ -1,0 +1,96 @@
+"""Which leader wrote from which offset on: `leader-epoch-checkpoint`, in Kafka's text format.
+
+Epochs and start offsets both rise. The file may lag behind memory: it is written at a checkpoint or close,
+before the recovery point passes what it lacks, and the batches after that point carry their epochs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from penstock.model.errors import StorageError
+
+FILE_NAME = "leader-epoch-checkpoint"
+UNDEFINED_EPOCH = -1
+UNDEFINED_OFFSET = -1
+
+
+class LeaderEpochs:
+    __slots__ = ("_epochs", "_starts", "is_dirty", "latest")
+
+    def __init__(self) -> None:
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+        self.latest = UNDEFINED_EPOCH
+        self.is_dirty = False
+
+    def __len__(self) -> int:
+        return len(self._epochs)
+
+    def entries(self) -> list[tuple[int, int]]:
+        """(epoch, first offset), oldest first."""
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Batches from `start_offset` on are of `epoch`. An epoch that is not new changes nothing."""
+        if epoch <= self.latest:
+            return
+        while self._starts and self._starts[-1] >= start_offset:  # an epoch in which nothing was written
+            self._starts.pop()
+            self._epochs.pop()
+        self._epochs.append(epoch)
+        self._starts.append(start_offset)
+        self.latest = epoch
+        self.is_dirty = True
+
+    def epoch_of(self, offset: int) -> int:
+        at = bisect_right(self._starts, offset) - 1
+        return self._epochs[at] if at >= 0 else UNDEFINED_EPOCH
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """(the largest epoch known up to `epoch`, where it ends), as OffsetForLeaderEpoch answers."""
+        if epoch == UNDEFINED_EPOCH:
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if epoch == self.latest:
+            return epoch, log_end_offset
+        at = bisect_right(self._epochs, epoch)
+        if at == len(self._epochs):  # of the future
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if at == 0:  # before everything we have
+            return epoch, self._starts[0]
+        return self._epochs[at - 1], self._starts[at]
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget what starts at `end_offset` or later."""
+        while self._starts and self._starts[-1] >= end_offset:
+            self._starts.pop()
+            self._epochs.pop()
+            self.is_dirty = True
+        self.latest = self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget what ends before `start_offset`; the epoch there now starts with it."""
+        at = bisect_right(self._starts, start_offset) - 1
+        if at >= 0 and self._starts[at] < start_offset:
+            del self._starts[:at], self._epochs[:at]
+            self._starts[0] = start_offset
+            self.is_dirty = True
+
+    def encode(self) -> bytes:
+        lines = [f"{epoch} {start}\n" for epoch, start in self.entries()]
+        return f"0\n{len(lines)}\n{''.join(lines)}".encode()
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> LeaderEpochs:
+        result = cls()
+        try:
+            version, count, *lines = data.decode("ascii").splitlines()
+            if int(version) != 0 or int(count) != len(lines) or not data.endswith(b"\n"):
+                raise ValueError("wrong version or number of lines")
+            for line in lines:
+                epoch, start = map(int, line.split())
+                result.assign(epoch, start)
+        except ValueError as error:
+            raise StorageError(f"{path} is damaged: {error}") from error
+        result.is_dirty = False
+        return result

@@ -1,0 +1,570 @@
+"""The log of one partition: `<log dir>/<topic>-<partition>/`, a row of segments of which the last one grows.
+
+Knows offsets, files and their order on disk. Knows no event loop, no clock and no chance: `now_ms` is an
+argument, and what may block for long (sync, verification) is handed out as values for others to run.
+
+Invariants
+- Offsets below `log_start_offset` are gone, from `log_end_offset` on not yet there; in between batches follow
+  each other without overlap.
+- Everything below `stable_offset` survives a power failure. It moves only in `end_flush` and `close`.
+- A failed sync puts the log offline for good: what reached the disk is unknown, so nothing is retried on top.
+- A failed write leaves the log as it was.
+- The recovery point written to disk never exceeds `stable_offset`, and the files of a `LogCheckpoint` are stable
+  before it is. Whoever truncates writes a lowered recovery point first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import NoReturn
+
+from crc32c import crc32c
+
+from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogOffline, StorageError
+from penstock.ports.disk import Buffer, Disk, File
+from penstock.records.batch import LENGTH_OVERHEAD, PREFIX, PREFIX_SIZE, BatchHeader, iterate_headers
+from penstock.storage import slices, timestamps
+from penstock.storage.durability import Flush, LogCheckpoint, Position, Recovery
+from penstock.storage.files import INDEX, LOG, TIME_INDEX, file_path, write_whole
+from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
+from penstock.storage.log_config import LogConfig
+from penstock.storage.recovery import RecoveredLog, recover
+from penstock.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from penstock.storage.slices import LogSlice
+
+__all__ = ["Flush", "Log", "LogCheckpoint", "LogSlice", "Position", "Recovery"]
+
+_HINTS = 64
+_SNAPSHOT_EVERY_BYTES = 4 << 20  # at a checkpoint; less is replayed from the headers as fast
+_pack_prefix = PREFIX.pack
+
+
+class Log:
+    def __init__(self, recovered: RecoveredLog) -> None:
+        disk, directory = recovered.disk, recovered.directory
+        self._disk = disk
+        self.directory = directory
+        self._segments = recovered.segments
+        self._bases = [segment.base_offset for segment in self._segments]
+        self._active = self._segments[-1]
+        self.log_start_offset = recovered.log_start_offset
+        self.log_end_offset = recovered.log_end_offset
+        self.size_bytes = sum(segment.size for segment in self._segments)
+        self.offline: OSError | None = None
+        self.is_closed = False
+        self.epochs = recovered.epochs
+        self.producers = recovered.producers
+        self.snapshots = recovered.snapshots
+        self.recovery = recovered.report
+        self._snapshot_bytes = self.size_bytes  # what the log held at the last snapshot
+        self._hints: dict[int, tuple[Segment, int]] = {}
+        # durability
+        self.stable_offset = recovered.stable_offset
+        self.first_unflushed_ms: int | None = None
+        self._flush_begun_offset = self.stable_offset
+        self._is_flushing = False
+        self._generation = 0  # a flush begun before a truncation says nothing about what came after
+        self._unsynced_segments = recovered.unsynced_segments  # sealed
+        self._unsynced_directories = recovered.unsynced_directories
+        self._unsynced_paths = recovered.unsynced_paths  # small files, due at the next checkpoint
+        self._deleted_paths: list[str] = []
+        self.config = recovered.config
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        directory: str,
+        config: LogConfig,
+        *,
+        recovery_point: int,
+        log_start_offset: int,
+        clean_shutdown: bool,
+        now_ms: int,
+        topic_id: bytes | None = None,
+    ) -> Log:
+        """Open or create. Raises CorruptBatch when stable bytes that are needed to open are damaged."""
+        try:
+            recovered = recover(
+                disk,
+                directory,
+                config,
+                recovery_point=recovery_point,
+                log_start_offset=log_start_offset,
+                clean_shutdown=clean_shutdown,
+                now_ms=now_ms,
+                topic_id=topic_id,
+            )
+        except OSError as error:
+            raise StorageError(f"cannot open {directory}: {error}") from error
+        return cls(recovered)
+
+    def __repr__(self) -> str:
+        return f"Log({self.directory}, {self.log_start_offset} to {self.log_end_offset})"
+
+    @property
+    def config(self) -> LogConfig:
+        return self._config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self._config = config
+        self._index_interval_bytes = config.index_interval_bytes
+        self._active.limit_bytes = 0  # look closer at the next append
+
+    @property
+    def recovery_point(self) -> int:
+        return self.stable_offset
+
+    @property
+    def segment_bases(self) -> list[int]:
+        return list(self._bases)
+
+    def end_position(self) -> Position:
+        active = self._active
+        return Position(self.log_end_offset, active.base_offset, active.size)
+
+    # -- append ----------------------------------------------------------------------------------------------
+
+    def append(self, header: BatchHeader, data: Buffer, leader_epoch: int, now_ms: int) -> int:
+        """Append one validated batch; its base offset. One write call; raises StorageError."""
+        base_offset = self.log_end_offset
+        last_offset = base_offset + header[6]
+        timestamp = header[8]
+        size = len(data)
+        segment = self._active
+        position = segment.size
+        if (
+            position + size > segment.limit_bytes
+            or (timestamp if timestamp >= 0 else now_ms) > segment.roll_after_timestamp
+            or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+        ):
+            segment = self._make_room(size, base_offset, last_offset, timestamp if timestamp >= 0 else now_ms)
+            position = segment.size
+        assert segment.writer is not None
+        try:
+            segment.writer.write(
+                position,
+                (_pack_prefix(base_offset, size - LENGTH_OVERHEAD, leader_epoch), memoryview(data)[PREFIX_SIZE:]),
+            )
+        except OSError as error:
+            self._undo_write(segment, error)
+        # Segment.note_batch, inlined.
+        if timestamp > segment.max_timestamp:
+            segment.max_timestamp = timestamp
+            segment.max_timestamp_offset = last_offset
+        if segment.bytes_since_index_entry > self._index_interval_bytes:
+            segment.add_index_entries(last_offset, position)
+            if self._is_index_full(segment):
+                segment.limit_bytes = 0
+        segment.bytes_since_index_entry += size
+        segment.size = position + size
+        self.log_end_offset = last_offset + 1
+        self.size_bytes += size
+        if leader_epoch > self.epochs.latest:
+            self.epochs.assign(leader_epoch, base_offset)
+        if header[9] >= 0:
+            self.producers.update(header, base_offset, data)
+        if self.first_unflushed_ms is None:
+            self.first_unflushed_ms = now_ms
+        return base_offset
+
+    def append_replicated(self, data: Buffer, now_ms: int) -> None:
+        """Append batches that carry their offsets and epochs already, as fetched from a leader."""
+        view = memoryview(data)
+        headers = list(iterate_headers(data, self.directory))
+        if not headers:
+            return
+        expected = self.log_end_offset
+        for _, header in headers:
+            if header.base_offset < expected or header.last_offset_delta < 0:
+                raise StorageError(f"{self.directory}: offset {header.base_offset} after {expected}")
+            expected = header.next_offset
+        first = headers[0][1]
+        segment = self._active
+        if segment.size + len(view) > segment.limit_bytes or (
+            max(header.max_timestamp for _, header in headers) > segment.roll_after_timestamp
+            or expected - segment.base_offset > MAX_RELATIVE_OFFSET
+        ):
+            timestamp = first.max_timestamp if first.max_timestamp >= 0 else now_ms
+            segment = self._make_room(len(view), first.base_offset, expected - 1, timestamp)
+        start = segment.size
+        assert segment.writer is not None
+        try:
+            segment.writer.write(start, (view,))
+        except OSError as error:
+            self._undo_write(segment, error)
+        for at, header in headers:
+            size = header.size_bytes
+            segment.note_batch(start + at, size, header.last_offset, header.max_timestamp, self._index_interval_bytes)
+            self.epochs.assign(header.leader_epoch, header.base_offset)
+            if header.producer_id >= 0:
+                self.producers.update(header, header.base_offset, view[at : at + size])
+        if self._is_index_full(segment):
+            segment.limit_bytes = 0
+        self.log_end_offset = expected
+        self.size_bytes += len(view)
+        if self.first_unflushed_ms is None:
+            self.first_unflushed_ms = now_ms
+
+    def _make_room(self, size: int, base_offset: int, last_offset: int, timestamp: int) -> Segment:
+        """The slow way to the segment for the next batch: the first append, a new setting, a roll."""
+        self._check_usable()
+        segment = self._active
+        try:
+            if segment.size:
+                if segment.limit_bytes == 0:
+                    self._arm(segment, timestamp)
+                if (
+                    segment.size + size > self._config.segment_bytes
+                    or timestamp > segment.roll_after_timestamp
+                    or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+                    or self._is_index_full(segment)
+                ):
+                    segment = self._roll(base_offset)
+            if not segment.size:
+                segment.roll_after_timestamp = timestamp + self._roll_ms(segment)
+                segment.limit_bytes = max(self._config.segment_bytes, 1)
+            if segment.writer is None:
+                if not segment.is_file_there:
+                    segment.create_file()
+                    self._name_added()
+                segment.writer = segment.file()
+        except OSError as error:
+            raise StorageError(f"{self.directory}: cannot prepare a segment: {error}") from error
+        return segment
+
+    def _arm(self, segment: Segment, timestamp: int) -> None:
+        """Set what `append` compares with, for a segment that has batches already."""
+        segment.limit_bytes = max(self._config.segment_bytes, 1)
+        try:
+            first = next(segment.walk(0, segment.size))[1].max_timestamp
+        except CorruptBatch:
+            first = -1  # found and reported when it is read
+        segment.roll_after_timestamp = (first if first >= 0 else timestamp) + self._roll_ms(segment)
+
+    def _roll_ms(self, segment: Segment) -> int:
+        """`segment.ms` less a jitter that is the same whenever it is asked for."""
+        config = self._config
+        jitter = min(config.segment_jitter_ms, config.segment_ms)
+        return config.segment_ms - (crc32c(segment.path.encode()) % jitter if jitter > 0 else 0)
+
+    def _is_index_full(self, segment: Segment) -> bool:
+        size = self._config.segment_index_bytes
+        return len(segment.index) >= size // 8 or len(segment.time_index) >= size // 12 - 1
+
+    def _undo_write(self, segment: Segment, error: OSError) -> NoReturn:
+        assert segment.writer is not None
+        try:
+            segment.writer.truncate(segment.size)
+        except OSError as worse:
+            self._go_offline(worse)
+        raise StorageError(f"cannot append to {segment.path}: {error}") from error
+
+    # -- segments --------------------------------------------------------------------------------------------
+
+    def roll(self, now_ms: int) -> bool:
+        """Seal the active segment and start a new one; False when it is empty."""
+        self._check_usable()
+        if not self._active.size:
+            return False
+        try:
+            self._roll(self.log_end_offset)
+        except OSError as error:
+            raise StorageError(f"{self.directory}: cannot roll: {error}") from error
+        return True
+
+    def _roll(self, base_offset: int) -> Segment:
+        """Nothing is synced; what is due goes to the next flush or checkpoint. On OSError nothing has changed."""
+        sealed = self._active
+        sealed.seal()
+        snapshot = self._take_snapshot(base_offset)
+        segment = Segment(self._disk, self.directory, base_offset, is_file_there=False)
+        segment.writer = segment.create_file()
+        self._name_added()
+        self._unsynced_paths += [sealed.index.path, sealed.time_index.path, *snapshot]
+        if self.log_end_offset > self.stable_offset:
+            self._unsynced_segments.append(sealed)
+        else:
+            sealed.release()
+        sealed.writer = None
+        self._segments.append(segment)
+        self._bases.append(base_offset)
+        self._active = segment
+        return segment
+
+    def _take_snapshot(self, offset: int) -> list[str]:
+        """At a roll always, once there ever were producers: so that recovery replays one segment at most."""
+        if not len(self.producers) and not self.snapshots.offsets:
+            return []
+        self._snapshot_bytes = self.size_bytes
+        return [self.snapshots.take(self.producers, offset)]
+
+    def take_snapshot(self) -> None:
+        """Write the producer state before `log_end_offset`; stable after the next checkpoint."""
+        self._check_usable()
+        self._unsynced_paths += self._take_snapshot(self.log_end_offset)
+        self.snapshots.drop_strays(self._bases)
+
+    def _name_added(self) -> None:
+        if self.directory not in self._unsynced_directories:
+            self._unsynced_directories.append(self.directory)
+
+    def _sync_names(self) -> None:
+        """Blocks. Before a file is deleted, the ones that take its place must be there to stay."""
+        for directory in self._unsynced_directories:
+            self._disk.sync_directory(directory)
+        self._unsynced_directories = []
+        for segment in self._segments:
+            segment.is_name_stable = True
+
+    def _drop_segments(self, first: int, last: int) -> list[int]:
+        """Take segments [first:last] out and set their files aside; their base offsets."""
+        doomed = self._segments[first:last]
+        del self._segments[first:last], self._bases[first:last]
+        self._hints.clear()
+        for segment in doomed:
+            self.size_bytes -= segment.size
+            if segment in self._unsynced_segments:
+                self._unsynced_segments.remove(segment)
+            segment.release()
+            for suffix in (LOG, INDEX, TIME_INDEX):
+                path = file_path(self.directory, segment.base_offset, suffix)
+                if path in self._unsynced_paths:
+                    self._unsynced_paths.remove(path)
+                if self._disk.exists(path):
+                    self._disk.rename(path, path + ".deleted")
+                    self._deleted_paths.append(path + ".deleted")
+        return [segment.base_offset for segment in doomed]
+
+    def remove_deleted(self) -> None:
+        """Unlink what was set aside, due `file.delete.delay.ms` after. May block; may run in a thread."""
+        paths, self._deleted_paths = self._deleted_paths, []
+        for path in paths:
+            if self._disk.exists(path):
+                self._disk.remove(path)
+
+    @property
+    def has_deleted_files(self) -> bool:
+        return bool(self._deleted_paths)
+
+    # -- read ------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, up_to: Position | None = None) -> LogSlice | None:
+        """Whole batches from the one that holds `offset`, at least one, of one segment, below `up_to`.
+
+        None when there is nothing yet. Check `slice_is_trusted` before serving it.
+        """
+        if offset >= self.log_end_offset or offset < self.log_start_offset:
+            if offset == self.log_end_offset:
+                return None
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is not in {self.log_start_offset} to {self.log_end_offset}",
+            )
+        if up_to is not None and offset >= up_to.offset:
+            return None
+        hint = self._hints.get(offset)
+        if hint is not None and hint[1] < hint[0].size:
+            segment, position = hint
+        else:
+            segment, position = self._locate(offset)
+        if up_to is None or segment.base_offset < up_to.segment:
+            limit = segment.size
+            next_offset = self._end_of(segment)
+        else:
+            limit = up_to.position if segment.base_offset == up_to.segment else 0
+            next_offset = up_to.offset
+        if limit - position > max_bytes:
+            limit, next_offset = segment.boundary(position, position + max_bytes)
+        if limit <= position:
+            return None
+        hints = self._hints
+        hints[next_offset] = (segment, limit)
+        if len(hints) > _HINTS:
+            del hints[next(iter(hints))]
+        return LogSlice(segment, position, limit - position, offset, next_offset)
+
+    def read_below(self, offset: int, max_bytes: int, end_offset: int) -> LogSlice | None:
+        """`read` up to a plain offset, which is looked up first."""
+        if end_offset <= offset:
+            return None
+        return self.read(offset, max_bytes, self.position_of(end_offset))
+
+    def position_of(self, offset: int) -> Position:
+        """Where the batch that holds `offset` starts."""
+        if offset >= self.log_end_offset:
+            return self.end_position()
+        segment, position = self._locate(max(offset, self.log_start_offset))
+        return Position(offset, segment.base_offset, position)
+
+    def _locate(self, offset: int) -> tuple[Segment, int]:
+        if self.offline is not None:
+            raise LogOffline(self.directory, self.offline)
+        at = max(bisect_right(self._bases, offset) - 1, 0)
+        found = self._segments[at].find(offset)
+        while found is None and at + 1 < len(self._segments):  # compacted away at the end of a segment
+            at += 1
+            found = self._segments[at].find(offset)
+        if found is None:
+            raise CorruptBatch(self._segments[at].path, self._segments[at].size, f"offset {offset} is missing")
+        return self._segments[at], found[0]
+
+    def _end_of(self, segment: Segment) -> int:
+        if segment is self._active:
+            return self.log_end_offset
+        return self._bases[bisect_right(self._bases, segment.base_offset)]
+
+    def slice_is_trusted(self, piece: LogSlice) -> bool:
+        """Whether these bytes were written or checked by this process."""
+        return piece.segment.is_trusted(piece.position, piece.position + piece.size)
+
+    def verify_slice(self, piece: LogSlice) -> LogSlice:
+        """The longest sound prefix, or CorruptBatch when there is none. Blocks; may run in a thread."""
+        return slices.verify(piece, may_have_gaps=self._config.compact)
+
+    def mark_trusted(self, piece: LogSlice) -> None:
+        piece.segment.mark_trusted(piece.position, piece.position + piece.size)
+
+    def offset_for_timestamp(
+        self, timestamp: int, decompress: Callable[[int, Buffer], Buffer]
+    ) -> tuple[int, int] | None:
+        """(timestamp, offset) of the first record with at least this timestamp."""
+        self._check_usable()
+        return timestamps.first_at_or_after(self._segments, timestamp, self.log_start_offset, decompress)
+
+    def max_timestamp(self, decompress: Callable[[int, Buffer], Buffer]) -> tuple[int, int] | None:
+        """(timestamp, offset) of the record with the largest timestamp, the first of them."""
+        self._check_usable()
+        return timestamps.largest(self._segments, self.log_start_offset, decompress)
+
+    # -- flush -----------------------------------------------------------------------------------------------
+
+    @property
+    def unflushed_messages(self) -> int:
+        return self.log_end_offset - self._flush_begun_offset
+
+    def begin_flush(self) -> Flush | None:
+        """What to sync so that everything appended up to now is stable. None: nothing, or one is under way."""
+        active = self._active
+        if self._is_flushing or self.offline is not None or not active.is_file_there:
+            return None
+        if self.log_end_offset == self.stable_offset and not self._unsynced_directories:
+            return None
+        files: list[File] = [segment.file() for segment in self._unsynced_segments]
+        if active.size or not files:
+            files.append(active.file())
+        self._is_flushing = True
+        self._flush_begun_offset = self.log_end_offset
+        self.first_unflushed_ms = None
+        flush = Flush(files, self._unsynced_directories, self.end_position(), self._generation)
+        self._unsynced_directories = []
+        return flush
+
+    def end_flush(self, flush: Flush, error: OSError | None) -> None:
+        self._is_flushing = False
+        if error is not None:
+            self._go_offline(error)
+            return
+        if flush.generation != self._generation:
+            return
+        end = flush.end
+        self.stable_offset = end.offset
+        if flush.directories:
+            for segment in self._segments:
+                if segment.base_offset <= end.segment:
+                    segment.is_name_stable = True
+        if self._unsynced_segments:
+            for segment in self._unsynced_segments:
+                if segment.base_offset < end.segment:
+                    segment.release()
+            self._unsynced_segments = [s for s in self._unsynced_segments if s.base_offset >= end.segment]
+
+    def _flush_blocking(self) -> None:
+        flush = self.begin_flush()
+        if flush is None:
+            return
+        try:
+            for file in flush.files:
+                file.sync()
+            for directory in flush.directories:
+                self._disk.sync_directory(directory)
+        except OSError as error:
+            self.end_flush(flush, error)
+            raise LogOffline(self.directory, error) from error
+        self.end_flush(flush, None)
+
+    def _go_offline(self, error: OSError) -> None:
+        self.offline = error
+        self._active.limit_bytes = 0
+
+    def _check_usable(self) -> None:
+        if self.offline is not None:
+            raise LogOffline(self.directory, self.offline)
+        if self.is_closed:
+            raise StorageError(f"log {self.directory} is closed")
+
+    # -- checkpoint, close -----------------------------------------------------------------------------------
+
+    def prepare_checkpoint(self, *, closing: bool = False) -> LogCheckpoint:
+        """Write (unsynced) what recovery from here needs, and hand out the files to make stable.
+
+        Afterwards `recovery_point` may be persisted: recovery from it finds the index entries, leader epochs and a
+        producer snapshot from which at most a few MB of headers are replayed. `closing`: the snapshot is exact.
+        """
+        self._check_usable()
+        files: list[File] = []
+        renames: list[tuple[str, str]] = []
+        try:
+            active = self._active
+            if closing and len(active.index):
+                active.add_time_entry()
+            for index in (active.index, active.time_index) if len(active.index) else ():
+                file = index.write()
+                if file is not None:
+                    files.append(file)
+            if self.epochs.is_dirty:
+                path = f"{self.directory}/{LEADER_EPOCHS}"
+                write_whole(self._disk, path + ".tmp", self.epochs.encode(), sync=False)
+                files.append(self._disk.open(path + ".tmp"))
+                renames.append((path + ".tmp", path))
+                self.epochs.is_dirty = False
+            if self._is_snapshot_due(closing):
+                self.take_snapshot()
+            files += [self._disk.open(path) for path in self._unsynced_paths if self._disk.exists(path)]
+            self._unsynced_paths = []
+        except OSError as error:
+            raise StorageError(f"{self.directory}: cannot write a checkpoint: {error}") from error
+        return LogCheckpoint(self._disk, self.directory, self.stable_offset, files, renames)
+
+    def _is_snapshot_due(self, closing: bool) -> bool:
+        newest = self.snapshots.offsets[-1] if self.snapshots.offsets else None
+        if not closing:
+            return self.producers.is_dirty and abs(self.size_bytes - self._snapshot_bytes) > _SNAPSHOT_EVERY_BYTES
+        if newest is None:
+            return len(self.producers) > 0
+        return newest != self.log_end_offset or self.producers.is_dirty
+
+    def checkpoint(self) -> int:
+        """Prepare a checkpoint, make it stable in place, and return the recovery point to persist. Blocks."""
+        if not self.is_closed:
+            self.prepare_checkpoint().make_stable()
+        return self.stable_offset
+
+    def close(self, *, clean: bool) -> None:
+        """Clean: everything stable, so that the next open need not scan. Otherwise just let go of the files.
+
+        A clean close syncs in place; different logs may be closed in different threads.
+        """
+        if self.is_closed:
+            return
+        if clean and self.offline is None:
+            self._flush_blocking()
+            self.prepare_checkpoint(closing=True).make_stable()
+        self.remove_deleted()
+        self.is_closed = True
+        self._active.limit_bytes = 0
+        self._hints.clear()
+        for segment in self._segments:
+            segment.release()

@@ -1,0 +1,224 @@
+"""What a log remembers of its idempotent and transactional producers, and its `.snapshot` file.
+
+`check` decides before an append whether a batch is new, a repeat or out of order; `update` records it after.
+The last five batches of each producer are remembered, so a client with five requests in flight may repeat
+any of them. State is dropped only when a producer has been idle for `producer_id_expiration_ms`: deleting
+its records does not forget it.
+
+A snapshot holds the state before the offset in its name: Kafka's version 1, which carries only the last batch
+of each producer (a repeat of an older one is then answered DUPLICATE_SEQUENCE_NUMBER, which clients take for
+success).
+
+    byte  size  field
+    0     2     version (1)
+    2     4     CRC-32C of byte 6 to the end
+    6     4     number of entries
+    10    46 each: producer id i64, epoch i16, last sequence i32, last offset i64, offset delta i32,
+                timestamp i64, coordinator epoch i32, first offset of the open transaction i64 (-1: none)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.ports.disk import Buffer
+from penstock.records.batch import CONTROL_BIT, HEADER_SIZE, NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
+from penstock.records.builder import iterate_records
+
+REMEMBERED_BATCHES = 5
+_HEAD = Struct(">hIi")
+_CRC_END = 6
+_ENTRY = Struct(">qhiqiqiq")
+_CONTROL_VALUE = Struct(">hi")  # version, coordinator epoch
+_HALF_OF_SEQUENCES = 1 << 30
+
+
+class ProducedBatch(NamedTuple):
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+
+
+class Producer:
+    """One producer id. `batches` are of the current epoch, oldest first."""
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "transaction_first_offset")
+
+    def __init__(self, producer_id: int, epoch: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.batches: list[ProducedBatch] = []
+        self.last_timestamp = -1
+        self.coordinator_epoch = -1
+        self.transaction_first_offset = -1
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_offset(self) -> int:
+        return self.batches[-1].last_offset if self.batches else -1
+
+
+class ProducerStates:
+    """All producers of one log. `is_dirty`: changed since the last snapshot."""
+
+    __slots__ = ("_producers", "_transactions", "is_dirty")
+
+    def __init__(self) -> None:
+        self._producers: dict[int, Producer] = {}
+        self._transactions: set[int] = set()  # producer ids with an open transaction
+        self.is_dirty = False
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def __iter__(self) -> Iterator[Producer]:
+        return iter(self._producers.values())
+
+    def get(self, producer_id: int) -> Producer | None:
+        return self._producers.get(producer_id)
+
+    def check(self, header: BatchHeader, is_replication: bool = False) -> int | None:
+        """None: append it. An offset: it is there already, at that base offset. Raises ApiError."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None or is_replication:
+            # A producer we know nothing of may start anywhere: its state may have expired (KIP-360).
+            return None
+        first, epoch = header.base_sequence, header.producer_epoch
+        if epoch == producer.epoch:
+            last_sequence = producer.last_sequence
+            if first == (last_sequence + 1) & 0x7FFFFFFF:
+                return None
+            return self._find_repeated(producer, header, last_sequence)
+        if epoch < producer.epoch:
+            raise ApiError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} comes with epoch {epoch}, the last seen is {producer.epoch}",
+            )
+        if first != 0:
+            raise ApiError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} starts epoch {epoch} with sequence {first}, not 0",
+            )
+        return None
+
+    @staticmethod
+    def _find_repeated(producer: Producer, header: BatchHeader, last_sequence: int) -> int:
+        first, last = header.base_sequence, header.last_sequence
+        for batch in producer.batches:
+            if batch.first_sequence == first and batch.last_sequence == last:
+                return batch.first_offset
+        # Wholly behind the last sequence, on the circle of sequence numbers: stored once, forgotten since.
+        behind = (last_sequence - last) & 0x7FFFFFFF
+        if producer.batches and behind < _HALF_OF_SEQUENCES and header.last_offset_delta <= _HALF_OF_SEQUENCES:
+            raise ApiError(
+                ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} repeats sequence {first} to {last}, the last seen is {last_sequence}",
+            )
+        raise ApiError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"producer {header.producer_id} comes with sequence {first}, the last seen is {last_sequence}",
+        )
+
+    def update(self, header: BatchHeader, base_offset: int, data: Buffer) -> None:
+        """`data`, the whole batch of a producer, was appended at `base_offset`."""
+        (_, _, _, _, _, attributes, delta, _, max_timestamp, producer_id, epoch, base_sequence, _) = header
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            producer = self._producers[producer_id] = Producer(producer_id, epoch)
+        elif producer.epoch != epoch:
+            producer.epoch = epoch
+            producer.batches.clear()
+        self.is_dirty = True
+        producer.last_timestamp = max_timestamp
+        if attributes & CONTROL_BIT:
+            self._end_transaction(producer, header, data)
+            return
+        batches = producer.batches
+        if len(batches) == REMEMBERED_BATCHES:
+            del batches[0]
+        batches.append(
+            ProducedBatch(base_sequence, (base_sequence + delta) & 0x7FFFFFFF, base_offset, base_offset + delta)
+        )
+        if attributes & TRANSACTIONAL_BIT and producer.transaction_first_offset < 0:
+            producer.transaction_first_offset = base_offset
+            self._transactions.add(producer_id)
+
+    def _end_transaction(self, producer: Producer, header: BatchHeader, data: Buffer) -> None:
+        """A control batch: its one record is the marker. An empty one lost it to compaction."""
+        producer.transaction_first_offset = -1
+        self._transactions.discard(producer.producer_id)
+        for record in iterate_records(header, memoryview(data)[HEADER_SIZE:]):
+            if record.value is not None and len(record.value) >= _CONTROL_VALUE.size:
+                producer.coordinator_epoch = _CONTROL_VALUE.unpack_from(record.value)[1]
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the oldest open transaction begins."""
+        if not self._transactions:
+            return None
+        return min(self._producers[producer_id].transaction_first_offset for producer_id in self._transactions)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
+        """Forget idle producers without an open transaction; their ids."""
+        expired = [
+            producer.producer_id
+            for producer in self._producers.values()
+            if producer.transaction_first_offset < 0 and now_ms - producer.last_timestamp >= expiration_ms
+        ]
+        for producer_id in expired:
+            del self._producers[producer_id]
+            self.is_dirty = True
+        return expired
+
+    def encode_snapshot(self) -> bytes:
+        out = bytearray(_HEAD.pack(1, 0, len(self._producers)))
+        for producer in self._producers.values():
+            last = producer.batches[-1] if producer.batches else None
+            out += _ENTRY.pack(
+                producer.producer_id,
+                producer.epoch,
+                producer.last_sequence,
+                producer.last_offset,
+                last.last_offset - last.first_offset if last else 0,
+                producer.last_timestamp,
+                producer.coordinator_epoch,
+                producer.transaction_first_offset,
+            )
+        out[2:_CRC_END] = crc32c(memoryview(out)[_CRC_END:]).to_bytes(4, "big")
+        return bytes(out)
+
+    @classmethod
+    def decode_snapshot(cls, data: bytes) -> ProducerStates | None:
+        """None when the file is torn or damaged: an older one then serves."""
+        states = cls()
+        if len(data) < _HEAD.size:
+            return None
+        version, crc, count = _HEAD.unpack_from(data)
+        if version != 1 or crc != crc32c(memoryview(data)[_CRC_END:]):
+            return None
+        if len(data) != _HEAD.size + count * _ENTRY.size:
+            return None
+        for entry in _ENTRY.iter_unpack(memoryview(data)[_HEAD.size :]):
+            states._restore(Producer(entry[0], entry[1]), entry)
+        return states
+
+    def _restore(self, producer: Producer, entry: tuple[int, ...]) -> None:
+        _, _, sequence, offset, delta, timestamp, coordinator_epoch, transaction_first_offset = entry
+        if offset >= 0:
+            first_sequence = (sequence - delta) & 0x7FFFFFFF
+            producer.batches.append(ProducedBatch(first_sequence, sequence, offset - delta, offset))
+        producer.last_timestamp = timestamp
+        producer.coordinator_epoch = coordinator_epoch
+        producer.transaction_first_offset = transaction_first_offset
+        self._producers[producer.producer_id] = producer
+        if transaction_first_offset >= 0:
+            self._transactions.add(producer.producer_id)

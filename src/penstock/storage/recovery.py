@@ -1,0 +1,312 @@
+"""Opening a log: what the files say, after a clean close or a crash.
+
+Clean: sizes are trusted, nothing is scanned; only the headers behind the last index entry are read, to know where
+the log ends. Crash: every batch from the recovery point on is checked; at the first bad one the log ends, and what
+comes after was never stable. Below the recovery point everything is stable, so damage there is no torn tail: it is
+never cut but raised as CorruptBatch, at open if it is in the way and else when it is read.
+
+What is cut stays cut: truncations and removals are synced before anything is appended on top.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from penstock.model.errors import CorruptBatch, StorageError
+from penstock.ports.disk import Disk
+from penstock.records.batch import BatchHeader
+from penstock.storage.checkpoints import PARTITION_METADATA, read_partition_metadata, write_partition_metadata
+from penstock.storage.durability import Recovery
+from penstock.storage.files import INDEX, LEFTOVERS, LOG, SNAPSHOT, TIME_INDEX, file_path, parent_of, read_whole
+from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
+from penstock.storage.leader_epochs import LeaderEpochs
+from penstock.storage.log_config import LogConfig
+from penstock.storage.producer_state import ProducerStates
+from penstock.storage.scan import checked_batches
+from penstock.storage.segment import Segment
+from penstock.storage.snapshots import Snapshots
+
+_SMALL_BYTES = 64 << 10  # a segment up to here needs no index
+_WALK_BYTES = 256 << 10
+
+
+class RecoveredLog:
+    """The parts of a log while it is being opened; afterwards what `Log` is made of."""
+
+    def __init__(self, disk: Disk, directory: str, config: LogConfig, recovery_point: int, now_ms: int) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.config = config
+        self.recovery_point = recovery_point
+        self.now_ms = now_ms
+        self.report = Recovery()
+        self.segments: list[Segment] = []
+        self.log_start_offset = 0
+        self.log_end_offset = 0
+        self.stable_offset = 0
+        self.epochs = LeaderEpochs()
+        self.producers = ProducerStates()
+        self.snapshots = Snapshots(disk, directory, [])
+        self.unsynced_directories: list[str] = []
+        self.unsynced_segments: list[Segment] = []
+        self.unsynced_paths: list[str] = []
+        self._names: set[str] = set()
+
+    # -- the directory ---------------------------------------------------------------------------------------
+
+    def load_directory(self, topic_id: bytes | None) -> None:
+        """Sort the files by kind; drop leftovers and whatever has lost its segment."""
+        try:
+            names = self.disk.list_directory(self.directory)
+        except FileNotFoundError:
+            self.disk.make_directory(self.directory)
+            self.unsynced_directories = [self.directory, parent_of(self.directory)]
+            names = []
+        bases: list[int] = []
+        for name in names:
+            stem, dot, suffix = name.partition(".")
+            if name.endswith(LEFTOVERS):
+                self.disk.remove(f"{self.directory}/{name}")
+            elif len(stem) != 20 or not stem.isdigit():
+                self._names.add(name)
+            elif dot + suffix == LOG:
+                bases.append(int(stem))
+                self._names.add(name)
+            elif dot + suffix == SNAPSHOT:
+                self.snapshots.offsets.append(int(stem))
+            else:
+                self._names.add(name)
+        for base in bases:
+            segment = Segment(self.disk, self.directory, base, is_file_there=True)
+            segment.size = segment.trusted_from = segment.file().size()
+            if len(bases) > 1:
+                segment.release()
+            self.segments.append(segment)
+        self._drop_orphans(set(bases))
+        if topic_id is not None:
+            self._check_topic_id(topic_id)
+
+    def _drop_orphans(self, bases: set[int]) -> None:
+        for name in sorted(self._names):
+            if name.endswith((INDEX, TIME_INDEX)) and int(name.partition(".")[0]) not in bases:
+                self.disk.remove(f"{self.directory}/{name}")
+        for segment in self.segments:  # an index that is not there need not be looked for
+            for index, suffix in ((segment.index, INDEX), (segment.time_index, TIME_INDEX)):
+                if f"{segment.base_offset:020d}{suffix}" not in self._names:
+                    index.assume_empty()
+
+    def _check_topic_id(self, topic_id: bytes) -> None:
+        stored = read_partition_metadata(self.disk, self.directory) if PARTITION_METADATA in self._names else None
+        if stored is None:
+            write_partition_metadata(self.disk, self.directory, topic_id, sync=False)
+            self.unsynced_paths.append(f"{self.directory}/{PARTITION_METADATA}")
+        elif stored != topic_id:
+            raise StorageError(f"{self.directory} belongs to topic id {stored.hex()}, not {topic_id.hex()}")
+
+    # -- segments --------------------------------------------------------------------------------------------
+
+    def load_clean(self) -> None:
+        for segment in self.segments[:-1]:
+            self._need_indexes(segment)
+        if self.segments:
+            active = self.segments[-1]
+            self._need_indexes(active)
+            self.log_end_offset = active.load_tail(active.size)
+        self.stable_offset = self.log_end_offset
+
+    def load_after_crash(self) -> None:
+        """Scan from the recovery point, and cut at the first batch that is not sound or does not follow."""
+        if not self.unsynced_directories:  # what we see may never have been synced
+            self.unsynced_directories = [self.directory, parent_of(self.directory)]
+        if not self.segments:
+            return
+        bases = [segment.base_offset for segment in self.segments]
+        first = max(bisect_right(bases, self.recovery_point) - 1, 0)
+        for segment in self.segments[:first]:
+            self._need_indexes(segment, is_suspect=True)
+        for number in range(first, len(self.segments)):
+            segment = self.segments[number]
+            segment.is_name_stable = False
+            is_sound = self._scan(segment)
+            is_last = number + 1 == len(self.segments)
+            if not is_last and (not is_sound or self.segments[number + 1].base_offset != self.log_end_offset):
+                self._remove_segments_from(number + 1)
+                break
+            if not is_last:
+                segment.seal()
+                self.unsynced_paths += [segment.index.path, segment.time_index.path]
+                self.unsynced_segments.append(segment)
+        if self.log_end_offset < self.recovery_point:
+            self.report.messages.append(
+                f"the log ends at offset {self.log_end_offset}, before its recovery point {self.recovery_point}"
+            )
+        self.stable_offset = min(self.recovery_point, self.log_end_offset)
+
+    def _scan(self, segment: Segment) -> bool:
+        """Check the segment from the recovery point on; False when it had to be cut."""
+        position, offset = self._scan_start(segment)
+        segment.index.truncate(0, offset - segment.base_offset)
+        segment.time_index.truncate(1, offset - segment.base_offset)
+        segment.load_tail(position)
+        size, file = segment.size, segment.file()
+        segment.trusted_from = position
+        end = position
+        try:
+            for at, header in checked_batches(file, segment.path, position, size):
+                if header.base_offset < offset:
+                    raise CorruptBatch(segment.path, at, f"base offset {header.base_offset} after {offset}")
+                segment.note_batch(
+                    at, header.size_bytes, header.last_offset, header.max_timestamp, self.config.index_interval_bytes
+                )
+                end, offset = segment.size, header.next_offset
+        except CorruptBatch as bad:
+            if offset < self.recovery_point:
+                raise
+            file.truncate(end)
+            file.sync()
+            self.report.truncated_bytes += size - end
+            self.report.messages.append(f"cut {size - end} bytes off the end: {bad}")
+        segment.size = end
+        self.report.scanned_bytes += size - position
+        self.log_end_offset = offset
+        return end == size
+
+    def _scan_start(self, segment: Segment) -> tuple[int, int]:
+        """Where the recovery point lies in the segment, and the offset there: (position, offset)."""
+        if self.recovery_point <= segment.base_offset:
+            self._reset_indexes(segment)
+            return 0, segment.base_offset
+        self._need_indexes(segment, is_suspect=True)
+        found = segment.find(self.recovery_point)
+        if found is not None:
+            return found[0], found[1].base_offset
+        return segment.size, segment.load_tail(segment.size)
+
+    @staticmethod
+    def _reset_indexes(segment: Segment) -> None:
+        segment.index.clear()
+        segment.time_index.clear()
+
+    def _need_indexes(self, segment: Segment, *, is_suspect: bool = False) -> None:
+        """Rebuild what is missing; after a crash also what looks wrong. Damage elsewhere shows when it is used."""
+        if segment.size <= _SMALL_BYTES and not is_suspect:
+            return
+        is_missing = not segment.index.is_on_disk or not segment.time_index.is_on_disk
+        if is_missing and segment.size > _SMALL_BYTES:
+            reason = "missing"
+        elif is_suspect and not is_missing and not segment.indexes_are_sane():
+            reason = "damaged"
+        else:
+            return
+        self.report.rebuilt_indexes += 1
+        self.report.messages.append(f"rebuilt the {reason} indexes of {segment.path}")
+        segment.rebuild_indexes(self.config.index_interval_bytes)
+        self.unsynced_paths += [segment.index.path, segment.time_index.path]
+
+    def _remove_segments_from(self, number: int) -> None:
+        for segment in self.segments[number:]:
+            segment.release()
+            self.report.truncated_bytes += segment.size
+            self.report.messages.append(f"removed {segment.path}: the log ends at {self.log_end_offset}")
+            for suffix in (LOG, INDEX, TIME_INDEX):
+                path = file_path(self.directory, segment.base_offset, suffix)
+                if self.disk.exists(path):
+                    self.disk.remove(path)
+        del self.segments[number:]
+        self.disk.sync_directory(self.directory)
+
+    # -- bounds, epochs, producers ---------------------------------------------------------------------------
+
+    def settle_bounds(self, log_start_offset: int) -> None:
+        """At least one segment, and a log start within the log."""
+        if self.segments and log_start_offset > self.log_end_offset:
+            # Records were deleted up to an end that did not survive: nothing is left, offsets go on from there.
+            self.report.messages.append(f"log start {log_start_offset} lies beyond the end {self.log_end_offset}")
+            self._remove_segments_from(0)
+        if not self.segments:
+            self.log_end_offset = self.stable_offset = log_start_offset
+            segment = Segment(self.disk, self.directory, log_start_offset, is_file_there=False)
+            if log_start_offset:  # only a file name remembers it; a log from 0 gets its file with the first batch
+                segment.create_file()
+                self.disk.sync_directory(self.directory)
+            self.segments = [segment]
+        self.log_start_offset = max(log_start_offset, self.segments[0].base_offset)
+
+    def load_epochs(self, *, clean: bool) -> None:
+        path = f"{self.directory}/{LEADER_EPOCHS}"
+        data = read_whole(self.disk, path) if LEADER_EPOCHS in self._names else None
+        trusted_to = self.log_end_offset if clean else self.stable_offset
+        start = trusted_to
+        if data is not None:
+            try:
+                self.epochs = LeaderEpochs.decode(data, path)
+            except StorageError as error:
+                self.report.messages.append(f"{error}; rebuilt from the batches")
+                start = self.log_start_offset
+        self.epochs.truncate_from_end(start)
+        for _, _, header in self._headers_from(start):
+            self.epochs.assign(header.leader_epoch, header.base_offset)
+
+    def load_producers(self, *, clean: bool) -> None:
+        """The newest snapshot within the log, then the headers after it."""
+        end = self.log_end_offset
+        had_any = bool(self.snapshots.offsets)
+        newest = self.snapshots.load_newest(end)
+        if newest is not None:
+            start, self.producers = newest
+        elif had_any and not clean:
+            start = self.log_start_offset
+        elif clean and not had_any:
+            start = end  # a clean close leaves a snapshot if there is a producer
+        elif clean:
+            start = self.log_start_offset
+        else:
+            # A roll leaves a snapshot if there is a producer, stable before the recovery point passes it.
+            at = bisect_right([segment.base_offset for segment in self.segments], self.stable_offset) - 1
+            start = self.segments[max(at, 0)].base_offset
+        for segment, position, header in self._headers_from(start):
+            if header.producer_id >= 0:
+                data = segment.file().read(position, header.size_bytes) if header.is_control else b""
+                self.producers.update(header, header.base_offset, data)
+        self.producers.expire(self.now_ms, self.config.producer_id_expiration_ms)
+        self.snapshots.drop_after(end)
+
+    def _headers_from(self, offset: int) -> list[tuple[Segment, int, BatchHeader]]:
+        result: list[tuple[Segment, int, BatchHeader]] = []
+        if offset >= self.log_end_offset:
+            return result
+        bases = [segment.base_offset for segment in self.segments]
+        for segment in self.segments[max(bisect_right(bases, offset) - 1, 0) :]:
+            found = segment.find(offset)
+            if found is not None:
+                result += [
+                    (segment, position, header)
+                    for position, header in segment.walk(found[0], segment.size, _WALK_BYTES)
+                ]
+        return result
+
+
+def recover(
+    disk: Disk,
+    directory: str,
+    config: LogConfig,
+    *,
+    recovery_point: int,
+    log_start_offset: int,
+    clean_shutdown: bool,
+    now_ms: int,
+    topic_id: bytes | None,
+) -> RecoveredLog:
+    log = RecoveredLog(disk, directory, config, recovery_point, now_ms)
+    log.load_directory(topic_id)
+    if clean_shutdown:
+        log.load_clean()
+    else:
+        log.load_after_crash()
+    log.settle_bounds(log_start_offset)
+    log.load_epochs(clean=clean_shutdown)
+    log.load_producers(clean=clean_shutdown)
+    for segment in log.segments[:-1]:
+        if segment not in log.unsynced_segments:
+            segment.release()
+    return log

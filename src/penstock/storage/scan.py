@@ -1,0 +1,52 @@
+"""Reading batches with their checksums: recovery scans with it, and what is served for the first time is verified."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from crc32c import crc32c
+
+from penstock.model.errors import CorruptBatch
+from penstock.ports.disk import File
+from penstock.records.batch import CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, BatchHeader
+
+_CHUNK_BYTES = 1 << 20
+
+
+def checked_batches(file: File, path: str, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of every batch from `position` to `end`; raises CorruptBatch at the first bad one.
+
+    Memory is bounded whatever a damaged length says.
+    """
+    chunk, chunk_at = memoryview(b""), position
+    while position < end:
+        at = position - chunk_at
+        if at + HEADER_SIZE > len(chunk):
+            chunk, chunk_at, at = memoryview(file.read(position, min(_CHUNK_BYTES, end - position))), position, 0
+            if len(chunk) < HEADER_SIZE:
+                raise CorruptBatch(path, position, f"{len(chunk)} bytes are too few for a header")
+        header = BatchHeader._make(HEADER.unpack_from(chunk, at))
+        size = header.batch_length + LENGTH_OVERHEAD
+        if header.magic != MAGIC or size < HEADER_SIZE:
+            raise CorruptBatch(path, position, f"magic {header.magic}, batch length {header.batch_length}")
+        if position + size > end:
+            raise CorruptBatch(path, position, f"batch of {size} bytes, only {end - position} there")
+        crc = crc32c(chunk[at + CRC_START : at + size])
+        if at + size > len(chunk):
+            crc = _crc_of_rest(file, crc, chunk_at + len(chunk), position + size)
+        if crc != header.crc:
+            raise CorruptBatch(path, position, "checksum does not match")
+        if header.last_offset_delta < 0 or header.base_offset < 0:
+            raise CorruptBatch(path, position, f"base offset {header.base_offset} + {header.last_offset_delta}")
+        yield position, header
+        position += size
+
+
+def _crc_of_rest(file: File, crc: int, position: int, end: int) -> int:
+    while position < end:
+        part = file.read(position, min(_CHUNK_BYTES, end - position))
+        if not part:
+            return -1  # the file ends here: matches no checksum
+        crc = crc32c(part, crc)
+        position += len(part)
+    return crc

@@ -1,0 +1,256 @@
+"""One segment: a run of batches in a `.log` file and its two sparse indexes.
+
+Knows positions and headers, not which offsets are visible, stable or deleted: that is the log's. Only the
+active (last) segment of a log grows. Its file stays open; the files of sealed segments are opened on demand and
+live as long as somebody reads them.
+
+Bytes are trusted when this process wrote them or checked their checksum: those from `trusted_from` on, and one
+range grown by `mark_trusted`. Headers are walked without a checksum, so what they say is checked for sense and
+whoever serves a range verifies it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.model.errors import CorruptBatch
+from penstock.ports.disk import Disk, File
+from penstock.records.batch import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, BatchHeader
+from penstock.storage.files import INDEX, LOG, TIME_INDEX, file_path
+from penstock.storage.scan import checked_batches
+from penstock.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
+
+MAX_RELATIVE_OFFSET = 2**31 - 1
+_LOOKUP_BYTES = 4096
+_SCAN_BYTES = 256 << 10
+
+
+class Segment:
+    __slots__ = (
+        "_disk",
+        "_file",
+        "base_offset",
+        "bytes_since_index_entry",
+        "index",
+        "is_file_there",
+        "is_name_stable",
+        "limit_bytes",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "path",
+        "roll_after_timestamp",
+        "size",
+        "time_index",
+        "trusted_from",
+        "verified_from",
+        "verified_to",
+        "writer",
+    )
+
+    def __init__(self, disk: Disk, directory: str, base_offset: int, *, is_file_there: bool) -> None:
+        self._disk = disk
+        self._file: File | None = None
+        self.base_offset = base_offset
+        self.path = file_path(directory, base_offset, LOG)
+        self.index = SparseIndex(disk, file_path(directory, base_offset, INDEX), OFFSET_ENTRY, exists=is_file_there)
+        self.time_index = SparseIndex(
+            disk, file_path(directory, base_offset, TIME_INDEX), TIME_ENTRY, exists=is_file_there
+        )
+        self.size = 0
+        self.bytes_since_index_entry = 0
+        self.max_timestamp = -1
+        self.max_timestamp_offset = base_offset
+        self.writer: File | None = None  # the file, once the segment is being appended to
+        self.limit_bytes = 0  # append more only up to here; 0 makes the log look closer
+        self.roll_after_timestamp = -1
+        self.is_file_there = is_file_there
+        self.is_name_stable = is_file_there
+        self.trusted_from = 0
+        self.verified_from = self.verified_to = 0
+
+    def file(self) -> File:
+        if self._file is None:
+            self._file = self._disk.open(self.path)
+        return self._file
+
+    def create_file(self) -> File:
+        self._file = self._disk.open(self.path, create=True)
+        self.is_file_there = True
+        return self._file
+
+    def release(self) -> None:
+        """Let go of the file; it closes when the last slice of it is gone."""
+        self._file = self.writer = None
+
+    # -- growing ---------------------------------------------------------------------------------------------
+
+    def note_batch(self, position: int, size: int, last_offset: int, max_timestamp: int, interval_bytes: int) -> None:
+        """Account for a batch: indexes, timestamps, size. `Log.append` has this inlined."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self.bytes_since_index_entry > interval_bytes:
+            self.add_index_entries(last_offset, position)
+        self.bytes_since_index_entry += size
+        self.size = position + size
+
+    def add_index_entries(self, last_offset: int, position: int) -> None:
+        self.index.append(last_offset - self.base_offset, position)
+        self.add_time_entry()
+        self.bytes_since_index_entry = 0
+
+    def add_time_entry(self) -> None:
+        last = self.time_index.last()
+        if self.max_timestamp > (last[0] if last else -1):
+            self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+
+    def seal(self) -> None:
+        """No more appends: both index files are complete on disk (not synced)."""
+        self.load_max_timestamp()
+        self.add_time_entry()
+        self.index.seal()
+        self.time_index.seal()
+        self.writer = None
+
+    def load_max_timestamp(self) -> None:
+        """Of a sealed segment the last time index entry has it; looked up once, when asked for."""
+        if self.max_timestamp < 0 and self.size:
+            last = self.time_index.last()
+            if last is not None:
+                self.max_timestamp, self.max_timestamp_offset = last[0], self.base_offset + last[1]
+
+    # -- looking up ------------------------------------------------------------------------------------------
+
+    def walk(self, position: int, end: int, chunk_bytes: int = _LOOKUP_BYTES) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of the batches from `position` to `end`, checksums not checked.
+
+        Raises CorruptBatch where a header cannot be one.
+        """
+        file = self.file()
+        chunk, chunk_at = b"", position
+        while position < end:
+            at = position - chunk_at
+            if at + HEADER_SIZE > len(chunk):
+                chunk, chunk_at, at = file.read(position, min(chunk_bytes, end - position)), position, 0
+                if len(chunk) < HEADER_SIZE:
+                    raise CorruptBatch(self.path, position, f"{len(chunk)} bytes are too few for a header")
+            header = BatchHeader._make(HEADER.unpack_from(chunk, at))
+            size = header.batch_length + LENGTH_OVERHEAD
+            if header.magic != MAGIC or size < HEADER_SIZE or header.base_offset < self.base_offset:
+                raise CorruptBatch(self.path, position, "no batch header")
+            if position + size > end:
+                raise CorruptBatch(self.path, position, f"batch of {size} bytes, only {end - position} there")
+            yield position, header
+            position += size
+
+    def find(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """The first batch that ends at `offset` or later: (position, header). None: all end before."""
+        entry = self.index.floor(0, offset - self.base_offset)
+        start = entry[1] if entry else 0
+        if start:
+            try:
+                found = self._find_from(start, offset)
+                if found is None or found[1].base_offset <= offset:
+                    return found
+            except CorruptBatch:
+                pass  # the index may be the one that is wrong: without it
+            found = self._find_from(0, offset)
+            self.rebuild_indexes()
+            return found
+        return self._find_from(0, offset)
+
+    def _find_from(self, start: int, offset: int) -> tuple[int, BatchHeader] | None:
+        for position, header in self.walk(start, self.size):
+            if header.last_offset >= offset:
+                if header.base_offset > offset and position > start:
+                    # A hole where the offset should be: compaction, or a header that lies. Only a checksum tells.
+                    self.check_checksums(start, position)
+                return position, header
+        return None
+
+    def boundary(self, position: int, limit: int) -> tuple[int, int]:
+        """Where the last whole batch between `position` and `limit` ends, at least one batch: (end, next offset)."""
+        start = position
+        entry = self.index.floor(1, limit)
+        if entry is not None and entry[1] > position:
+            head = self.file().read(entry[1], HEADER_SIZE)
+            if len(head) == HEADER_SIZE:
+                header = BatchHeader._make(HEADER.unpack(head))
+                if header.magic == MAGIC and header.last_offset == self.base_offset + entry[0]:
+                    start = entry[1]
+                    if start + header.batch_length + LENGTH_OVERHEAD > limit:
+                        return start, header.base_offset
+        next_offset = -1
+        for at, header in self.walk(start, self.size):
+            end = at + header.batch_length + LENGTH_OVERHEAD
+            if end > limit and at > position:
+                return at, header.base_offset
+            next_offset = header.next_offset
+            if end >= limit:
+                return end, next_offset
+        return self.size, next_offset
+
+    # -- trust -----------------------------------------------------------------------------------------------
+
+    def is_trusted(self, start: int, end: int) -> bool:
+        if start >= self.trusted_from:
+            return True
+        return self.verified_from <= start and (
+            end <= self.verified_to or (self.verified_to >= self.trusted_from and end <= self.size)
+        )
+
+    def mark_trusted(self, start: int, end: int) -> None:
+        if start > self.verified_to or end < self.verified_from or self.verified_from == self.verified_to:
+            if end - start > self.verified_to - self.verified_from:  # apart: the longer one is worth keeping
+                self.verified_from, self.verified_to = start, end
+        else:
+            self.verified_from = min(self.verified_from, start)
+            self.verified_to = max(self.verified_to, end)
+        if self.verified_from < self.trusted_from <= self.verified_to:
+            self.trusted_from = self.verified_from
+
+    def check_checksums(self, start: int, end: int) -> None:
+        """Raises CorruptBatch at the first batch of the range whose checksum does not match."""
+        for _ in checked_batches(self.file(), self.path, start, end):
+            pass
+
+    # -- indexes ---------------------------------------------------------------------------------------------
+
+    def indexes_are_sane(self) -> bool:
+        return self.index.is_sane(1, max(self.size, 1)) and self.time_index.is_sane(1, MAX_RELATIVE_OFFSET)
+
+    def rebuild_indexes(self, interval_bytes: int = _LOOKUP_BYTES) -> None:
+        """From the headers. The time index of a sealed segment ends with its largest timestamp."""
+        size = self.size
+        self.index.clear()
+        self.time_index.clear()
+        self.max_timestamp, self.bytes_since_index_entry = -1, 0
+        try:
+            for position, header in self.walk(0, size, _SCAN_BYTES):
+                self.note_batch(position, header.size_bytes, header.last_offset, header.max_timestamp, interval_bytes)
+        finally:
+            self.size = size
+        if self.writer is None:
+            self.seal()
+
+    def load_tail(self, end: int) -> int:
+        """Learn from the indexes and the headers behind them what the batches up to `end` are; the next offset.
+
+        The entries beyond `end` must be gone already.
+        """
+        entry = self.index.last()
+        start = entry[1] if entry else 0
+        if start > end:
+            raise CorruptBatch(self.path, end, f"the index points to {start}")
+        newest = self.time_index.last()
+        if newest is not None:
+            self.max_timestamp, self.max_timestamp_offset = newest[0], self.base_offset + newest[1]
+        else:
+            self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
+        next_offset = self.base_offset
+        for _, header in self.walk(start, end):
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
+            next_offset = header.next_offset
+        self.bytes_since_index_entry = end - start
+        return next_offset

@@ -1,0 +1,63 @@
+"""The `.snapshot` files of one log: which there are, taking one, dropping those no longer needed.
+
+Kept are those at the base of a segment (truncation and recovery start from them) and the two newest: the newest may
+lie beyond the end of the log after a crash, the one before it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from penstock.ports.disk import Disk
+from penstock.storage.files import SNAPSHOT, file_path, read_whole, write_whole
+from penstock.storage.producer_state import ProducerStates
+
+
+class Snapshots:
+    __slots__ = ("_directory", "_disk", "offsets")
+
+    def __init__(self, disk: Disk, directory: str, offsets: list[int]) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.offsets = offsets  # rising
+
+    def path(self, offset: int) -> str:
+        return file_path(self._directory, offset, SNAPSHOT)
+
+    def take(self, producers: ProducerStates, offset: int) -> str:
+        """Write the state before `offset`, not synced (a torn one shows by its checksum); its path."""
+        path = self.path(offset)
+        write_whole(self._disk, path, producers.encode_snapshot(), sync=False)
+        if offset in self.offsets:
+            self.offsets.remove(offset)
+        self.offsets.append(offset)
+        self.offsets.sort()
+        producers.is_dirty = False
+        return path
+
+    def load_newest(self, end_offset: int) -> tuple[int, ProducerStates] | None:
+        """The newest sound snapshot at `end_offset` or before: (its offset, the state)."""
+        for offset in reversed(self.offsets):
+            if offset <= end_offset:
+                data = read_whole(self._disk, self.path(offset))
+                states = ProducerStates.decode_snapshot(data) if data is not None else None
+                if states is not None:
+                    return offset, states
+        return None
+
+    def drop_after(self, end_offset: int) -> None:
+        self._drop([offset for offset in self.offsets if offset > end_offset])
+
+    def drop_before(self, start_offset: int) -> None:
+        self._drop([offset for offset in self.offsets[:-2] if offset < start_offset])
+
+    def drop_strays(self, segment_bases: Collection[int]) -> None:
+        self._drop([offset for offset in self.offsets[:-2] if offset not in segment_bases])
+
+    def drop_all(self) -> None:
+        self._drop(list(self.offsets))
+
+    def _drop(self, offsets: list[int]) -> None:
+        for offset in offsets:
+            self.offsets.remove(offset)
+            self._disk.remove(self.path(offset))

@@ -1,0 +1,187 @@
+"""A sparse index file: fixed-size entries of two rising integers, looked up by either.
+
+    .index       (relative offset u32, position u32)     8 bytes
+    .timeindex   (timestamp i64, relative offset u32)   12 bytes
+
+Entries of the active segment are kept in memory and written in one go when the segment is sealed, closed
+or checkpointed; those of a sealed one stay in the file and are found by binary search with positioned
+reads. So an append costs no system call here and a sealed segment no memory.
+
+An index is a hint that can be rebuilt from the log: whoever follows an entry checks what it finds there.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from struct import Struct
+
+from penstock.ports.disk import Disk, File
+
+OFFSET_ENTRY = Struct(">II")
+TIME_ENTRY = Struct(">qI")
+_BLOCK = 512  # entries read at once when the search has come this close
+
+
+class SparseIndex:
+    """`stored` entries lie only in the file; then come those in memory, the first `_written` of them on disk too."""
+
+    __slots__ = ("_columns", "_disk", "_entry", "_stored", "_written", "path")
+
+    def __init__(self, disk: Disk, path: str, entry: Struct, *, exists: bool) -> None:
+        self._disk = disk
+        self.path = path
+        self._entry = entry
+        self._columns = (array("q"), array("q"))
+        self._stored = -1 if exists else 0  # -1: the file has not been looked at
+        self._written = 0
+
+    def __len__(self) -> int:
+        return self.stored + len(self._columns[0])
+
+    @property
+    def stored(self) -> int:
+        if self._stored < 0:
+            try:
+                file = self._disk.open(self.path)
+            except FileNotFoundError:
+                self._stored = 0
+            else:
+                self._stored = file.size() // self._entry.size
+                file.close()
+        return self._stored
+
+    @property
+    def is_on_disk(self) -> bool:
+        return self._stored != 0 or self._disk.exists(self.path)
+
+    def assume_empty(self) -> None:
+        """There is no file, as a listing of the directory showed."""
+        self._stored = 0
+
+    def append(self, first: int, second: int) -> None:
+        self._columns[0].append(first)
+        self._columns[1].append(second)
+
+    def last(self) -> tuple[int, int] | None:
+        firsts, seconds = self._columns
+        if firsts:
+            return firsts[-1], seconds[-1]
+        if not self.stored:
+            return None
+        file = self._disk.open(self.path)
+        try:
+            return self._read(file, self._stored - 1)
+        finally:
+            file.close()
+
+    def floor(self, column: int, key: int) -> tuple[int, int] | None:
+        """The last entry whose `column` is at most `key`."""
+        memory = self._columns[column]
+        if memory and memory[0] <= key:
+            at = bisect_right(memory, key) - 1
+            return self._columns[0][at], self._columns[1][at]
+        if not self.stored:
+            return None
+        file = self._disk.open(self.path)
+        try:
+            count = self._count_to(file, column, key)
+            return self._read(file, count - 1) if count else None
+        finally:
+            file.close()
+
+    def truncate(self, column: int, bound: int) -> None:
+        """Drop the entries whose `column` is `bound` or more, in memory and in the file."""
+        memory = self._columns[column]
+        keep = bisect_right(memory, bound - 1)
+        del self._columns[0][keep:], self._columns[1][keep:]
+        if not self.stored and not self._written:
+            return
+        file = self._disk.open(self.path)
+        try:
+            if not keep:
+                self._stored = self._count_to(file, column, bound - 1)
+            self._written = min(self._written, keep)
+            file.truncate((self._stored + self._written) * self._entry.size)
+        finally:
+            file.close()
+
+    def clear(self) -> None:
+        """Forget every entry, before a rebuild."""
+        self._columns = (array("q"), array("q"))
+        self._written = 0
+        self._stored = 0
+        if self._disk.exists(self.path):
+            file = self._disk.open(self.path)
+            file.truncate(0)
+            file.close()
+
+    def write(self) -> File | None:
+        """Bring the file up to date; the file to sync if anything was written."""
+        firsts, seconds = self._columns
+        if self._written == len(firsts):
+            return None
+        pack = self._entry.pack
+        fresh = b"".join(
+            pack(first, second) for first, second in zip(firsts[self._written :], seconds[self._written :], strict=True)
+        )
+        file = self._disk.open(self.path, create=True)
+        file.write((self.stored + self._written) * self._entry.size, (fresh,))
+        self._written = len(firsts)
+        return file
+
+    def seal(self) -> None:
+        """Write the file, also an empty one, and keep nothing in memory."""
+        file = self.write() or self._disk.open(self.path, create=True)
+        file.close()
+        self._stored += self._written
+        self._columns = (array("q"), array("q"))
+        self._written = 0
+
+    def is_sane(self, column: int, bound: int) -> bool:
+        """A cheap look at the file: whole entries, the last two rising, `column` of the last below `bound`."""
+        try:
+            file = self._disk.open(self.path)
+        except FileNotFoundError:
+            return False
+        try:
+            size = file.size()
+            count, rest = divmod(size, self._entry.size)
+            if rest:
+                return False
+            if not count:
+                return True
+            last = self._read(file, count - 1)
+            before = self._read(file, count - 2) if count > 1 else None
+            return last[column] < bound and (before is None or before[0] < last[0])
+        finally:
+            file.close()
+
+    def entries(self) -> list[tuple[int, int]]:
+        """All of them; for tools and tests."""
+        result: list[tuple[int, int]] = []
+        if self.stored:
+            file = self._disk.open(self.path)
+            data = file.read(0, self._stored * self._entry.size)
+            file.close()
+            result = [self._entry.unpack_from(data, at) for at in range(0, len(data), self._entry.size)]
+        return result + list(zip(*self._columns, strict=True))
+
+    def _read(self, file: File, number: int) -> tuple[int, int]:
+        first, second = self._entry.unpack(file.read(number * self._entry.size, self._entry.size))
+        return first, second
+
+    def _count_to(self, file: File, column: int, key: int) -> int:
+        """How many entries of the file have a `column` of at most `key`."""
+        low, high = 0, self._stored
+        while high - low > _BLOCK:
+            middle = (low + high) // 2
+            if self._read(file, middle)[column] <= key:
+                low = middle
+            else:
+                high = middle
+        for entry in self._entry.iter_unpack(file.read(low * self._entry.size, (high - low) * self._entry.size)):
+            if entry[column] > key:
+                break
+            low += 1
+        return low
