@@ -87,7 +87,7 @@ class SocketChannel:
             return
         for part in parts:
             self._queue.append(part)
-            self.queued_bytes += part.size if type(part) is FileSlice else len(part)  # type: ignore[arg-type]
+            self.queued_bytes += part.size if isinstance(part, FileSlice) else len(part)
         if not self._writing:
             self._write()
 
@@ -97,7 +97,7 @@ class SocketChannel:
         try:
             while queue:
                 part = queue[0]
-                if type(part) is FileSlice:
+                if isinstance(part, FileSlice):
                     sent = self._send_slice(part)
                     if sent < part.size:
                         queue[0] = FileSlice(part.file, part.position + sent, part.size - sent)
@@ -108,11 +108,11 @@ class SocketChannel:
                     queue.popleft()
                     self.queued_bytes -= sent
                 else:
-                    more = len(queue) > 1 and type(queue[1]) is FileSlice
-                    size = len(part)  # type: ignore[arg-type]
-                    sent = sock.send(part, socket.MSG_MORE if more else 0)  # type: ignore[arg-type]
+                    more = len(queue) > 1 and isinstance(queue[1], FileSlice)
+                    size = len(part)
+                    sent = sock.send(part, socket.MSG_MORE if more else 0)
                     if sent < size:
-                        queue[0] = memoryview(part)[sent:]  # type: ignore[arg-type]
+                        queue[0] = memoryview(part)[sent:]
                     else:
                         queue.popleft()
                     self.queued_bytes -= sent

@@ -299,13 +299,13 @@ def join_bytes(parts: list[Part]) -> list[Part]:
     joined: list[Part] = []
     run: list[bytes] = []
     for part in parts:
-        if type(part) is FileSlice:
+        if isinstance(part, FileSlice):
             if run:
                 joined.append(run[0] if len(run) == 1 else b"".join(run))
                 run = []
             joined.append(part)
         else:
-            run.append(part)  # type: ignore[arg-type]
+            run.append(part)
     if run:
         joined.append(run[0] if len(run) == 1 else b"".join(run))
     return joined

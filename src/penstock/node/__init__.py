@@ -1,0 +1,1 @@
+"""The composition root: reads the configuration, wires everything, drains and stops."""

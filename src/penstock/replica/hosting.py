@@ -7,8 +7,10 @@ timers of the node and does its blocking parts in workers.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from penstock.config.broker import BrokerConfig
@@ -55,7 +57,7 @@ def log_config(config: TopicConfig, broker: BrokerConfig) -> LogConfig:
         delete="delete" in config.cleanup_policy,
         max_message_bytes=config.max_message_bytes,
         file_delete_delay_ms=config.file_delete_delay_ms,
-        producer_id_expiration_ms=broker.producer_id_expiration_ms,
+        producer_id_expiration_ms=broker.log.producer_id_expiration_ms,
     )
 
 
@@ -84,6 +86,7 @@ class HostedPartitions:
         self._recovery_points: dict[tuple[str, int], int] = {}
         self._log_starts: dict[tuple[str, int], int] = {}
         self.was_clean = False
+        self._checkpointing = asyncio.Lock()
 
     # -- lookup -------------------------------------------------------------------------
 
@@ -110,9 +113,9 @@ class HostedPartitions:
     def open_all(self, progress: Callable[[int, int], None]) -> OpeningReport:
         """Open every log of the image. Blocks; runs before the loop serves anyone."""
         disk, directory = self._disk, self.directory
-        self.was_clean = checkpoints.take_clean_shutdown_marker(disk, directory)
-        self._recovery_points = checkpoints.read_offsets(disk, checkpoints.recovery_point_path(directory))
-        self._log_starts = checkpoints.read_offsets(disk, checkpoints.log_start_path(directory))
+        self.was_clean = checkpoints.take_clean_shutdown(disk, directory)
+        self._recovery_points = checkpoints.read_offsets(disk, f"{directory}/{checkpoints.RECOVERY_POINTS}")
+        self._log_starts = checkpoints.read_offsets(disk, f"{directory}/{checkpoints.LOG_START_OFFSETS}")
         self._remove_leftovers()
         report = OpeningReport(was_clean=self.was_clean)
         total = sum(len(topic.partitions) for topic in self._image.topics.values())
@@ -170,16 +173,29 @@ class HostedPartitions:
                 )
             )
 
-    def close_all(self, progress: Callable[[int, int], None]) -> None:
-        """Clean shutdown: everything stable, indexes and snapshots written, marker last."""
+    def close_all(self, progress: Callable[[int, int], None], threads: int) -> None:
+        """Clean shutdown: everything stable, indexes and snapshots written, marker last. Blocks."""
         partitions = list(self)
-        for count, partition in enumerate(partitions):
-            if partition.log.offline is None:
-                partition.log.close(clean=True)
-            progress(count + 1, len(partitions))
-        self.write_checkpoints()
+        # A topic that changed nothing since the last stop costs nothing; the others are
+        # synced from several threads because the disk merges their commits.
+        with ThreadPoolExecutor(threads, thread_name_prefix="penstock-close") as pool:
+            closing = [pool.submit(self._close_one, partition) for partition in partitions]
+            for count, outcome in enumerate(closing):
+                outcome.result()
+                progress(count + 1, len(partitions))
+        self._write_offsets(
+            checkpoints.RECOVERY_POINTS,
+            {(partition.topic, partition.index): partition.log.stable_offset for partition in partitions},
+        )
+        self._write_offsets(checkpoints.LOG_START_OFFSETS, self._current_log_starts())
         if all(partition.log.offline is None for partition in partitions):
-            checkpoints.write_clean_shutdown_marker(self._disk, self.directory)
+            checkpoints.mark_clean_shutdown(self._disk, self.directory, broker_epoch=0)
+
+    def _close_one(self, partition: Partition) -> None:
+        try:
+            partition.log.close(clean=partition.log.offline is None)
+        except StorageError as error:
+            log.critical("%r could not be closed cleanly: %s", partition, error)
 
     # -- metadata changes ---------------------------------------------------------------
 
@@ -209,7 +225,7 @@ class HostedPartitions:
         return self._workers.run(remove)
 
     def resolve_config(self, topic: str) -> TopicConfig:
-        return TopicConfig.resolve(self._image.topic_overrides(topic), self.broker)
+        return TopicConfig.resolve(self._image.topic_overrides(topic), self.broker.settings)
 
     def config_changed(self, topic: str) -> None:
         config = self.resolve_config(topic)
@@ -245,15 +261,42 @@ class HostedPartitions:
             removed += len(bases)
         return removed
 
-    def write_checkpoints(self) -> None:
-        """Persist recovery points and log starts. Indexes and snapshots up to there come first."""
-        recovery_points: dict[tuple[str, int], int] = {}
-        log_starts: dict[tuple[str, int], int] = {}
-        for partition in self:
-            key = (partition.topic, partition.index)
-            if partition.log.offline is None:
-                recovery_points[key] = partition.log.checkpoint()
-            if partition.log.log_start_offset > 0:
-                log_starts[key] = partition.log.log_start_offset
-        checkpoints.write_offsets(self._disk, checkpoints.recovery_point_path(self.directory), recovery_points)
-        checkpoints.write_offsets(self._disk, checkpoints.log_start_path(self.directory), log_starts)
+    async def checkpoint(self) -> None:
+        """Persist recovery points and log starts; what recovery needs up to there goes first.
+
+        Prepared on the loop, made stable in a worker.
+        """
+        prepared = [
+            ((partition.topic, partition.index), partition.log.prepare_checkpoint())
+            for partition in self
+            if partition.log.offline is None
+        ]
+        log_starts = self._current_log_starts()
+
+        def persist() -> None:
+            for _, checkpoint in prepared:
+                if checkpoint.is_needed:
+                    checkpoint.make_stable()
+            self._write_offsets(
+                checkpoints.RECOVERY_POINTS, {key: checkpoint.recovery_point for key, checkpoint in prepared}
+            )
+            self._write_offsets(checkpoints.LOG_START_OFFSETS, log_starts)
+
+        async with self._checkpointing:
+            await self._workers.run(persist)
+
+    async def persist_log_starts(self) -> None:
+        """After delete-records: what was deleted stays deleted."""
+        async with self._checkpointing:
+            log_starts = self._current_log_starts()
+            await self._workers.run(lambda: self._write_offsets(checkpoints.LOG_START_OFFSETS, log_starts))
+
+    def _current_log_starts(self) -> dict[tuple[str, int], int]:
+        return {
+            (partition.topic, partition.index): partition.log.log_start_offset
+            for partition in self
+            if partition.log.log_start_offset > 0
+        }
+
+    def _write_offsets(self, name: str, offsets: dict[tuple[str, int], int]) -> None:
+        checkpoints.write_offsets(self._disk, f"{self.directory}/{name}", offsets)

@@ -19,10 +19,10 @@ from typing import Protocol, TypeAlias
 
 from penstock.config.topic import TopicConfig
 from penstock.model.errors import ApiError, ErrorCode, StorageError
-from penstock.ports.disk import Buffer, FileSlice
+from penstock.ports.disk import Buffer
 from penstock.records.batch import BatchHeader
 from penstock.storage.group_commit import IDLE, GroupCommit
-from penstock.storage.log import Flush, Log, Position
+from penstock.storage.log import Flush, Log, LogSlice, Position
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +183,7 @@ class Partition:
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
         raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
-    def read(self, offset: int, max_bytes: int, *, read_committed: bool = False) -> FileSlice | None:
+    def read(self, offset: int, max_bytes: int, *, read_committed: bool = False) -> LogSlice | None:
         """Whole batches from the one that holds `offset`; None when nothing is readable yet."""
         log = self.log
         if offset < log.log_start_offset or offset > log.log_end_offset:

@@ -49,7 +49,7 @@ class DescribeProducersHandler:
                     last_sequence=producer.last_sequence,
                     last_timestamp=producer.last_timestamp,
                     coordinator_epoch=producer.coordinator_epoch,
-                    current_txn_start_offset=-1 if producer.txn_first_offset is None else producer.txn_first_offset,
+                    current_txn_start_offset=producer.transaction_first_offset,
                 )
                 for producer in partition.log.producers
             ],

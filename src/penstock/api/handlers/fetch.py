@@ -30,6 +30,7 @@ from penstock.ports.disk import FileSlice
 from penstock.ports.workers import Workers
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
+from penstock.storage.log import LogSlice
 from penstock.wire.apis import Api
 from penstock.wire.messages.fetch import (
     EpochEndOffset,
@@ -99,7 +100,7 @@ class Fetch:
                 data = _error(asked.index, ErrorCode(error.code))
                 self.has_error = True
             found = data.records
-            if type(found) is FileSlice:
+            if isinstance(found, FileSlice):
                 budget -= found.size
                 self.bytes_found += found.size
             elif data.diverging_epoch is not None:
@@ -116,7 +117,7 @@ class Fetch:
             aborted_transactions=[] if self.read_committed else None,
         )
         if asked.last_fetched_epoch >= 0:
-            epoch, end = partition.log.leader_epochs.end_offset_for(
+            epoch, end = partition.log.epochs.end_offset_for(
                 asked.last_fetched_epoch, partition.log.log_end_offset
             )
             if epoch < asked.last_fetched_epoch or end < asked.fetch_offset:
@@ -267,7 +268,7 @@ class FetchHandler:
         cold = [
             (data, partition)
             for _, data, partition in fetch.results
-            if type(data.records) is FileSlice
+            if isinstance(data.records, LogSlice)
             and partition is not None
             and not (
                 partition.log.slice_is_trusted(data.records)
@@ -279,20 +280,22 @@ class FetchHandler:
     async def _warm_and_respond(self, fetch: Fetch, cold: list[tuple[PartitionData, Partition]]) -> FetchResponse:
         """Read and check the cold slices in a worker; the pages stay in the cache for sendfile."""
         self.cold_reads += 1
-        slices = [(partition.log, data.records) for data, partition in cold]
+        slices = [
+            (partition.log, data.records) for data, partition in cold if isinstance(data.records, LogSlice)
+        ]
 
-        def verify() -> list[FileSlice | CorruptBatch]:
-            outcomes: list[FileSlice | CorruptBatch] = []
+        def verify() -> list[LogSlice | CorruptBatch]:
+            outcomes: list[LogSlice | CorruptBatch] = []
             for owner, piece in slices:
                 try:
-                    outcomes.append(owner.verify_slice(piece))  # type: ignore[arg-type]
+                    outcomes.append(owner.verify_slice(piece))
                 except CorruptBatch as error:
                     outcomes.append(error)
             return outcomes
 
         outcomes = await self._workers.run(verify)
         for (data, partition), outcome in zip(cold, outcomes, strict=True):
-            if isinstance(outcome, FileSlice):
+            if isinstance(outcome, LogSlice):
                 partition.log.mark_trusted(outcome)
                 data.records = outcome
             else:

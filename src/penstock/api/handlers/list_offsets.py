@@ -91,7 +91,7 @@ def _look_up(
         return
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         result.offset = log.log_start_offset
-        epoch = log.leader_epochs.epoch_of(log.log_start_offset)
+        epoch = log.epochs.epoch_of(log.log_start_offset)
         result.leader_epoch = epoch if epoch >= 0 else partition.leader_epoch
         return
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
@@ -102,4 +102,4 @@ def _look_up(
         found = log.offset_for_timestamp(timestamp, decompress)
     if found is not None and found[1] < limit:
         result.timestamp, result.offset = found
-        result.leader_epoch = log.leader_epochs.epoch_of(result.offset)
+        result.leader_epoch = log.epochs.epoch_of(result.offset)

@@ -37,7 +37,7 @@ class OffsetForLeaderEpochHandler:
                         # Also for an empty log, whose epoch nobody has written in yet.
                         result.leader_epoch, result.end_offset = asked.leader_epoch, partition.log.log_end_offset
                     else:
-                        result.leader_epoch, result.end_offset = partition.log.leader_epochs.end_offset_for(
+                        result.leader_epoch, result.end_offset = partition.log.epochs.end_offset_for(
                             asked.leader_epoch, partition.log.log_end_offset
                         )
                 except ApiError as error:

@@ -104,8 +104,8 @@ class ProduceHandler:
             ctx.connection.hold()
             for topic in request.topic_data:
                 for data in topic.partition_data:
-                    if data.records is not None and type(data.records) is not FileSlice:
-                        data.records = bytes(data.records)  # type: ignore[arg-type]  # the frame is reused
+                    if isinstance(data.records, memoryview):
+                        data.records = bytes(data.records)  # the frame's memory is reused
             return self._recompress_first(ctx, request, jobs)
         return self._append_all(ctx, request)
 
@@ -134,11 +134,11 @@ class ProduceHandler:
                     continue
                 partition = partitions[data.index]
                 records = data.records
-                if records is None or type(records) is FileSlice:
+                if records is None or isinstance(records, FileSlice):
                     _set_error(entry, ErrorCode.INVALID_RECORD, "no record batch")
                     continue
                 try:
-                    end = self._append(ctx.version, acks, partition, records, now_ms, entry)  # type: ignore[arg-type]
+                    end = self._append(ctx.version, acks, partition, records, now_ms, entry)
                 except (ApiError, StorageError) as error:
                     _set_error(entry, ErrorCode(error.code), str(error))
                     continue
@@ -188,7 +188,7 @@ class ProduceHandler:
             _check_keys(header, records, entry)
         if acks == ACKS_ALL:
             partition.check_min_isr()
-        if config.message_timestamp_type == "LogAppendTime":
+        if config.log_append_time:
             records = with_append_time(records, now_ms)
             header = validate_produced(records)
             entry.log_append_time_ms = now_ms
@@ -213,7 +213,7 @@ class ProduceHandler:
                 continue
             config = partitions[0].config
             codec = CODEC_BY_NAME[config.compression_type]
-            jobs += [(data, codec, config.compression_level) for data in topic.partition_data]
+            jobs += [(data, codec, _level(config)) for data in topic.partition_data]
         return jobs
 
     async def _recompress_first(
@@ -250,6 +250,18 @@ def _set_error(entry: PartitionProduceResponse, code: ErrorCode, message: str | 
     entry.log_append_time_ms = -1
     entry.log_start_offset = -1
     entry.error_message = message
+
+
+def _level(config: TopicConfig) -> int | None:
+    match config.compression_type:
+        case "gzip":
+            # -1 is zlib's own default, which is what Kafka passes on.
+            return config.compression_gzip_level
+        case "lz4":
+            return config.compression_lz4_level
+        case "zstd":
+            return config.compression_zstd_level
+    return None
 
 
 def _check_codec(header: BatchHeader, version: int) -> None:

@@ -1,0 +1,113 @@
+"""The data directory as a whole: one process at a time, and whose it is.
+
+    .lock            held (flock) while a broker runs
+    meta.properties  Kafka's file: cluster id, node id, directory id; made when the directory is empty
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import fcntl
+import os
+
+from penstock.config.properties import parse_properties
+from penstock.model.errors import ConfigError
+from penstock.ports.clock import Entropy
+
+META_PROPERTIES = "meta.properties"
+LOCK = ".lock"
+
+
+def random_id(entropy: Entropy) -> str:
+    """A Kafka-style id: 22 characters of URL-safe base64 that do not start with a dash."""
+    while True:
+        text = base64.urlsafe_b64encode(entropy.random_bytes(16)).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
+
+
+class DataDirectory:
+    """An open, locked, formatted data directory."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.cluster_id = ""
+        self.is_new = False
+        self._lock_fd = -1
+
+    @classmethod
+    def open(cls, path: str, node_id: int, cluster_id: str | None, entropy: Entropy) -> DataDirectory:
+        directory = cls(os.path.abspath(path))
+        directory._lock()
+        try:
+            directory._read_or_format(node_id, cluster_id, entropy)
+        except BaseException:
+            directory.close()
+            raise
+        return directory
+
+    def _lock(self) -> None:
+        try:
+            os.makedirs(self.path, exist_ok=True)
+            self._lock_fd = os.open(os.path.join(self.path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise ConfigError(
+                f"data directory {self.path} is not writable: {error.strerror}; "
+                "choose another with --data or log.dirs"
+            ) from error
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock_fd)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise ConfigError(f"cannot lock data directory {self.path}: {error.strerror}") from error
+            raise ConfigError(
+                f"data directory {self.path} is in use by another broker; stop it or choose another directory"
+            ) from error
+
+    def _read_or_format(self, node_id: int, cluster_id: str | None, entropy: Entropy) -> None:
+        path = os.path.join(self.path, META_PROPERTIES)
+        try:
+            with open(path, encoding="utf-8") as file:
+                found = parse_properties(file.read())
+        except FileNotFoundError:
+            self._format(path, node_id, cluster_id or random_id(entropy), entropy)
+            return
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+        if found.get("node.id") != str(node_id):
+            raise ConfigError(
+                f"data directory {self.path} belongs to node.id={found.get('node.id')}, "
+                f"this broker is node.id={node_id}; use the right directory or node.id"
+            )
+        if not found.get("cluster.id"):
+            raise ConfigError(f"{path} has no cluster.id; restore the file or use another data directory")
+        if cluster_id and found["cluster.id"] != cluster_id:
+            raise ConfigError(
+                f"data directory {self.path} belongs to cluster {found['cluster.id']}, not to {cluster_id}"
+            )
+        self.cluster_id = found["cluster.id"]
+
+    def _format(self, path: str, node_id: int, cluster_id: str, entropy: Entropy) -> None:
+        text = f"cluster.id={cluster_id}\ndirectory.id={random_id(entropy)}\nnode.id={node_id}\nversion=1\n"
+        try:
+            with open(path + ".tmp", "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(path + ".tmp", path)
+            fd = os.open(self.path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise ConfigError(f"cannot format data directory {self.path}: {error.strerror}") from error
+        self.cluster_id = cluster_id
+        self.is_new = True
+
+    def close(self) -> None:
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
