@@ -38,30 +38,38 @@ class LogCheckpoint:
     `make_stable` may block; it touches nothing but these files and may run in a thread.
     """
 
-    __slots__ = ("_directory", "_disk", "_files", "_renames", "recovery_point")
+    __slots__ = ("_directory", "_disk", "_paths", "_renames", "recovery_point")
 
     def __init__(
-        self, disk: Disk, directory: str, recovery_point: int, files: list[File], renames: list[tuple[str, str]]
+        self, disk: Disk, directory: str, recovery_point: int, paths: list[str], renames: list[tuple[str, str]]
     ) -> None:
         self._disk = disk
         self._directory = directory
-        self._files = files
+        self._paths = paths
         self._renames = renames
         self.recovery_point = recovery_point
 
     @property
     def is_needed(self) -> bool:
         """Whether there is anything to make stable."""
-        return bool(self._files)
+        return bool(self._paths)
 
     def make_stable(self) -> None:
-        for file in self._files:
-            file.sync()
-            file.close()
+        """Raises OSError; a file that was deleted in the meantime is no longer needed."""
+        if not self._paths:
+            return
+        for path in self._paths:
+            try:
+                file = self._disk.open(path)
+            except FileNotFoundError:
+                continue
+            try:
+                file.sync()
+            finally:
+                file.close()
         for old, new in self._renames:
             self._disk.rename(old, new)
-        if self._files:
-            self._disk.sync_directory(self._directory)
+        self._disk.sync_directory(self._directory)
 
 
 class Recovery:

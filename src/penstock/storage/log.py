@@ -16,7 +16,6 @@ Invariants
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
 from typing import NoReturn
 
 from crc32c import crc32c
@@ -29,9 +28,11 @@ from penstock.storage.durability import Flush, LogCheckpoint, Position, Recovery
 from penstock.storage.files import INDEX, LOG, TIME_INDEX, file_path, write_whole
 from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
 from penstock.storage.log_config import LogConfig
-from penstock.storage.recovery import RecoveredLog, recover
+from penstock.storage.producer_state import ProducerStates
+from penstock.storage.recovery import RecoveredLog, recover, replay_producers
 from penstock.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from penstock.storage.slices import LogSlice
+from penstock.storage.timestamps import Decompress, TimestampOffset
 
 __all__ = ["Flush", "Log", "LogCheckpoint", "LogSlice", "Position", "Recovery"]
 
@@ -349,6 +350,138 @@ class Log:
     def has_deleted_files(self) -> bool:
         return bool(self._deleted_paths)
 
+    # -- trimming: both ends of the log ----------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drop `offset` and all after it, whole batches; False when there is nothing to drop.
+
+        Blocks: the cut is stable on return, so that nothing cut can come back behind what is appended next. The
+        caller has persisted a recovery point of at most `offset` before.
+        """
+        self._check_usable()
+        if offset >= self.log_end_offset:
+            return False
+        if offset <= self.log_start_offset:
+            self.truncate_fully_and_start_at(offset)
+            return True
+        try:
+            segment, position = self._locate(offset)
+            end_offset = next(segment.walk(position, segment.size))[1].base_offset
+            self._forget_flush()
+            self._drop_segments(self._segments.index(segment) + 1, len(self._segments))
+            self._cut_active(segment, position, end_offset)
+            self.log_end_offset = end_offset
+            self.stable_offset = min(self.stable_offset, end_offset)
+            self._flush_begun_offset = min(self._flush_begun_offset, end_offset)
+            self.epochs.truncate_from_end(end_offset)
+            self.snapshots.drop_after(end_offset)
+            self._sync_names()
+        except OSError as error:
+            self._go_offline(error)
+            raise LogOffline(self.directory, error) from error
+        self._reload_producers()
+        return True
+
+    def _cut_active(self, segment: Segment, position: int, end_offset: int) -> None:
+        self._active = segment
+        if segment in self._unsynced_segments:
+            self._unsynced_segments.remove(segment)
+        file = segment.file()
+        file.truncate(position)
+        file.sync()
+        self.size_bytes -= segment.size - position
+        segment.size = position
+        segment.trusted_from = min(segment.trusted_from, position)
+        segment.verified_to = min(segment.verified_to, position)
+        segment.verified_from = min(segment.verified_from, position)
+        segment.index.truncate(0, end_offset - segment.base_offset)
+        segment.time_index.truncate(1, end_offset - segment.base_offset)
+        segment.load_tail(position)
+        segment.limit_bytes = 0
+
+    def _reload_producers(self) -> None:
+        if len(self.producers) or self.snapshots.offsets:
+            self.producers = replay_producers(
+                self._segments, self.snapshots, self.log_start_offset, self.log_end_offset
+            )
+            self._snapshot_bytes = 0
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything; the next batch gets `offset`. Blocks; see `truncate_to`."""
+        self._check_usable()
+        try:
+            self._forget_flush()
+            self._drop_segments(0, len(self._segments))
+            self.snapshots.drop_all()
+            segment = Segment(self._disk, self.directory, offset, is_file_there=False)
+            segment.create_file()
+            self._name_added()
+            self._segments.append(segment)
+            self._bases.append(offset)
+            self._active = segment
+            self._sync_names()
+        except OSError as error:
+            self._go_offline(error)
+            raise LogOffline(self.directory, error) from error
+        self.log_start_offset = self.log_end_offset = self.stable_offset = self._flush_begun_offset = offset
+        self.epochs.truncate_from_end(0)
+        self.producers = ProducerStates()
+
+    def _forget_flush(self) -> None:
+        self._generation += 1
+        self._hints.clear()
+
+    def advance_log_start(self, offset: int) -> bool:
+        """Records below `offset` are deleted: whole segments below it go. False when they were gone before."""
+        self._check_usable()
+        if offset > self.log_end_offset:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is beyond the end {self.log_end_offset}")
+        if offset <= self.log_start_offset:
+            return False
+        self.log_start_offset = offset
+        self._delete_oldest(bisect_right(self._bases, offset) - 1)
+        return True
+
+    def apply_retention(self, now_ms: int, high_watermark: int) -> list[int]:
+        """Delete the segments that are too old or too many, below the high watermark; their base offsets.
+
+        May block for a moment: a segment is deleted only when the one after it is there to stay.
+        """
+        self._check_usable()
+        config = self._config
+        self.producers.expire(now_ms, config.producer_id_expiration_ms)
+        if not config.delete:
+            return self._delete_oldest(max(bisect_right(self._bases, self.log_start_offset) - 1, 0))
+        excess = self.size_bytes - config.retention_bytes if config.retention_bytes >= 0 else -1
+        count = 0
+        for segment in self._segments:
+            end = self._end_of(segment)
+            if end > high_watermark or not segment.size:
+                break
+            segment.load_max_timestamp()
+            is_old = 0 <= config.retention_ms < now_ms - segment.max_timestamp and segment.max_timestamp >= 0
+            excess -= segment.size
+            if not (is_old or excess >= 0 or end <= self.log_start_offset and segment is not self._active):
+                break
+            count += 1
+        if count == len(self._segments):
+            self.roll(now_ms)
+        return self._delete_oldest(count)
+
+    def _delete_oldest(self, count: int) -> list[int]:
+        if count <= 0:
+            return []
+        try:
+            if not self._segments[count].is_name_stable:
+                self._sync_names()
+            deleted = self._drop_segments(0, count)
+            self.snapshots.drop_before(self._bases[0])
+        except OSError as error:
+            raise StorageError(f"{self.directory}: cannot delete segments: {error}") from error
+        self.log_start_offset = max(self.log_start_offset, self._bases[0])
+        self.epochs.truncate_from_start(self.log_start_offset)
+        return deleted
+
     # -- read ------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, up_to: Position | None = None) -> LogSlice | None:
@@ -427,15 +560,13 @@ class Log:
     def mark_trusted(self, piece: LogSlice) -> None:
         piece.segment.mark_trusted(piece.position, piece.position + piece.size)
 
-    def offset_for_timestamp(
-        self, timestamp: int, decompress: Callable[[int, Buffer], Buffer]
-    ) -> tuple[int, int] | None:
-        """(timestamp, offset) of the first record with at least this timestamp."""
+    def offset_for_timestamp(self, timestamp: int, decompress: Decompress) -> TimestampOffset | None:
+        """The first record with at least this timestamp."""
         self._check_usable()
         return timestamps.first_at_or_after(self._segments, timestamp, self.log_start_offset, decompress)
 
-    def max_timestamp(self, decompress: Callable[[int, Buffer], Buffer]) -> tuple[int, int] | None:
-        """(timestamp, offset) of the record with the largest timestamp, the first of them."""
+    def max_timestamp(self, decompress: Decompress) -> TimestampOffset | None:
+        """The record with the largest timestamp, the first of them."""
         self._check_usable()
         return timestamps.largest(self._segments, self.log_start_offset, decompress)
 
@@ -514,29 +645,25 @@ class Log:
         producer snapshot from which at most a few MB of headers are replayed. `closing`: the snapshot is exact.
         """
         self._check_usable()
-        files: list[File] = []
         renames: list[tuple[str, str]] = []
         try:
             active = self._active
             if closing and len(active.index):
                 active.add_time_entry()
-            for index in (active.index, active.time_index) if len(active.index) else ():
-                file = index.write()
-                if file is not None:
-                    files.append(file)
+            if len(active.index):
+                self._unsynced_paths += [i.path for i in (active.index, active.time_index) if i.write()]
             if self.epochs.is_dirty:
                 path = f"{self.directory}/{LEADER_EPOCHS}"
                 write_whole(self._disk, path + ".tmp", self.epochs.encode(), sync=False)
-                files.append(self._disk.open(path + ".tmp"))
+                self._unsynced_paths.append(path + ".tmp")
                 renames.append((path + ".tmp", path))
                 self.epochs.is_dirty = False
             if self._is_snapshot_due(closing):
                 self.take_snapshot()
-            files += [self._disk.open(path) for path in self._unsynced_paths if self._disk.exists(path)]
-            self._unsynced_paths = []
         except OSError as error:
             raise StorageError(f"{self.directory}: cannot write a checkpoint: {error}") from error
-        return LogCheckpoint(self._disk, self.directory, self.stable_offset, files, renames)
+        paths, self._unsynced_paths = self._unsynced_paths, []
+        return LogCheckpoint(self._disk, self.directory, self.stable_offset, paths, renames)
 
     def _is_snapshot_due(self, closing: bool) -> bool:
         newest = self.snapshots.offsets[-1] if self.snapshots.offsets else None

@@ -11,6 +11,7 @@ What is cut stays cut: truncations and removals are synced before anything is ap
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 
 from penstock.model.errors import CorruptBatch, StorageError
 from penstock.ports.disk import Disk
@@ -235,8 +236,7 @@ class RecoveredLog:
     def load_epochs(self, *, clean: bool) -> None:
         path = f"{self.directory}/{LEADER_EPOCHS}"
         data = read_whole(self.disk, path) if LEADER_EPOCHS in self._names else None
-        trusted_to = self.log_end_offset if clean else self.stable_offset
-        start = trusted_to
+        start = self.log_end_offset if clean else self.stable_offset
         if data is not None:
             try:
                 self.epochs = LeaderEpochs.decode(data, path)
@@ -244,46 +244,47 @@ class RecoveredLog:
                 self.report.messages.append(f"{error}; rebuilt from the batches")
                 start = self.log_start_offset
         self.epochs.truncate_from_end(start)
-        for _, _, header in self._headers_from(start):
+        for _, _, header in headers_from(self.segments, start, self.log_end_offset):
             self.epochs.assign(header.leader_epoch, header.base_offset)
+        self.epochs.truncate_from_start(self.log_start_offset)
 
     def load_producers(self, *, clean: bool) -> None:
-        """The newest snapshot within the log, then the headers after it."""
-        end = self.log_end_offset
-        had_any = bool(self.snapshots.offsets)
-        newest = self.snapshots.load_newest(end)
-        if newest is not None:
-            start, self.producers = newest
-        elif had_any and not clean:
+        if self.snapshots.offsets:
             start = self.log_start_offset
-        elif clean and not had_any:
-            start = end  # a clean close leaves a snapshot if there is a producer
         elif clean:
-            start = self.log_start_offset
+            start = self.log_end_offset  # a clean close leaves a snapshot if there is a producer
         else:
             # A roll leaves a snapshot if there is a producer, stable before the recovery point passes it.
             at = bisect_right([segment.base_offset for segment in self.segments], self.stable_offset) - 1
             start = self.segments[max(at, 0)].base_offset
-        for segment, position, header in self._headers_from(start):
-            if header.producer_id >= 0:
-                data = segment.file().read(position, header.size_bytes) if header.is_control else b""
-                self.producers.update(header, header.base_offset, data)
+        self.producers = replay_producers(self.segments, self.snapshots, start, self.log_end_offset)
         self.producers.expire(self.now_ms, self.config.producer_id_expiration_ms)
-        self.snapshots.drop_after(end)
+        self.snapshots.drop_after(self.log_end_offset)
 
-    def _headers_from(self, offset: int) -> list[tuple[Segment, int, BatchHeader]]:
-        result: list[tuple[Segment, int, BatchHeader]] = []
-        if offset >= self.log_end_offset:
-            return result
-        bases = [segment.base_offset for segment in self.segments]
-        for segment in self.segments[max(bisect_right(bases, offset) - 1, 0) :]:
-            found = segment.find(offset)
-            if found is not None:
-                result += [
-                    (segment, position, header)
-                    for position, header in segment.walk(found[0], segment.size, _WALK_BYTES)
-                ]
-        return result
+
+def headers_from(segments: list[Segment], offset: int, end_offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
+    """(segment, position, header) of the batches that end at `offset` or later."""
+    if offset >= end_offset:
+        return
+    bases = [segment.base_offset for segment in segments]
+    for segment in segments[max(bisect_right(bases, offset) - 1, 0) :]:
+        found = segment.find(offset)
+        if found is not None:
+            for position, header in segment.walk(found[0], segment.size, _WALK_BYTES):
+                yield segment, position, header
+
+
+def replay_producers(segments: list[Segment], snapshots: Snapshots, start: int, end_offset: int) -> ProducerStates:
+    """The newest sound snapshot within the log and the batches after it; without one, those from `start`."""
+    newest = snapshots.load_newest(end_offset)
+    producers = ProducerStates()
+    if newest is not None:
+        start, producers = newest
+    for segment, position, header in headers_from(segments, start, end_offset):
+        if header.producer_id >= 0 and header.base_offset >= start:
+            data = segment.file().read(position, header.size_bytes) if header.is_control else b""
+            producers.update(header, header.base_offset, data)
+    return producers
 
 
 def recover(

@@ -69,6 +69,7 @@ class Segment:
         self.verified_from = self.verified_to = 0
 
     def file(self) -> File:
+        """Open for as long as somebody holds it or the segment is active."""
         if self._file is None:
             self._file = self._disk.open(self.path)
         return self._file

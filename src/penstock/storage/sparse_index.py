@@ -116,24 +116,27 @@ class SparseIndex:
             file.truncate(0)
             file.close()
 
-    def write(self) -> File | None:
-        """Bring the file up to date; the file to sync if anything was written."""
+    def write(self) -> bool:
+        """Bring the file up to date, not synced; False when it was."""
         firsts, seconds = self._columns
         if self._written == len(firsts):
-            return None
+            return False
         pack = self._entry.pack
         fresh = b"".join(
             pack(first, second) for first, second in zip(firsts[self._written :], seconds[self._written :], strict=True)
         )
         file = self._disk.open(self.path, create=True)
-        file.write((self.stored + self._written) * self._entry.size, (fresh,))
+        try:
+            file.write((self.stored + self._written) * self._entry.size, (fresh,))
+        finally:
+            file.close()
         self._written = len(firsts)
-        return file
+        return True
 
     def seal(self) -> None:
         """Write the file, also an empty one, and keep nothing in memory."""
-        file = self.write() or self._disk.open(self.path, create=True)
-        file.close()
+        if not self.write() and not len(self):
+            self._disk.open(self.path, create=True).close()
         self._stored += self._written
         self._columns = (array("q"), array("q"))
         self._written = 0

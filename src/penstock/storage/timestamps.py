@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from penstock.ports.disk import Buffer
 from penstock.records.batch import COMPRESSION_MASK, HEADER_SIZE, TIMESTAMP_TYPE_BIT, BatchHeader
@@ -13,10 +13,15 @@ from penstock.storage.segment import Segment
 Decompress: TypeAlias = Callable[[int, Buffer], Buffer]  # (codec, payload)
 
 
+class TimestampOffset(NamedTuple):
+    timestamp: int
+    offset: int
+
+
 def first_at_or_after(
     segments: Sequence[Segment], timestamp: int, log_start_offset: int, decompress: Decompress
-) -> tuple[int, int] | None:
-    """(timestamp, offset) of the first record at `log_start_offset` or later with at least `timestamp`."""
+) -> TimestampOffset | None:
+    """The first record at `log_start_offset` or later with at least `timestamp`."""
     for segment in segments:
         segment.load_max_timestamp()
         if segment.max_timestamp < timestamp:
@@ -32,12 +37,12 @@ def first_at_or_after(
                 continue
             for record in _records(segment, position, header, decompress):
                 if record.timestamp_ms >= timestamp and record.offset >= log_start_offset:
-                    return record.timestamp_ms, record.offset
+                    return TimestampOffset(record.timestamp_ms, record.offset)
     return None
 
 
-def largest(segments: Sequence[Segment], log_start_offset: int, decompress: Decompress) -> tuple[int, int] | None:
-    """(timestamp, offset) of the record with the largest timestamp; of several, the first."""
+def largest(segments: Sequence[Segment], log_start_offset: int, decompress: Decompress) -> TimestampOffset | None:
+    """The record with the largest timestamp; of several, the first."""
     best: Segment | None = None
     for segment in segments:
         segment.load_max_timestamp()
@@ -51,8 +56,8 @@ def largest(segments: Sequence[Segment], log_start_offset: int, decompress: Deco
     position, header = found
     for record in _records(best, position, header, decompress):
         if record.timestamp_ms == header.max_timestamp:
-            return record.timestamp_ms, record.offset
-    return header.max_timestamp, header.last_offset
+            return TimestampOffset(record.timestamp_ms, record.offset)
+    return TimestampOffset(header.max_timestamp, header.last_offset)
 
 
 def _records(segment: Segment, position: int, header: BatchHeader, decompress: Decompress) -> list[Record]:
