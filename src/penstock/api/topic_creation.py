@@ -18,18 +18,18 @@ class TopicCreation:
 
     @property
     def default_partitions(self) -> int:
-        return self._broker.topics.num_partitions
+        return self._broker.num_partitions
 
     @property
     def default_replication_factor(self) -> int:
-        return self._broker.topics.default_replication_factor
+        return self._broker.default_replication_factor
 
     def check_name(self, name: str) -> None:
         check_topic_name(name)
 
     def create_soon(self, name: str) -> None:
         """Start auto-creation if the broker allows it; many callers may ask for one name."""
-        if not self._broker.topics.auto_create_topics_enable or name in self._pending:
+        if not self._broker.auto_create_topics_enable or name in self._pending:
             return
         check_collision(self._controller.image, name)
         task = asyncio.ensure_future(self._create(name))

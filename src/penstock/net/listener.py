@@ -9,8 +9,6 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Callable
-from typing import TypeAlias
 
 from penstock.model.errors import ConfigError, ProtocolError
 from penstock.net.channel import SocketChannel
@@ -21,8 +19,6 @@ log = logging.getLogger(__name__)
 BACKLOG = 512
 ACCEPTS_PER_TURN = 64
 IDLE_SWEEP_S = 1.0
-
-ConnectionCallback: TypeAlias = Callable[[Connection], None]
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -73,25 +69,20 @@ class Listener:
         loop: asyncio.AbstractEventLoop,
         name: str,
         sockets: list[socket.socket],
-        handler: Handler,
         limits: ConnectionLimits,
         *,
         max_connections: int,
         max_connections_per_ip: int,
         max_idle_ms: int,
-        on_opened: ConnectionCallback,
-        on_closed: ConnectionCallback,
     ) -> None:
         self._loop = loop
         self.name = name
         self._sockets = sockets
-        self._handler = handler
+        self._handler: Handler | None = None
         self._limits = limits
         self._max_connections = max_connections
         self._max_connections_per_ip = max_connections_per_ip
         self._max_idle_s = max_idle_ms / 1000
-        self._on_opened = on_opened
-        self._on_closed = on_closed
         self.connections: dict[Connection, None] = {}
         self._per_ip: dict[str, int] = {}
         self._accepted = 0
@@ -102,7 +93,9 @@ class Listener:
     def port(self) -> int:
         return int(self._sockets[0].getsockname()[1])
 
-    def start(self) -> None:
+    def start(self, handler: Handler) -> None:
+        """Accept, and hand requests to `handler`."""
+        self._handler = handler
         for sock in self._sockets:
             self._loop.add_reader(sock.fileno(), self._accept, sock)
         if self._max_idle_s > 0:
@@ -140,13 +133,13 @@ class Listener:
         except OSError:
             sock.close()  # the peer was gone before we looked
             return
+        assert self._handler is not None
         connection = Connection(self._loop, channel, self._handler, self._limits, self._closed)
         self._accepted += 1
         connection.id = f"{self.name}-{channel.peer[0]}:{channel.peer[1]}-{self._accepted}"
         connection.listener_name = self.name
         self.connections[connection] = None
         self._per_ip[ip] = self._per_ip.get(ip, 0) + 1
-        self._on_opened(connection)
         channel.start(connection)
 
     def _closed(self, connection: Connection, error: Exception | None) -> None:
@@ -159,7 +152,6 @@ class Listener:
             del self._per_ip[ip]
         if isinstance(error, ProtocolError):
             log.warning("closed %s: %s", connection.id, error)
-        self._on_closed(connection)
         if self._drained and not self.connections and not self._drained.done():
             self._drained.set_result(None)
 
@@ -172,7 +164,8 @@ class Listener:
 
     def stop_accepting(self) -> None:
         for sock in self._sockets:
-            self._loop.remove_reader(sock.fileno())
+            if self._handler is not None:
+                self._loop.remove_reader(sock.fileno())
             sock.close()
         if self._sweep:
             self._sweep.cancel()

@@ -57,7 +57,7 @@ def log_config(config: TopicConfig, broker: BrokerConfig) -> LogConfig:
         delete="delete" in config.cleanup_policy,
         max_message_bytes=config.max_message_bytes,
         file_delete_delay_ms=config.file_delete_delay_ms,
-        producer_id_expiration_ms=broker.log.producer_id_expiration_ms,
+        producer_id_expiration_ms=broker.producer_id_expiration_ms,
     )
 
 
@@ -113,7 +113,7 @@ class HostedPartitions:
     def open_all(self, progress: Callable[[int, int], None]) -> OpeningReport:
         """Open every log of the image. Blocks; runs before the loop serves anyone."""
         disk, directory = self._disk, self.directory
-        self.was_clean = checkpoints.take_clean_shutdown(disk, directory)
+        self.was_clean = checkpoints.take_clean_shutdown_marker(disk, directory)
         self._recovery_points = checkpoints.read_offsets(disk, f"{directory}/{checkpoints.RECOVERY_POINTS}")
         self._log_starts = checkpoints.read_offsets(disk, f"{directory}/{checkpoints.LOG_START_OFFSETS}")
         self._remove_leftovers()
@@ -189,7 +189,7 @@ class HostedPartitions:
         )
         self._write_offsets(checkpoints.LOG_START_OFFSETS, self._current_log_starts())
         if all(partition.log.offline is None for partition in partitions):
-            checkpoints.mark_clean_shutdown(self._disk, self.directory, broker_epoch=0)
+            checkpoints.write_clean_shutdown_marker(self._disk, self.directory)
 
     def _close_one(self, partition: Partition) -> None:
         try:
@@ -225,7 +225,7 @@ class HostedPartitions:
         return self._workers.run(remove)
 
     def resolve_config(self, topic: str) -> TopicConfig:
-        return TopicConfig.resolve(self._image.topic_overrides(topic), self.broker.settings)
+        return TopicConfig.resolve(self._image.topic_overrides(topic), self.broker)
 
     def config_changed(self, topic: str) -> None:
         config = self.resolve_config(topic)

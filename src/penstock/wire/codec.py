@@ -95,15 +95,15 @@ def _join(parts: Sequence[Part]) -> tuple[list[Part], int]:
     pending: list[bytes] = []
     size = 0
     for part in parts:
-        if part.__class__ is FileSlice:
+        if isinstance(part, FileSlice):
             if pending:
                 joined.append(b"".join(pending))
                 pending = []
             joined.append(part)
             size += part.size
         else:
-            pending.append(part)  # type: ignore[arg-type]  # mypy does not narrow on __class__
-            size += len(part)  # type: ignore[arg-type]
+            pending.append(part)
+            size += len(part)
     if pending:
         joined.append(b"".join(pending))
     return joined, size

@@ -1,0 +1,107 @@
+"""`penstock start`: a broker in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import resource
+import signal
+import sys
+import time
+
+import click
+
+from penstock import __version__
+from penstock.config.broker import BrokerConfig
+from penstock.model.errors import ConfigError
+from penstock.node.node import Node
+from penstock.runtime.loop import run
+
+log = logging.getLogger("penstock")
+
+
+@click.command()
+@click.argument("properties", required=False, metavar="[FILE]")
+@click.option("--host", help="Address to listen on (default 127.0.0.1; '' for every interface).")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on (default 9092; 0 for any free one).")
+@click.option("--data", metavar="DIR", help="Data directory (default: $XDG_DATA_HOME/penstock).")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting by its Kafka name; repeatable.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="What is worth a line on standard error.",
+)
+def start(
+    properties: str | None,
+    host: str | None,
+    port: int | None,
+    data: str | None,
+    settings: tuple[str, ...],
+    log_level: str,
+) -> None:
+    """Run a broker in the foreground until SIGTERM or Ctrl-C.
+
+    FILE is a Kafka-style properties file with Kafka's own names; flags override it.
+    Without a file the broker serves on 127.0.0.1:9092. An empty data directory is
+    formatted by itself.
+    """
+    logging.basicConfig(
+        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(message)s", force=True
+    )
+    overrides = _overrides(settings)
+    if host is not None or port is not None:
+        if "listeners" in overrides:
+            raise ConfigError("give --host/--port or --set listeners=..., not both")
+        if properties is not None and (host is None or port is None):
+            raise ConfigError("with a properties file give both --host and --port, or use --set listeners=...")
+        shown = f"[{host}]" if host and ":" in host else host
+        overrides["listeners"] = f"PLAINTEXT://{shown if host is not None else '127.0.0.1'}:{9092 if port is None else port}"
+    if data is not None:
+        overrides["log.dirs"] = data
+    config, warnings = BrokerConfig.load(properties, overrides)
+    for warning in warnings:
+        log.warning("%s", warning)
+    _raise_file_limit()
+    run(_serve(config))
+
+
+def _overrides(settings: tuple[str, ...]) -> dict[str, str]:
+    overrides: dict[str, str] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"--set {setting!r}: write KEY=VALUE, for example --set num.partitions=4")
+        overrides[name.strip()] = value.strip()
+    return overrides
+
+
+def _raise_file_limit() -> None:
+    """A broker holds one descriptor a partition and one a client: take what the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def _serve(config: BrokerConfig) -> None:
+    started = time.monotonic()
+    node = Node(config)
+    await node.start()
+    # What start-up made lives as long as the process: keep the collector from walking it again.
+    gc.collect()
+    gc.freeze()
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    click.echo(
+        f"penstock {__version__} ready on {', '.join(node.addresses)}: node {config.node_id}, "
+        f"data in {node.directory.path} ({time.monotonic() - started:.2f} s)"
+    )
+    sys.stdout.flush()
+    await stopping.wait()
+    log.info("stopping: draining connections and closing logs")
+    await node.stop()
+    log.info("stopped cleanly")

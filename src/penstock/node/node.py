@@ -1,0 +1,268 @@
+"""One broker process: an ordered list of steps up, the same list down.
+
+`start` and `stop` are the whole life of a node. Everything is built with plain
+constructors in the order in which it is needed; nothing looks anything up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from penstock.api.cluster_view import ClusterView
+from penstock.api.dispatch import PIPELINED
+from penstock.cluster.controller import Controller
+from penstock.cluster.metadata_log import MetadataLog
+from penstock.config.broker import BrokerConfig
+from penstock.core.metadata.image import MetadataImage
+from penstock.core.metadata.records import ClusterCreated
+from penstock.model.errors import ConfigError, StorageError
+from penstock.net.connection import ConnectionLimits
+from penstock.net.listener import Listener, bind
+from penstock.node.handlers import Apis
+from penstock.replica.hosting import HostedPartitions
+from penstock.runtime.clock import SystemClock, SystemEntropy
+from penstock.runtime.data_directory import DataDirectory
+from penstock.runtime.disk import OsDisk
+from penstock.runtime.flusher import ThreadFlusher
+from penstock.runtime.workers import ThreadWorkers
+from penstock.storage.group_commit import GroupCommit
+
+log = logging.getLogger(__name__)
+
+WORKER_THREADS = 4
+EXPIRE_INTERVAL_S = 0.2
+PROGRESS_EVERY_S = 2.0
+
+
+class Node:
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.clock = SystemClock()
+        self._entropy = SystemEntropy()
+        self._disk = OsDisk()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._jobs: dict[asyncio.Task[None], None] = {}
+        self._undo: list[Callable[[], Awaitable[None]]] = []
+        self.listeners: list[Listener] = []
+        self.is_stopping = False
+
+    # -- up -----------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Serve. Raises ConfigError or StorageError, with everything undone."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            self._open_directory()
+            self._bind_listeners()
+            self._open_metadata()
+            self._start_threads()
+            self._open_partitions()
+            self._build_apis()
+            self._start_timers()
+            self._serve()
+        except BaseException:
+            await self._roll_back()
+            raise
+
+    def _open_directory(self) -> None:
+        self.directory = DataDirectory.open(
+            self.config.log_dir, self.config.node_id, self.config.penstock_cluster_id, self._entropy
+        )
+        self._undo.append(self._close_directory)
+
+    async def _close_directory(self) -> None:
+        self.directory.close()
+
+    def _bind_listeners(self) -> None:
+        """Early, so that a taken port is said at once; clients wait in the backlog until we serve."""
+        limits = ConnectionLimits(
+            self.config.socket_request_max_bytes,
+            self.config.penstock_requests_in_flight_per_connection,
+            PIPELINED,
+        )
+        self._undo.append(self._close_listeners)
+        for endpoint in self.config.listeners:
+            self.listeners.append(
+                Listener(
+                    self._loop,
+                    endpoint.name,
+                    bind(endpoint.host, endpoint.port),
+                    limits,
+                    max_connections=self.config.max_connections,
+                    max_connections_per_ip=self.config.max_connections_per_ip,
+                    max_idle_ms=self.config.connections_max_idle_ms,
+                )
+            )
+
+    async def _close_listeners(self) -> None:
+        for listener in self.listeners:
+            listener.stop_accepting()
+        await asyncio.gather(
+            *(listener.drain(self.config.penstock_shutdown_drain_ms / 1000) for listener in self.listeners)
+        )
+
+    def _open_metadata(self) -> None:
+        self.image = MetadataImage()
+        self._metadata_log = MetadataLog(self._disk, self.directory.path, self.clock)
+        self._undo.append(self._close_metadata)
+        for record in self._metadata_log.replay():
+            self.image.replay(record)
+        if not self.image.cluster_id:
+            created = ClusterCreated(self.directory.cluster_id)
+            self._metadata_log.append_blocking([created])
+            self.image.replay(created)
+        if self.image.cluster_id != self.directory.cluster_id:
+            raise ConfigError(
+                f"{self.directory.path}: meta.properties says cluster {self.directory.cluster_id}, "
+                f"the metadata log says {self.image.cluster_id}; restore the right files"
+            )
+
+    async def _close_metadata(self) -> None:
+        self._metadata_log.close()
+
+    def _start_threads(self) -> None:
+        self._flusher = ThreadFlusher(self._loop, self._disk, self.config.penstock_flush_threads)
+        self._workers = ThreadWorkers(self._loop, WORKER_THREADS)
+        self.commit = GroupCommit(self._loop.call_soon, self._flusher)
+        self._metadata_log.attach(self.commit)
+        self._undo.append(self._stop_threads)
+
+    async def _stop_threads(self) -> None:
+        while self.commit.in_flight:
+            await asyncio.sleep(0.001)
+        self._flusher.close()
+        self._workers.close()
+
+    def _open_partitions(self) -> None:
+        self.partitions = HostedPartitions(
+            self._disk,
+            self.directory.path,
+            self.config,
+            self.image,
+            self.commit,
+            self._workers,
+            self.clock,
+            self._entropy,
+        )
+        started = self._loop.time()
+        report = self.partitions.open_all(Progress(self._loop.time, "opened"))
+        self._undo.append(self._close_partitions)
+        if report.partitions:
+            how = "after a clean stop" if report.was_clean else "after a crash"
+            log.info(
+                "opened %d partitions %s in %.2f s (scanned %d bytes, cut %d torn bytes, rebuilt %d indexes)",
+                report.partitions,
+                how,
+                self._loop.time() - started,
+                report.scanned_bytes,
+                report.truncated_bytes,
+                report.rebuilt_indexes,
+            )
+
+    async def _close_partitions(self) -> None:
+        self.partitions.close_all(Progress(self._loop.time, "closed"), self.config.penstock_flush_threads)
+
+    def _build_apis(self) -> None:
+        self.controller = Controller(
+            self._metadata_log, self.image, self.partitions, self._entropy, [self.config.node_id]
+        )
+        self._undo.append(self.controller.settle)
+        advertised = {
+            name: (endpoint.host, endpoint.port) for name, endpoint in self.config.advertised_listeners.items()
+        }
+        cluster = ClusterView(self.config.node_id, self.config.broker_rack, self.image, advertised)
+        self.apis = Apis(
+            self._loop,
+            self.config,
+            cluster,
+            self.controller,
+            self.partitions,
+            self._workers,
+            self.clock,
+            self._entropy,
+        )
+
+    def _start_timers(self) -> None:
+        settings = self.config
+        self._undo.append(self._stop_timers)
+        self._every(EXPIRE_INTERVAL_S, "expire", self.apis.produce.expire)
+        # The scheduler interval's default is "never" in Kafka, because flush.ms is; a topic may still set it.
+        self._every(min(settings.log_flush_scheduler_interval_ms, 1000) / 1000, "flush", self.partitions.flush_overdue)
+        self._every(settings.log_retention_check_interval_ms / 1000, "retention", self._apply_retention)
+        self._every(settings.log_flush_offset_checkpoint_interval_ms / 1000, "checkpoint", self._checkpoint)
+
+    def _every(self, interval_s: float, name: str, work: Callable[[], object]) -> None:
+        def tick() -> None:
+            self._timers[name] = self._loop.call_later(interval_s, tick)
+            work()
+
+        self._timers[name] = self._loop.call_later(interval_s, tick)
+
+    def _checkpoint(self) -> None:
+        self._run(self.partitions.checkpoint())
+
+    def _apply_retention(self) -> None:
+        self.partitions.apply_retention()
+
+    def _run(self, work: Awaitable[None]) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except (StorageError, OSError) as error:
+                log.error("housekeeping: %s", error)
+
+        job = asyncio.ensure_future(run())
+        self._jobs[job] = None
+        job.add_done_callback(self._jobs.pop)
+
+    async def _stop_timers(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        while self._jobs:
+            await next(iter(self._jobs))
+
+    def _serve(self) -> None:
+        for listener in self.listeners:
+            listener.start(self.apis.dispatcher)
+
+    @property
+    def addresses(self) -> list[str]:
+        """What a client may use, one a listener."""
+        result = []
+        for listener, endpoint in zip(self.listeners, self.config.listeners, strict=True):
+            host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host or "localhost"
+            result.append(f"{host}:{listener.port}")
+        return result
+
+    # -- down ---------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Drain connections, make everything stable, leave the clean-shutdown mark."""
+        if self.is_stopping:
+            return
+        self.is_stopping = True
+        # Clients first: nothing new may arrive while logs are being closed.
+        self._undo.remove(self._close_listeners)
+        await self._close_listeners()
+        await self._roll_back()
+
+    async def _roll_back(self) -> None:
+        while self._undo:
+            await self._undo.pop()()
+
+
+class Progress:
+    """A log line every two seconds of a long start or stop."""
+
+    def __init__(self, time: Callable[[], float], verb: str) -> None:
+        self._time = time
+        self._verb = verb
+        self._next = time() + PROGRESS_EVERY_S
+
+    def __call__(self, done: int, total: int) -> None:
+        now = self._time()
+        if now >= self._next:
+            self._next = now + PROGRESS_EVERY_S
+            log.info("%s %d of %d partitions", self._verb, done, total)
