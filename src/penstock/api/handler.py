@@ -18,7 +18,7 @@ from penstock.model.errors import ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.primitives import Message
 
-Answer: TypeAlias = Message | None | Coroutine[Any, Any, Message | None]
+Answer: TypeAlias = Message | Coroutine[Any, Any, Message | None] | None
 
 
 class Handler(Protocol):

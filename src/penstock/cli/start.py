@@ -26,7 +26,9 @@ log = logging.getLogger("penstock")
 @click.option("--host", help="Address to listen on (default 127.0.0.1; '' for every interface).")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on (default 9092; 0 for any free one).")
 @click.option("--data", metavar="DIR", help="Data directory (default: $XDG_DATA_HOME/penstock).")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting by its Kafka name; repeatable.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting by its Kafka name; repeatable."
+)
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -58,7 +60,9 @@ def start(
         if properties is not None and (host is None or port is None):
             raise ConfigError("with a properties file give both --host and --port, or use --set listeners=...")
         shown = f"[{host}]" if host and ":" in host else host
-        overrides["listeners"] = f"PLAINTEXT://{shown if host is not None else '127.0.0.1'}:{9092 if port is None else port}"
+        overrides["listeners"] = (
+            f"PLAINTEXT://{shown if host is not None else '127.0.0.1'}:{9092 if port is None else port}"
+        )
     if data is not None:
         overrides["log.dirs"] = data
     config, warnings = BrokerConfig.load(properties, overrides)

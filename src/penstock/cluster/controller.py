@@ -42,7 +42,12 @@ class MetadataListener(Protocol):
 
 class Controller:
     def __init__(
-        self, log: MetadataLog, image: MetadataImage, listener: MetadataListener, entropy: Entropy, brokers: Sequence[int]
+        self,
+        log: MetadataLog,
+        image: MetadataImage,
+        listener: MetadataListener,
+        entropy: Entropy,
+        brokers: Sequence[int],
     ) -> None:
         self._log = log
         self.image = image
@@ -90,7 +95,12 @@ class Controller:
             await self._commit([TopicDeleted(topic_id.hex())])
 
     async def change_config(
-        self, resource_type: int, name: str, decide: Callable[[Mapping[str, str]], dict[str, str]], *, validate_only: bool
+        self,
+        resource_type: int,
+        name: str,
+        decide: Callable[[Mapping[str, str]], dict[str, str]],
+        *,
+        validate_only: bool,
     ) -> None:
         """`decide` maps the current overrides to the new ones, or raises."""
         async with self._lock:

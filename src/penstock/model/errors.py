@@ -1,13 +1,13 @@
 """The error tree. Every refusal that reaches a client is one of these, with Kafka's code.
 
-    PenstockError
-    +-- ApiError(code, message)            answered on the wire, never logged as a fault
-    |   `-- OutcomeUnknown                 it may or may not have happened: the client retries
-    +-- StorageError                       the disk did something; carries KAFKA_STORAGE_ERROR
-    |   +-- CorruptBatch(path, position)   bytes on disk do not match their checksum
-    |   `-- LogOffline                     a log that must not be touched again until restart
-    +-- ProtocolError                      bytes that are not Kafka's protocol: close
-    `-- ConfigError                        a bad setting: one sentence, exit code 2
+PenstockError
++-- ApiError(code, message)            answered on the wire, never logged as a fault
+|   `-- OutcomeUnknown                 it may or may not have happened: the client retries
++-- StorageError                       the disk did something; carries KAFKA_STORAGE_ERROR
+|   +-- CorruptBatch(path, position)   bytes on disk do not match their checksum
+|   `-- LogOffline                     a log that must not be touched again until restart
++-- ProtocolError                      bytes that are not Kafka's protocol: close
+`-- ConfigError                        a bad setting: one sentence, exit code 2
 """
 
 from __future__ import annotations

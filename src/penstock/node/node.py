@@ -130,8 +130,9 @@ class Node:
         self._undo.append(self._stop_threads)
 
     async def _stop_threads(self) -> None:
-        while self.commit.in_flight:
-            await asyncio.sleep(0.001)
+        idle = asyncio.Event()
+        self.commit.when_idle(idle.set)
+        await idle.wait()
         self._flusher.close()
         self._workers.close()
 

@@ -29,6 +29,7 @@ from penstock.storage.log_config import LogConfig
 log = logging.getLogger(__name__)
 
 DELETED_SUFFIX = "-delete"
+METADATA_DIRECTORY = "__cluster_metadata-0"
 
 
 @dataclass(slots=True)
@@ -131,9 +132,8 @@ class HostedPartitions:
             path = f"{self.directory}/{name}"
             if name.endswith(DELETED_SUFFIX):
                 self._disk.remove_directory(path)
-            elif name not in known and name.rpartition("-")[2].isdigit() and self._disk.is_directory(path):
-                if not name.startswith("__cluster_metadata"):
-                    log.warning("%s belongs to no topic in the metadata; left as it is", path)
+            elif name not in known and name.rpartition("-")[2].isdigit() and name != METADATA_DIRECTORY:
+                log.warning("%s belongs to no topic in the metadata; left as it is", path)
 
     def _host(self, topic: TopicState, states: list[PartitionState], report: OpeningReport | None = None) -> None:
         config = self.resolve_config(topic.name)
@@ -257,7 +257,12 @@ class HostedPartitions:
                 log.error("retention of %r: %s", partition, error)
                 continue
             if bases:
-                log.info("%r: retention removed %d segment(s), log start is %d", partition, len(bases), partition.log.log_start_offset)
+                log.info(
+                    "%r: retention removed %d segment(s), log start is %d",
+                    partition,
+                    len(bases),
+                    partition.log.log_start_offset,
+                )
             removed += len(bases)
         return removed
 

@@ -1,7 +1,7 @@
 """The data directory as a whole: one process at a time, and whose it is.
 
-    .lock            held (flock) while a broker runs
-    meta.properties  Kafka's file: cluster id, node id, directory id; made when the directory is empty
+.lock            held (flock) while a broker runs
+meta.properties  Kafka's file: cluster id, node id, directory id; made when the directory is empty
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ class DataDirectory:
             self._lock_fd = os.open(os.path.join(self.path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise ConfigError(
-                f"data directory {self.path} is not writable: {error.strerror}; "
-                "choose another with --data or log.dirs"
+                f"data directory {self.path} is not writable: {error.strerror}; choose another with --data or log.dirs"
             ) from error
         try:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

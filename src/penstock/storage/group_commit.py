@@ -7,31 +7,22 @@ size follows the load, with nothing to tune. Different logs do not wait for each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from penstock.ports.disk import File
 from penstock.ports.flusher import Flusher
+from penstock.storage.durability import Flush
 
 IDLE, QUEUED, FLUSHING, FLUSHING_AND_DIRTY = range(4)
-
-
-class FlushTicket(Protocol):
-    """What one log wants stable."""
-
-    @property
-    def files(self) -> Sequence[File]: ...
-
-    @property
-    def directories(self) -> Sequence[str]: ...
 
 
 class Flushable(Protocol):
     flush_state: int
 
-    def begin_flush(self) -> FlushTicket | None: ...
+    def begin_flush(self) -> Flush | None: ...
 
-    def end_flush(self, ticket: FlushTicket, error: OSError | None) -> None: ...
+    def end_flush(self, ticket: Flush, error: OSError | None) -> None: ...
 
 
 class GroupCommit:
@@ -41,7 +32,8 @@ class GroupCommit:
         self._dirty: list[Flushable] = []
         self._scheduled = False
         self.flushes = 0
-        self.in_flight = 0
+        self._in_flight = 0
+        self._when_idle: list[Callable[[], None]] = []
 
     def request(self, log: Flushable) -> None:
         """Make what `log` holds now stable, soon. Cheap to call on every append."""
@@ -58,7 +50,7 @@ class GroupCommit:
     def _start(self) -> None:
         self._scheduled = False
         dirty, self._dirty = self._dirty, []
-        flushing: list[tuple[Flushable, FlushTicket, int]] = []
+        flushing: list[tuple[Flushable, Flush, int]] = []
         files: list[File] = []
         directories: dict[str, None] = {}
         for log in dirty:
@@ -72,11 +64,11 @@ class GroupCommit:
             flushing.append((log, ticket, len(ticket.files)))
         if flushing:
             self.flushes += 1
-            self.in_flight += 1
+            self._in_flight += 1
             self._flusher.flush(files, list(directories), lambda errors: self._stable(flushing, errors))
 
-    def _stable(self, flushing: list[tuple[Flushable, FlushTicket, int]], errors: list[OSError | None]) -> None:
-        self.in_flight -= 1
+    def _stable(self, flushing: list[tuple[Flushable, Flush, int]], errors: list[OSError | None]) -> None:
+        self._in_flight -= 1
         at = 0
         for log, ticket, count in flushing:
             error = next((error for error in errors[at : at + count] if error is not None), None)
@@ -86,3 +78,16 @@ class GroupCommit:
             log.end_flush(ticket, error)
             if again:
                 self.request(log)
+        if self._when_idle:
+            self._tell_idle()
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Call back once nothing is dirty and no flush is under way."""
+        self._when_idle.append(callback)
+        self._tell_idle()
+
+    def _tell_idle(self) -> None:
+        if not self._in_flight and not self._dirty:
+            callbacks, self._when_idle = self._when_idle, []
+            for callback in callbacks:
+                callback()

@@ -1,0 +1,132 @@
+"""A real broker in your test process.
+
+    from penstock.testing import Broker
+
+    with Broker() as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+
+The same broker as `penstock start`, on a free port, with a temporary data directory that is
+removed at the end. It runs on its own event loop in a thread; nothing is mocked. The pytest
+plugin that comes with the package gives it as the fixtures `penstock_broker` (one for the
+session) and `penstock_broker_factory`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+from types import TracebackType
+
+import uvloop
+
+from penstock.config.broker import BrokerConfig
+from penstock.node.node import Node
+
+__all__ = ["Broker"]
+
+START_TIMEOUT_S = 30.0
+
+
+class Broker:
+    """`settings` are Kafka's broker settings by name, for example {"num.partitions": "3"}.
+
+    With `data` the directory is kept, so that a second Broker can go on from it.
+    Flushing is left to the system unless a setting says otherwise: tests want speed, and the
+    directory is gone at the end anyway.
+    """
+
+    def __init__(
+        self,
+        settings: dict[str, str] | None = None,
+        *,
+        data: str | None = None,
+        port: int = 0,
+        durable: bool = False,
+    ) -> None:
+        self._settings = {"listeners": f"PLAINTEXT://127.0.0.1:{port}"}
+        if not durable:
+            self._settings["log.flush.interval.messages"] = str(2**63 - 1)
+        self._settings.update(settings or {})
+        self._data = data
+        self._temporary: str | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._node: Node | None = None
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+        self.bootstrap_servers = ""
+
+    @property
+    def port(self) -> int:
+        return int(self.bootstrap_servers.rpartition(":")[2])
+
+    @property
+    def data_directory(self) -> str:
+        """Where the log segments lie."""
+        assert self._node is not None, "the broker is not running"
+        return self._node.directory.path
+
+    def start(self) -> Broker:
+        if self._thread is not None:
+            raise RuntimeError("this broker is running already")
+        directory = self._data
+        if directory is None:
+            directory = self._temporary = tempfile.mkdtemp(prefix="penstock-")
+        config, _ = BrokerConfig.load(None, {**self._settings, "log.dirs": directory})
+        self._started.clear()
+        self._failure = None
+        self._thread = threading.Thread(target=self._run, args=(config,), name="penstock-broker", daemon=True)
+        self._thread.start()
+        if not self._started.wait(START_TIMEOUT_S):
+            raise TimeoutError(f"the broker did not start within {START_TIMEOUT_S:.0f} s")
+        if self._failure is not None:
+            self._thread.join()
+            self._clean_up()
+            raise self._failure
+        return self
+
+    def stop(self) -> None:
+        """Drain and stop. Safe to call twice."""
+        if self._thread is None:
+            return
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        self._thread = None
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
+
+    def _run(self, config: BrokerConfig) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            self._loop = runner.get_loop()
+            try:
+                runner.run(self._serve(config))
+            except BaseException as error:
+                # Told to whoever waits in start(); a failure later than that goes to the thread hook.
+                if self._started.is_set():
+                    raise
+                self._failure = error
+                self._started.set()
+
+    async def _serve(self, config: BrokerConfig) -> None:
+        self._stopping = asyncio.Event()
+        self._node = Node(config)
+        await self._node.start()
+        self.bootstrap_servers = ",".join(self._node.addresses)
+        self._started.set()
+        await self._stopping.wait()
+        await self._node.stop()
+
+    def __enter__(self) -> Broker:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -54,4 +54,3 @@ class ApiVersionsHandler:
 
     def refuse(self, request: ApiVersionsRequest, code: ErrorCode, message: str | None) -> ApiVersionsResponse:
         return ApiVersionsResponse(error_code=code)
-

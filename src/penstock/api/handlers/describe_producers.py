@@ -55,7 +55,9 @@ class DescribeProducersHandler:
             ],
         )
 
-    def refuse(self, request: DescribeProducersRequest, code: ErrorCode, message: str | None) -> DescribeProducersResponse:
+    def refuse(
+        self, request: DescribeProducersRequest, code: ErrorCode, message: str | None
+    ) -> DescribeProducersResponse:
         return DescribeProducersResponse(
             topics=[
                 TopicResponse(

@@ -58,13 +58,13 @@ class Fetch:
         "bytes_found",
         "ctx",
         "has_error",
+        "is_incremental",
         "max_bytes",
         "min_bytes",
         "read_committed",
         "results",
         "session",
         "session_id",
-        "is_incremental",
     )
 
     def __init__(self, handler: FetchHandler, ctx: RequestContext, request: FetchRequest, max_bytes: int) -> None:
@@ -117,9 +117,7 @@ class Fetch:
             aborted_transactions=[] if self.read_committed else None,
         )
         if asked.last_fetched_epoch >= 0:
-            epoch, end = partition.log.epochs.end_offset_for(
-                asked.last_fetched_epoch, partition.log.log_end_offset
-            )
+            epoch, end = partition.log.epochs.end_offset_for(asked.last_fetched_epoch, partition.log.log_end_offset)
             if epoch < asked.last_fetched_epoch or end < asked.fetch_offset:
                 data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
                 return data
@@ -212,16 +210,11 @@ class FetchHandler:
 
     def handle(
         self, ctx: RequestContext, request: FetchRequest
-    ) -> FetchResponse | None | Coroutine[Any, Any, FetchResponse]:
+    ) -> FetchResponse | Coroutine[Any, Any, FetchResponse] | None:
         fetch = Fetch(self, ctx, request, min(request.max_bytes, self._max_bytes))
         self._resolve_session(fetch, request)
         fetch.read()
-        if (
-            request.max_wait_ms <= 0
-            or fetch.bytes_found >= request.min_bytes
-            or fetch.has_error
-            or not fetch.results
-        ):
+        if request.max_wait_ms <= 0 or fetch.bytes_found >= request.min_bytes or fetch.has_error or not fetch.results:
             return self.answer(fetch)
         fetch.park(request.max_wait_ms / 1000, self._loop.call_later)
         return None
@@ -280,9 +273,7 @@ class FetchHandler:
     async def _warm_and_respond(self, fetch: Fetch, cold: list[tuple[PartitionData, Partition]]) -> FetchResponse:
         """Read and check the cold slices in a worker; the pages stay in the cache for sendfile."""
         self.cold_reads += 1
-        slices = [
-            (partition.log, data.records) for data, partition in cold if isinstance(data.records, LogSlice)
-        ]
+        slices = [(partition.log, data.records) for data, partition in cold if isinstance(data.records, LogSlice)]
 
         def verify() -> list[LogSlice | CorruptBatch]:
             outcomes: list[LogSlice | CorruptBatch] = []

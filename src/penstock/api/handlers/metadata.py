@@ -66,7 +66,9 @@ class MetadataHandler:
                 if by_name is not None:
                     topics.append(self._describe(by_name, operations))
                 else:
-                    topics.append(self._missing(name, allow_creation=request.allow_auto_topic_creation or ctx.version < 4))
+                    topics.append(
+                        self._missing(name, allow_creation=request.allow_auto_topic_creation or ctx.version < 4)
+                    )
         host, port = self._cluster.endpoint(ctx)
         return MetadataResponse(
             brokers=[

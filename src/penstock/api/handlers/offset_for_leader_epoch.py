@@ -53,7 +53,9 @@ class OffsetForLeaderEpochHandler:
             topics=[
                 OffsetForLeaderTopicResult(
                     topic=topic.topic,
-                    partitions=[EpochEndOffset(partition=asked.partition, error_code=code) for asked in topic.partitions],
+                    partitions=[
+                        EpochEndOffset(partition=asked.partition, error_code=code) for asked in topic.partitions
+                    ],
                 )
                 for topic in request.topics
             ]

@@ -53,7 +53,11 @@ class PendingProduce:
     __slots__ = ("_forget", "ctx", "deadline", "left", "response")
 
     def __init__(
-        self, ctx: RequestContext, response: ProduceResponse, deadline: float, forget: Callable[[PendingProduce], object]
+        self,
+        ctx: RequestContext,
+        response: ProduceResponse,
+        deadline: float,
+        forget: Callable[[PendingProduce], object],
     ) -> None:
         self.ctx = ctx
         self.response = response
@@ -97,7 +101,7 @@ class ProduceHandler:
 
     def handle(
         self, ctx: RequestContext, request: ProduceRequest
-    ) -> ProduceResponse | None | Coroutine[Any, Any, ProduceResponse | None]:
+    ) -> ProduceResponse | Coroutine[Any, Any, ProduceResponse | None] | None:
         if request.acks not in (ACKS_ALL, 1, 0):
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         if jobs := self._recompression_jobs(request):

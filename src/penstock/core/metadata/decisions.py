@@ -25,7 +25,8 @@ def check_topic_name(name: str) -> None:
     if len(name) > MAX_TOPIC_NAME:
         raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"Topic name is invalid: the length of '{name[:20]}...' is longer than the max allowed length {MAX_TOPIC_NAME}",
+            f"Topic name is invalid: the length of '{name[:20]}...' is longer than "
+            f"the max allowed length {MAX_TOPIC_NAME}",
         )
     if not _LEGAL.fullmatch(name):
         raise ApiError(
@@ -46,7 +47,9 @@ def check_collision(image: MetadataImage, name: str) -> None:
                 )
 
 
-def place_replicas(brokers: Sequence[int], partitions: int, replication_factor: int, start: int) -> list[tuple[int, ...]]:
+def place_replicas(
+    brokers: Sequence[int], partitions: int, replication_factor: int, start: int
+) -> list[tuple[int, ...]]:
     """Round-robin over the brokers, each topic starting at another one."""
     count = len(brokers)
     return [
@@ -72,12 +75,15 @@ def check_replication_factor(replication_factor: int, brokers: Sequence[int]) ->
 def check_assignments(assignments: Mapping[int, Sequence[int]], first: int, brokers: Sequence[int]) -> None:
     if sorted(assignments) != list(range(first, first + len(assignments))):
         raise ApiError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partitions should be a consecutive 0-based integer sequence from {first}"
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"partitions should be a consecutive 0-based integer sequence from {first}",
         )
     sizes = {len(replicas) for replicas in assignments.values()}
     for replicas in assignments.values():
         if not replicas:
-            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment has an empty replica list.")
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment has an empty replica list."
+            )
         if len(set(replicas)) != len(replicas):
             raise ApiError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -131,7 +137,8 @@ def create_topic(
 def _check_partition_count(partitions: int) -> None:
     if partitions > MAX_PARTITIONS_PER_TOPIC:
         raise ApiError(
-            ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions are more than the limit of {MAX_PARTITIONS_PER_TOPIC}"
+            ErrorCode.INVALID_PARTITIONS,
+            f"{partitions} partitions are more than the limit of {MAX_PARTITIONS_PER_TOPIC}",
         )
 
 
@@ -159,7 +166,8 @@ def create_partitions(
         if len(assignments) != added:
             raise ApiError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"Attempted to add {added} additional partition(s), but only {len(assignments)} assignment(s) were specified.",
+                f"Attempted to add {added} additional partition(s), "
+                f"but only {len(assignments)} assignment(s) were specified.",
             )
         check_assignments({current + index: replicas for index, replicas in enumerate(assignments)}, current, brokers)
         placed = [tuple(replicas) for replicas in assignments]

@@ -90,6 +90,4 @@ class MetadataImage:
 
 def _add_partitions(topic: TopicState, assignments: tuple[tuple[int, ...], ...]) -> None:
     for replicas in assignments:
-        topic.partitions.append(
-            PartitionState(len(topic.partitions), replicas, leader=replicas[0], isr=replicas)
-        )
+        topic.partitions.append(PartitionState(len(topic.partitions), replicas, leader=replicas[0], isr=replicas))

@@ -76,7 +76,9 @@ def decode(value: bytes) -> MetadataRecord:
     kind = fields.pop("type", None)
     cls = _TYPES.get(kind)
     if cls is None:
-        raise StorageError(f"metadata record of unknown type {kind!r}: was this data directory written by a newer version?")
+        raise StorageError(
+            f"metadata record of unknown type {kind!r}: was this data directory written by a newer version?"
+        )
     known = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
     if "assignments" in known:
         known["assignments"] = tuple(tuple(replicas) for replicas in known["assignments"])

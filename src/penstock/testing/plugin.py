@@ -1,0 +1,41 @@
+"""pytest fixtures, loaded by themselves wherever penstock is installed.
+
+The broker is imported by the first test that asks for it, so a suite that does not use it
+pays nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from penstock.testing import Broker
+
+
+@pytest.fixture(scope="session")
+def penstock_broker() -> Iterator[Broker]:
+    """One real broker for the whole session; tests keep apart by topic names."""
+    from penstock.testing import Broker
+
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def penstock_broker_factory() -> Iterator[Callable[..., Broker]]:
+    """Start brokers with settings of their own: `penstock_broker_factory({"num.partitions": "3"})`."""
+    from penstock.testing import Broker
+
+    brokers: list[Broker] = []
+
+    def start(settings: dict[str, str] | None = None, **options: Any) -> Broker:
+        broker = Broker(settings, **options).start()
+        brokers.append(broker)
+        return broker
+
+    yield start
+    for broker in reversed(brokers):
+        broker.stop()
