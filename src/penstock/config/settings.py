@@ -7,7 +7,7 @@ table does not have never gets in, and every text in a layer parses.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.config.broker_keys import BROKER_SYNONYMS, LOG_ROWS, NODE_ROWS, PENSTOCK_ROWS
 from penstock.config.broker_keys_cluster import CLUSTER_ROWS
@@ -30,6 +30,8 @@ class Settings:
     broker_dynamic: Mapping[str, str]
     cluster_dynamic: Mapping[str, str]
     static: Mapping[str, str]
+    _values: dict[str, ConfigValue] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What was parsed already: thousands of topics ask for the same defaults."""
 
     def __post_init__(self) -> None:
         for layer in (self.broker_dynamic, self.cluster_dynamic, self.static):
@@ -37,12 +39,12 @@ class Settings:
                 broker_key(name).parse(text)
 
     def value(self, name: str) -> ConfigValue:
-        key = BROKER_KEYS.key(name)
-        for layer in (self.broker_dynamic, self.cluster_dynamic, self.static):
-            text = layer.get(name)
-            if text is not None:
-                return key.parse(text)
-        return key.default_value
+        if name not in self._values:
+            key = BROKER_KEYS.key(name)
+            texts = (layer.get(name) for layer in (self.broker_dynamic, self.cluster_dynamic, self.static))
+            text = next((text for text in texts if text is not None), key.default)
+            self._values[name] = None if text is None else key.parse(text)
+        return self._values[name]
 
     def first_value(self, names: Iterable[str], *, unit: str) -> ConfigValue:
         """The first of `names` that has a value, in milliseconds where `unit` says ms and the name a longer one."""
@@ -51,9 +53,10 @@ class Settings:
             if value is None:
                 continue
             if unit == "ms" and isinstance(value, int):
-                factor = next((factor for suffix, factor in _FACTORS_MS if name.endswith(suffix)), 1)
-                # Minus one means "never" in every unit.
-                return value * factor if value >= 0 else -1 if factor > 1 else value
+                for suffix, factor in _FACTORS_MS:
+                    if name.endswith(suffix):
+                        # Minus one means "never" in every unit.
+                        return value * factor if value >= 0 else -1
             return value
         return None
 

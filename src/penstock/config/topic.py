@@ -58,18 +58,6 @@ class TopicConfig(NamedTuple):
     def log_append_time(self) -> bool:
         return self.message_timestamp_type == "LogAppendTime"
 
-    @property
-    def compression_level(self) -> int | None:
-        """Of the codec this topic wants; None where the codec has no level or the batch is not touched."""
-        match self.compression_type:
-            case "gzip":
-                return self.compression_gzip_level
-            case "lz4":
-                return self.compression_lz4_level
-            case "zstd":
-                return self.compression_zstd_level
-        return None
-
     @classmethod
     def resolve(cls, overrides: Mapping[str, str], broker: Configured | None = None) -> TopicConfig:
         """`overrides` have passed `validate_topic_overrides`; without a broker the defaults hold."""
@@ -78,6 +66,8 @@ class TopicConfig(NamedTuple):
         for field in cls._fields:
             fields[field] = topic_value(TOPIC_KEYS[field.replace("_", ".")], overrides, settings)
         fields["cleanup_policy"] = frozenset(fields["cleanup_policy"])
+        # Any negative age a broker's default may hold means "never", as in Kafka.
+        fields["retention_ms"] = max(fields["retention_ms"], -1)
         segment_bytes = overrides.get("internal.segment.bytes")
         if segment_bytes is not None:
             fields["segment_bytes"] = TOPIC_KEYS.parse("internal.segment.bytes", segment_bytes)

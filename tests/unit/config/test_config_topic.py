@@ -43,6 +43,7 @@ def test_overrides_win() -> None:
         ({"log_retention_hours": "24", "log_retention_minutes": "3", "log_retention_ms": "9"}, 9),
         ({"log_retention_hours": "-1"}, -1),
         ({"log_retention_minutes": "-1"}, -1),
+        ({"log_retention_ms": "-5"}, -1),
     ],
 )
 def test_retention_comes_from_the_nearest_of_its_synonyms(static: dict[str, str], retention_ms: int) -> None:
@@ -80,13 +81,6 @@ def test_internal_segment_bytes_allows_tiny_segments() -> None:
     overrides = {"internal.segment.bytes": "500", "segment.bytes": "2000000"}
     validate_topic_overrides(overrides)
     assert TopicConfig.resolve(overrides).segment_bytes == 500
-
-
-@pytest.mark.parametrize(
-    ("codec", "level"), [("gzip", -1), ("lz4", 9), ("zstd", 3), ("snappy", None), ("producer", None)]
-)
-def test_compression_level_is_that_of_the_codec(codec: str, level: int | None) -> None:
-    assert TopicConfig.resolve({"compression.type": codec}).compression_level == level
 
 
 @pytest.mark.parametrize(
