@@ -48,6 +48,7 @@ class Log:
         self.directory = directory
         self._segments = recovered.segments
         self._bases = [segment.base_offset for segment in self._segments]
+        self._open_files = recovered.open_files
         self._active = self._segments[-1]
         self.log_start_offset = recovered.log_start_offset
         self.log_end_offset = recovered.log_end_offset
@@ -277,11 +278,17 @@ class Log:
         return True
 
     def _roll(self, base_offset: int) -> Segment:
-        """Nothing is synced; what is due goes to the next flush or checkpoint. On OSError nothing has changed."""
+        """What must be synced goes to the next flush or checkpoint. On OSError nothing has changed.
+
+        Only a name that no flush has made stable yet is synced here: if the next segment survives a crash, so must
+        this one, or its batches would be missing in the middle of the log.
+        """
         sealed = self._active
+        if not sealed.is_name_stable:
+            self._sync_names()
         sealed.seal()
         snapshot = self._take_snapshot(base_offset)
-        segment = Segment(self._disk, self.directory, base_offset, is_file_there=False)
+        segment = Segment(self._disk, self.directory, base_offset, self._open_files, is_file_there=False)
         segment.writer = segment.create_file()
         self._name_added()
         self._unsynced_paths += [sealed.index.path, sealed.time_index.path, *snapshot]
@@ -365,8 +372,8 @@ class Log:
             self.truncate_fully_and_start_at(offset)
             return True
         try:
-            segment, position = self._locate(offset)
-            end_offset = next(segment.walk(position, segment.size))[1].base_offset
+            segment, position, header = self._locate(offset)
+            end_offset = header.base_offset
             self._forget_flush()
             self._drop_segments(self._segments.index(segment) + 1, len(self._segments))
             self._cut_active(segment, position, end_offset)
@@ -401,9 +408,7 @@ class Log:
 
     def _reload_producers(self) -> None:
         if len(self.producers) or self.snapshots.offsets:
-            self.producers = replay_producers(
-                self._segments, self.snapshots, self.log_start_offset, self.log_end_offset
-            )
+            self.producers = replay_producers(self._segments, self.snapshots, self._bases[0], self.log_end_offset)
             self._snapshot_bytes = 0
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -413,7 +418,7 @@ class Log:
             self._forget_flush()
             self._drop_segments(0, len(self._segments))
             self.snapshots.drop_all()
-            segment = Segment(self._disk, self.directory, offset, is_file_there=False)
+            segment = Segment(self._disk, self.directory, offset, self._open_files, is_file_there=False)
             segment.create_file()
             self._name_added()
             self._segments.append(segment)
@@ -461,7 +466,7 @@ class Log:
             segment.load_max_timestamp()
             is_old = 0 <= config.retention_ms < now_ms - segment.max_timestamp and segment.max_timestamp >= 0
             excess -= segment.size
-            if not (is_old or excess >= 0 or end <= self.log_start_offset and segment is not self._active):
+            if not (is_old or excess >= 0 or (end <= self.log_start_offset and segment is not self._active)):
                 break
             count += 1
         if count == len(self._segments):
@@ -472,6 +477,8 @@ class Log:
         if count <= 0:
             return []
         try:
+            if self._unsynced_paths and len(self.producers):
+                self.checkpoint()  # what is deleted may be all there is of a producer, but for the snapshot
             if not self._segments[count].is_name_stable:
                 self._sync_names()
             deleted = self._drop_segments(0, count)
@@ -502,7 +509,7 @@ class Log:
         if hint is not None and hint[1] < hint[0].size:
             segment, position = hint
         else:
-            segment, position = self._locate(offset)
+            segment, position, _ = self._locate(offset)
         if up_to is None or segment.base_offset < up_to.segment:
             limit = segment.size
             next_offset = self._end_of(segment)
@@ -529,10 +536,10 @@ class Log:
         """Where the batch that holds `offset` starts."""
         if offset >= self.log_end_offset:
             return self.end_position()
-        segment, position = self._locate(max(offset, self.log_start_offset))
-        return Position(offset, segment.base_offset, position)
+        segment, position, header = self._locate(max(offset, self.log_start_offset))
+        return Position(header.base_offset, segment.base_offset, position)
 
-    def _locate(self, offset: int) -> tuple[Segment, int]:
+    def _locate(self, offset: int) -> tuple[Segment, int, BatchHeader]:
         if self.offline is not None:
             raise LogOffline(self.directory, self.offline)
         at = max(bisect_right(self._bases, offset) - 1, 0)
@@ -542,7 +549,7 @@ class Log:
             found = self._segments[at].find(offset)
         if found is None:
             raise CorruptBatch(self._segments[at].path, self._segments[at].size, f"offset {offset} is missing")
-        return self._segments[at], found[0]
+        return self._segments[at], *found
 
     def _end_of(self, segment: Segment) -> int:
         if segment is self._active:

@@ -24,7 +24,7 @@ from penstock.storage.leader_epochs import LeaderEpochs
 from penstock.storage.log_config import LogConfig
 from penstock.storage.producer_state import ProducerStates
 from penstock.storage.scan import checked_batches
-from penstock.storage.segment import Segment
+from penstock.storage.segment import OpenFiles, Segment
 from penstock.storage.snapshots import Snapshots
 
 _SMALL_BYTES = 64 << 10  # a segment up to here needs no index
@@ -51,6 +51,7 @@ class RecoveredLog:
         self.unsynced_directories: list[str] = []
         self.unsynced_segments: list[Segment] = []
         self.unsynced_paths: list[str] = []
+        self.open_files = OpenFiles()
         self._names: set[str] = set()
 
     # -- the directory ---------------------------------------------------------------------------------------
@@ -78,10 +79,8 @@ class RecoveredLog:
             else:
                 self._names.add(name)
         for base in bases:
-            segment = Segment(self.disk, self.directory, base, is_file_there=True)
+            segment = Segment(self.disk, self.directory, base, self.open_files, is_file_there=True)
             segment.size = segment.trusted_from = segment.file().size()
-            if len(bases) > 1:
-                segment.release()
             self.segments.append(segment)
         self._drop_orphans(set(bases))
         if topic_id is not None:
@@ -123,8 +122,9 @@ class RecoveredLog:
             return
         bases = [segment.base_offset for segment in self.segments]
         first = max(bisect_right(bases, self.recovery_point) - 1, 0)
-        for segment in self.segments[:first]:
+        for segment, following in zip(self.segments[:first], bases[1:], strict=False):
             self._need_indexes(segment, is_suspect=True)
+            self._look_for_hole(segment, following)
         for number in range(first, len(self.segments)):
             segment = self.segments[number]
             segment.is_name_stable = False
@@ -142,6 +142,18 @@ class RecoveredLog:
                 f"the log ends at offset {self.log_end_offset}, before its recovery point {self.recovery_point}"
             )
         self.stable_offset = min(self.recovery_point, self.log_end_offset)
+
+    def _look_for_hole(self, segment: Segment, following: int) -> None:
+        """A deletion that survived the crash in part leaves older segments behind: the log starts after them."""
+        if self.config.compact:
+            return
+        try:
+            end = segment.load_tail(segment.size)
+        except CorruptBatch:
+            return  # reported when it is read
+        if end != following:
+            self.report.messages.append(f"{segment.path} ends at {end}, the next segment starts at {following}")
+            self.log_start_offset = following
 
     def _scan(self, segment: Segment) -> bool:
         """Check the segment from the recovery point on; False when it had to be cut."""
@@ -174,19 +186,47 @@ class RecoveredLog:
 
     def _scan_start(self, segment: Segment) -> tuple[int, int]:
         """Where the recovery point lies in the segment, and the offset there: (position, offset)."""
-        if self.recovery_point <= segment.base_offset:
-            self._reset_indexes(segment)
-            return 0, segment.base_offset
-        self._need_indexes(segment, is_suspect=True)
-        found = segment.find(self.recovery_point)
-        if found is not None:
-            return found[0], found[1].base_offset
-        return segment.size, segment.load_tail(segment.size)
-
-    @staticmethod
-    def _reset_indexes(segment: Segment) -> None:
+        relative = self.recovery_point - segment.base_offset
+        if relative > 0 and segment.index.is_on_disk and segment.indexes_are_sane():
+            entry = segment.index.floor(0, relative)
+            try:
+                return self._walk_to_recovery_point(segment, entry)
+            except CorruptBatch:
+                pass  # the index may be the one that is wrong: without it
+        had_index = segment.index.is_on_disk
         segment.index.clear()
         segment.time_index.clear()
+        if relative <= 0:
+            return 0, segment.base_offset
+        if had_index or segment.size > _SMALL_BYTES:
+            self.report.rebuilt_indexes += 1
+            self.report.messages.append(f"rebuilt the indexes of {segment.path}")
+        return self._walk_to_recovery_point(segment, None)
+
+    def _walk_to_recovery_point(self, segment: Segment, entry: tuple[int, int] | None) -> tuple[int, int]:
+        """From an index entry, or from the start and then filling the index on the way."""
+        size, position, offset = segment.size, entry[1] if entry else 0, segment.base_offset
+        try:
+            for at, header in segment.walk(position, size, _WALK_BYTES):
+                if entry is not None and at == entry[1] and header.last_offset != segment.base_offset + entry[0]:
+                    raise CorruptBatch(segment.path, at, "the index means another batch")
+                if header.base_offset >= self.recovery_point:
+                    return at, header.base_offset
+                if entry is None:
+                    segment.note_batch(
+                        at,
+                        header.size_bytes,
+                        header.last_offset,
+                        header.max_timestamp,
+                        self.config.index_interval_bytes,
+                    )
+                position, offset = at + header.size_bytes, header.next_offset
+        except CorruptBatch:
+            if offset < self.recovery_point:
+                raise
+        finally:
+            segment.size = size
+        return position, offset
 
     def _need_indexes(self, segment: Segment, *, is_suspect: bool = False) -> None:
         """Rebuild what is missing; after a crash also what looks wrong. Damage elsewhere shows when it is used."""
@@ -226,12 +266,12 @@ class RecoveredLog:
             self._remove_segments_from(0)
         if not self.segments:
             self.log_end_offset = self.stable_offset = log_start_offset
-            segment = Segment(self.disk, self.directory, log_start_offset, is_file_there=False)
+            segment = Segment(self.disk, self.directory, log_start_offset, self.open_files, is_file_there=False)
             if log_start_offset:  # only a file name remembers it; a log from 0 gets its file with the first batch
                 segment.create_file()
                 self.disk.sync_directory(self.directory)
             self.segments = [segment]
-        self.log_start_offset = max(log_start_offset, self.segments[0].base_offset)
+        self.log_start_offset = max(log_start_offset, self.log_start_offset, self.segments[0].base_offset)
 
     def load_epochs(self, *, clean: bool) -> None:
         path = f"{self.directory}/{LEADER_EPOCHS}"
@@ -250,7 +290,7 @@ class RecoveredLog:
 
     def load_producers(self, *, clean: bool) -> None:
         if self.snapshots.offsets:
-            start = self.log_start_offset
+            start = self.segments[0].base_offset
         elif clean:
             start = self.log_end_offset  # a clean close leaves a snapshot if there is a producer
         else:
@@ -307,7 +347,4 @@ def recover(
     log.settle_bounds(log_start_offset)
     log.load_epochs(clean=clean_shutdown)
     log.load_producers(clean=clean_shutdown)
-    for segment in log.segments[:-1]:
-        if segment not in log.unsynced_segments:
-            segment.release()
     return log

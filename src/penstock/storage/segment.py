@@ -22,13 +22,33 @@ from penstock.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 _LOOKUP_BYTES = 4096
+_OPEN_FILES = 2
 _SCAN_BYTES = 256 << 10
+
+
+class OpenFiles:
+    """The sealed segments of one log that hold their file open: the few last read."""
+
+    __slots__ = ("_segments",)
+
+    def __init__(self) -> None:
+        self._segments: list[Segment] = []
+
+    def add(self, segment: Segment) -> None:
+        if segment in self._segments:
+            self._segments.remove(segment)
+        self._segments.append(segment)
+        if len(self._segments) > _OPEN_FILES:
+            oldest = self._segments.pop(0)
+            if oldest.writer is None:
+                oldest.release()
 
 
 class Segment:
     __slots__ = (
         "_disk",
         "_file",
+        "_open_files",
         "base_offset",
         "bytes_since_index_entry",
         "index",
@@ -47,8 +67,11 @@ class Segment:
         "writer",
     )
 
-    def __init__(self, disk: Disk, directory: str, base_offset: int, *, is_file_there: bool) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, base_offset: int, open_files: OpenFiles, *, is_file_there: bool
+    ) -> None:
         self._disk = disk
+        self._open_files = open_files
         self._file: File | None = None
         self.base_offset = base_offset
         self.path = file_path(directory, base_offset, LOG)
@@ -72,6 +95,7 @@ class Segment:
         """Open for as long as somebody holds it or the segment is active."""
         if self._file is None:
             self._file = self._disk.open(self.path)
+            self._open_files.add(self)
         return self._file
 
     def create_file(self) -> File:
