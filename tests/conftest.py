@@ -1,0 +1,1 @@
+"""Being here puts `tests/` on the import path: what several directories share lies beside this file."""
