@@ -8,13 +8,21 @@ from penstock.wire.primitives import Message
 
 
 class RequestContext:
-    __slots__ = ("api_key", "client_id", "connection", "correlation_id", "slot", "version")
+    __slots__ = ("api_key", "client_id", "connection", "correlation_id", "frame", "slot", "version")
 
     def __init__(
-        self, connection: Connection, slot: int, api_key: int, version: int, correlation_id: int, client_id: str | None
+        self,
+        connection: Connection,
+        slot: int,
+        frame: memoryview,
+        api_key: int,
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
     ) -> None:
         self.connection = connection
         self.slot = slot
+        self.frame = frame  # valid only until the handler returns
         self.api_key = api_key
         self.version = version
         self.correlation_id = correlation_id

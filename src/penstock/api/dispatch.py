@@ -31,6 +31,10 @@ class Dispatcher:
         self.requests: dict[int, int] = dict.fromkeys(self._handlers, 0)
 
     def __call__(self, connection: Connection, slot: int, frame: memoryview) -> None:
+        shortcut = connection.shortcut
+        if shortcut is not None and shortcut(connection, slot, frame):
+            self.requests[0] += 1
+            return
         api_key, version, correlation_id, client_id, offset = read_request_header(frame)
         handler = self._handlers.get(api_key)
         if handler is None or not handler.min_version <= version <= handler.max_version:
@@ -38,7 +42,7 @@ class Dispatcher:
                 connection.reply(slot, unsupported_version(correlation_id))
                 return
             raise ProtocolError(f"api key {api_key} version {version} is not supported")
-        ctx = RequestContext(connection, slot, api_key, version, correlation_id, client_id)
+        ctx = RequestContext(connection, slot, frame, api_key, version, correlation_id, client_id)
         request = decode_request(api_key, version, frame, offset)
         self.requests[api_key] += 1
         try:

@@ -38,6 +38,7 @@ SPARE_BYTES = 64 << 10
 MAX_CORKED_PARTS = 64  # replies gathered before the peer must prove that it takes them
 
 Handler: TypeAlias = Callable[["Connection", int, memoryview], None]
+Shortcut: TypeAlias = Callable[["Connection", int, memoryview], bool]
 
 
 class ConnectionLimits:
@@ -77,7 +78,7 @@ class Connection:
         "is_draining",
         "last_active",
         "listener_name",
-        "session",
+        "shortcut",
     )
 
     def __init__(
@@ -110,7 +111,7 @@ class Connection:
         self.last_active = loop.time()
         self.id = ""
         self.listener_name = ""
-        self.session: object | None = None  # what the layer above remembers of this client
+        self.shortcut: Shortcut | None = None  # tried first by the layer above, see `api.produce_lane`
 
     @property
     def in_flight(self) -> int:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from penstock.api.context import RequestContext
+from penstock.api.produce_lane import ACKS_ALL, Counters, LaneReply, ProduceLane
 from penstock.config.topic import TopicConfig
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
 from penstock.ports.clock import Clock
@@ -43,8 +44,6 @@ from penstock.wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-
-ACKS_ALL = -1
 
 
 class PendingProduce:
@@ -95,9 +94,8 @@ class ProduceHandler:
         self._clock = clock
         self._workers = workers
         self._pending: dict[PendingProduce, None] = {}
-        self.batches = 0
-        self.bytes_in = 0
-        self.records_in = 0
+        self._lane_pending: dict[LaneReply, None] = {}
+        self.counters = Counters()
 
     def handle(
         self, ctx: RequestContext, request: ProduceRequest
@@ -111,7 +109,25 @@ class ProduceHandler:
                     if isinstance(data.records, memoryview):
                         data.records = bytes(data.records)  # the frame's memory is reused
             return self._recompress_first(ctx, request, jobs)
-        return self._append_all(ctx, request)
+        response = self._append_all(ctx, request)
+        if len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1:
+            self._offer_lane(ctx, request, response)
+        return response
+
+    def _offer_lane(self, ctx: RequestContext, request: ProduceRequest, response: ProduceResponse | None) -> None:
+        """This client will probably send its like again: remember what it means."""
+        topic = request.topic_data[0]
+        index = topic.partition_data[0].index
+        partitions = self._partitions.by_name.get(topic.name) or self._partitions.by_id.get(topic.topic_id)
+        if partitions is None or not 0 <= index < len(partitions):
+            return
+        if response is not None and response.responses[0].partition_responses[0].error_code:
+            return
+        lane = ctx.connection.shortcut
+        if lane is None:
+            lane = ctx.connection.shortcut = ProduceLane(self._clock, self.counters, self._lane_pending)
+        if isinstance(lane, ProduceLane):
+            lane.learn(ctx.version, ctx.frame, request, partitions[index])
 
     def _append_all(self, ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
         acks = request.acks
@@ -201,9 +217,10 @@ class ProduceHandler:
         base_offset = partition.append(header, records, now_ms)
         entry.base_offset = base_offset
         entry.log_start_offset = partition.log.log_start_offset
-        self.batches += 1
-        self.bytes_in += len(records)
-        self.records_in += header.record_count
+        counters = self.counters
+        counters.batches += 1
+        counters.bytes += len(records)
+        counters.records += header.record_count
         return base_offset + header.record_count
 
     # -- compression.type ---------------------------------------------------------------
@@ -235,6 +252,9 @@ class ProduceHandler:
         for pending in [pending for pending in self._pending if pending.deadline <= now]:
             del self._pending[pending]
             pending.expire()
+        for reply in [reply for reply in self._lane_pending if reply.deadline <= now]:
+            del self._lane_pending[reply]
+            reply.expire()
 
     def refuse(self, request: ProduceRequest, code: ErrorCode, message: str | None) -> ProduceResponse:
         response = ProduceResponse()
