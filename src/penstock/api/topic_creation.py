@@ -6,7 +6,7 @@ import asyncio
 
 from penstock.cluster.controller import Controller
 from penstock.config.broker import BrokerConfig
-from penstock.core.metadata.decisions import check_collision, check_topic_name
+from penstock.core.metadata.decisions import check_new_topic, check_topic_name
 from penstock.model.errors import ApiError, ErrorCode
 
 
@@ -31,7 +31,7 @@ class TopicCreation:
         """Start auto-creation if the broker allows it; many callers may ask for one name."""
         if not self._broker.auto_create_topics_enable or name in self._pending:
             return
-        check_collision(self._controller.image, name)
+        check_new_topic(self._controller.image, name)
         task = asyncio.ensure_future(self._create(name))
         self._pending[name] = task
         task.add_done_callback(lambda _: self._pending.pop(name))

@@ -234,6 +234,16 @@ class HostedPartitions:
             partition.log.config = settings
             partition.apply_config(config)
 
+    def broker_config_changed(self, broker: BrokerConfig) -> None:
+        """Settings of the broker changed at run time: they are the defaults of every topic."""
+        self.broker = broker
+        for topic in self.by_name:
+            self.config_changed(topic)
+
+    def space(self) -> tuple[int, int]:
+        """(total, usable) bytes of the volume that holds the logs."""
+        return self._disk.space(self.directory)
+
     # -- housekeeping -------------------------------------------------------------------
 
     def flush_overdue(self) -> None:

@@ -13,7 +13,8 @@ from penstock.core.metadata.records import ConfigChanged, MetadataRecord, Partit
 from penstock.model.errors import ApiError, ErrorCode
 
 MAX_TOPIC_NAME = 249
-MAX_PARTITIONS_PER_TOPIC = 10_000
+MAX_NEW_PARTITIONS = 10_000
+METADATA_TOPIC = "__cluster_metadata"  # its directory is the metadata log's
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -25,8 +26,7 @@ def check_topic_name(name: str) -> None:
     if len(name) > MAX_TOPIC_NAME:
         raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"Topic name is invalid: the length of '{name[:20]}...' is longer than "
-            f"the max allowed length {MAX_TOPIC_NAME}",
+            f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {MAX_TOPIC_NAME}",
         )
     if not _LEGAL.fullmatch(name):
         raise ApiError(
@@ -43,8 +43,18 @@ def check_collision(image: MetadataImage, name: str) -> None:
         for other in image.topics:
             if other != name and other.replace(".", "_") == flat:
                 raise ApiError(
-                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topics: {other}"
+                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
                 )
+
+
+def check_new_topic(image: MetadataImage, name: str) -> None:
+    """Whether a topic of this name may be created now."""
+    if name == METADATA_TOPIC:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
+    check_topic_name(name)
+    if name in image.topics:
+        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    check_collision(image, name)
 
 
 def place_replicas(
@@ -73,33 +83,40 @@ def check_replication_factor(replication_factor: int, brokers: Sequence[int]) ->
 
 
 def check_assignments(assignments: Mapping[int, Sequence[int]], first: int, brokers: Sequence[int]) -> None:
+    replication_factor = None
+    for replicas in assignments.values():
+        _check_replicas(replicas, brokers)
+        if replication_factor is not None:
+            check_same_factor(replicas, replication_factor)
+        replication_factor = len(replicas)
     if sorted(assignments) != list(range(first, first + len(assignments))):
         raise ApiError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"partitions should be a consecutive 0-based integer sequence from {first}",
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
         )
-    sizes = {len(replicas) for replicas in assignments.values()}
-    for replicas in assignments.values():
-        if not replicas:
-            raise ApiError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment has an empty replica list."
-            )
-        if len(set(replicas)) != len(replicas):
-            raise ApiError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"The manual partition assignment includes the same broker twice: {list(replicas)}",
-            )
-        for broker in replicas:
-            if broker not in brokers:
-                raise ApiError(
-                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"The manual partition assignment includes broker {broker}, but no such broker is registered.",
-                )
-    if len(sizes) > 1:
+
+
+def check_same_factor(replicas: Sequence[int], replication_factor: int) -> None:
+    if len(replicas) != replication_factor:
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "The manual partition assignment has partitions with different replication factors.",
+            f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is not "
+            f"consistent with previous partitions, which have {replication_factor} replica(s).",
         )
+
+
+def _check_replicas(replicas: Sequence[int], brokers: Sequence[int]) -> None:
+    prefix = "The manual partition assignment includes"
+    if not replicas:
+        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{prefix} an empty replica list.")
+    previous = None
+    for broker in sorted(replicas):
+        if broker not in brokers:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{prefix} broker {broker}, but no such broker is registered."
+            )
+        if broker == previous:
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{prefix} the broker {broker} more than once.")
+        previous = broker
 
 
 def create_topic(
@@ -113,10 +130,7 @@ def create_topic(
     configs: dict[str, str],
 ) -> list[MetadataRecord]:
     """`partitions` and `replication_factor` have their defaults filled in already."""
-    check_topic_name(name)
-    if name in image.topics:
-        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    check_collision(image, name)
+    check_new_topic(image, name)
     if assignments:
         check_assignments(assignments, 0, brokers)
         placed = [tuple(assignments[index]) for index in range(len(assignments))]
@@ -134,12 +148,9 @@ def create_topic(
     return records
 
 
-def _check_partition_count(partitions: int) -> None:
-    if partitions > MAX_PARTITIONS_PER_TOPIC:
-        raise ApiError(
-            ErrorCode.INVALID_PARTITIONS,
-            f"{partitions} partitions are more than the limit of {MAX_PARTITIONS_PER_TOPIC}",
-        )
+def _check_partition_count(added: int) -> None:
+    if added > MAX_NEW_PARTITIONS:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
 
 def create_partitions(
@@ -160,8 +171,8 @@ def create_partitions(
             ErrorCode.INVALID_PARTITIONS,
             f"The topic {name} currently has {current} partition(s); {count} would not be an increase.",
         )
-    _check_partition_count(count)
     added = count - current
+    _check_partition_count(added)
     if assignments is not None:
         if len(assignments) != added:
             raise ApiError(
@@ -171,11 +182,8 @@ def create_partitions(
             )
         check_assignments({current + index: replicas for index, replicas in enumerate(assignments)}, current, brokers)
         placed = [tuple(replicas) for replicas in assignments]
-        if any(len(replicas) != topic.replication_factor for replicas in placed):
-            raise ApiError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"The manual partition assignment must have replication factor {topic.replication_factor}.",
-            )
+        for replicas in placed:
+            check_same_factor(replicas, topic.replication_factor)
     else:
         check_replication_factor(topic.replication_factor, brokers)
         placed = place_replicas(brokers, added, topic.replication_factor, current)
