@@ -121,9 +121,9 @@ def _running(makers: dict[str, BrokerMaker], wanted: bool) -> Iterator[list[Side
             side.broker.discard()
 
 
-def _new_outcome() -> results.Outcome:
+def _new_outcome(scenario: Scenario) -> results.Outcome:
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return results.Outcome(now, machine.source_revision(ROOT))
+    return results.Outcome(now, machine.source_revision(ROOT), scenario.flush.value)
 
 
 def _stay_quiet() -> None:
@@ -156,7 +156,7 @@ def _measure(
         for position, scenario in enumerate(scenarios, 1):
             _say(f"[{position}/{len(scenarios)}, {time.monotonic() - begin:.0f} s] {scenario.name}")
             load = runner.scaled(scenario.load, share) if options.quick else scenario.load
-            outcome = _new_outcome()
+            outcome = _new_outcome(scenario)
             runner.run_rounds(sides, replace(scenario, load=load), rounds, outcome, lambda line: _say("  " + line))
             kept.outcomes[scenario.name] = outcome
             kept.save(out)
@@ -169,7 +169,7 @@ def _measure_partitions(makers: dict[str, BrokerMaker], options: argparse.Namesp
     assert isinstance(load, ManyPartitions)
     _say(f"{load.topics} topics of {load.partitions} partitions, {rounds} rounds: about {rounds * len(makers)} minutes")
     _stay_quiet()
-    outcome = _new_outcome()
+    outcome = _new_outcome(PARTITIONS)
     kept = results.Results(_environment(makers, None), {PARTITIONS.name: outcome})
     partitions.run_rounds(makers, load, rounds, outcome, lambda line: _say("  " + line))
     kept.save(out)

@@ -103,6 +103,11 @@ class Broker(ABC):
             raise BrokerFailed(f"{self.label} is not running")
         return self._process.pid
 
+    @property
+    def was_started(self) -> bool:
+        """Started and not stopped since; it may have died."""
+        return self._process is not None
+
     def launch(self) -> None:
         """Start the process; it is not ready yet."""
         with self.log.open("ab") as log:

@@ -1,4 +1,4 @@
-"""The load: prebuilt requests on one epoll loop in one thread, one connection a partition.
+"""The producing load: prebuilt requests on one epoll loop in one thread, one connection a partition.
 
 One thread, because on a small machine a second one would fight the broker for a core and the first one
 for the interpreter's lock; almost all of its time is in send and recv. Every request carries its own
@@ -26,13 +26,10 @@ from bench import wire
 from bench.client import HOST
 
 _CORRELATION = struct.Struct(">i")
-_OFFSET = struct.Struct(">q")
-_ANSWER_HEAD = struct.Struct(">ii")  # frame length, correlation id
+ANSWER_HEAD = struct.Struct(">ii")  # frame length, correlation id
 _ERROR = struct.Struct(">h")
-_BATCH_HEAD = struct.Struct(">qi")  # base offset, batch length
 
 STALL_S = 60.0  # no answer for so long: the run failed
-FETCH_MAX_BYTES = 1 << 20  # the default of stock consumers, by partition
 IN_FLIGHT = 5  # requests by connection, the default of stock producers
 
 _PR_SET_TIMERSLACK = 29
@@ -97,7 +94,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
-def _connect(port: int) -> socket.socket:
+def connect(port: int) -> socket.socket:
     sock = socket.create_connection((HOST, port), timeout=10.0)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setblocking(False)
@@ -105,7 +102,7 @@ def _connect(port: int) -> socket.socket:
 
 
 @contextmanager
-def _quiet_interpreter() -> Iterator[None]:
+def quiet_interpreter() -> Iterator[None]:
     """No garbage collection in the middle of a measurement."""
     gc.collect()
     gc.disable()
@@ -121,7 +118,7 @@ class _ProducePipe:
     __slots__ = ("_at", "_buffer", "_error_at", "_filled", "_frame", "_view", "answered", "fd", "sent", "sock", "wants")
 
     def __init__(self, port: int, topic: str, partition: int, batch: bytes) -> None:
-        self.sock = _connect(port)
+        self.sock = connect(port)
         self.fd = self.sock.fileno()
         self._frame = wire.produce_request(topic, partition, batch)
         self._view = memoryview(self._frame)
@@ -168,7 +165,7 @@ class _ProducePipe:
         filled += count
         at = answers = 0
         while filled - at >= 8:
-            size, correlation = _ANSWER_HEAD.unpack_from(buffer, at)
+            size, correlation = ANSWER_HEAD.unpack_from(buffer, at)
             if filled - at < 4 + size:
                 break
             if correlation != (self.answered + answers) & 0x7FFFFFFF:
@@ -202,7 +199,7 @@ def produce(port: int, load: ProduceLoad) -> Throughput:
     try:
         for pipe in pipes.values():
             poller.register(pipe.fd, select.EPOLLIN)
-        with _quiet_interpreter():
+        with quiet_interpreter():
             cpu, start = time.process_time(), time.perf_counter()
             _produce_loop(poller, pipes, each, load.in_flight, start + load.max_seconds)
             seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
@@ -243,110 +240,6 @@ def _produce_loop(
             _want(poller, pipe, pipe.send_until(limit if limit < last else last))
 
 
-class _FetchPipe:
-    """One connection that reads one partition from its start, one request at a time."""
-
-    __slots__ = ("_buffer", "_checked", "_filled", "_request", "_topic", "_view", "done", "offset", "records", "sock")
-
-    def __init__(self, port: int, topic: str, partition: int) -> None:
-        self.sock = _connect(port)
-        self._topic = topic
-        self._request = wire.fetch_request(topic, partition, FETCH_MAX_BYTES, max_wait_ms=500)
-        # A broker may answer with one whole batch beyond the limit.
-        self._buffer = bytearray(4 * FETCH_MAX_BYTES)
-        self._view = memoryview(self._buffer)
-        self._filled = 0
-        self._checked = False
-        self.offset = 0
-        self.records = 0
-        self.done = False
-
-    def ask(self) -> None:
-        frame, offset_at = self._request
-        _CORRELATION.pack_into(frame, wire.CORRELATION_AT, self.offset & 0x7FFFFFFF)
-        _OFFSET.pack_into(frame, offset_at, self.offset)
-        if self.sock.send(frame) != len(frame):
-            raise LoadFailed("a fetch request did not fit the socket")
-
-    def receive(self) -> None:
-        try:
-            count = self.sock.recv_into(self._view[self._filled :])
-        except BlockingIOError:
-            return
-        if count == 0:
-            raise LoadFailed("the broker closed the connection")
-        self._filled += count
-        if self._filled < 8:
-            return
-        size, correlation = _ANSWER_HEAD.unpack_from(self._buffer)
-        if size + 4 > len(self._buffer):
-            raise LoadFailed(f"answer of {size} bytes to a fetch of {FETCH_MAX_BYTES}")
-        if self._filled < size + 4:
-            return
-        if correlation != self.offset & 0x7FFFFFFF:
-            raise LoadFailed("answer to another fetch")
-        self._filled = 0
-        self._take(self._view[4 : size + 4])
-
-    def _take(self, answer: memoryview) -> None:
-        fetched = wire.read_fetch(answer, self._topic)
-        if fetched.error:
-            raise wire.BrokerError("fetch", fetched.error)
-        if not self._checked:  # the checksums of one answer by partition: proof of data without the cost of all
-            wire.check_batches(answer[fetched.start : fetched.end])
-            self._checked = True
-        at, end, offset = fetched.start, fetched.end, self.offset
-        while end - at >= 61:
-            base, length = _BATCH_HEAD.unpack_from(answer, at)
-            if at + 12 + length > end:
-                break
-            if base != offset:
-                raise LoadFailed(f"batch at offset {base} where {offset} was due")
-            offset = base + int(_CORRELATION.unpack_from(answer, at + 23)[0]) + 1
-            at += 12 + length
-        self.records += offset - self.offset
-        if offset == self.offset and offset < fetched.high_watermark:
-            raise LoadFailed(f"no whole batch at offset {offset} below the high watermark")
-        self.offset = offset
-        if offset >= fetched.high_watermark:
-            self.done = True
-        else:
-            self.ask()
-
-
-def fetch(port: int, topic: str, partitions: int, record_bytes: int, expected_records: int) -> Throughput:
-    """Read every partition from start to high watermark, each on its own connection."""
-    pipes = {pipe.sock.fileno(): pipe for pipe in (_FetchPipe(port, topic, p) for p in range(partitions))}
-    poller = select.epoll()
-    try:
-        for fd in pipes:
-            poller.register(fd, select.EPOLLIN)
-        with _quiet_interpreter():
-            cpu, start = time.process_time(), time.perf_counter()
-            for pipe in pipes.values():
-                pipe.ask()
-            left = len(pipes)
-            while left:
-                events = poller.poll(STALL_S)
-                if not events:
-                    raise LoadFailed(f"no answer for {STALL_S:.0f} s")
-                for fd, _ in events:
-                    pipe = pipes[fd]
-                    pipe.receive()
-                    if pipe.done:
-                        left -= 1
-                        poller.unregister(fd)
-            seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
-    finally:
-        poller.close()
-        for pipe in pipes.values():
-            pipe.sock.close()
-    records = sum(pipe.records for pipe in pipes.values())
-    if records != expected_records:
-        raise LoadFailed(f"{records} records read, {expected_records} were acknowledged")
-    return Throughput(seconds, 0, records, records * record_bytes, cpu)
-
-
 def rate(port: int, load: RateLoad) -> Latency:
     """Open loop: requests leave when they are due, round robin over the partitions."""
     _fine_timers()
@@ -359,7 +252,7 @@ def rate(port: int, load: RateLoad) -> Latency:
         skip = int(load.requests_per_s * load.warm_seconds)
         total = skip + int(load.requests_per_s * load.seconds)
         latency, late = [-1.0] * total, [0.0] * total
-        with _quiet_interpreter():
+        with quiet_interpreter():
             cpu, begin = time.process_time(), time.perf_counter()
             end = _rate_loop(poller, pipes, load, latency, late)
             cpu = time.process_time() - cpu

@@ -67,7 +67,7 @@ def warm_pages(size_bytes: int) -> None:
     On a virtual machine the first touch of a page costs several times the copy into it; whoever runs
     first would pay for everybody.
     """
-    size_bytes = min(size_bytes, _meminfo_bytes("MemAvailable") // 2)
+    size_bytes = min(max(size_bytes, mmap.PAGESIZE), _meminfo_bytes("MemAvailable") // 2)
     mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
 
 

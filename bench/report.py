@@ -178,5 +178,5 @@ def print_tables(scenarios: Sequence[Scenario], results: Results) -> None:
         print(f"\n{scenario.section}: {scenario.title}")
         for _, label, ours, theirs, ratio, goal, word, _ in rows(scenario, outcome):
             judged = f"  {goal} {word.strip('*')}" if goal else ""
-            print(f"  {label:<46} {ours:<26} {theirs:<26} {ratio}{judged}")
+            print(f"  {label:<54} {ours:<26} {theirs:<26} {ratio}{judged}")
     print("\n" + targets_line(scenarios, results))

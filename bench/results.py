@@ -22,6 +22,7 @@ class Outcome:
 
     measured_at: str
     revision: str
+    flush: str
     rounds: dict[str, list[Metrics]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
@@ -49,8 +50,11 @@ class Results:
 def load(path: Path) -> Results | None:
     if not path.exists():
         return None
-    raw = json.loads(path.read_text())
-    return Results(raw["environment"], {name: Outcome(**one) for name, one in raw["outcomes"].items()})
+    try:
+        raw = json.loads(path.read_text())
+        return Results(raw["environment"], {name: Outcome(**one) for name, one in raw["outcomes"].items()})
+    except (ValueError, KeyError, TypeError) as error:
+        raise SystemExit(f"{path.name} is not a results file of this version ({error}): move it away") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ does meanwhile meets both.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from bench import driver, machine, stock
+from bench import driver, machine, reader, stock
 from bench.brokers import Broker, BrokerFailed, BrokerMaker
 from bench.client import Client, first_acknowledged
 from bench.driver import LoadFailed, ProduceLoad, RateLoad, Throughput, percentile
@@ -101,7 +101,7 @@ def _fetch(broker: Broker, load: Fetch) -> Metrics:
         written = driver.produce(broker.port, _produce_load(topic, load, 30.0))
         machine.settle()
         with _metered(broker) as meter:
-            result = driver.fetch(broker.port, topic, load.partitions, load.record_bytes, written.records)
+            result = reader.fetch(broker.port, topic, load.partitions, load.record_bytes, written.records)
         return _throughput_metrics(result, meter)
 
 
@@ -204,13 +204,23 @@ def warm_up(broker: Broker, share: float) -> None:
     _one_record(broker, OneRecord(int(40_000 * share)), Flush.OFF)
 
 
+# Run once on each side before the rounds: the first start reads the code from the disk, the first consumer makes the
+# broker create its internal topics.
+_FIRST_OF_ITS_KIND: Mapping[type[Load], Load] = {Start: Start(idle_seconds=0.0), Stock: Stock(record_count=1000)}
+
+
 def run_rounds(
     sides: Sequence[Side], scenario: Scenario, rounds: int, outcome: Outcome, progress: Callable[[str], None]
 ) -> None:
     """Fill `outcome`. A failed run is an empty round and a line in `failures`; a dead broker is started anew."""
-    if isinstance(scenario.load, Start):  # the first start of each reads its code from the disk
+    warm_up_run = _FIRST_OF_ITS_KIND.get(type(scenario.load))
+    if warm_up_run is not None:
         for side in sides:
-            run_once(side, replace(scenario, load=Start(idle_seconds=0.0)))
+            try:
+                run_once(side, replace(scenario, load=warm_up_run))
+            except FAILURES as error:
+                progress(f"{side.broker.label:<12} warm-up: FAILED: {error}")
+                _revive(side.broker)
     for number in range(1, rounds + 1):
         for side in sides:
             label = side.broker.label
@@ -228,6 +238,8 @@ def run_rounds(
 
 
 def _revive(broker: Broker) -> None:
+    if not broker.was_started:
+        return
     try:
         broker.check_alive()
         with Client(broker.port, timeout_s=10.0) as client:

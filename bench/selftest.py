@@ -53,6 +53,7 @@ def against_sink(record_bytes: int, batch_bytes: int, request_count: int) -> Thr
         target=_sink, args=(theirs, len(wire.produce_request(_TOPIC, 0, batch))), daemon=True, name="sink"
     )
     sink.start()
+    theirs.close()  # so that a sink that could not start is an EOFError below, not a wait
     try:
         return produce(int(ours.recv()), load)
     finally:
