@@ -12,6 +12,7 @@ from penstock.api.handlers.api_versions import ApiVersionsHandler
 from penstock.api.handlers.delete_records import DeleteRecordsHandler
 from penstock.api.handlers.describe_producers import DescribeProducersHandler
 from penstock.api.handlers.fetch import FetchHandler
+from penstock.api.handlers.find_coordinator import FindCoordinatorHandler
 from penstock.api.handlers.init_producer_id import InitProducerIdHandler
 from penstock.api.handlers.list_offsets import ListOffsetsHandler
 from penstock.api.handlers.metadata import MetadataHandler
@@ -57,6 +58,7 @@ class Apis:
             InitProducerIdHandler(controller),
             OffsetForLeaderEpochHandler(partitions),
             DescribeProducersHandler(partitions),
+            FindCoordinatorHandler(),
         ]
         self.api_versions.advertise(
             {int(handler.api): (handler.min_version, handler.max_version) for handler in self.handlers}
