@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.ports.disk import Disk, File
+from penstock.storage.files import SNAPSHOT
 
 
 class Position(NamedTuple):
@@ -38,12 +39,19 @@ class LogCheckpoint:
     `make_stable` may block; it touches nothing but these files and may run in a thread.
     """
 
-    __slots__ = ("_directory", "_disk", "_paths", "_renames", "recovery_point")
+    __slots__ = ("_directory", "_disk", "_paths", "_renames", "_stable_paths", "recovery_point")
 
     def __init__(
-        self, disk: Disk, directory: str, recovery_point: int, paths: list[str], renames: list[tuple[str, str]]
+        self,
+        disk: Disk,
+        directory: str,
+        recovery_point: int,
+        paths: list[str],
+        renames: list[tuple[str, str]],
+        stable_paths: set[str],
     ) -> None:
         self._disk = disk
+        self._stable_paths = stable_paths
         self._directory = directory
         self._paths = paths
         self._renames = renames
@@ -70,6 +78,7 @@ class LogCheckpoint:
         for old, new in self._renames:
             self._disk.rename(old, new)
         self._disk.sync_directory(self._directory)
+        self._stable_paths.update(path for path in self._paths if path.endswith(SNAPSHOT))
 
 
 class Recovery:

@@ -11,6 +11,8 @@ Invariants
 - A failed write leaves the log as it was.
 - The recovery point written to disk never exceeds `stable_offset`, and the files of a `LogCheckpoint` are stable
   before it is. Whoever truncates writes a lowered recovery point first.
+- The name of a segment is stable before the next segment is created, and segments go oldest first: after a crash
+  there is no hole in what lies beyond the recovery point, except where its content was lost.
 """
 
 from __future__ import annotations
@@ -63,6 +65,7 @@ class Log:
         self._hints: dict[int, tuple[Segment, int]] = {}
         # durability
         self.stable_offset = recovered.stable_offset
+        self.persisted_recovery_point = recovered.recovery_point  # whoever persists one may raise it
         self.first_unflushed_ms: int | None = None
         self._flush_begun_offset = self.stable_offset
         self._is_flushing = False
@@ -231,7 +234,7 @@ class Log:
             if segment.writer is None:
                 if not segment.is_file_there:
                     segment.create_file()
-                    self._name_added()
+                    self._names_changed()
                 segment.writer = segment.file()
         except OSError as error:
             raise StorageError(f"{self.directory}: cannot prepare a segment: {error}") from error
@@ -290,7 +293,7 @@ class Log:
         snapshot = self._take_snapshot(base_offset)
         segment = Segment(self._disk, self.directory, base_offset, self._open_files, is_file_there=False)
         segment.writer = segment.create_file()
-        self._name_added()
+        self._names_changed()
         self._unsynced_paths += [sealed.index.path, sealed.time_index.path, *snapshot]
         if self.log_end_offset > self.stable_offset:
             self._unsynced_segments.append(sealed)
@@ -315,7 +318,8 @@ class Log:
         self._unsynced_paths += self._take_snapshot(self.log_end_offset)
         self.snapshots.drop_strays(self._bases)
 
-    def _name_added(self) -> None:
+    def _names_changed(self) -> None:
+        """Or gone: the directory is to be synced."""
         if self.directory not in self._unsynced_directories:
             self._unsynced_directories.append(self.directory)
 
@@ -379,9 +383,11 @@ class Log:
             self._cut_active(segment, position, end_offset)
             self.log_end_offset = end_offset
             self.stable_offset = min(self.stable_offset, end_offset)
+            self.persisted_recovery_point = min(self.persisted_recovery_point, end_offset)
             self._flush_begun_offset = min(self._flush_begun_offset, end_offset)
             self.epochs.truncate_from_end(end_offset)
             self.snapshots.drop_after(end_offset)
+            self._names_changed()
             self._sync_names()
         except OSError as error:
             self._go_offline(error)
@@ -403,6 +409,7 @@ class Log:
         segment.verified_from = min(segment.verified_from, position)
         segment.index.truncate(0, end_offset - segment.base_offset)
         segment.time_index.truncate(1, end_offset - segment.base_offset)
+        self._unsynced_paths += [segment.index.path, segment.time_index.path]
         segment.load_tail(position)
         segment.limit_bytes = 0
 
@@ -420,7 +427,7 @@ class Log:
             self.snapshots.drop_all()
             segment = Segment(self._disk, self.directory, offset, self._open_files, is_file_there=False)
             segment.create_file()
-            self._name_added()
+            self._names_changed()
             self._segments.append(segment)
             self._bases.append(offset)
             self._active = segment
@@ -429,6 +436,7 @@ class Log:
             self._go_offline(error)
             raise LogOffline(self.directory, error) from error
         self.log_start_offset = self.log_end_offset = self.stable_offset = self._flush_begun_offset = offset
+        self.persisted_recovery_point = min(self.persisted_recovery_point, offset)
         self.epochs.truncate_from_end(0)
         self.producers = ProducerStates()
 
@@ -477,17 +485,39 @@ class Log:
         if count <= 0:
             return []
         try:
-            if self._unsynced_paths and len(self.producers):
-                self.checkpoint()  # what is deleted may be all there is of a producer, but for the snapshot
+            self._secure_producers(self._bases[count])
             if not self._segments[count].is_name_stable:
                 self._sync_names()
-            deleted = self._drop_segments(0, count)
+            deleted = []
+            if self._bases[count] > self.persisted_recovery_point:
+                # Recovery would scan these segments, and take a hole among them, or one that comes back without
+                # its content, for the end of the log: so they go one by one, oldest first, and the last one for
+                # good with the next flush.
+                self._names_changed()
+                while count > 1:
+                    deleted += self._drop_segments(0, 1)
+                    self._disk.sync_directory(self.directory)
+                    count -= 1
+            deleted += self._drop_segments(0, count)
             self.snapshots.drop_before(self._bases[0])
         except OSError as error:
             raise StorageError(f"{self.directory}: cannot delete segments: {error}") from error
         self.log_start_offset = max(self.log_start_offset, self._bases[0])
         self.epochs.truncate_from_start(self.log_start_offset)
         return deleted
+
+    def _secure_producers(self, offset: int) -> None:
+        """Before the batches below `offset` go, a stable snapshot knows what they said of producers.
+
+        Blocks only when no checkpoint has made it stable yet.
+        """
+        snapshots = self.snapshots
+        if not len(self.producers) or snapshots.path(offset) in snapshots.stable_paths:
+            return
+        newest = snapshots.load_newest(offset)
+        if newest is None or newest[0] != offset:
+            snapshots.take(replay_producers(self._segments, snapshots, self._bases[0], offset), offset)
+        snapshots.make_stable(offset)
 
     # -- read ------------------------------------------------------------------------------------------------
 
@@ -591,8 +621,7 @@ class Log:
         if self.log_end_offset == self.stable_offset and not self._unsynced_directories:
             return None
         files: list[File] = [segment.file() for segment in self._unsynced_segments]
-        if active.size or not files:
-            files.append(active.file())
+        files.append(active.file())
         self._is_flushing = True
         self._flush_begun_offset = self.log_end_offset
         self.first_unflushed_ms = None
@@ -670,7 +699,9 @@ class Log:
         except OSError as error:
             raise StorageError(f"{self.directory}: cannot write a checkpoint: {error}") from error
         paths, self._unsynced_paths = self._unsynced_paths, []
-        return LogCheckpoint(self._disk, self.directory, self.stable_offset, paths, renames)
+        return LogCheckpoint(
+            self._disk, self.directory, self.stable_offset, paths, renames, self.snapshots.stable_paths
+        )
 
     def _is_snapshot_due(self, closing: bool) -> bool:
         newest = self.snapshots.offsets[-1] if self.snapshots.offsets else None

@@ -111,7 +111,11 @@ class RecoveredLog:
         if self.segments:
             active = self.segments[-1]
             self._need_indexes(active)
-            self.log_end_offset = active.load_tail(active.size)
+            try:
+                self.log_end_offset = active.load_tail(active.size)
+            except CorruptBatch:  # the index may be the one that is wrong: without it
+                self._rebuild_indexes(active, "damaged")
+                self.log_end_offset = active.load_tail(active.size)
         self.stable_offset = self.log_end_offset
 
     def load_after_crash(self) -> None:
@@ -160,6 +164,8 @@ class RecoveredLog:
         position, offset = self._scan_start(segment)
         segment.index.truncate(0, offset - segment.base_offset)
         segment.time_index.truncate(1, offset - segment.base_offset)
+        if segment.index.is_on_disk:
+            self.unsynced_paths += [segment.index.path, segment.time_index.path]
         segment.load_tail(position)
         size, file = segment.size, segment.file()
         segment.trusted_from = position
@@ -239,6 +245,9 @@ class RecoveredLog:
             reason = "damaged"
         else:
             return
+        self._rebuild_indexes(segment, reason)
+
+    def _rebuild_indexes(self, segment: Segment, reason: str) -> None:
         self.report.rebuilt_indexes += 1
         self.report.messages.append(f"rebuilt the {reason} indexes of {segment.path}")
         segment.rebuild_indexes(self.config.index_interval_bytes)
@@ -254,6 +263,7 @@ class RecoveredLog:
                 if self.disk.exists(path):
                     self.disk.remove(path)
         del self.segments[number:]
+        self.unsynced_segments = [segment for segment in self.unsynced_segments if segment in self.segments]
         self.disk.sync_directory(self.directory)
 
     # -- bounds, epochs, producers ---------------------------------------------------------------------------
@@ -321,6 +331,8 @@ def replay_producers(segments: list[Segment], snapshots: Snapshots, start: int, 
     if newest is not None:
         start, producers = newest
     for segment, position, header in headers_from(segments, start, end_offset):
+        if header.base_offset >= end_offset:
+            break
         if header.producer_id >= 0 and header.base_offset >= start:
             data = segment.file().read(position, header.size_bytes) if header.is_control else b""
             producers.update(header, header.base_offset, data)

@@ -14,12 +14,13 @@ from penstock.storage.producer_state import ProducerStates
 
 
 class Snapshots:
-    __slots__ = ("_directory", "_disk", "offsets")
+    __slots__ = ("_directory", "_disk", "offsets", "stable_paths")
 
     def __init__(self, disk: Disk, directory: str, offsets: list[int]) -> None:
         self._disk = disk
         self._directory = directory
         self.offsets = offsets  # rising
+        self.stable_paths: set[str] = set()  # of those known to be synced
 
     def path(self, offset: int) -> str:
         return file_path(self._directory, offset, SNAPSHOT)
@@ -27,6 +28,7 @@ class Snapshots:
     def take(self, producers: ProducerStates, offset: int) -> str:
         """Write the state before `offset`, not synced (a torn one shows by its checksum); its path."""
         path = self.path(offset)
+        self.stable_paths.discard(path)
         write_whole(self._disk, path, producers.encode_snapshot(), sync=False)
         if offset in self.offsets:
             self.offsets.remove(offset)
@@ -45,8 +47,22 @@ class Snapshots:
                     return offset, states
         return None
 
+    def make_stable(self, offset: int) -> None:
+        """Blocks."""
+        file = self._disk.open(self.path(offset))
+        try:
+            file.sync()
+        finally:
+            file.close()
+        self._disk.sync_directory(self._directory)
+        self.stable_paths.add(self.path(offset))
+
     def drop_after(self, end_offset: int) -> None:
-        self._drop([offset for offset in self.offsets if offset > end_offset])
+        """For good: one that came back after other batches took those offsets would be believed. Blocks, if any."""
+        beyond = [offset for offset in self.offsets if offset > end_offset]
+        if beyond:
+            self._drop(beyond)
+            self._disk.sync_directory(self._directory)
 
     def drop_before(self, start_offset: int) -> None:
         self._drop([offset for offset in self.offsets[:-2] if offset < start_offset])
@@ -60,4 +76,5 @@ class Snapshots:
     def _drop(self, offsets: list[int]) -> None:
         for offset in offsets:
             self.offsets.remove(offset)
+            self.stable_paths.discard(self.path(offset))
             self._disk.remove(self.path(offset))
