@@ -132,6 +132,7 @@ def create_topic(
     """`partitions` and `replication_factor` have their defaults filled in already."""
     check_new_topic(image, name)
     if assignments:
+        _check_partition_count(len(assignments))
         check_assignments(assignments, 0, brokers)
         placed = [tuple(assignments[index]) for index in range(len(assignments))]
     else:

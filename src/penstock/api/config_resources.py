@@ -1,0 +1,156 @@
+"""The resources that have settings: topics, brokers, groups, client-metrics subscriptions.
+
+Behind DescribeConfigs, IncrementalAlterConfigs and AlterConfigs: which names a resource may
+have, where its settings are kept, who checks them. Must not know any API's message shapes.
+Raises ApiError with Kafka's code and sentence.
+
+Brokers: only this one ("<node id>") and the settings of the whole cluster (""). A broker's
+loggers are a resource in Kafka; here they are empty and cannot be changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from enum import IntEnum
+
+from penstock.cluster.controller import Controller
+from penstock.cluster.running_config import CLUSTER_WIDE, RunningConfig
+from penstock.config.alter import Alteration, Operation, alter_broker, alter_group, alter_topic
+from penstock.config.client_metrics import alter_client_metrics, describe_client_metrics
+from penstock.config.describe import (
+    ConfigEntry,
+    describe_broker,
+    describe_broker_defaults,
+    describe_group,
+    describe_topic,
+)
+from penstock.core.metadata.decisions import check_topic_name
+from penstock.model.errors import ApiError, ConfigError, ErrorCode
+
+
+class ResourceType(IntEnum):
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigResources:
+    def __init__(self, node_id: int, controller: Controller, running: RunningConfig) -> None:
+        self._node_id = node_id
+        self._controller = controller
+        self._running = running
+
+    # -- describe -----------------------------------------------------------------------
+
+    def describe(self, resource_type: ResourceType, name: str, names: Collection[str] | None) -> list[ConfigEntry]:
+        settings = self._running.current.settings
+        match resource_type:
+            case ResourceType.TOPIC:
+                check_topic_name(name)
+                if name not in self._controller.image.topics:
+                    raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                return describe_topic(self._overrides(resource_type, name), settings, names)
+            case ResourceType.BROKER:
+                if name == CLUSTER_WIDE:
+                    return describe_broker_defaults(settings, names)
+                self._check_described_broker(name, " or empty string,")
+                return describe_broker(settings, names)
+            case ResourceType.BROKER_LOGGER:
+                if not name:
+                    raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+                self._check_described_broker(name, "")
+                return []
+            case ResourceType.CLIENT_METRICS:
+                if not name:
+                    raise ApiError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+                entries = describe_client_metrics(self._overrides(resource_type, name))
+                return [entry for entry in entries if names is None or entry.name in names]
+            case ResourceType.GROUP:
+                if not name:
+                    raise ApiError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+                return describe_group(self._overrides(resource_type, name), settings, names)
+
+    def _overrides(self, resource_type: ResourceType, name: str) -> Mapping[str, str]:
+        return self._controller.image.configs.get((int(resource_type), name), {})
+
+    def _check_described_broker(self, name: str, alternative: str) -> None:
+        self._check_broker(name, "Broker id", f"{self._node_id}{alternative}")
+
+    def _check_broker(self, name: str, noun: str, expected: str) -> None:
+        try:
+            int(name)
+        except ValueError:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"{noun} must be an integer, but it is: {name}") from None
+        if name != str(self._node_id):
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {expected} but received {name}")
+
+    # -- alter --------------------------------------------------------------------------
+
+    async def alter(
+        self, resource_type: int, name: str, alterations: Sequence[Alteration], *, validate_only: bool
+    ) -> None:
+        """Change some settings and keep the others."""
+        decide = self._decision(resource_type, name, alterations)
+        await self._change(resource_type, name, decide, validate_only)
+
+    async def replace(
+        self, resource_type: int, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
+    ) -> None:
+        """All settings the resource has from now on."""
+        alterations = [Alteration(key, Operation.SET, value) for key, value in configs]
+        decide = self._decision(resource_type, name, alterations)
+        await self._change(resource_type, name, lambda _: decide({}), validate_only)
+
+    async def _change(
+        self,
+        resource_type: int,
+        name: str,
+        decide: Callable[[Mapping[str, str]], dict[str, str]],
+        validate_only: bool,
+    ) -> None:
+        try:
+            await self._controller.change_config(resource_type, name, decide, validate_only=validate_only)
+        except ConfigError as error:
+            raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+    def _decision(
+        self, resource_type: int, name: str, alterations: Sequence[Alteration]
+    ) -> Callable[[Mapping[str, str]], dict[str, str]]:
+        """From a resource's overrides to its new ones; the name is checked now, the rest when it runs."""
+        settings = self._running.current.settings
+        match resource_type:
+            case ResourceType.TOPIC:
+                if not name:
+                    raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+                check_topic_name(name)
+                return lambda current: self._alter_topic(name, current, alterations)
+            case ResourceType.BROKER:
+                if name != CLUSTER_WIDE:
+                    self._check_broker(name, "Node id", f"{self._node_id},")
+                return lambda current: self._alter_broker(name, current, alterations)
+            case ResourceType.CLIENT_METRICS:
+                if not name:
+                    raise ApiError(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
+                return lambda current: alter_client_metrics(current, alterations)
+            case ResourceType.GROUP:
+                if not name:
+                    raise ApiError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+                return lambda current: alter_group(current, alterations, settings)
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
+
+    def _alter_topic(self, name: str, current: Mapping[str, str], alterations: Sequence[Alteration]) -> dict[str, str]:
+        overrides = alter_topic(current, alterations, self._running.current.settings)
+        if name not in self._controller.image.topics:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        return overrides
+
+    def _alter_broker(self, name: str, current: Mapping[str, str], alterations: Sequence[Alteration]) -> dict[str, str]:
+        settings = self._running.current.settings
+        overrides = alter_broker(current, alterations, settings, cluster_wide=name == CLUSTER_WIDE)
+        try:
+            self._running.check(name, overrides)
+        except ConfigError as error:
+            raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from error
+        return overrides

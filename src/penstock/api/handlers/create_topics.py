@@ -1,0 +1,132 @@
+"""CreateTopics (key 19), versions 2-7.
+
+- Each topic succeeds or fails alone; a name that comes twice in a request is refused.
+- Partitions and replication factor of -1 mean the broker's defaults. With a manual
+  assignment both must be -1.
+- From v5 on the answer echoes partitions, replication factor and every setting of the
+  topic; from v7 on its id. validate_only checks everything and creates nothing.
+- The topic is visible on this broker when the answer leaves, so timeout_ms has no effect.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import ClassVar
+
+from penstock.api.context import RequestContext
+from penstock.api.topic_creation import TopicCreation
+from penstock.cluster.controller import Controller
+from penstock.cluster.running_config import RunningConfig
+from penstock.config.describe import describe_topic
+from penstock.config.topic import validate_topic_overrides
+from penstock.core.metadata.decisions import check_new_topic
+from penstock.model.errors import ApiError, ConfigError, ErrorCode, StorageError
+from penstock.wire.apis import Api
+from penstock.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+DEFAULT = -1
+
+
+class CreateTopicsHandler:
+    api: ClassVar = Api.CREATE_TOPICS
+    min_version: ClassVar = 2
+    max_version: ClassVar = 7
+
+    def __init__(self, controller: Controller, creation: TopicCreation, running: RunningConfig) -> None:
+        self._controller = controller
+        self._creation = creation
+        self._running = running
+
+    async def handle(self, ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+        mentions = Counter(topic.name for topic in request.topics)
+        results: dict[str, CreatableTopicResult] = {}
+        for topic in request.topics:
+            try:
+                if mentions[topic.name] > 1:
+                    raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                results[topic.name] = await self._create(topic, validate_only=request.validate_only)
+            except (ApiError, StorageError) as error:
+                results[topic.name] = _refused(topic, error.code, str(error))
+        return CreateTopicsResponse(topics=list(results.values()))
+
+    async def _create(self, topic: CreatableTopic, *, validate_only: bool) -> CreatableTopicResult:
+        # The controller checks the name again when its turn comes; here it decides which error wins.
+        check_new_topic(self._controller.image, topic.name)
+        configs = _configs(topic)
+        assignments = _assignments(topic)
+        partitions, replication_factor = topic.num_partitions, topic.replication_factor
+        if assignments:
+            partitions, replication_factor = len(assignments), len(assignments[0]) if 0 in assignments else DEFAULT
+        if partitions == DEFAULT:
+            partitions = self._creation.default_partitions
+        if replication_factor == DEFAULT:
+            replication_factor = self._creation.default_replication_factor
+        topic_id = await self._controller.create_topic(
+            topic.name, partitions, replication_factor, assignments, configs, validate_only=validate_only
+        )
+        return CreatableTopicResult(
+            name=topic.name,
+            topic_id=topic_id,
+            error_message=None,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            configs=[
+                CreatableTopicConfigs(
+                    name=entry.name,
+                    value=entry.value,
+                    read_only=entry.read_only,
+                    config_source=entry.source,
+                    is_sensitive=entry.sensitive,
+                )
+                for entry in sorted(describe_topic(configs, self._running.current.settings))
+            ],
+        )
+
+    def refuse(self, request: CreateTopicsRequest, code: ErrorCode, message: str | None) -> CreateTopicsResponse:
+        return CreateTopicsResponse(topics=[_refused(topic, code, message) for topic in request.topics])
+
+
+def _refused(topic: CreatableTopic, code: ErrorCode, message: str | None) -> CreatableTopicResult:
+    return CreatableTopicResult(name=topic.name, error_code=code, error_message=message)
+
+
+def _configs(topic: CreatableTopic) -> dict[str, str]:
+    missing = [config.name for config in topic.configs if config.value is None]
+    if missing:
+        raise ApiError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(missing)}")
+    configs = {config.name: config.value for config in topic.configs if config.value is not None}
+    try:
+        validate_topic_overrides(configs)
+    except ConfigError as error:
+        raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    return configs
+
+
+def _assignments(topic: CreatableTopic) -> dict[int, list[int]]:
+    if not topic.assignments:
+        return {}
+    if topic.replication_factor != DEFAULT:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but replication factor was not set to -1.",
+        )
+    if topic.num_partitions != DEFAULT:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but numPartitions was not set to -1.",
+        )
+    assignments: dict[int, list[int]] = {}
+    for assignment in topic.assignments:
+        if assignment.partition_index in assignments:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {assignment.partition_index}",
+            )
+        assignments[assignment.partition_index] = assignment.broker_ids
+    return assignments

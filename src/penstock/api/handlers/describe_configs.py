@@ -1,0 +1,80 @@
+"""DescribeConfigs (key 32), versions 1-4.
+
+- Each resource succeeds or fails alone, but for one of an unknown type: that refuses the
+  whole request, as in Kafka.
+- No configuration_keys (null or empty) means all of them; names that do not exist are left out.
+- Synonyms and documentation come when asked for, types from v3 on.
+- A broker's loggers (resource type 8) are an empty list.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.api.config_resources import ConfigResources, ResourceType
+from penstock.api.context import RequestContext
+from penstock.config.describe import ConfigEntry
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.wire.apis import Api
+from penstock.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+
+
+class DescribeConfigsHandler:
+    api: ClassVar = Api.DESCRIBE_CONFIGS
+    min_version: ClassVar = 1
+    max_version: ClassVar = 4
+
+    def __init__(self, resources: ConfigResources) -> None:
+        self._resources = resources
+
+    def handle(self, ctx: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+        response = DescribeConfigsResponse()
+        for asked in request.resources:
+            if asked.resource_type not in ResourceType.__members__.values():
+                raise ApiError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"Unexpected resource type {asked.resource_type} for resource {asked.resource_name}",
+                )
+            result = DescribeConfigsResult(resource_type=asked.resource_type, resource_name=asked.resource_name)
+            names = frozenset(asked.configuration_keys) if asked.configuration_keys else None
+            try:
+                entries = self._resources.describe(ResourceType(asked.resource_type), asked.resource_name, names)
+            except ApiError as error:
+                result.error_code, result.error_message = error.code, error.message or ""
+            else:
+                result.configs = [_result(entry, request) for entry in entries]
+            response.results.append(result)
+        return response
+
+    def refuse(self, request: DescribeConfigsRequest, code: ErrorCode, message: str | None) -> DescribeConfigsResponse:
+        return DescribeConfigsResponse(
+            results=[
+                DescribeConfigsResult(
+                    error_code=code,
+                    error_message=message,
+                    resource_type=asked.resource_type,
+                    resource_name=asked.resource_name,
+                )
+                for asked in request.resources
+            ]
+        )
+
+
+def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    synonyms = entry.synonyms if request.include_synonyms else ()
+    return DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.sensitive,
+        synonyms=[DescribeConfigsSynonym(name=name, value=value, source=source) for name, value, source in synonyms],
+        config_type=entry.type,
+        documentation=entry.documentation if request.include_documentation else None,
+    )

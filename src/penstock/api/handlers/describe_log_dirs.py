@@ -1,0 +1,64 @@
+"""DescribeLogDirs (key 35), versions 1-5.
+
+One log directory with what lies in it. topics null means all; what this broker does not
+have is left out. Sizes are those of the segments. Partitions are never moved between
+directories, so nothing is a future replica and nothing lags; no directory is cordoned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from penstock.api.context import RequestContext
+from penstock.model.errors import ErrorCode
+from penstock.replica.hosting import HostedPartitions
+from penstock.replica.partition import Partition
+from penstock.wire.apis import Api
+from penstock.wire.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+
+class DescribeLogDirsHandler:
+    api: ClassVar = Api.DESCRIBE_LOG_DIRS
+    min_version: ClassVar = 1
+    max_version: ClassVar = 5
+
+    def __init__(self, partitions: HostedPartitions) -> None:
+        self._partitions = partitions
+
+    def handle(self, ctx: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+        topics: list[DescribeLogDirsTopic] = []
+        for name, partitions in self._chosen(request):
+            described = [
+                DescribeLogDirsPartition(partition_index=partition.index, partition_size=partition.log.size_bytes)
+                for partition in partitions
+            ]
+            if described:
+                topics.append(DescribeLogDirsTopic(name=name, partitions=described))
+        result = DescribeLogDirsResult(log_dir=self._partitions.directory, topics=topics)
+        try:
+            result.total_bytes, result.usable_bytes = self._partitions.space()
+        except OSError:
+            result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        return DescribeLogDirsResponse(results=[result])
+
+    def _chosen(self, request: DescribeLogDirsRequest) -> Iterable[tuple[str, list[Partition]]]:
+        hosted = self._partitions.by_name
+        if request.topics is None:
+            return hosted.items()
+        wanted: dict[str, set[int]] = {}
+        for topic in request.topics:
+            wanted.setdefault(topic.topic, set()).update(topic.partitions)
+        return [
+            (name, [partition for partition in hosted.get(name, []) if partition.index in indexes])
+            for name, indexes in wanted.items()
+        ]
+
+    def refuse(self, request: DescribeLogDirsRequest, code: ErrorCode, message: str | None) -> DescribeLogDirsResponse:
+        return DescribeLogDirsResponse(error_code=code)

@@ -1,0 +1,50 @@
+"""The broker's configuration as it is now: the file's, under the run-time settings in the metadata.
+
+Run-time settings of this broker win over those of the whole cluster, and both over the
+file. Whoever acts on a setting that may change subscribes; it must not be known here who.
+Invariant: what is in the metadata passed `check` first, so `refresh` cannot fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from penstock.config.broker import BrokerConfig
+from penstock.core.metadata.image import RESOURCE_BROKER, MetadataImage
+
+CLUSTER_WIDE = ""  # resource name of the settings that hold for every broker
+
+
+class RunningConfig:
+    def __init__(self, file: BrokerConfig, image: MetadataImage) -> None:
+        self._file = file
+        self._image = image
+        self._subscribers: list[Callable[[BrokerConfig], None]] = []
+        self.current = self._combine(self._stored(CLUSTER_WIDE), self._stored(str(file.node_id)))
+
+    def subscribe(self, apply: Callable[[BrokerConfig], None]) -> None:
+        self._subscribers.append(apply)
+
+    def check(self, resource_name: str, overrides: Mapping[str, str]) -> None:
+        """ConfigError when the settings as a whole would not do with these."""
+        if resource_name == CLUSTER_WIDE:
+            self._combine(overrides, self._stored(str(self._file.node_id)))
+        else:
+            self._combine(self._stored(CLUSTER_WIDE), overrides)
+
+    def refresh(self) -> None:
+        """The metadata changed."""
+        changed = self._combine(self._stored(CLUSTER_WIDE), self._stored(str(self._file.node_id)))
+        if changed.settings == self.current.settings:
+            return
+        self.current = changed
+        for apply in self._subscribers:
+            apply(changed)
+
+    def _stored(self, resource_name: str) -> Mapping[str, str]:
+        return self._image.configs.get((RESOURCE_BROKER, resource_name), {})
+
+    def _combine(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
+        if not cluster and not broker:
+            return self._file
+        return self._file.with_dynamic(cluster=cluster, broker=broker)
