@@ -119,13 +119,14 @@ class LaneReply:
 class ProduceLane:
     """One connection's lane. All prefixes in it have the same version and length."""
 
-    __slots__ = ("_clock", "_counters", "_end", "_pending", "_targets", "_version")
+    __slots__ = ("_clock", "_counters", "_end", "_pending", "_targets", "_version", "taken")
 
     def __init__(self, clock: Clock, counters: Counters, pending: dict[LaneReply, None]) -> None:
         self._clock = clock
         self._counters = counters
         self._pending = pending
         self._version = -1
+        self.taken = 0
         self._end = 0
         self._targets: dict[bytes, Target] = {}
 
@@ -196,6 +197,7 @@ class ProduceLane:
             base_offset = partition.append(header, records, now_ms)
         except (ApiError, StorageError):
             return False
+        self.taken += 1
         counters = self._counters
         counters.batches += 1
         counters.bytes += len(records)

@@ -137,6 +137,7 @@ class Fetch:
                 partition.waiters[self] = None
                 self._parked_on.append(partition)
         self._timer = call_later(timeout_s, self._complete)
+        self.ctx.connection.when_closed[self._unpark] = None
 
     def notify(self) -> None:
         """Something happened to a partition. Looked at once, after everything that happens this turn."""
@@ -147,9 +148,6 @@ class Fetch:
     def _look_again(self) -> None:
         self._is_notified = False
         if not self._parked_on:
-            return
-        if self.ctx.connection.is_closed:
-            self._unpark()
             return
         self.read()
         if self.bytes_found >= self.min_bytes or self.has_error:
@@ -172,6 +170,7 @@ class Fetch:
         for partition in self._parked_on:
             partition.waiters.pop(self, None)
         self._parked_on = []
+        self.ctx.connection.when_closed.pop(self._unpark, None)
         if self._timer is not None:
             self._timer.cancel()
 

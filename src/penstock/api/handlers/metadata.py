@@ -3,7 +3,8 @@
 - topics null means all, empty none (v0: empty means all).
 - Auto-creation, as on a KRaft broker: the first answer is UNKNOWN_TOPIC_OR_PARTITION and the
   topic is there when the client asks again. v0-3 always ask for it, later ones by a field.
-- Topics may be asked for by id from v12 on; an unknown id is UNKNOWN_TOPIC_ID.
+- Topics may be asked for by id from v12 on; an unknown id is UNKNOWN_TOPIC_ID. v10 and v11 have the
+  field but cannot answer it: INVALID_REQUEST, as on Kafka.
 - Authorized operations are not computed before there are ACLs: asked for, everything is allowed.
 """
 
@@ -48,6 +49,8 @@ class MetadataHandler:
         if request.topics is None or (ctx.version == 0 and not request.topics):
             topics = [self._describe(topic, operations) for topic in image.topics.values()]
         else:
+            if ctx.version < 12 and any(asked.name is None or asked.topic_id != NULL_UUID for asked in request.topics):
+                raise ApiError(ErrorCode.INVALID_REQUEST)
             topics = []
             for asked in request.topics:
                 if asked.topic_id != NULL_UUID and asked.name is None:
@@ -111,4 +114,8 @@ class MetadataHandler:
         )
 
     def refuse(self, request: MetadataRequest, code: ErrorCode, message: str | None) -> MetadataResponse:
-        return MetadataResponse(error_code=code)
+        topics = [
+            MetadataResponseTopic(error_code=code, name=asked.name or "", topic_id=asked.topic_id)
+            for asked in request.topics or ()
+        ]
+        return MetadataResponse(error_code=code, topics=topics)
