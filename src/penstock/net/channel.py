@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 from collections import deque
 from collections.abc import Iterable
@@ -81,6 +82,11 @@ class SocketChannel:
             self._receiver.received(size)
         else:
             self._close(None)
+
+    def is_peer_gone(self) -> bool:
+        poll = select.poll()
+        poll.register(self._fd, select.POLLRDHUP)  # errors and hang-ups are reported unasked
+        return bool(poll.poll(0))
 
     def send(self, parts: Iterable[Part]) -> None:
         if self._closed:

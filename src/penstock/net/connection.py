@@ -79,6 +79,7 @@ class Connection:
         "last_active",
         "listener_name",
         "shortcut",
+        "when_closed",
     )
 
     def __init__(
@@ -112,10 +113,17 @@ class Connection:
         self.id = ""
         self.listener_name = ""
         self.shortcut: Shortcut | None = None  # tried first by the layer above, see `api.produce_lane`
+        # Called at the end: whoever is parked on behalf of this client lets go.
+        self.when_closed: dict[Callable[[], None], None] = {}
 
     @property
     def in_flight(self) -> int:
         return self._next_slot - self._head_slot
+
+    @property
+    def is_blocked(self) -> bool:
+        """Not reading, so the peer's departure goes unnoticed unless somebody looks."""
+        return self._blocked
 
     def hold(self) -> None:
         """Hand over nothing more until everything in flight is answered."""
@@ -292,6 +300,9 @@ class Connection:
         self.is_closed = True
         self._ready.clear()
         self._out.clear()
+        for callback in list(self.when_closed):
+            callback()
+        self.when_closed.clear()
         self._on_closed(self, error)
 
 

@@ -159,7 +159,12 @@ class Listener:
         deadline = self._loop.time() - self._max_idle_s
         for connection in list(self.connections):
             if connection.last_active < deadline and not connection.in_flight:
-                connection.drain()
+                if connection.is_draining:
+                    connection.abort()  # a second after the polite try: the peer does not take its answers
+                else:
+                    connection.drain()
+            elif connection.is_blocked and connection.channel.is_peer_gone():
+                connection.abort()
         self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
 
     def stop_accepting(self) -> None:

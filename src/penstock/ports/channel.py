@@ -51,6 +51,10 @@ class Channel(Protocol):
 
     def resume_reading(self) -> None: ...
 
+    def is_peer_gone(self) -> bool:
+        """Whether the peer has closed its side, seen also while reading is paused."""
+        ...
+
     def close(self, *, drain: bool = False) -> None:
         """Stop reading; with `drain`, close after what is queued has left."""
         ...
