@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from broker_process import BrokerProcess
 from confluent_kafka import KafkaError, Message, Producer
-from raw_client import RawClient
 
+from broker_process import BrokerProcess
 from penstock.model.errors import ErrorCode
 from penstock.records.builder import Record, build_batch
+from raw_client import RawClient
 
 ROUNDS = int(os.environ.get("PENSTOCK_CHAOS_ROUNDS", "10"))
 TOPIC = "chaos"
