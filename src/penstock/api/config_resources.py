@@ -5,7 +5,7 @@ have, where its settings are kept, who checks them. Must not know any API's mess
 Raises ApiError with Kafka's code and sentence.
 
 Brokers: only this one ("<node id>") and the settings of the whole cluster (""). A broker's
-loggers are a resource in Kafka; here they are empty and cannot be changed.
+loggers are a resource in Kafka's eyes; here a broker has none.
 """
 
 from __future__ import annotations
@@ -92,6 +92,11 @@ class ConfigResources:
         self, resource_type: int, name: str, alterations: Sequence[Alteration], *, validate_only: bool
     ) -> None:
         """Change some settings and keep the others."""
+        if resource_type == ResourceType.BROKER_LOGGER:
+            self._check_broker(name, "Node id", f"{self._node_id},")
+            if alterations:
+                raise ApiError(ErrorCode.INVALID_CONFIG, f"Logger {alterations[0].name} does not exist!")
+            return
         decide = self._decision(resource_type, name, alterations)
         await self._change(resource_type, name, decide, validate_only)
 

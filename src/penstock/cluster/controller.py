@@ -39,6 +39,8 @@ class MetadataListener(Protocol):
 
     def config_changed(self, topic: str) -> None: ...
 
+    def persist_offsets(self) -> Awaitable[None]: ...
+
 
 class Controller:
     def __init__(
@@ -93,6 +95,8 @@ class Controller:
             if topic_id not in self.image.topics_by_id:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
             await self._commit([TopicDeleted(topic_id.hex())])
+            # Before a topic of the same name can be created.
+            await self._listener.persist_offsets()
 
     async def change_config(
         self,

@@ -26,6 +26,7 @@ READ_BYTES = 4 << 20
 
 class MetadataLog:
     def __init__(self, disk: Disk, directory: str, clock: Clock) -> None:
+        self._disk = disk
         self._clock = clock
         # The whole log is read at start anyway, so it is verified from its first byte.
         self.log = Log.open(
@@ -66,6 +67,8 @@ class MetadataLog:
         if ticket is not None:
             for file in ticket.files:
                 file.sync()
+            for path in ticket.directories:
+                self._disk.sync_directory(path)
             self.log.end_flush(ticket, None)
 
     async def append(self, records: Sequence[MetadataRecord]) -> None:

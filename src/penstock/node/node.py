@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 WORKER_THREADS = 4
 EXPIRE_INTERVAL_S = 0.2
+REMOVE_INTERVAL_S = 1.0
 PROGRESS_EVERY_S = 2.0
 
 
@@ -130,11 +131,15 @@ class Node:
         self._undo.append(self._stop_threads)
 
     async def _stop_threads(self) -> None:
+        await self._flushed()
+        self._flusher.close()
+        self._workers.close()
+
+    async def _flushed(self) -> None:
+        """Every flush that was asked for is done."""
         idle = asyncio.Event()
         self.commit.when_idle(idle.set)
         await idle.wait()
-        self._flusher.close()
-        self._workers.close()
 
     def _open_partitions(self) -> None:
         self.partitions = HostedPartitions(
@@ -163,6 +168,7 @@ class Node:
             )
 
     async def _close_partitions(self) -> None:
+        await self._flushed()
         self.partitions.close_all(Progress(self._loop.time, "closed"), self.config.penstock_flush_threads)
 
     def _build_apis(self) -> None:
@@ -193,6 +199,7 @@ class Node:
         self._every(min(settings.log_flush_scheduler_interval_ms, 1000) / 1000, "flush", self.partitions.flush_overdue)
         self._every(settings.log_retention_check_interval_ms / 1000, "retention", self._apply_retention)
         self._every(settings.log_flush_offset_checkpoint_interval_ms / 1000, "checkpoint", self._checkpoint)
+        self._every(REMOVE_INTERVAL_S, "remove", self._remove_deleted_files)
 
     def _every(self, interval_s: float, name: str, work: Callable[[], object]) -> None:
         def tick() -> None:
@@ -203,6 +210,9 @@ class Node:
 
     def _checkpoint(self) -> None:
         self._run(self.partitions.checkpoint())
+
+    def _remove_deleted_files(self) -> None:
+        self._run(self.partitions.remove_deleted_files())
 
     def _apply_retention(self) -> None:
         self.partitions.apply_retention()

@@ -88,6 +88,7 @@ class HostedPartitions:
         self._log_starts: dict[tuple[str, int], int] = {}
         self.was_clean = False
         self._checkpointing = asyncio.Lock()
+        self._deleted_since: dict[Partition, int] = {}
 
     # -- lookup -------------------------------------------------------------------------
 
@@ -124,6 +125,15 @@ class HostedPartitions:
             self.by_name[topic.name] = self.by_id[topic.topic_id] = []
             self._host(topic, topic.partitions, report)
             progress(report.partitions, total)
+        if self._recovery_points or self._log_starts:
+            # Left by topics that were deleted just before a crash.
+            self._recovery_points.clear()
+            self._log_starts.clear()
+            self._write_offsets(
+                checkpoints.RECOVERY_POINTS,
+                {(partition.topic, partition.index): partition.log.persisted_recovery_point for partition in self},
+            )
+            self._write_offsets(checkpoints.LOG_START_OFFSETS, self._current_log_starts())
         return report
 
     def _remove_leftovers(self) -> None:
@@ -212,6 +222,7 @@ class HostedPartitions:
         self.by_id.pop(topic_id)
         doomed: list[str] = []
         for partition in partitions:
+            self._deleted_since.pop(partition, None)
             partition.delete()
             partition.log.close(clean=False)
             aside = f"{self.directory}/{name}-{partition.index}.{self._entropy.random_bytes(16).hex()}{DELETED_SUFFIX}"
@@ -246,6 +257,24 @@ class HostedPartitions:
 
     # -- housekeeping -------------------------------------------------------------------
 
+    async def remove_deleted_files(self) -> None:
+        """Segments set aside `file.delete.delay.ms` ago go for good, in a worker."""
+        now_ms = self._clock.now_ms()
+        due: list[Log] = []
+        for partition in self:
+            if not partition.log.has_deleted_files:
+                self._deleted_since.pop(partition, None)
+            elif now_ms - self._deleted_since.setdefault(partition, now_ms) >= partition.config.file_delete_delay_ms:
+                del self._deleted_since[partition]
+                due.append(partition.log)
+
+        def remove() -> None:
+            for owner in due:
+                owner.remove_deleted()
+
+        if due:
+            await self._workers.run(remove)
+
     def flush_overdue(self) -> None:
         """`flush.ms`: logs whose oldest unflushed message has waited long enough."""
         now_ms = self._clock.now_ms()
@@ -259,7 +288,7 @@ class HostedPartitions:
         now_ms = self._clock.now_ms()
         removed = 0
         for partition in list(self):
-            if "delete" not in partition.config.cleanup_policy or partition.log.offline is not None:
+            if partition.log.offline is not None:
                 continue
             try:
                 bases = partition.log.apply_retention(now_ms, partition.high_watermark)
@@ -281,30 +310,44 @@ class HostedPartitions:
 
         Prepared on the loop, made stable in a worker.
         """
-        prepared = [
-            ((partition.topic, partition.index), partition.log.prepare_checkpoint())
-            for partition in self
-            if partition.log.offline is None
-        ]
+        async with self._checkpointing:
+            prepared = [
+                (partition, partition.log.prepare_checkpoint()) for partition in self if partition.log.offline is None
+            ]
+
+            def make_stable() -> None:
+                for partition, checkpoint in prepared:
+                    try:
+                        checkpoint.make_stable()
+                    except FileNotFoundError:
+                        if not partition.is_deleted:
+                            raise
+
+            await self._workers.run(make_stable)
+            for partition, checkpoint in prepared:
+                partition.log.persisted_recovery_point = checkpoint.recovery_point
+            await self._persist_offsets()
+
+    async def persist_offsets(self) -> None:
+        """Write both checkpoint files anew: after delete-records, and after a topic is gone.
+
+        What was deleted stays deleted; and a new topic of an old name must not inherit the old
+        one's recovery points, or a torn tail would be taken for stable.
+        """
+        async with self._checkpointing:
+            await self._persist_offsets()
+
+    async def _persist_offsets(self) -> None:
+        recovery_points = {
+            (partition.topic, partition.index): partition.log.persisted_recovery_point for partition in self
+        }
         log_starts = self._current_log_starts()
 
-        def persist() -> None:
-            for _, checkpoint in prepared:
-                if checkpoint.is_needed:
-                    checkpoint.make_stable()
-            self._write_offsets(
-                checkpoints.RECOVERY_POINTS, {key: checkpoint.recovery_point for key, checkpoint in prepared}
-            )
+        def write() -> None:
+            self._write_offsets(checkpoints.RECOVERY_POINTS, recovery_points)
             self._write_offsets(checkpoints.LOG_START_OFFSETS, log_starts)
 
-        async with self._checkpointing:
-            await self._workers.run(persist)
-
-    async def persist_log_starts(self) -> None:
-        """After delete-records: what was deleted stays deleted."""
-        async with self._checkpointing:
-            log_starts = self._current_log_starts()
-            await self._workers.run(lambda: self._write_offsets(checkpoints.LOG_START_OFFSETS, log_starts))
+        await self._workers.run(write)
 
     def _current_log_starts(self) -> dict[tuple[str, int], int]:
         return {

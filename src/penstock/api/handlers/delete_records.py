@@ -43,7 +43,7 @@ class DeleteRecordsHandler:
                     result.error_code = error.code
                 results.append(result)
             topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
-        await self._partitions.persist_log_starts()
+        await self._partitions.persist_offsets()
         return DeleteRecordsResponse(topics=topics)
 
     def refuse(self, request: DeleteRecordsRequest, code: ErrorCode, message: str | None) -> DeleteRecordsResponse:

@@ -4,8 +4,8 @@
   subscriptions; what is not named stays. Each resource succeeds or fails alone; one that
   comes twice in a request is refused.
 - A change is stable and in force on this broker when the answer leaves.
-- Deviations: a broker setting that does not exist is refused (Kafka stores it), and so is
-  a change to a broker's loggers.
+- A broker setting that does not exist is refused; Kafka stores it. A broker has no loggers
+  that could be changed.
 """
 
 from __future__ import annotations
