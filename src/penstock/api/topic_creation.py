@@ -5,31 +5,31 @@ from __future__ import annotations
 import asyncio
 
 from penstock.cluster.controller import Controller
-from penstock.config.broker import BrokerConfig
+from penstock.cluster.running_config import RunningConfig
 from penstock.core.metadata.decisions import check_new_topic, check_topic_name
 from penstock.model.errors import ApiError, ErrorCode
 
 
 class TopicCreation:
-    def __init__(self, controller: Controller, broker: BrokerConfig) -> None:
+    def __init__(self, controller: Controller, running: RunningConfig) -> None:
         self._controller = controller
-        self._broker = broker
+        self._running = running
         self._pending: dict[str, asyncio.Task[None]] = {}
 
     @property
     def default_partitions(self) -> int:
-        return self._broker.num_partitions
+        return self._running.current.num_partitions
 
     @property
     def default_replication_factor(self) -> int:
-        return self._broker.default_replication_factor
+        return self._running.current.default_replication_factor
 
     def check_name(self, name: str) -> None:
         check_topic_name(name)
 
     def create_soon(self, name: str) -> None:
         """Start auto-creation if the broker allows it; many callers may ask for one name."""
-        if not self._broker.auto_create_topics_enable or name in self._pending:
+        if not self._running.current.auto_create_topics_enable or name in self._pending:
             return
         check_new_topic(self._controller.image, name)
         task = asyncio.ensure_future(self._create(name))

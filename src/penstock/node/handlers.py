@@ -5,22 +5,33 @@ from __future__ import annotations
 import asyncio
 
 from penstock.api.cluster_view import ClusterView
+from penstock.api.config_resources import ConfigResources
 from penstock.api.dispatch import Dispatcher
 from penstock.api.fetch_sessions import FetchSessions
 from penstock.api.handler import Handler
+from penstock.api.handlers.alter_configs import AlterConfigsHandler
 from penstock.api.handlers.api_versions import ApiVersionsHandler
+from penstock.api.handlers.create_partitions import CreatePartitionsHandler
+from penstock.api.handlers.create_topics import CreateTopicsHandler
 from penstock.api.handlers.delete_records import DeleteRecordsHandler
+from penstock.api.handlers.delete_topics import DeleteTopicsHandler
+from penstock.api.handlers.describe_cluster import DescribeClusterHandler
+from penstock.api.handlers.describe_configs import DescribeConfigsHandler
+from penstock.api.handlers.describe_log_dirs import DescribeLogDirsHandler
 from penstock.api.handlers.describe_producers import DescribeProducersHandler
+from penstock.api.handlers.describe_topic_partitions import DescribeTopicPartitionsHandler
 from penstock.api.handlers.fetch import FetchHandler
 from penstock.api.handlers.find_coordinator import FindCoordinatorHandler
+from penstock.api.handlers.incremental_alter_configs import IncrementalAlterConfigsHandler
 from penstock.api.handlers.init_producer_id import InitProducerIdHandler
+from penstock.api.handlers.list_config_resources import ListConfigResourcesHandler
 from penstock.api.handlers.list_offsets import ListOffsetsHandler
 from penstock.api.handlers.metadata import MetadataHandler
 from penstock.api.handlers.offset_for_leader_epoch import OffsetForLeaderEpochHandler
 from penstock.api.handlers.produce import ProduceHandler
 from penstock.api.topic_creation import TopicCreation
 from penstock.cluster.controller import Controller
-from penstock.config.broker import BrokerConfig
+from penstock.cluster.running_config import RunningConfig
 from penstock.ports.clock import Clock, Entropy
 from penstock.ports.workers import Workers
 from penstock.replica.hosting import HostedPartitions
@@ -32,7 +43,7 @@ class Apis:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        config: BrokerConfig,
+        running: RunningConfig,
         cluster: ClusterView,
         controller: Controller,
         partitions: HostedPartitions,
@@ -40,11 +51,13 @@ class Apis:
         clock: Clock,
         entropy: Entropy,
     ) -> None:
+        config = running.current
         sessions = FetchSessions(
             config.max_incremental_fetch_session_cache_slots,
             lambda: int.from_bytes(entropy.random_bytes(4), "big") & 0x7FFFFFFF,
         )
-        creation = TopicCreation(controller, config)
+        creation = TopicCreation(controller, running)
+        resources = ConfigResources(config.node_id, controller, running)
         self.api_versions = ApiVersionsHandler()
         self.produce = ProduceHandler(partitions, clock, workers)
         self.fetch = FetchHandler(partitions, sessions, workers, loop, max_bytes=config.fetch_max_bytes)
@@ -59,6 +72,16 @@ class Apis:
             OffsetForLeaderEpochHandler(partitions),
             DescribeProducersHandler(partitions),
             FindCoordinatorHandler(),
+            CreateTopicsHandler(controller, creation, running),
+            DeleteTopicsHandler(controller, running),
+            CreatePartitionsHandler(controller),
+            DescribeTopicPartitionsHandler(cluster, max_partitions=config.max_request_partition_size_limit),
+            DescribeConfigsHandler(resources),
+            IncrementalAlterConfigsHandler(resources),
+            AlterConfigsHandler(resources),
+            ListConfigResourcesHandler(cluster),
+            DescribeClusterHandler(cluster),
+            DescribeLogDirsHandler(partitions),
         ]
         self.api_versions.advertise(
             {int(handler.api): (handler.min_version, handler.max_version) for handler in self.handlers}

@@ -14,6 +14,7 @@ from penstock.api.cluster_view import ClusterView
 from penstock.api.dispatch import PIPELINED
 from penstock.cluster.controller import Controller
 from penstock.cluster.metadata_log import MetadataLog
+from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.records import ClusterCreated
@@ -142,10 +143,11 @@ class Node:
         await idle.wait()
 
     def _open_partitions(self) -> None:
+        self.running = RunningConfig(self.config, self.image)
         self.partitions = HostedPartitions(
             self._disk,
             self.directory.path,
-            self.config,
+            self.running.current,
             self.image,
             self.commit,
             self._workers,
@@ -176,13 +178,15 @@ class Node:
             self._metadata_log, self.image, self.partitions, self._entropy, [self.config.node_id]
         )
         self._undo.append(self.controller.settle)
+        self.controller.on_broker_config = self.running.refresh
+        self.running.subscribe(self.partitions.broker_config_changed)
         advertised = {
             name: (endpoint.host, endpoint.port) for name, endpoint in self.config.advertised_listeners.items()
         }
         cluster = ClusterView(self.config.node_id, self.config.broker_rack, self.image, advertised)
         self.apis = Apis(
             self._loop,
-            self.config,
+            self.running,
             cluster,
             self.controller,
             self.partitions,
