@@ -96,6 +96,9 @@ class SocketChannel:
             self.queued_bytes += part.size if isinstance(part, FileSlice) else len(part)
         if not self._writing:
             self._write()
+        elif self.queued_bytes > HIGH_WATER_BYTES:
+            # Noted here too: one write may take it from above the mark to below its half.
+            self._was_full = True
 
     def _write(self) -> None:
         queue = self._queue

@@ -108,7 +108,7 @@ def test_a_new_topic_is_there_at_once_with_an_id_of_its_own(wire: WireClient) ->
     assert NULL_UUID not in ids
 
 
-def test_the_address_is_the_one_the_client_used(tmp_path: object) -> None:
+def test_the_address_is_the_one_the_client_used() -> None:
     with Broker({"listeners": "PLAINTEXT://0.0.0.0:0"}) as broker:
         port = int(broker.bootstrap_servers.rpartition(":")[2])
         with WireClient(port) as client:

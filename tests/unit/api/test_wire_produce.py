@@ -8,7 +8,7 @@ import pytest
 from wire_client import WireClient, batch, batches, produce_request, values
 
 from penstock.records.batch import HEADER_SIZE, read_header
-from penstock.records.builder import Record, build_batch
+from penstock.records.builder import Record, build_batch, seal
 from penstock.records.compression import CODEC_BY_NAME, recompress
 from penstock.testing import Broker
 from penstock.wire.apis import Api
@@ -98,8 +98,6 @@ class TestRefused:
         self.refused(wire, wire.create_topic(), bytes(old), 43)
 
     def test_a_count_that_does_not_fit_the_offsets(self, wire: WireClient) -> None:
-        from penstock.records.builder import seal
-
         plain = batch(b"a", b"b")
         header = read_header(plain)._replace(last_offset_delta=5)
         self.refused(wire, wire.create_topic(), seal(header, plain[HEADER_SIZE:]), 87)

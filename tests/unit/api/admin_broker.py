@@ -1,0 +1,181 @@
+"""A broker's metadata, logs and admin handlers on a disk in memory, without sockets.
+
+Requests and responses travel through the codec of the version asked for, so a test sees
+what a client of that version would. `crash` is a power failure: what is there afterwards
+was stable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+
+from penstock.api.cluster_view import ClusterView
+from penstock.api.config_resources import ConfigResources
+from penstock.api.context import RequestContext
+from penstock.api.handler import Handler
+from penstock.api.handlers.alter_configs import AlterConfigsHandler
+from penstock.api.handlers.create_partitions import CreatePartitionsHandler
+from penstock.api.handlers.create_topics import CreateTopicsHandler
+from penstock.api.handlers.delete_topics import DeleteTopicsHandler
+from penstock.api.handlers.describe_cluster import DescribeClusterHandler
+from penstock.api.handlers.describe_configs import DescribeConfigsHandler
+from penstock.api.handlers.describe_log_dirs import DescribeLogDirsHandler
+from penstock.api.handlers.describe_topic_partitions import DescribeTopicPartitionsHandler
+from penstock.api.handlers.incremental_alter_configs import IncrementalAlterConfigsHandler
+from penstock.api.handlers.list_config_resources import ListConfigResourcesHandler
+from penstock.api.topic_creation import TopicCreation
+from penstock.cluster.controller import Controller
+from penstock.cluster.metadata_log import MetadataLog
+from penstock.cluster.running_config import RunningConfig
+from penstock.config.broker import BrokerConfig
+from penstock.core.metadata.image import MetadataImage
+from penstock.core.metadata.records import ClusterCreated
+from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.net.connection import Connection
+from penstock.ports.disk import File
+from penstock.replica.hosting import HostedPartitions
+from penstock.sim.disk import SimDisk
+from penstock.storage.group_commit import GroupCommit
+from penstock.wire.codec import decode, encode
+from penstock.wire.primitives import Message
+
+T = TypeVar("T")
+DIRECTORY = "/data"
+LOCAL = ("127.0.0.1", 9092)
+
+
+class _Clock:
+    def now_ms(self) -> int:
+        return 1_700_000_000_000
+
+    def monotonic(self) -> float:
+        return 1.0
+
+
+class _Entropy:
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def random_bytes(self, size: int) -> bytes:
+        return self._random.randbytes(size)
+
+
+class _InlineFlusher:
+    def __init__(self, disk: SimDisk, call_soon: Callable[..., object]) -> None:
+        self._disk = disk
+        self._call_soon = call_soon
+
+    def flush(
+        self,
+        files: Sequence[File],
+        directories: Sequence[str],
+        on_stable: Callable[[list[OSError | None]], None],
+    ) -> None:
+        outcomes: list[OSError | None] = []
+        for file in files:
+            try:
+                file.sync()
+                outcomes.append(None)
+            except OSError as error:
+                outcomes.append(error)
+        for directory in directories:
+            self._disk.sync_directory(directory)
+        self._call_soon(on_stable, outcomes)
+
+
+class _InlineWorkers:
+    def run(self, work: Callable[[], T]) -> Awaitable[T]:
+        async def done() -> T:
+            return work()
+
+        return done()
+
+
+class AdminBroker:
+    def __init__(self, **settings: str) -> None:
+        self.settings = {name.replace("_", "."): value for name, value in settings.items()}
+        self.random = Random(7)
+        self.disk = SimDisk(self.random)
+        self.disk.make_directory(DIRECTORY)
+        self.loop = asyncio.new_event_loop()
+        self._start()
+
+    def _start(self) -> None:
+        config, warnings = BrokerConfig.load(None, {"log.dirs": DIRECTORY, **self.settings})
+        assert warnings == []
+        self.image = MetadataImage()
+        log = MetadataLog(self.disk, DIRECTORY, _Clock())
+        for record in log.replay():
+            self.image.replay(record)
+        if not self.image.cluster_id:
+            created = ClusterCreated("c" * 22)
+            log.append_blocking([created])
+            self.disk.sync_directory(DIRECTORY)
+            self.image.replay(created)
+        entropy = _Entropy(self.random)
+        commit = GroupCommit(self.loop.call_soon, _InlineFlusher(self.disk, self.loop.call_soon))
+        log.attach(commit)
+        self.running = RunningConfig(config, self.image)
+        self.partitions = HostedPartitions(
+            self.disk, DIRECTORY, self.running.current, self.image, commit, _InlineWorkers(), _Clock(), entropy
+        )
+        self.partitions.open_all(lambda done, total: None)
+        self.controller = Controller(log, self.image, self.partitions, entropy, [config.node_id])
+        self.controller.on_broker_config = self.running.refresh
+        self.running.subscribe(self.partitions.broker_config_changed)
+        cluster = ClusterView(config.node_id, config.broker_rack, self.image, {})
+        resources = ConfigResources(config.node_id, self.controller, self.running)
+        handlers: list[Handler] = [
+            CreateTopicsHandler(self.controller, TopicCreation(self.controller, self.running), self.running),
+            DeleteTopicsHandler(self.controller, self.running),
+            CreatePartitionsHandler(self.controller),
+            DescribeTopicPartitionsHandler(cluster, max_partitions=config.max_request_partition_size_limit),
+            DescribeConfigsHandler(resources),
+            IncrementalAlterConfigsHandler(resources),
+            AlterConfigsHandler(resources),
+            ListConfigResourcesHandler(cluster),
+            DescribeClusterHandler(cluster),
+            DescribeLogDirsHandler(self.partitions),
+        ]
+        self.handlers = {type(handler).__name__.removesuffix("Handler"): handler for handler in handlers}
+
+    def crash(self) -> None:
+        self.disk.crash()
+        self._start()
+
+    def close(self) -> None:
+        self.loop.run_until_complete(self.controller.settle())
+        self.loop.close()
+
+    def ask(self, request: Message, version: int | None = None) -> Any:
+        """The response of the newest version, or of the one given."""
+        handler = self.handlers[type(request).__name__.removesuffix("Request")]
+        version = handler.max_version if version is None else version
+        assert handler.min_version <= version <= handler.max_version
+        connection = SimpleNamespace(listener_name="PLAINTEXT", channel=SimpleNamespace(local=LOCAL))
+        ctx = RequestContext(
+            cast(Connection, connection),
+            slot=0,
+            frame=memoryview(b""),
+            api_key=int(handler.api),
+            version=version,
+            correlation_id=1,
+            client_id="test",
+        )
+        received = decode(type(request), version, encode(request, version))
+
+        async def answer() -> Message:
+            try:
+                outcome = handler.handle(ctx, received)
+                assert outcome is not None
+                return outcome if isinstance(outcome, Message) else await outcome
+            except (ApiError, StorageError) as error:
+                # As the dispatcher does.
+                return handler.refuse(received, ErrorCode(error.code), str(error))
+
+        response = self.loop.run_until_complete(answer())
+        return decode(type(response), version, encode(response, version))
