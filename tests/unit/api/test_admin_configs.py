@@ -133,7 +133,9 @@ def test_topic_shows_every_setting_with_its_source(broker: AdminBroker) -> None:
 @pytest.mark.parametrize("keys", [None, []])
 def test_no_keys_means_all_and_unknown_keys_are_left_out(broker: AdminBroker, keys: list[str] | None) -> None:
     assert len(describe(broker, TOPIC, "t", keys).configs) == 33
-    assert [config.name for config in describe(broker, TOPIC, "t", ["nope", "retention.ms"]).configs] == ["retention.ms"]
+    assert [config.name for config in describe(broker, TOPIC, "t", ["nope", "retention.ms"]).configs] == [
+        "retention.ms"
+    ]
 
 
 @pytest.mark.parametrize("version", range(1, 5))
@@ -324,15 +326,15 @@ def test_refused_in_kafkas_words(
 def test_a_resource_that_comes_twice_is_refused_and_the_others_are_changed(broker: AdminBroker) -> None:
     def resource(name: str, value: str) -> incremental_alter_configs.AlterConfigsResource:
         config = incremental_alter_configs.AlterableConfig(name="retention.ms", config_operation=SET, value=value)
-        return incremental_alter_configs.AlterConfigsResource(
-            resource_type=TOPIC, resource_name=name, configs=[config]
-        )
+        return incremental_alter_configs.AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=[config])
 
     request = incremental_alter_configs.IncrementalAlterConfigsRequest(
         resources=[resource("t", "1"), resource("t", "2"), resource("u", "3")]
     )
     once = "Each resource must appear at most once."
-    assert [(result.resource_name, result.error_code, result.error_message) for result in broker.ask(request).responses] == [
+    assert [
+        (result.resource_name, result.error_code, result.error_message) for result in broker.ask(request).responses
+    ] == [
         ("t", 42, once),
         ("t", 42, once),
         ("u", 0, None),

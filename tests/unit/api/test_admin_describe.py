@@ -176,7 +176,9 @@ def test_sizes_and_space_in_every_version(broker: AdminBroker, version: int) -> 
         for partition in topic.partitions
     }
     assert sizes == {(name, index): len(batch) if (name, index) == ("a", 2) else 0 for name in ABC for index in ALL}
-    assert {(partition.offset_lag, partition.is_future_key) for partition in result.topics[0].partitions} == {(0, False)}
+    assert {(partition.offset_lag, partition.is_future_key) for partition in result.topics[0].partitions} == {
+        (0, False)
+    }
     space = broker.disk.space(DIRECTORY) if version >= 4 else (-1, -1)
     assert (result.total_bytes, result.usable_bytes, result.is_cordoned) == (*space, False)
 

@@ -44,7 +44,8 @@ def topic(
         num_partitions=partitions,
         replication_factor=factor,
         assignments=[
-            CreatableReplicaAssignment(partition_index=index, broker_ids=brokers) for index, brokers in assignments or []
+            CreatableReplicaAssignment(partition_index=index, broker_ids=brokers)
+            for index, brokers in assignments or []
         ],
         configs=[CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()],
     )
