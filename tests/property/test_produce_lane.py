@@ -16,9 +16,9 @@ from penstock.config.broker import BrokerConfig
 from penstock.net.connection import Connection, ConnectionLimits
 from penstock.node.node import Node
 from penstock.ports.channel import Part
+from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.records.compression import recompress
-from penstock.records.batch import read_header
 from penstock.wire.apis import Api
 from penstock.wire.codec import encode_request
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -109,7 +109,9 @@ class Side:
 def make_frame(chance: random.Random, version: int, sequences: dict[tuple[str, int], int]) -> bytes:
     topic = chance.choice(("left", "right", "right", "gone"))
     partition = chance.choice((0, 0, 1, 9))
-    kind = chance.choice(("plain",) * 6 + ("idempotent",) * 3 + ("gap", "large", "future", "corrupt", "control", "empty"))
+    kind = chance.choice(
+        ("plain",) * 6 + ("idempotent",) * 3 + ("gap", "large", "future", "corrupt", "control", "empty")
+    )
     timestamp = NOW_MS + (10**9 if kind == "future" else -5)
     value = b"v" * (3000 if kind == "large" else chance.randrange(200))
     records = [Record(b"k", value, timestamp_ms=timestamp) for _ in range(chance.randrange(1, 4))]

@@ -1,0 +1,229 @@
+"""One connection over a fake channel: frames, order, barriers, bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from penstock.net.channel import HIGH_WATER_BYTES
+from penstock.net.connection import INITIAL_BUFFER_BYTES, Connection, ConnectionLimits, join_bytes
+from penstock.ports.channel import Part
+from penstock.ports.disk import FileSlice
+
+PIPELINED_KEY, BARRIER_KEY = 0, 3
+MAX_FRAME = 1 << 20
+
+
+class FakeChannel:
+    peer = ("10.0.0.1", 1234)
+    local = ("10.0.0.2", 9092)
+
+    def __init__(self) -> None:
+        self.sent: list[Part] = []
+        self.sends = 0
+        self.queued_bytes = 0
+        self.is_reading = True
+        self.is_closed = False
+        self.drained = False
+
+    def send(self, parts: Iterable[Part]) -> None:
+        self.sends += 1
+        self.sent += parts
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+    def is_peer_gone(self) -> bool:
+        return False
+
+    def close(self, *, drain: bool = False) -> None:
+        self.is_closed = True
+        self.drained = drain
+
+
+class Harness:
+    def __init__(self, max_in_flight: int = 5) -> None:
+        self.channel = FakeChannel()
+        self.handled: list[tuple[int, bytes]] = []
+        self.answer: Callable[[int, bytes], bytes | None] = lambda slot, frame: None
+        self.errors: list[Exception | None] = []
+        self.connection = Connection(
+            asyncio.get_running_loop(),
+            self.channel,
+            self._handle,
+            ConnectionLimits(MAX_FRAME, max_in_flight, frozenset({PIPELINED_KEY})),
+            lambda connection, error: self.errors.append(error),
+        )
+
+    def _handle(self, connection: Connection, slot: int, frame: memoryview) -> None:
+        body = bytes(frame)
+        self.handled.append((slot, body))
+        answer = self.answer(slot, body)
+        if answer is not None:
+            connection.reply(slot, [answer])
+
+    def feed(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest and not self.channel.is_closed and self.channel.is_reading:
+            buffer = self.connection.receive_buffer()
+            assert len(buffer) > 0
+            size = min(len(buffer), len(rest))
+            buffer[:size] = rest[:size]
+            self.connection.received(size)
+            rest = rest[size:]
+
+    @property
+    def sent(self) -> bytes:
+        return b"".join(part for part in self.channel.sent if isinstance(part, bytes))
+
+
+def frame(key: int, body: bytes = b"") -> bytes:
+    payload = struct.pack(">hhi", key, 0, 0) + body
+    return struct.pack(">i", len(payload)) + payload
+
+
+async def turn() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_frames_in_any_pieces() -> None:
+    harness = Harness(max_in_flight=100)
+    harness.answer = lambda slot, body: b""
+    data = b"".join(frame(PIPELINED_KEY, bytes([n]) * n) for n in range(40))
+    for at in range(0, len(data), 7):
+        harness.feed(data[at : at + 7])
+    assert [body[8:] for _, body in harness.handled] == [bytes([n]) * n for n in range(40)]
+
+
+async def test_replies_leave_in_request_order() -> None:
+    harness = Harness()
+    harness.feed(frame(PIPELINED_KEY) * 4)
+    for slot in (2, 0, 3, 1):
+        harness.connection.reply(slot, [str(slot).encode()])
+    await turn()
+    assert harness.sent == b"0123"
+
+
+async def test_replies_of_one_turn_leave_in_one_call() -> None:
+    harness = Harness()
+    harness.feed(frame(PIPELINED_KEY) * 4)
+    for slot in range(4):
+        harness.connection.reply(slot, [b"x"])
+    await turn()
+    assert harness.channel.sends == 1
+
+
+async def test_barrier_waits_for_everything_before_it_and_holds_everything_after_it() -> None:
+    harness = Harness()
+    harness.feed(frame(PIPELINED_KEY, b"a") + frame(BARRIER_KEY, b"b") + frame(PIPELINED_KEY, b"c"))
+    assert [body[8:] for _, body in harness.handled] == [b"a"]
+    harness.connection.reply(0, [b"A"])
+    await turn()
+    assert [body[8:] for _, body in harness.handled] == [b"a", b"b"]
+    harness.connection.reply(1, [b"B"])
+    await turn()
+    assert [body[8:] for _, body in harness.handled] == [b"a", b"b", b"c"]
+    assert harness.channel.is_reading
+
+
+async def test_hold_makes_a_pipelined_request_a_barrier() -> None:
+    harness = Harness()
+    harness.feed(frame(PIPELINED_KEY, b"a"))
+    harness.connection.hold()
+    harness.feed(frame(PIPELINED_KEY, b"b"))
+    assert len(harness.handled) == 1
+    harness.connection.reply(0, [])
+    await turn()
+    assert len(harness.handled) == 2
+
+
+async def test_requests_in_flight_are_bounded() -> None:
+    harness = Harness(max_in_flight=3)
+    harness.feed(frame(PIPELINED_KEY) * 10)
+    assert len(harness.handled) == 3
+    assert not harness.channel.is_reading
+    harness.connection.reply(0, [b"x"])
+    await turn()
+    assert len(harness.handled) == 4
+
+
+async def test_a_peer_that_does_not_read_is_not_served_more() -> None:
+    harness = Harness(max_in_flight=1000)
+    harness.answer = lambda slot, body: b"reply"
+    harness.channel.queued_bytes = HIGH_WATER_BYTES + 1
+    harness.feed(frame(BARRIER_KEY) * 5)
+    assert not harness.handled
+    assert not harness.channel.is_reading
+    harness.channel.queued_bytes = 0
+    harness.connection.writable()
+    assert len(harness.handled) == 5
+    assert harness.channel.is_reading
+
+
+@pytest.mark.parametrize("size", [-1, 0, 7, MAX_FRAME + 1, 2**31 - 1])
+async def test_impossible_sizes_close(size: int) -> None:
+    harness = Harness()
+    harness.feed(struct.pack(">i", size) + b"\0" * 16)
+    assert harness.channel.is_closed
+    assert "frame of" in str(harness.errors[0])
+
+
+async def test_announcing_a_large_frame_costs_no_memory() -> None:
+    harness = Harness()
+    harness.feed(struct.pack(">i", MAX_FRAME) + b"\0" * 100)
+    assert len(harness.connection._buffer) == INITIAL_BUFFER_BYTES
+
+
+async def test_large_frames_arrive_whole_and_the_buffer_shrinks_again() -> None:
+    harness = Harness()
+    harness.answer = lambda slot, body: b""
+    body = bytes(range(256)) * 3900
+    harness.feed(frame(PIPELINED_KEY, body) + frame(PIPELINED_KEY, b"small"))
+    assert [received[8:] for _, received in harness.handled] == [body, b"small"]
+    assert len(harness.connection._buffer) <= 1 << 20
+
+
+async def test_a_defect_in_a_handler_closes_the_connection_and_is_raised() -> None:
+    harness = Harness()
+
+    def fail(slot: int, body: bytes) -> bytes:
+        raise ZeroDivisionError("a bug")
+
+    harness.answer = fail
+    with pytest.raises(ZeroDivisionError):
+        harness.feed(frame(PIPELINED_KEY))
+    assert harness.channel.is_closed
+
+
+async def test_drain_answers_what_is_in_flight_and_takes_nothing_more() -> None:
+    harness = Harness()
+    harness.feed(frame(PIPELINED_KEY))
+    harness.connection.drain()
+    assert not harness.channel.is_closed
+    harness.connection.reply(0, [b"last"])
+    await turn()
+    assert harness.sent == b"last"
+    assert harness.channel.is_closed
+    assert harness.channel.drained
+
+
+async def test_reply_after_close_is_ignored() -> None:
+    harness = Harness()
+    harness.feed(frame(PIPELINED_KEY))
+    harness.connection.abort()
+    harness.connection.reply(0, [b"late"])
+    await turn()
+    assert harness.sent == b""
+    assert harness.errors == [None]
+
+
+def test_join_bytes_keeps_order_around_slices() -> None:
+    piece = FileSlice(None, 0, 5)  # type: ignore[arg-type]
+    assert join_bytes([b"a", b"b", piece, b"c", piece, piece, b"d", b"e"]) == [b"ab", piece, b"c", piece, piece, b"de"]

@@ -1,0 +1,142 @@
+"""Group commit with a flusher that finishes when the test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from penstock.ports.disk import File
+from penstock.storage.durability import Flush, Position
+from penstock.storage.group_commit import IDLE, GroupCommit
+
+
+class ManualFlusher:
+    def __init__(self) -> None:
+        self.started: list[tuple[list[File], list[str], Callable[[list[OSError | None]], None]]] = []
+
+    def flush(
+        self,
+        files: Sequence[File],
+        directories: Sequence[str],
+        on_stable: Callable[[list[OSError | None]], None],
+    ) -> None:
+        self.started.append((list(files), list(directories), on_stable))
+
+
+class FakeLog:
+    def __init__(self, name: str, files: int = 1) -> None:
+        self.flush_state = IDLE
+        self.name = name
+        self.files = files
+        self.ended: list[OSError | None] = []
+        self.has_work = True
+
+    def begin_flush(self) -> Flush | None:
+        if not self.has_work:
+            return None
+        return Flush([object()] * self.files, [self.name], Position(0, 0, 0), 0)  # type: ignore[list-item]
+
+    def end_flush(self, flush: Flush, error: OSError | None) -> None:
+        self.ended.append(error)
+
+
+class Loop:
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    def turn(self) -> None:
+        soon, self.soon = self.soon, []
+        for callback in soon:
+            callback()
+
+
+def make() -> tuple[Loop, ManualFlusher, GroupCommit]:
+    loop, flusher = Loop(), ManualFlusher()
+    return loop, flusher, GroupCommit(loop.call_soon, flusher)
+
+
+def test_what_is_dirty_in_one_turn_is_one_flush() -> None:
+    loop, flusher, commit = make()
+    one, other = FakeLog("one"), FakeLog("other")
+    for log in (one, other, one, one):
+        commit.request(log)
+    assert not flusher.started
+    loop.turn()
+    assert len(flusher.started) == 1
+    files, directories, done = flusher.started[0]
+    assert len(files) == 2
+    assert directories == ["one", "other"]
+    done([None, None])
+    assert one.ended == other.ended == [None]
+
+
+def test_requests_during_a_flush_are_one_more_flush() -> None:
+    loop, flusher, commit = make()
+    log = FakeLog("log")
+    commit.request(log)
+    loop.turn()
+    for _ in range(10):
+        commit.request(log)
+    loop.turn()
+    assert len(flusher.started) == 1
+    flusher.started[0][2]([None])
+    loop.turn()
+    assert len(flusher.started) == 2
+    flusher.started[1][2]([None])
+    loop.turn()
+    assert len(flusher.started) == 2
+    assert log.flush_state == IDLE
+
+
+def test_a_slow_log_does_not_hold_another() -> None:
+    loop, flusher, commit = make()
+    slow, quick = FakeLog("slow"), FakeLog("quick")
+    commit.request(slow)
+    loop.turn()
+    commit.request(quick)
+    loop.turn()
+    assert len(flusher.started) == 2
+    flusher.started[1][2]([None])
+    assert quick.ended == [None]
+    assert slow.ended == []
+
+
+def test_an_error_goes_to_the_log_whose_file_it_was() -> None:
+    loop, flusher, commit = make()
+    good, bad = FakeLog("good"), FakeLog("bad", files=3)
+    commit.request(good)
+    commit.request(bad)
+    loop.turn()
+    error = OSError(5, "Input/output error")
+    flusher.started[0][2]([None, None, error, None])
+    assert good.ended == [None]
+    assert bad.ended == [error]
+
+
+def test_nothing_to_flush_is_no_flush() -> None:
+    loop, flusher, commit = make()
+    log = FakeLog("log")
+    log.has_work = False
+    commit.request(log)
+    loop.turn()
+    assert not flusher.started
+    assert log.flush_state == IDLE
+
+
+def test_when_idle_waits_for_dirty_and_flushing_logs() -> None:
+    loop, flusher, commit = make()
+    log = FakeLog("log")
+    told: list[str] = []
+    commit.when_idle(lambda: told.append("at once"))
+    assert told == ["at once"]
+    commit.request(log)
+    commit.when_idle(lambda: told.append("later"))
+    loop.turn()
+    commit.request(log)
+    flusher.started[0][2]([None])
+    assert told == ["at once"]
+    loop.turn()
+    flusher.started[1][2]([None])
+    assert told == ["at once", "later"]
