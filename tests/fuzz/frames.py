@@ -110,7 +110,8 @@ class FrameFactory:
             case "records":
                 return rng.choice(self.batches)
             case "uuid":
-                return rng.choice((self.topic_id, self.topic_id, NULL_UUID, rng.randbytes(16)))
+                known = self.topic_id if topic == TOPIC else NULL_UUID
+                return rng.choice((known, known, NULL_UUID, rng.randbytes(16)))
         if kind in INTEGER_BITS:
             limit = 1 << INTEGER_BITS[kind] - 1
             value = rng.choice((0, 0, 1, 2, -1, -1, rng.choice(EDGES), rng.randrange(-limit, limit)))

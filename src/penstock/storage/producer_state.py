@@ -31,9 +31,9 @@ from penstock.records.batch import CONTROL_BIT, HEADER_SIZE, NO_SEQUENCE, TRANSA
 from penstock.records.builder import iterate_records
 
 REMEMBERED_BATCHES = 5
-_HEAD = Struct(">hIi")
+SNAPSHOT_HEAD = Struct(">hIi")
 _CRC_END = 6
-_ENTRY = Struct(">qhiqiqiq")
+SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
 _CONTROL_VALUE = Struct(">hi")  # version, coordinator epoch
 _HALF_OF_SEQUENCES = 1 << 30
 
@@ -180,10 +180,10 @@ class ProducerStates:
         return expired
 
     def encode_snapshot(self) -> bytes:
-        out = bytearray(_HEAD.pack(1, 0, len(self._producers)))
+        out = bytearray(SNAPSHOT_HEAD.pack(1, 0, len(self._producers)))
         for producer in self._producers.values():
             last = producer.batches[-1] if producer.batches else None
-            out += _ENTRY.pack(
+            out += SNAPSHOT_ENTRY.pack(
                 producer.producer_id,
                 producer.epoch,
                 producer.last_sequence,
@@ -200,14 +200,14 @@ class ProducerStates:
     def decode_snapshot(cls, data: bytes) -> ProducerStates | None:
         """None when the file is torn or damaged: an older one then serves."""
         states = cls()
-        if len(data) < _HEAD.size:
+        if len(data) < SNAPSHOT_HEAD.size:
             return None
-        version, crc, count = _HEAD.unpack_from(data)
+        version, crc, count = SNAPSHOT_HEAD.unpack_from(data)
         if version != 1 or crc != crc32c(memoryview(data)[_CRC_END:]):
             return None
-        if len(data) != _HEAD.size + count * _ENTRY.size:
+        if len(data) != SNAPSHOT_HEAD.size + count * SNAPSHOT_ENTRY.size:
             return None
-        for entry in _ENTRY.iter_unpack(memoryview(data)[_HEAD.size :]):
+        for entry in SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[SNAPSHOT_HEAD.size :]):
             states._restore(Producer(entry[0], entry[1]), entry)
         return states
 
