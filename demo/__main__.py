@@ -75,7 +75,8 @@ def produce(bootstrap: str) -> int:
     megabytes = RECORDS * VALUE_BYTES / 1e6
     say(
         f"produced {acknowledged:,} records ({megabytes:.0f} MB) with confluent-kafka in {seconds:.2f} s: "
-        f"{acknowledged / seconds:,.0f} records/s, {megabytes / seconds:.0f} MB/s, each flushed before its acknowledgement"
+        f"{acknowledged / seconds:,.0f} records/s, {megabytes / seconds:.0f} MB/s, "
+        "each flushed before its acknowledgement"
     )
     return acknowledged
 
@@ -96,7 +97,8 @@ def consume(bootstrap: str, expected: int) -> None:
     consumer.close()
     if received != expected or len(keys) != expected:
         sys.exit(f"expected {expected} records once each, got {received} with {len(keys)} different keys")
-    say(f"consumed all {received:,} records, each exactly once, in {seconds:.2f} s: {received / seconds:,.0f} records/s")
+    rate = received / seconds
+    say(f"consumed all {received:,} records, each exactly once, in {seconds:.2f} s: {rate:,.0f} records/s")
 
 
 def show_files(data: str) -> None:

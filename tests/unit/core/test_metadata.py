@@ -139,7 +139,7 @@ def test_records_survive_the_log(record: MetadataRecord) -> None:
 
 
 def test_a_record_of_the_future_is_named() -> None:
-    with pytest.raises(StorageError, match="time-travel.*newer version"):
+    with pytest.raises(StorageError, match=r"time-travel.*newer version"):
         decode(b'{"type":"time-travel"}')
 
 
