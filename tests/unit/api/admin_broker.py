@@ -171,8 +171,9 @@ class AdminBroker:
         async def answer() -> Message:
             try:
                 outcome = handler.handle(ctx, received)
-                assert outcome is not None
-                return outcome if isinstance(outcome, Message) else await outcome
+                response = outcome if isinstance(outcome, Message | None) else await outcome
+                assert response is not None
+                return response
             except (ApiError, StorageError) as error:
                 # As the dispatcher does.
                 return handler.refuse(received, ErrorCode(error.code), str(error))
