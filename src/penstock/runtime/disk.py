@@ -10,7 +10,6 @@ import errno
 import os
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
 
 from penstock.ports.disk import Buffer
 
@@ -107,7 +106,7 @@ class OsDisk:
         return os.path.isdir(path)
 
     def make_directory(self, path: str) -> None:
-        Path(path).mkdir(parents=True, exist_ok=True)
+        os.makedirs(path, exist_ok=True)
 
     def remove(self, path: str) -> None:
         os.unlink(path)

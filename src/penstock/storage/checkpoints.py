@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from penstock.model.errors import StorageError
 from penstock.ports.disk import Disk
-from penstock.storage.files import parent_of, read_whole, write_atomic
+from penstock.storage.files import parent_of, read_whole, write_atomic, write_whole
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
@@ -60,7 +60,11 @@ def read_offsets(disk: Disk, path: str) -> dict[tuple[str, int], int]:
 
 def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes, *, sync: bool = True) -> None:
     text = f"version: 0\ntopic_id: {encode_topic_id(topic_id)}"
-    write_atomic(disk, f"{directory}/{PARTITION_METADATA}", text.encode(), sync=sync)
+    path = f"{directory}/{PARTITION_METADATA}"
+    if sync:
+        write_atomic(disk, path, text.encode())
+    else:
+        write_whole(disk, path, text.encode(), sync=False)
 
 
 def read_partition_metadata(disk: Disk, directory: str) -> bytes | None:

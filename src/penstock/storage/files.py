@@ -40,16 +40,12 @@ def write_whole(disk: Disk, path: str, data: Buffer, *, sync: bool) -> None:
         file.close()
 
 
-def write_atomic(disk: Disk, path: str, data: Buffer, *, sync: bool = True) -> None:
-    """Replace `path`: whoever reads it, also after a power failure, sees the old bytes or the new ones.
-
-    Without `sync` that holds for a killed process only; a power failure may leave an empty file.
-    """
+def write_atomic(disk: Disk, path: str, data: Buffer) -> None:
+    """Replace `path`: whoever reads it, also after a power failure, sees the old bytes or the new ones."""
     temporary = path + ".tmp"
-    write_whole(disk, temporary, data, sync=sync)
+    write_whole(disk, temporary, data, sync=True)
     disk.rename(temporary, path)
-    if sync:
-        disk.sync_directory(parent_of(path))
+    disk.sync_directory(parent_of(path))
 
 
 def read_whole(disk: Disk, path: str) -> bytes | None:

@@ -338,6 +338,7 @@ class Log:
         self._hints.clear()
         for segment in doomed:
             self.size_bytes -= segment.size
+            segment.size = 0  # no hint leads here any more
             if segment in self._unsynced_segments:
                 self._unsynced_segments.remove(segment)
             segment.release()
@@ -550,11 +551,9 @@ class Log:
             limit, next_offset = segment.boundary(position, position + max_bytes)
         if limit <= position:
             return None
-        hints = self._hints
-        hints[next_offset] = (segment, limit)
-        if len(hints) > _HINTS:
-            del hints[next(iter(hints))]
-        return LogSlice(segment, position, limit - position, offset, next_offset)
+        if segment.is_trusted(position, limit):
+            self._remember(next_offset, segment, limit)
+        return LogSlice(segment, segment.file(), position, limit - position, offset, next_offset, self._generation)
 
     def read_below(self, offset: int, max_bytes: int, end_offset: int) -> LogSlice | None:
         """`read` up to a plain offset, which is looked up first."""
@@ -573,13 +572,16 @@ class Log:
         if self.offline is not None:
             raise LogOffline(self.directory, self.offline)
         at = max(bisect_right(self._bases, offset) - 1, 0)
-        found = self._segments[at].find(offset)
-        while found is None and at + 1 < len(self._segments):  # compacted away at the end of a segment
-            at += 1
-            found = self._segments[at].find(offset)
-        if found is None:
-            raise CorruptBatch(self._segments[at].path, self._segments[at].size, f"offset {offset} is missing")
-        return self._segments[at], *found
+        segment = self._segments[at]
+        may_have_gaps = self._config.compact
+        found = segment.find(offset, may_have_gaps=may_have_gaps)
+        while found is None:
+            if not may_have_gaps or segment is self._active:
+                segment.report_missing(offset)
+            at += 1  # compacted away at the end of a segment
+            segment = self._segments[at]
+            found = segment.find(offset, may_have_gaps=may_have_gaps)
+        return segment, *found
 
     def _end_of(self, segment: Segment) -> int:
         if segment is self._active:
@@ -595,7 +597,18 @@ class Log:
         return slices.verify(piece, may_have_gaps=self._config.compact)
 
     def mark_trusted(self, piece: LogSlice) -> None:
-        piece.segment.mark_trusted(piece.position, piece.position + piece.size)
+        if piece.generation != self._generation:
+            return  # cut off while it was being verified
+        end = piece.position + piece.size
+        piece.segment.mark_trusted(piece.position, end)
+        self._remember(piece.next_offset, piece.segment, end)
+
+    def _remember(self, next_offset: int, segment: Segment, position: int) -> None:
+        """A sequential reader comes back for this offset. Only what was checked: a lying header must not lead on."""
+        hints = self._hints
+        hints[next_offset] = (segment, position)
+        if len(hints) > _HINTS:
+            del hints[next(iter(hints))]
 
     def offset_for_timestamp(self, timestamp: int, decompress: Decompress) -> TimestampOffset | None:
         """The first record with at least this timestamp."""
@@ -647,20 +660,6 @@ class Log:
                 if segment.base_offset < end.segment:
                     segment.release()
             self._unsynced_segments = [s for s in self._unsynced_segments if s.base_offset >= end.segment]
-
-    def _flush_blocking(self) -> None:
-        flush = self.begin_flush()
-        if flush is None:
-            return
-        try:
-            for file in flush.files:
-                file.sync()
-            for directory in flush.directories:
-                self._disk.sync_directory(directory)
-        except OSError as error:
-            self.end_flush(flush, error)
-            raise LogOffline(self.directory, error) from error
-        self.end_flush(flush, None)
 
     def _go_offline(self, error: OSError) -> None:
         self.offline = error
@@ -725,11 +724,26 @@ class Log:
         if self.is_closed:
             return
         if clean and self.offline is None:
-            self._flush_blocking()
-            self.prepare_checkpoint(closing=True).make_stable()
+            self._make_stable_for_good()
         self.remove_deleted()
         self.is_closed = True
         self._active.limit_bytes = 0
         self._hints.clear()
         for segment in self._segments:
             segment.release()
+
+    def _make_stable_for_good(self) -> None:
+        flush = self.begin_flush()
+        checkpoint = self.prepare_checkpoint(closing=True)
+        try:
+            for file in flush.files if flush else ():
+                file.sync()
+            checkpoint.make_stable()
+            for directory in flush.directories if flush else ():
+                if directory != self.directory or not checkpoint.is_needed:  # else it was synced just now
+                    self._disk.sync_directory(directory)
+        except OSError as error:
+            self._go_offline(error)
+            raise LogOffline(self.directory, error) from error
+        if flush is not None:
+            self.end_flush(flush, None)

@@ -98,8 +98,8 @@ class RecoveredLog:
     def _check_topic_id(self, topic_id: bytes) -> None:
         stored = read_partition_metadata(self.disk, self.directory) if PARTITION_METADATA in self._names else None
         if stored is None:
+            # Not synced: should it get lost, it is written again.
             write_partition_metadata(self.disk, self.directory, topic_id, sync=False)
-            self.unsynced_paths.append(f"{self.directory}/{PARTITION_METADATA}")
         elif stored != topic_id:
             raise StorageError(f"{self.directory} belongs to topic id {stored.hex()}, not {topic_id.hex()}")
 
@@ -153,8 +153,16 @@ class RecoveredLog:
             return
         try:
             end = segment.load_tail(segment.size)
-        except CorruptBatch:
-            return  # reported when it is read
+            if end == following:
+                return
+            end = segment.base_offset  # a header may lie about it: look at all of them
+            for position, header in checked_batches(segment.file(), segment.path, 0, segment.size):
+                if header.base_offset != end:
+                    raise CorruptBatch(segment.path, position, f"base offset {header.base_offset}, expected {end}")
+                end = header.next_offset
+        except CorruptBatch as damage:
+            self.report.messages.append(str(damage))  # and raised when it is read
+            return
         if end != following:
             self.report.messages.append(f"{segment.path} ends at {end}, the next segment starts at {following}")
             self.log_start_offset = following

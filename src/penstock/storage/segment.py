@@ -12,6 +12,7 @@ whoever serves a range verifies it first.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NoReturn
 
 from penstock.model.errors import CorruptBatch
 from penstock.ports.disk import Disk, File
@@ -21,6 +22,7 @@ from penstock.storage.scan import checked_batches
 from penstock.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
+UNKNOWN_TIMESTAMP = -2  # of a segment just opened; -1: no batch has one
 _LOOKUP_BYTES = 4096
 _OPEN_FILES = 2
 _SCAN_BYTES = 256 << 10
@@ -81,7 +83,7 @@ class Segment:
         )
         self.size = 0
         self.bytes_since_index_entry = 0
-        self.max_timestamp = -1
+        self.max_timestamp = UNKNOWN_TIMESTAMP if is_file_there else -1
         self.max_timestamp_offset = base_offset
         self.writer: File | None = None  # the file, once the segment is being appended to
         self.limit_bytes = 0  # append more only up to here; 0 makes the log look closer
@@ -139,10 +141,15 @@ class Segment:
 
     def load_max_timestamp(self) -> None:
         """Of a sealed segment the last time index entry has it; looked up once, when asked for."""
-        if self.max_timestamp < 0 and self.size:
-            last = self.time_index.last()
-            if last is not None:
-                self.max_timestamp, self.max_timestamp_offset = last[0], self.base_offset + last[1]
+        if self.max_timestamp != UNKNOWN_TIMESTAMP:
+            return
+        last = self.time_index.last()
+        if last is not None:
+            self.max_timestamp, self.max_timestamp_offset = last[0], self.base_offset + last[1]
+        elif self.size:  # lost
+            self.rebuild_indexes()
+        else:
+            self.max_timestamp = -1
 
     # -- looking up ------------------------------------------------------------------------------------------
 
@@ -168,52 +175,76 @@ class Segment:
             yield position, header
             position += size
 
-    def find(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """The first batch that ends at `offset` or later: (position, header). None: all end before."""
+    def find(self, offset: int, *, may_have_gaps: bool = True) -> tuple[int, BatchHeader] | None:
+        """The first batch that ends at `offset` or later: (position, header). None: all end before.
+
+        Raises CorruptBatch when the headers on the way do not lead from one to the next.
+        """
         entry = self.index.floor(0, offset - self.base_offset)
-        start = entry[1] if entry else 0
-        if start:
+        indexed = None
+        if entry is not None and entry[1]:
             try:
-                found = self._find_from(start, offset)
-                if found is None or found[1].base_offset <= offset:
-                    return found
+                indexed = self._find_from(entry[1], self.base_offset + entry[0], offset, may_have_gaps)
+                if indexed is not None and indexed[1].base_offset <= offset:
+                    return indexed
             except CorruptBatch:
                 pass  # the index may be the one that is wrong: without it
-            found = self._find_from(0, offset)
+        found = self._find_from(0, None, offset, may_have_gaps)
+        if entry is not None and found != indexed and entry[1]:
             self.rebuild_indexes()
-            return found
-        return self._find_from(0, offset)
+        return found
 
-    def _find_from(self, start: int, offset: int) -> tuple[int, BatchHeader] | None:
+    def _find_from(
+        self, start: int, last_offset: int | None, offset: int, may_have_gaps: bool
+    ) -> tuple[int, BatchHeader] | None:
+        """`last_offset` is what the index says of the batch at `start`."""
+        expected = self.base_offset
         for position, header in self.walk(start, self.size):
+            base_offset = header.base_offset
+            if last_offset is not None:
+                fits, last_offset = header.last_offset == last_offset, None
+            else:
+                fits = base_offset == expected or (base_offset > expected and may_have_gaps)
+            if not fits:
+                self.check_checksums(start, position)  # or is it the batch before that lies?
+                raise CorruptBatch(self.path, position, f"base offset {base_offset}, expected {expected}")
             if header.last_offset >= offset:
-                if header.base_offset > offset and position > start:
-                    # A hole where the offset should be: compaction, or a header that lies. Only a checksum tells.
-                    self.check_checksums(start, position)
+                if base_offset > offset and position > start:
+                    self.check_checksums(start, position)  # compaction, or a header that lies
                 return position, header
+            expected = header.next_offset
         return None
 
     def boundary(self, position: int, limit: int) -> tuple[int, int]:
         """Where the last whole batch between `position` and `limit` ends, at least one batch: (end, next offset)."""
-        start = position
+        start, next_offset = position, -1
         entry = self.index.floor(1, limit)
         if entry is not None and entry[1] > position:
             head = self.file().read(entry[1], HEADER_SIZE)
             if len(head) == HEADER_SIZE:
                 header = BatchHeader._make(HEADER.unpack(head))
                 if header.magic == MAGIC and header.last_offset == self.base_offset + entry[0]:
-                    start = entry[1]
+                    start, next_offset = entry[1], header.base_offset
                     if start + header.batch_length + LENGTH_OVERHEAD > limit:
                         return start, header.base_offset
-        next_offset = -1
-        for at, header in self.walk(start, self.size):
-            end = at + header.batch_length + LENGTH_OVERHEAD
-            if end > limit and at > position:
-                return at, header.base_offset
-            next_offset = header.next_offset
-            if end >= limit:
-                return end, next_offset
-        return self.size, next_offset
+        end = start
+        try:
+            for at, header in self.walk(start, self.size):
+                if at > position and at + header.batch_length + LENGTH_OVERHEAD > limit:
+                    break
+                end, next_offset = at + header.batch_length + LENGTH_OVERHEAD, header.next_offset
+                if end >= limit:
+                    break
+        except CorruptBatch:
+            if end == position:
+                raise  # else what comes before it can be served
+        return end, next_offset
+
+    def report_missing(self, offset: int) -> NoReturn:
+        """The offset should be in this segment and is not: some header lies. Raises CorruptBatch, naming it."""
+        entry = self.index.floor(0, offset - self.base_offset)
+        self.check_checksums(entry[1] if entry else 0, self.size)
+        raise CorruptBatch(self.path, self.size, f"offset {offset} is missing")
 
     # -- trust -----------------------------------------------------------------------------------------------
 
@@ -242,7 +273,9 @@ class Segment:
     # -- indexes ---------------------------------------------------------------------------------------------
 
     def indexes_are_sane(self) -> bool:
-        return self.index.is_sane(1, max(self.size, 1)) and self.time_index.is_sane(1, MAX_RELATIVE_OFFSET)
+        if not self.index.is_sane(1, max(self.size, 1)) or not self.time_index.is_sane(1, MAX_RELATIVE_OFFSET):
+            return False
+        return not self.index.stored or bool(self.time_index.stored)
 
     def rebuild_indexes(self, interval_bytes: int = _LOOKUP_BYTES) -> None:
         """From the headers. The time index of a sealed segment ends with its largest timestamp."""
@@ -263,19 +296,18 @@ class Segment:
 
         The entries beyond `end` must be gone already.
         """
-        entry = self.index.last()
-        start = entry[1] if entry else 0
-        if start > end:
-            raise CorruptBatch(self.path, end, f"the index points to {start}")
-        newest = self.time_index.last()
+        entry, newest = self.index.last(), self.time_index.last()
+        indexed = entry[1] if entry else 0
+        if indexed > end:
+            raise CorruptBatch(self.path, end, f"the index points to {indexed}")
         if newest is not None:
-            self.max_timestamp, self.max_timestamp_offset = newest[0], self.base_offset + newest[1]
+            start, self.max_timestamp, self.max_timestamp_offset = indexed, newest[0], self.base_offset + newest[1]
         else:
-            self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
+            start, self.max_timestamp, self.max_timestamp_offset = 0, -1, self.base_offset
         next_offset = self.base_offset
         for _, header in self.walk(start, end):
             if header.max_timestamp > self.max_timestamp:
                 self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
             next_offset = header.next_offset
-        self.bytes_since_index_entry = end - start
+        self.bytes_since_index_entry = end - indexed
         return next_offset

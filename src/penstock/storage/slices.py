@@ -3,45 +3,51 @@
 from __future__ import annotations
 
 from penstock.model.errors import CorruptBatch
-from penstock.ports.disk import FileSlice
+from penstock.ports.disk import File, FileSlice
 from penstock.storage.scan import checked_batches
 from penstock.storage.segment import Segment
 
 
 class LogSlice(FileSlice):
-    """`offset` was asked for; `next_offset` is the one to ask for after it."""
+    """`offset` was asked for; `next_offset` is the one to ask for after it.
 
-    __slots__ = ("next_offset", "offset", "segment")
+    `generation` tells slices of before a truncation from those after it.
+    """
 
-    def __init__(self, segment: Segment, position: int, size: int, offset: int, next_offset: int) -> None:
-        super().__init__(segment.file(), position, size)
+    __slots__ = ("generation", "next_offset", "offset", "segment")
+
+    def __init__(
+        self, segment: Segment, file: File, position: int, size: int, offset: int, next_offset: int, generation: int
+    ) -> None:
+        super().__init__(file, position, size)
         self.segment = segment
+        self.generation = generation
         self.offset = offset
         self.next_offset = next_offset
 
 
 def verify(piece: LogSlice, *, may_have_gaps: bool) -> LogSlice:
-    """The longest sound prefix of whole batches. Raises CorruptBatch when the first one is bad.
+    """The longest sound prefix of whole batches, with the next offset that follows from it.
 
-    Base offset and length lie outside the checksum, so the chain is checked too: lengths lead from batch to
-    batch, and offsets follow each other (rise, where compaction `may_have_gaps`). Blocks; touches nothing but
-    the file, so it may run in a thread.
+    Raises CorruptBatch when the first batch is bad. Base offset and length lie outside the checksum, so the chain
+    is checked too: lengths lead from batch to batch, and offsets follow each other (rise, where compaction
+    `may_have_gaps`). Blocks; touches nothing but the file, so it may run in a thread.
     """
-    path, start = piece.segment.path, piece.position
+    path, start, file = piece.segment.path, piece.position, piece.file
     end, expected = start, piece.offset
     try:
-        for position, header in checked_batches(piece.file, path, start, start + piece.size):
-            if position == start:
-                is_wrong = header.last_offset < expected or (header.base_offset > expected and not may_have_gaps)
+        for position, header in checked_batches(file, path, start, start + piece.size):
+            base_offset = header.base_offset
+            if position == start:  # the lookup has checked the chain up to here
+                fits = header.last_offset >= expected and (base_offset <= expected or may_have_gaps)
             else:
-                is_wrong = header.base_offset < expected or (header.base_offset > expected and not may_have_gaps)
-            if is_wrong or header.next_offset > piece.next_offset:
-                raise CorruptBatch(
-                    path, position, f"holds {header.base_offset} to {header.last_offset}, expected {expected}"
-                )
+                fits = base_offset == expected or (base_offset > expected and may_have_gaps)
+            if not fits or header.next_offset > piece.next_offset:
+                raise CorruptBatch(path, position, f"holds {base_offset} to {header.last_offset}, expected {expected}")
             end, expected = position + header.size_bytes, header.next_offset
     except CorruptBatch:
         if end == start:
             raise
-        return LogSlice(piece.segment, start, end - start, piece.offset, expected)
-    return piece
+    if end - start == piece.size and expected == piece.next_offset:
+        return piece
+    return LogSlice(piece.segment, file, start, end - start, piece.offset, expected, piece.generation)
