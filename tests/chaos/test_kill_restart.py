@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -243,6 +245,16 @@ def test_frozen_and_thawed(broker: BrokerProcess, kind: type[Stream]) -> None:
         broker.thaw()
         stream.await_progress()
     assert "Traceback" not in broker.log()
+
+
+def test_log_dump_beside_a_running_broker(broker: BrokerProcess) -> None:
+    command = [sys.executable, "-m", "penstock.cli", "log", "dump", str(broker.data)]
+    with streaming(RawStream, broker, seed=5) as stream:
+        for _ in range(3):
+            result = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert result.returncode == 0, [line for line in result.stdout.splitlines() if "CORRUPT" in line]
+            assert result.stdout.count("crc ok") > 10
+            stream.await_progress()
 
 
 def batch_of(text: str, size: int) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from types import TracebackType
@@ -22,6 +23,7 @@ from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
 
 TRANSACTION_INDEX = ".txnindex"
 SUFFIXES = (LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX, SNAPSHOT)
+WRITE_PAUSE_S = 0.1
 METADATA_DIRECTORY = "__cluster_metadata-0"
 
 
@@ -154,7 +156,11 @@ def _findings(path: str, with_records: bool) -> Iterator[Finding]:
         if suffix == LOG:
             is_metadata = os.path.basename(directory) == METADATA_DIRECTORY
             yield from files.dump_batches(
-                file, base_offset, with_records=with_records or is_metadata, is_metadata=is_metadata
+                file,
+                base_offset,
+                with_records=with_records or is_metadata,
+                is_metadata=is_metadata,
+                pause=lambda: time.sleep(WRITE_PAUSE_S),
             )
         elif suffix == SNAPSHOT:
             yield from files.dump_snapshot(file)

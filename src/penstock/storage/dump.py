@@ -8,7 +8,7 @@ The log may grow meanwhile; indexes are held against the log as it is when they 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from struct import Struct
@@ -33,6 +33,7 @@ from penstock.storage.producer_state import SNAPSHOT_ENTRY, SNAPSHOT_HEAD
 from penstock.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY
 
 PROBLEM = "problem"
+TORN = "torn"
 _CHUNK_BYTES = 1 << 20
 _MAX_BATCH_BYTES = 1 << 30  # a length beyond it is damage
 _CONTROL_KEY = Struct(">hh")  # version, type
@@ -67,12 +68,23 @@ def problem(position: int, reason: str) -> Finding:
 
 
 def dump_batches(
-    file: Readable, base_offset: int, *, with_records: bool, is_metadata: bool = False
+    file: Readable,
+    base_offset: int,
+    *,
+    with_records: bool,
+    is_metadata: bool = False,
+    pause: Callable[[], None] = lambda: None,
 ) -> Iterator[Finding]:
-    """Every batch of a `.log` file, and its records if asked for."""
+    """Every batch of a `.log` file, and its records if asked for.
+
+    What looks torn is looked at again after a `pause`: a running broker may be in the middle of a write.
+    """
     position, expected = 0, base_offset
     while position < (end := file.size()):
         header, reason = _header_at(file, position, end)
+        if header is None and reason.startswith(TORN):
+            pause()
+            header, reason = _header_at(file, position, end := file.size())
         if header is None:
             yield problem(position, reason)
             position = _next_sound_batch(file, position + 1, end)
@@ -98,7 +110,7 @@ def _header_at(file: Readable, position: int, end: int) -> tuple[BatchHeader | N
     """The header, or None and why there is none."""
     data = file.read(position, HEADER_SIZE)
     if len(data) < HEADER_SIZE:
-        return None, f"torn: {end - position} bytes are too few for a batch header"
+        return None, f"{TORN}: {end - position} bytes are too few for a batch header"
     header = BatchHeader._make(HEADER.unpack(data))
     if header.magic != MAGIC:
         return None, f"no batch: magic {header.magic}"
@@ -106,7 +118,7 @@ def _header_at(file: Readable, position: int, end: int) -> tuple[BatchHeader | N
         return None, f"no batch: length {header.batch_length}"
     # The file may have grown since `end` was asked for.
     if position + header.size_bytes > end and position + header.size_bytes > (end := file.size()):
-        return None, f"torn: a batch of {header.size_bytes} bytes, only {end - position} there"
+        return None, f"{TORN}: a batch of {header.size_bytes} bytes, only {end - position} there"
     return header, ""
 
 
