@@ -46,12 +46,8 @@ def test_a_broker_advertises_what_the_page_lists(generator: ModuleType, penstock
 
 
 def test_a_docstring_that_disagrees_with_its_class_is_refused(generator: ModuleType) -> None:
-    from penstock.api.handlers import describe_cluster
-
     module = ModuleType("disagrees", "DescribeCluster (key 60), versions 0-7.")
-    handler = type("Handler", (describe_cluster.DescribeClusterHandler,), {})
-    handler.__module__ = "disagrees"
-    handler.api, handler.min_version, handler.max_version = Api.DESCRIBE_CLUSTER, 0, 2
-    module.Handler = handler  # type: ignore[attr-defined]
+    declared = {"api": Api.DESCRIBE_CLUSTER, "min_version": 0, "max_version": 2, "__module__": "disagrees"}
+    vars(module)["Handler"] = type("Handler", (), declared)
     with pytest.raises(ValueError, match=r"the docstring says .*7.*, the class .*2"):
         generator.read_entry(module)
