@@ -8,6 +8,7 @@ from wire_client import WireClient, batch
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.records.compression import CODEC_BY_NAME, recompress
+from penstock.testing import Broker
 from penstock.wire.apis import Api
 from penstock.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from penstock.wire.messages.offset_for_leader_epoch import (
@@ -73,6 +74,15 @@ class TestListOffsets:
         topic = wire.create_topic()
         assert [wire.list_offset(topic, special).offset for special in (-1, -2, -3, -4)] == [0, 0, -1, 0]
         assert wire.list_offset(topic, T0).offset == -1
+
+    def test_what_acks_1_told_is_there(self) -> None:
+        """Answered before the flush that shows the record to readers, and counted all the same."""
+        with Broker(durable=True) as broker, WireClient(broker.port) as client:
+            topic = client.create_topic()
+            for number in range(20):
+                assert client.produce(topic, batch(b"v"), acks=1).base_offset == number
+                assert client.list_offset(topic, -1).offset == number + 1
+                assert client.list_offset(topic, -3).offset >= 0
 
     def test_an_unknown_topic(self, wire: WireClient) -> None:
         answer = wire.list_offset("no-such-topic", -1)

@@ -4,11 +4,16 @@ Timestamps: -1 latest (the high watermark, or the last stable offset for read_co
 -2 earliest, -3 the record with the largest timestamp, -4 earliest on local disk (the same,
 there is no tiered storage), -5 and -6 about tiered storage (nothing there: -1). Any other:
 the first record at or after it, or -1.
+
+acks=1 is answered before the flush that lets readers see the record. So that a client finds
+what it was told is there, a request that meets such records waits for their flush.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, ClassVar
 
 from penstock.api.context import RequestContext
 from penstock.model.errors import ApiError, ErrorCode, StorageError
@@ -37,7 +42,36 @@ class ListOffsetsHandler:
     def __init__(self, partitions: HostedPartitions) -> None:
         self._partitions = partitions
 
-    def handle(self, ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    def handle(
+        self, ctx: RequestContext, request: ListOffsetsRequest
+    ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
+        flushes = self._flushes_under_way(request)
+        return self._answer_after(flushes, ctx, request) if flushes else self._answer(ctx, request)
+
+    def _flushes_under_way(self, request: ListOffsetsRequest) -> list[asyncio.Future[ErrorCode]]:
+        flushes: list[asyncio.Future[ErrorCode]] = []
+        for topic in request.topics:
+            partitions = self._partitions.by_name.get(topic.name, [])
+            for asked in topic.partitions:
+                if not 0 <= asked.partition_index < len(partitions):
+                    continue
+                partition = partitions[asked.partition_index]
+                end = partition.log.log_end_offset
+                if partition.high_watermark < end and partition.log.offline is None:
+                    flush: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+                    # Called in any case: also when the flush fails or the topic is deleted.
+                    partition.when_committed(end, flush.set_result)
+                    flushes.append(flush)
+        return flushes
+
+    async def _answer_after(
+        self, flushes: list[asyncio.Future[ErrorCode]], ctx: RequestContext, request: ListOffsetsRequest
+    ) -> ListOffsetsResponse:
+        for flush in flushes:
+            await flush
+        return self._answer(ctx, request)
+
+    def _answer(self, ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
         read_committed = request.isolation_level == READ_COMMITTED
         topics: list[ListOffsetsTopicResponse] = []
         for topic in request.topics:
