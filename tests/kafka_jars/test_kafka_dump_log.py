@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -148,3 +149,16 @@ def test_metadata_log(jars: str, data: Path) -> None:
     said = kafka_dump(jars, files_of(data, "__cluster_metadata", ".log"), "--deep-iteration", "--print-data-log")
     assert not COMPLAINT.search(said)
     assert "topic-created" in said
+
+
+@pytest.mark.parametrize(("suffix", "at"), [(".index", 11), (".timeindex", 19), (".log", 100)])
+def test_damage_would_be_noticed(jars: str, data: Path, tmp_path: Path, suffix: str, at: int) -> None:
+    """Otherwise the silence of the tool would show nothing."""
+    copy = tmp_path / "created-0"
+    shutil.copytree(data / "created-0", copy)
+    file = sorted(copy.glob(f"*{suffix}"))[0]
+    damaged = bytearray(file.read_bytes())
+    damaged[at] ^= 0x10
+    file.write_bytes(damaged)
+    with pytest.raises(AssertionError):
+        assert not COMPLAINT.search(kafka_dump(jars, [file]))
