@@ -16,7 +16,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.disk import Disk
 from penstock.records.batch import HEADER_SIZE, iterate_headers
 from penstock.records.builder import Record, build_batch, iterate_records
-from penstock.storage.group_commit import IDLE, GroupCommit
+from penstock.storage.group_commit import IDLE, GroupCommit, flush_blocking
 from penstock.storage.log import Flush, Log
 from penstock.storage.log_config import LogConfig
 
@@ -63,13 +63,7 @@ class MetadataLog:
     def append_blocking(self, records: Sequence[MetadataRecord]) -> None:
         """Before the loop runs: append and sync in place (formatting a new data directory)."""
         self._append(records)
-        ticket = self.log.begin_flush()
-        if ticket is not None:
-            for file in ticket.files:
-                file.sync()
-            for path in ticket.directories:
-                self._disk.sync_directory(path)
-            self.log.end_flush(ticket, None)
+        flush_blocking(self._disk, self.log)
 
     async def append(self, records: Sequence[MetadataRecord]) -> None:
         """Returns when the records are stable. Raises StorageError when they may not be."""

@@ -155,7 +155,7 @@ class Node:
             self._entropy,
         )
         started = self._loop.time()
-        report = self.partitions.open_all(Progress(self._loop.time, "opened"))
+        report = self.partitions.open_all(Progress(self._loop.time, "opened"), self.config.penstock_flush_threads)
         self._undo.append(self._close_partitions)
         if report.partitions:
             how = "after a clean stop" if report.was_clean else "after a crash"

@@ -22,7 +22,7 @@ from penstock.ports.disk import Disk
 from penstock.ports.workers import Workers
 from penstock.replica.partition import Partition
 from penstock.storage import checkpoints
-from penstock.storage.group_commit import GroupCommit
+from penstock.storage.group_commit import GroupCommit, flush_blocking
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 
@@ -112,7 +112,7 @@ class HostedPartitions:
 
     # -- start and stop -----------------------------------------------------------------
 
-    def open_all(self, progress: Callable[[int, int], None]) -> OpeningReport:
+    def open_all(self, progress: Callable[[int, int], None], threads: int) -> OpeningReport:
         """Open every log of the image. Blocks; runs before the loop serves anyone."""
         disk, directory = self._disk, self.directory
         self.was_clean = checkpoints.take_clean_shutdown_marker(disk, directory)
@@ -125,6 +125,7 @@ class HostedPartitions:
             self.by_name[topic.name] = self.by_id[topic.topic_id] = []
             self._host(topic, topic.partitions, report)
             progress(report.partitions, total)
+        self._secure_recovered(threads)
         if self._recovery_points or self._log_starts:
             # Left by topics that were deleted just before a crash.
             self._recovery_points.clear()
@@ -135,6 +136,17 @@ class HostedPartitions:
             )
             self._write_offsets(checkpoints.LOG_START_OFFSETS, self._current_log_starts())
         return report
+
+    def _secure_recovered(self, threads: int) -> None:
+        """What a crash left in the page cache may be whole and still not stable. Under the default
+        policy nobody reads such bytes, so they are made stable before anybody is served."""
+        with ThreadPoolExecutor(threads, thread_name_prefix="penstock-open") as pool:
+            for outcome in [
+                pool.submit(flush_blocking, self._disk, partition.log)
+                for partition in self
+                if partition.is_durable and partition.log.stable_offset < partition.log.log_end_offset
+            ]:
+                outcome.result()
 
     def _remove_leftovers(self) -> None:
         known = {f"{topic.name}-{state.index}" for topic in self._image.topics.values() for state in topic.partitions}

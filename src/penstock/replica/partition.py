@@ -80,21 +80,22 @@ class Partition:
         self.flush_state = IDLE
         self._awaiting_commit: deque[tuple[int, CommitCallback]] = deque()
         self.waiters: dict[Waiter, None] = {}
-        # Everything recovered is in the log for good: recovery cut what was not.
+        # Recovery cut what was torn, and `HostedPartitions.open_all` makes the rest stable.
         self._end: Position = log.end_position()
         self.high_watermark = log.log_end_offset
-        self.apply_config(config)
+        self.config = config
+        self.is_durable = config.flush_messages <= 1
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
 
     def apply_config(self, config: TopicConfig) -> None:
-        was_durable = getattr(self, "is_durable", True)
+        was_durable = self.is_durable
         self.config = config
         self.is_durable = config.flush_messages <= 1
         if was_durable and not self.is_durable:
             self._advance(self.log.end_position())
-        elif self.is_durable and self.log.stable_offset < self.log.log_end_offset:
+        elif self.is_durable and not was_durable:
             self._commit.request(self)
 
     # -- produce ------------------------------------------------------------------------

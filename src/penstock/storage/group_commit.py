@@ -10,11 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.ports.disk import File
+from penstock.model.errors import LogOffline
+from penstock.ports.disk import Disk, File
 from penstock.ports.flusher import Flusher
 from penstock.storage.durability import Flush
 
 IDLE, QUEUED, FLUSHING, FLUSHING_AND_DIRTY = range(4)
+
+
+class SyncedLog(Protocol):
+    directory: str
+
+    def begin_flush(self) -> Flush | None: ...
+
+    def end_flush(self, flush: Flush, error: OSError | None) -> None: ...
 
 
 class Flushable(Protocol):
@@ -91,3 +100,19 @@ class GroupCommit:
             callbacks, self._when_idle = self._when_idle, []
             for callback in callbacks:
                 callback()
+
+
+def flush_blocking(disk: Disk, log: SyncedLog) -> None:
+    """Make what `log` holds stable, here and now: for start-up, when no loop runs yet."""
+    ticket = log.begin_flush()
+    if ticket is None:
+        return
+    try:
+        for file in ticket.files:
+            file.sync()
+        for path in ticket.directories:
+            disk.sync_directory(path)
+    except OSError as error:
+        log.end_flush(ticket, error)
+        raise LogOffline(log.directory, error) from error
+    log.end_flush(ticket, None)

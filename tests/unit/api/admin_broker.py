@@ -123,7 +123,7 @@ class AdminBroker:
         self.partitions = HostedPartitions(
             self.disk, DIRECTORY, self.running.current, self.image, commit, _InlineWorkers(), _Clock(), entropy
         )
-        self.partitions.open_all(lambda done, total: None)
+        self.partitions.open_all(lambda done, total: None, threads=1)
         self.controller = Controller(log, self.image, self.partitions, entropy, [config.node_id])
         self.controller.on_broker_config = self.running.refresh
         self.running.subscribe(self.partitions.broker_config_changed)
