@@ -11,7 +11,7 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from penstock.model.errors import ProtocolError
 from penstock.wire.apis import Api
 from penstock.wire.codec import decode_request, encode_request, read_request_header
 from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from penstock.wire.messages.fetch import FetchRequest
+from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from penstock.wire.messages.produce import ProduceRequest
 from raw_client import RawClient, join
@@ -64,6 +64,13 @@ def resident_bytes(pid: int) -> int:
 
 def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def await_true(condition: Callable[[], bool], otherwise: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.02)
 
 
 class Conversation:
@@ -234,16 +241,34 @@ def test_mutated_and_random_frames(broker: BrokerProcess) -> None:
     assert fuzzer.answered > FRAMES // 4, "the mutations hardly get past the decoder"
     assert fuzzer.closed > FRAMES // 100
     assert fuzzer.waiting < FRAMES // 100
-    deadline = time.monotonic() + PATIENCE_S
-    while descriptors(broker.pid) > open_files + 4 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert descriptors(broker.pid) <= open_files + 4, "connections are left behind"
+    await_true(lambda: descriptors(broker.pid) <= open_files + 4, "connections are left behind")
     assert resident_bytes(broker.pid) - resident < MAX_GROWTH_BYTES
     lines = broker.log().splitlines()
     assert not [line for line in lines if "Traceback" in line or "Error:" in line]
     assert len(lines) < fuzzer.connections + 20, "more than one line a connection"
     check_good_client(broker)
     assert broker.terminate() == 0
+
+
+def test_parked_fetches_go_with_their_clients(broker: BrokerProcess) -> None:
+    """Long polls of weeks, some with a request behind them that keeps the broker from reading on."""
+    asked = FetchTopic(topic=TOPIC, partitions=[FetchPartition(partition=0, partition_max_bytes=1000)])
+    request = FetchRequest(max_wait_ms=(1 << 31) - 1, min_bytes=1, max_bytes=1000, session_epoch=-1, topics=[asked])
+    check_good_client(broker)
+    open_files = descriptors(broker.pid)
+    for _ in range(3):
+        clients = [RawClient(broker.port) for _ in range(100)]
+        for number, client in enumerate(clients):
+            client.send(Api.FETCH, request)
+            if number % 2:
+                client.send(Api.API_VERSIONS, ApiVersionsRequest(), 0)
+        await_true(lambda: descriptors(broker.pid) >= open_files + 100, "the connections are not accepted")
+        time.sleep(0.1)  # for the requests on them
+        for client in clients:
+            client.close()
+        await_true(lambda: descriptors(broker.pid) <= open_files, "connections are left behind")
+    check_good_client(broker)
+    assert "Traceback" not in broker.log()
 
 
 def test_slow_drip_and_half_frames(broker: BrokerProcess) -> None:
