@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench bench-partitions property conformance codecs reference clean
+.PHONY: help install demo test check format bench bench-partitions property chaos fuzz test-kafka-jars conformance codecs reference clean
 
 help: ## List what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,22 @@ bench-partitions: install ## 4,000 partitions: create, write, stop, restart, cra
 
 property: install ## The log's property test for as long as EXAMPLES says (default 20000)
 	PENSTOCK_PROPERTY_EXAMPLES=$(or $(EXAMPLES),20000) $(BIN)/python -m pytest tests/property --timeout=0 -q
+
+conformance: install ## librdkafka's own tests; SUITE=path to the suite (needs npm, a C and C++ compiler, make)
+	@test -n "$(SUITE)" || { echo "make conformance SUITE=path/to/suite [TESTS='0012 0081']: see docs/conformance.md" >&2; exit 2; }
+	PYTHON=$(BIN)/python sh tools/run_librdkafka_suite.sh "$(SUITE)" $(TESTS)
+
+chaos: install ## kill -9, freeze, full disk and flipped bits, ROUNDS times (default 100)
+	PENSTOCK_CHAOS_ROUNDS=$(or $(ROUNDS),100) $(BIN)/python -m pytest tests/chaos --timeout=0 -q
+
+fuzz: install ## FRAMES mutated frames (default 2000000) with SEED (default 1)
+	PENSTOCK_FUZZ_FRAMES=$(or $(FRAMES),2000000) PENSTOCK_FUZZ_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/fuzz --timeout=0 -q
+
+test-kafka-jars: install ## Kafka's own dump-log tool on our files (needs Java 17; jars in KAFKA_LIBS or by `make bench`)
+	$(BIN)/python -m pytest -m kafka_jars tests/kafka_jars
+
+conformance: install ## librdkafka's own tests against this broker: SUITE=path/to/suite (needs npm, a C compiler, zlib and OpenSSL headers)
+	sh tools/run_librdkafka_suite.sh "$(BIN)/python" "$(SUITE)" $(TESTS)
 
 codecs: install ## Generate the wire messages anew from Kafka's schemas
 	$(BIN)/python tools/generate_messages.py

@@ -321,7 +321,8 @@ class TestAdmin:
     def test_alter_configs_replaces_all(self, admin: AdminClient, create: Callable[..., str]) -> None:
         topic = create(retention_ms="1000")
         resource = ConfigResource(ResourceType.TOPIC, topic, set_config={"max.message.bytes": "5000"})
-        admin.alter_configs([resource])[resource].result(TIMEOUT_S)
+        with pytest.warns(DeprecationWarning, match="incremental_alter_configs"):
+            admin.alter_configs([resource])[resource].result(TIMEOUT_S)
         after = self.describe_configs(admin, ResourceType.TOPIC, topic)
         assert after["max.message.bytes"].value == "5000"
         assert after["retention.ms"].value == "604800000"
