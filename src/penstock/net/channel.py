@@ -43,6 +43,7 @@ class SocketChannel:
     def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._loop = loop
         self._sock = sock
         self._fd = sock.fileno()
