@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from penstock.ports.disk import Disk, File
 from penstock.storage.files import SNAPSHOT
+from penstock.storage.segment import Segment
 
 
 class Position(NamedTuple):
@@ -31,6 +32,58 @@ class Flush:
         self.directories = directories
         self.end = end
         self.generation = generation
+
+
+class Unsynced:
+    """What of one log is not yet stable, apart from its active segment."""
+
+    __slots__ = ("_directories", "_directory", "_disk", "_flushing", "paths", "segments")
+
+    def __init__(
+        self, disk: Disk, directory: str, segments: list[Segment], directories: list[str], paths: list[str]
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._directories = directories  # whose names changed
+        self._flushing: list[str] = []  # those a flush is under way for
+        self.segments = segments  # sealed
+        self.paths = paths  # small files, due at the next checkpoint
+
+    @property
+    def has_names(self) -> bool:
+        return bool(self._directories)
+
+    def names_changed(self) -> None:
+        if self._directory not in self._directories:
+            self._directories.append(self._directory)
+
+    def take_directories(self) -> list[str]:
+        self._flushing, self._directories = self._directories, []
+        return self._flushing
+
+    def put_back_directories(self) -> None:
+        self._directories = list(dict.fromkeys([*self._flushing, *self._directories]))
+        self._flushing = []
+
+    def directories_are_stable(self) -> None:
+        self._flushing = []
+
+    def sync_names(self) -> None:
+        """Blocks. Also those a flush is under way for: it may not be done yet."""
+        for directory in dict.fromkeys([*self._flushing, *self._directories]):
+            self._disk.sync_directory(directory)
+        self._directories = []
+
+    def forget(self, segments: list[Segment]) -> None:
+        """They were deleted."""
+        self.segments = [segment for segment in self.segments if segment not in segments]
+
+    def flushed_to(self, segment_base: int) -> None:
+        """Everything in segments before this one is stable."""
+        for segment in self.segments:
+            if segment.base_offset < segment_base:
+                segment.release()
+        self.segments = [segment for segment in self.segments if segment.base_offset >= segment_base]
 
 
 class LogCheckpoint:

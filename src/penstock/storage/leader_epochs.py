@@ -71,7 +71,7 @@ class LeaderEpochs:
     def truncate_from_start(self, start_offset: int) -> None:
         """Forget what ends before `start_offset`; the epoch there now starts with it."""
         at = bisect_right(self._starts, start_offset) - 1
-        if at >= 0 and self._starts[at] < start_offset:
+        if at > 0 or (at == 0 and self._starts[0] < start_offset):
             del self._starts[:at], self._epochs[:at]
             self._starts[0] = start_offset
             self.is_dirty = True

@@ -10,7 +10,7 @@ What is cut stays cut: truncations and removals are synced before anything is ap
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 from penstock.model.errors import CorruptBatch, StorageError
@@ -312,12 +312,12 @@ class RecoveredLog:
         elif clean:
             start = self.log_end_offset  # a clean close leaves a snapshot if there is a producer
         else:
-            # A roll leaves a snapshot if there is a producer, stable before the recovery point passes it.
-            at = bisect_right([segment.base_offset for segment in self.segments], self.stable_offset) - 1
+            # A roll leaves a snapshot if there is a producer, stable before the recovery point goes beyond it.
+            at = bisect_left([segment.base_offset for segment in self.segments], self.stable_offset) - 1
             start = self.segments[max(at, 0)].base_offset
         self.producers = replay_producers(self.segments, self.snapshots, start, self.log_end_offset)
         self.producers.expire(self.now_ms, self.config.producer_id_expiration_ms)
-        self.snapshots.drop_after(self.log_end_offset)
+        self.snapshots.drop_useless(self.producers, self.log_end_offset)
 
 
 def headers_from(segments: list[Segment], offset: int, end_offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:

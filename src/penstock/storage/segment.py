@@ -144,12 +144,22 @@ class Segment:
         if self.max_timestamp != UNKNOWN_TIMESTAMP:
             return
         last = self.time_index.last()
-        if last is not None:
-            self.max_timestamp, self.max_timestamp_offset = last[0], self.base_offset + last[1]
-        elif self.size:  # lost
+        if not self.size:
+            self.max_timestamp = -1
+        elif last is None or not self.is_time_entry_true(last):  # lost or damaged
             self.rebuild_indexes()
         else:
-            self.max_timestamp = -1
+            self.max_timestamp, self.max_timestamp_offset = last[0], self.base_offset + last[1]
+
+    def is_time_entry_true(self, entry: tuple[int, int]) -> bool:
+        """Whether there is a batch with this last offset and largest timestamp."""
+        timestamp, relative = entry
+        found = self.find(self.base_offset + relative)
+        return (
+            found is not None
+            and found[1].max_timestamp == timestamp
+            and found[1].last_offset == self.base_offset + relative
+        )
 
     # -- looking up ------------------------------------------------------------------------------------------
 
@@ -290,6 +300,17 @@ class Segment:
             self.size = size
         if self.writer is None:
             self.seal()
+
+    def cut(self, position: int, end_offset: int) -> None:
+        """The file was cut at `position`, where the batch at `end_offset` was; the segment is active again."""
+        self.size = position
+        self.limit_bytes = 0
+        self.trusted_from = min(self.trusted_from, position)
+        self.verified_from = min(self.verified_from, position)
+        self.verified_to = min(self.verified_to, position)
+        self.index.truncate(0, end_offset - self.base_offset)
+        self.time_index.truncate(1, end_offset - self.base_offset)
+        self.load_tail(position)
 
     def load_tail(self, end: int) -> int:
         """Learn from the indexes and the headers behind them what the batches up to `end` are; the next offset.

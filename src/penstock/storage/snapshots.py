@@ -1,7 +1,8 @@
 """The `.snapshot` files of one log: which there are, taking one, dropping those no longer needed.
 
 Kept are those at the base of a segment (truncation and recovery start from them) and the two newest: the newest may
-lie beyond the end of the log after a crash, the one before it does not.
+lie beyond the end of the log after a crash, the one before it does not. Where there was one there is always one: none
+at all tells recovery that there was no producer before the segment of the recovery point.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from penstock.storage.producer_state import ProducerStates
 
 
 class Snapshots:
-    __slots__ = ("_directory", "_disk", "offsets", "stable_paths")
+    __slots__ = ("_directory", "_disk", "_torn", "offsets", "stable_paths")
 
     def __init__(self, disk: Disk, directory: str, offsets: list[int]) -> None:
         self._disk = disk
         self._directory = directory
         self.offsets = offsets  # rising
+        self._torn: set[int] = set()  # of the offsets
         self.stable_paths: set[str] = set()  # of those known to be synced
 
     def path(self, offset: int) -> str:
@@ -29,6 +31,7 @@ class Snapshots:
         """Write the state before `offset`, not synced (a torn one shows by its checksum); its path."""
         path = self.path(offset)
         self.stable_paths.discard(path)
+        self._torn.discard(offset)
         write_whole(self._disk, path, producers.encode_snapshot(), sync=False)
         if offset in self.offsets:
             self.offsets.remove(offset)
@@ -40,11 +43,12 @@ class Snapshots:
     def load_newest(self, end_offset: int) -> tuple[int, ProducerStates] | None:
         """The newest sound snapshot at `end_offset` or before: (its offset, the state)."""
         for offset in reversed(self.offsets):
-            if offset <= end_offset:
+            if offset <= end_offset and offset not in self._torn:
                 data = read_whole(self._disk, self.path(offset))
                 states = ProducerStates.decode_snapshot(data) if data is not None else None
                 if states is not None:
                     return offset, states
+                self._torn.add(offset)
         return None
 
     def make_stable(self, offset: int) -> None:
@@ -57,12 +61,19 @@ class Snapshots:
         self._disk.sync_directory(self._directory)
         self.stable_paths.add(self.path(offset))
 
-    def drop_after(self, end_offset: int) -> None:
-        """For good: one that came back after other batches took those offsets would be believed. Blocks, if any."""
-        beyond = [offset for offset in self.offsets if offset > end_offset]
-        if beyond:
-            self._drop(beyond)
-            self._disk.sync_directory(self._directory)
+    def drop_useless(self, producers: ProducerStates, end_offset: int) -> None:
+        """Drop the torn ones and those beyond the end; if none is left, first take one of the state at the end.
+
+        For good: one that came back after other batches took those offsets would be believed. Blocks, if any.
+        """
+        useless = [offset for offset in self.offsets if offset > end_offset or offset in self._torn]
+        if not useless:
+            return
+        if len(useless) == len(self.offsets):
+            self.take(producers, end_offset)
+            self.make_stable(end_offset)
+        self._drop([offset for offset in useless if offset != end_offset])
+        self._disk.sync_directory(self._directory)
 
     def drop_before(self, start_offset: int) -> None:
         self._drop([offset for offset in self.offsets[:-2] if offset < start_offset])
@@ -76,5 +87,6 @@ class Snapshots:
     def _drop(self, offsets: list[int]) -> None:
         for offset in offsets:
             self.offsets.remove(offset)
+            self._torn.discard(offset)
             self.stable_paths.discard(self.path(offset))
             self._disk.remove(self.path(offset))

@@ -28,6 +28,9 @@ def first_at_or_after(
             continue
         # Everything up to this entry is older; the record may be in the very batch it names.
         entry = segment.time_index.floor(0, timestamp)
+        if entry is not None and not segment.is_time_entry_true(entry):
+            segment.rebuild_indexes()
+            entry = segment.time_index.floor(0, timestamp)
         start_offset = max(segment.base_offset + (entry[1] if entry else 0), log_start_offset)
         found = segment.find(start_offset)
         if found is None:
@@ -41,7 +44,7 @@ def first_at_or_after(
     return None
 
 
-def largest(segments: Sequence[Segment], log_start_offset: int, decompress: Decompress) -> TimestampOffset | None:
+def largest(segments: Sequence[Segment], decompress: Decompress) -> TimestampOffset | None:
     """The record with the largest timestamp; of several, the first."""
     best: Segment | None = None
     for segment in segments:

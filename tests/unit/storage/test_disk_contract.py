@@ -41,7 +41,7 @@ def test_write_read_truncate(disk: Disk, root: str) -> None:
     assert file.is_cached(0, 4)
     assert FileSlice(file, 1, 2).read() == b"bc"
     file.close()
-    with pytest.raises(OSError, match="closed|descriptor"):
+    with pytest.raises(OSError, match=r"closed|descriptor"):
         file.read(0, 1)
 
 

@@ -1,0 +1,67 @@
+"""When a segment is full, and when it has had its time: Kafka's rules, without a clock."""
+
+from __future__ import annotations
+
+from crc32c import crc32c
+
+from penstock.model.errors import CorruptBatch
+from penstock.storage.log_config import LogConfig
+from penstock.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from penstock.storage.segments import Segments
+
+
+def is_index_full(segment: Segment, config: LogConfig) -> bool:
+    size = config.segment_index_bytes
+    return len(segment.index) >= size // 8 or len(segment.time_index) >= size // 12 - 1
+
+
+def must_roll(segment: Segment, config: LogConfig, size: int, last_offset: int, timestamp: int) -> bool:
+    """Whether a batch of `size` bytes needs a new segment. An empty one takes anything."""
+    return segment.size > 0 and (
+        segment.size + size > config.segment_bytes
+        or timestamp > segment.roll_after_timestamp
+        or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+        or is_index_full(segment, config)
+    )
+
+
+def arm(segment: Segment, config: LogConfig, timestamp: int) -> None:
+    """Set what `Log.append` compares with. `segment.ms` counts from the first batch; `timestamp` stands in for it."""
+    first = timestamp
+    if segment.size:
+        try:
+            stored = next(segment.walk(0, segment.size))[1].max_timestamp
+            first = stored if stored >= 0 else timestamp
+        except CorruptBatch:
+            pass  # reported when it is read
+    segment.limit_bytes = max(config.segment_bytes, 1)
+    segment.roll_after_timestamp = first + _roll_ms(segment, config)
+
+
+def _roll_ms(segment: Segment, config: LogConfig) -> int:
+    """`segment.ms` less a jitter that is the same whenever it is asked for."""
+    jitter = min(config.segment_jitter_ms, config.segment_ms)
+    return config.segment_ms - (crc32c(segment.path.encode()) % jitter if jitter > 0 else 0)
+
+
+def count_expired(
+    segments: Segments, config: LogConfig, now_ms: int, high_watermark: int, log_start_offset: int, log_end_offset: int
+) -> int:
+    """How many of the oldest segments retention deletes: too old, too much, or below the log start already.
+
+    A segment without any timestamp is kept (Kafka goes by the time of the file then).
+    """
+    excess = segments.size_bytes - config.retention_bytes if config.retention_bytes >= 0 else -1
+    count = 0
+    for segment in segments.items:
+        end = segments.end_of(segment, log_end_offset)
+        if end > high_watermark or not segment.size:
+            break
+        segment.load_max_timestamp()
+        is_old = 0 <= config.retention_ms < now_ms - segment.max_timestamp and segment.max_timestamp >= 0
+        is_gone = end <= log_start_offset and segment is not segments.active
+        excess -= segment.size
+        if not ((config.delete and (is_old or excess >= 0)) or is_gone):
+            break
+        count += 1
+    return count

@@ -1,0 +1,89 @@
+"""The segments of one log in order, the last one active: lookup by offset, and setting deleted ones aside."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from penstock.ports.disk import Disk
+from penstock.records.batch import BatchHeader
+from penstock.storage.files import INDEX, LOG, TIME_INDEX, file_path
+from penstock.storage.segment import OpenFiles, Segment
+
+
+class Segments:
+    __slots__ = ("_deleted_paths", "_directory", "_disk", "_open_files", "active", "bases", "items")
+
+    def __init__(self, disk: Disk, directory: str, items: list[Segment], open_files: OpenFiles) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._open_files = open_files
+        self._deleted_paths: list[str] = []
+        self.items = items
+        self.bases = [segment.base_offset for segment in items]
+        self.active = items[-1]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.items)
+
+    def add(self, base_offset: int) -> Segment:
+        """A new active segment, its file created. On OSError nothing has changed."""
+        segment = Segment(self._disk, self._directory, base_offset, self._open_files, is_file_there=False)
+        segment.writer = segment.create_file()
+        self.items.append(segment)
+        self.bases.append(base_offset)
+        self.active = segment
+        return segment
+
+    def end_of(self, segment: Segment, log_end_offset: int) -> int:
+        """The offset after the last one of `segment`."""
+        if segment is self.active:
+            return log_end_offset
+        return self.bases[bisect_right(self.bases, segment.base_offset)]
+
+    def locate(self, offset: int, *, may_have_gaps: bool) -> tuple[Segment, int, BatchHeader]:
+        """The first batch that ends at `offset` or later. Raises CorruptBatch where there should be one."""
+        at = max(bisect_right(self.bases, offset) - 1, 0)
+        segment = self.items[at]
+        found = segment.find(offset, may_have_gaps=may_have_gaps)
+        while found is None:
+            if not may_have_gaps or segment is self.active:
+                segment.report_missing(offset)
+            at += 1  # compacted away at the end of a segment
+            segment = self.items[at]
+            found = segment.find(offset, may_have_gaps=may_have_gaps)
+        return segment, *found
+
+    def set_aside(self, first: int, last: int) -> list[Segment]:
+        """Take segments [first:last] out and rename their files; slices in flight keep theirs open."""
+        doomed = self.items[first:last]
+        del self.items[first:last], self.bases[first:last]
+        if self.items:
+            self.active = self.items[-1]
+        for segment in doomed:
+            segment.size = 0  # no hint leads here any more
+            segment.release()
+            for suffix in (LOG, INDEX, TIME_INDEX):
+                path = file_path(self._directory, segment.base_offset, suffix)
+                if self._disk.exists(path):
+                    self._disk.rename(path, path + ".deleted")
+                    self._deleted_paths.append(path + ".deleted")
+        return doomed
+
+    @property
+    def has_deleted_files(self) -> bool:
+        return bool(self._deleted_paths)
+
+    def remove_deleted(self) -> None:
+        """Unlink what was set aside. May block; may run in a thread."""
+        paths, self._deleted_paths = self._deleted_paths, []
+        for path in paths:
+            if self._disk.exists(path):
+                self._disk.remove(path)
+
+    def release(self) -> None:
+        for segment in self.items:
+            segment.release()

@@ -1,0 +1,487 @@
+"""The rules of one log, example by example. Random histories are in tests/property/test_log_model.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.ports.disk import Buffer, Disk
+from penstock.records.batch import iterate_headers, read_header, with_append_time
+from penstock.records.builder import Record, build_batch
+from penstock.runtime.disk import OsDisk
+from penstock.sim.disk import SimDisk
+from penstock.storage.log import Log
+from penstock.storage.log_config import LogConfig
+
+DIRECTORY = "/data/events-0"
+NOW_MS = 1_700_000_000_000
+BATCH_BYTES = 200
+
+
+@pytest.fixture
+def disk() -> SimDisk:
+    return SimDisk(Random(0))
+
+
+def open_log(
+    disk: Disk,
+    config: LogConfig | None = None,
+    *,
+    clean: bool = False,
+    recovery_point: int = 0,
+    directory: str = DIRECTORY,
+    topic_id: bytes | None = None,
+) -> Log:
+    return Log.open(
+        disk,
+        directory,
+        config or LogConfig(),
+        recovery_point=recovery_point,
+        log_start_offset=0,
+        clean_shutdown=clean,
+        now_ms=NOW_MS,
+        topic_id=topic_id,
+    )
+
+
+def batch(timestamps: list[int], size: int = BATCH_BYTES) -> bytes:
+    records = [Record(None, b"", (), timestamp) for timestamp in timestamps]
+    room = size - len(build_batch(records))
+    while True:
+        data = build_batch([*records[:-1], records[-1]._replace(value=bytes(room))])
+        if len(data) == size:
+            return data
+        room -= len(data) - size
+
+
+def append(log: Log, *timestamps: int, size: int = BATCH_BYTES, epoch: int = 0) -> int:
+    data = batch(list(timestamps) or [NOW_MS], size)
+    return log.append(read_header(data), data, epoch, NOW_MS)
+
+
+def flush(log: Log, disk: Disk) -> None:
+    ticket = log.begin_flush()
+    assert ticket is not None
+    for file in ticket.files:
+        file.sync()
+    for directory in ticket.directories:
+        disk.sync_directory(directory)
+    log.end_flush(ticket, None)
+
+
+def no_codec(codec: int, payload: Buffer) -> Buffer:
+    raise AssertionError("nothing here is compressed")
+
+
+# -- append and roll -----------------------------------------------------------------------------------------
+
+
+def test_offsets_and_epoch_are_written_into_the_batch(disk: SimDisk) -> None:
+    log = open_log(disk)
+    assert append(log, 1, 2, 3, epoch=4) == 0
+    assert append(log, 4, epoch=6) == 3
+    piece = log.read(0, 10_000)
+    assert piece is not None
+    headers = [header for _, header in iterate_headers(piece.read(), "log")]
+    assert [(h.base_offset, h.last_offset, h.leader_epoch) for h in headers] == [(0, 2, 4), (3, 3, 6)]
+    assert log.epochs.entries() == [(4, 0), (6, 3)]
+    assert log.end_position() == (4, 0, 2 * BATCH_BYTES)
+
+
+def test_an_empty_log_has_no_segment_file(disk: SimDisk) -> None:
+    log = open_log(disk, topic_id=b"\7" * 16)
+    assert disk.list_directory(DIRECTORY) == ["partition.metadata"]
+    assert log.begin_flush() is None
+    log.close(clean=True)
+    assert open_log(disk, clean=True, topic_id=b"\7" * 16).log_end_offset == 0
+
+
+def test_another_topics_directory_is_refused(disk: SimDisk) -> None:
+    open_log(disk, topic_id=b"\7" * 16).close(clean=True)
+    with pytest.raises(StorageError, match="topic id"):
+        open_log(disk, clean=True, topic_id=b"\1" * 16)
+
+
+def test_roll_by_size(disk: SimDisk) -> None:
+    log = open_log(disk, LogConfig(segment_bytes=2 * BATCH_BYTES))
+    for _ in range(5):
+        append(log)
+    assert log.segment_bases == [0, 2, 4]
+    append(log, size=3 * BATCH_BYTES)
+    assert log.segment_bases == [0, 2, 4, 5], "one larger than a segment gets its own"
+    append(log)
+    assert log.segment_bases == [0, 2, 4, 5, 6]
+
+
+def test_roll_by_time_counts_from_the_first_batch(disk: SimDisk) -> None:
+    log = open_log(disk, LogConfig(segment_ms=1000))
+    append(log, NOW_MS)
+    append(log, NOW_MS + 1000)
+    assert log.segment_bases == [0]
+    append(log, NOW_MS + 1001)
+    assert log.segment_bases == [0, 2]
+    log.close(clean=True)
+    log = open_log(disk, LogConfig(segment_ms=1000), clean=True)
+    append(log, NOW_MS + 2001)
+    assert log.segment_bases == [0, 2], "also after a restart"
+    append(log, NOW_MS + 2002)
+    assert log.segment_bases == [0, 2, 4]
+
+
+def test_a_jitter_rolls_earlier_but_always_at_the_same_time(disk: SimDisk) -> None:
+    config = LogConfig(segment_ms=1000, segment_jitter_ms=500)
+    rolled = []
+    for _ in range(2):
+        log = open_log(SimDisk(Random(0)), config)
+        append(log, NOW_MS)
+        step = 0
+        while log.segment_bases == [0]:
+            step += 10
+            append(log, NOW_MS + step)
+        rolled.append(step)
+    assert rolled[0] == rolled[1]
+    assert 500 <= rolled[0] <= 1010
+
+
+def test_roll_when_an_index_is_full(disk: SimDisk) -> None:
+    log = open_log(disk, LogConfig(segment_index_bytes=32, index_interval_bytes=0))
+    for number in range(8):
+        append(log, NOW_MS + number)
+    assert len(log.segment_bases) > 1
+
+
+def test_settings_change_while_the_log_is_open(disk: SimDisk) -> None:
+    log = open_log(disk)
+    append(log)
+    append(log)
+    log.config = replace(log.config, segment_bytes=3 * BATCH_BYTES)
+    append(log)
+    assert log.segment_bases == [0]
+    append(log)
+    assert log.segment_bases == [0, 3]
+
+
+def test_index_entries_are_kafkas(disk: SimDisk) -> None:
+    """After more than the interval: (last offset, position) of the batch, (largest timestamp so far, its offset)."""
+    log = open_log(disk, LogConfig(index_interval_bytes=2 * BATCH_BYTES))
+    for timestamp in (50, 10, 20, 60, 30, 40, 35, 80):
+        append(log, timestamp, timestamp - 5)
+    log.close(clean=True)
+    index = disk.open(f"{DIRECTORY}/00000000000000000000.index")
+    entries = index.read(0, index.size())
+    assert [int.from_bytes(entries[at : at + 4], "big") for at in range(0, len(entries), 4)] == [
+        *(7, 3 * BATCH_BYTES),
+        *(13, 6 * BATCH_BYTES),
+    ]
+    time_index = disk.open(f"{DIRECTORY}/00000000000000000000.timeindex")
+    entries = time_index.read(0, time_index.size())
+    assert [
+        (int.from_bytes(entries[at : at + 8], "big"), int.from_bytes(entries[at + 8 : at + 12], "big"))
+        for at in range(0, len(entries), 12)
+    ] == [(60, 7), (80, 15)]
+
+
+def test_replicated_batches_keep_offsets_and_epochs(disk: SimDisk) -> None:
+    leader, follower = open_log(disk), open_log(disk, directory="/data/events-1")
+    for number in range(5):
+        append(leader, NOW_MS, NOW_MS, epoch=number // 2)
+    piece = leader.read(0, 100_000)
+    assert piece is not None
+    follower.append_replicated(piece.read(), NOW_MS)
+    copy = follower.read(0, 100_000)
+    assert copy is not None
+    assert copy.read() == piece.read()
+    assert follower.epochs.entries() == leader.epochs.entries()
+    with pytest.raises(StorageError, match="offset 0 after 10"):
+        follower.append_replicated(piece.read(), NOW_MS)
+
+
+# -- read ----------------------------------------------------------------------------------------------------
+
+
+def test_the_first_batch_comes_whole_even_if_too_large(disk: SimDisk) -> None:
+    log = open_log(disk)
+    append(log, 1, 2, 3)
+    append(log, 4)
+    piece = log.read(1, 10)
+    assert piece is not None
+    assert (piece.position, piece.size, piece.next_offset) == (0, BATCH_BYTES, 3)
+    assert log.read(4, 10) is None
+    with pytest.raises(ApiError) as caught:
+        log.read(5, 10)
+    assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_nothing_is_read_beyond_the_bound(disk: SimDisk) -> None:
+    log = open_log(disk, LogConfig(segment_bytes=2 * BATCH_BYTES))
+    append(log)
+    bound = log.end_position()
+    append(log)
+    append(log)
+    piece = log.read(0, 10_000, bound)
+    assert piece is not None
+    assert (piece.size, piece.next_offset) == (BATCH_BYTES, 1)
+    assert log.read(1, 10_000, bound) is None
+    below = log.read_below(0, 10_000, 1)
+    assert below is not None
+    assert below.size == BATCH_BYTES
+
+
+def test_a_slice_in_flight_survives_the_deletion_of_its_segment(tmp_path: Path) -> None:
+    log = open_log(OsDisk(), LogConfig(segment_bytes=BATCH_BYTES), directory=str(tmp_path / "events-0"))
+    for _ in range(4):
+        append(log)
+    piece = log.read(0, 10_000)
+    assert piece is not None
+    sound = piece.read()
+    log.advance_log_start(3)
+    log.remove_deleted()
+    assert sorted(path.suffix for path in (tmp_path / "events-0").iterdir()) == [".log"]
+    assert piece.read() == sound
+    log.close(clean=False)
+
+
+def test_few_sealed_files_stay_open(tmp_path: Path) -> None:
+    log = open_log(OsDisk(), LogConfig(segment_bytes=BATCH_BYTES), directory=str(tmp_path / "events-0"))
+    for _ in range(20):
+        append(log)
+    flush(log, OsDisk())
+    for offset in range(20):
+        assert log.read(offset, 1) is not None
+    held = [path for path in Path("/proc/self/fd").iterdir() if str(tmp_path) in str(path.resolve())]
+    assert len(held) <= 3
+    log.close(clean=True)
+    assert not [path for path in Path("/proc/self/fd").iterdir() if str(tmp_path) in str(path.resolve())]
+
+
+def test_lookup_by_timestamp_finds_the_record(disk: SimDisk) -> None:
+    log = open_log(disk, LogConfig(segment_bytes=3 * BATCH_BYTES, index_interval_bytes=0))
+    assert log.offset_for_timestamp(0, no_codec) is None
+    assert log.max_timestamp(no_codec) is None
+    for first in range(100, 200, 20):
+        append(log, first, first + 10, first + 5)
+    assert log.offset_for_timestamp(0, no_codec) == (100, 0)
+    assert log.offset_for_timestamp(106, no_codec) == (110, 1)
+    assert log.offset_for_timestamp(111, no_codec) == (120, 3)
+    assert log.offset_for_timestamp(190, no_codec) == (190, 13)
+    assert log.offset_for_timestamp(191, no_codec) is None
+    assert log.max_timestamp(no_codec) == (190, 13)
+    log.advance_log_start(5)
+    assert log.offset_for_timestamp(0, no_codec) == (125, 5)
+
+
+def test_lookup_under_log_append_time_and_compression(disk: SimDisk) -> None:
+    log = open_log(disk)
+    plain = batch([10, 20, 30])
+    stamped = with_append_time(plain, 500)
+    log.append(read_header(stamped), bytes(stamped), 0, NOW_MS)
+    assert log.offset_for_timestamp(400, no_codec) == (500, 0)
+    packed = bytearray(batch([600, 700]))
+    packed[22] |= 4  # zstd, says the header
+    header = read_header(packed)
+    log.append(header, bytes(packed), 0, NOW_MS)
+    asked = []
+
+    def decompress(codec: int, payload: Buffer) -> Buffer:
+        asked.append(codec)
+        return payload
+
+    assert log.offset_for_timestamp(650, decompress) == (700, 4)
+    assert log.max_timestamp(decompress) == (700, 4)
+    assert asked == [4, 4]
+
+
+# -- flush, checkpoint, close --------------------------------------------------------------------------------
+
+
+def test_a_flush_covers_what_was_there_when_it_began(disk: SimDisk) -> None:
+    log = open_log(disk, LogConfig(segment_bytes=2 * BATCH_BYTES))
+    for _ in range(3):
+        append(log)
+    assert (log.unflushed_messages, log.first_unflushed_ms, log.stable_offset) == (3, NOW_MS, 0)
+    ticket = log.begin_flush()
+    assert ticket is not None
+    assert [file.path[-8:] for file in ticket.files] == ["0000.log", "0002.log"], "sealed first, active last"
+    assert DIRECTORY in ticket.directories
+    assert log.begin_flush() is None, "one at a time"
+    append(log)
+    assert log.unflushed_messages == 1
+    log.end_flush(ticket, None)
+    assert log.stable_offset == log.recovery_point == ticket.end.offset == 3
+    ticket = log.begin_flush()
+    assert ticket is not None
+    assert [file.path[-8:] for file in ticket.files] == ["0002.log"]
+    assert ticket.directories == []
+    log.end_flush(ticket, None)
+    assert log.begin_flush() is None
+
+
+def test_a_flush_from_before_a_truncation_moves_nothing(disk: SimDisk) -> None:
+    log = open_log(disk)
+    for _ in range(4):
+        append(log)
+    ticket = log.begin_flush()
+    assert ticket is not None
+    log.truncate_to(2)
+    append(log)
+    log.end_flush(ticket, None)
+    assert (log.log_end_offset, log.stable_offset) == (3, 0)
+
+
+def test_a_clean_open_reads_no_batches(disk: SimDisk) -> None:
+    config = LogConfig(segment_bytes=40 * BATCH_BYTES, index_interval_bytes=BATCH_BYTES)
+    log = open_log(disk, config)
+    for number in range(100):
+        append(log, NOW_MS + number, epoch=number // 60)
+    log.close(clean=True)
+    log = open_log(disk, config, clean=True, recovery_point=100)
+    assert (log.log_end_offset, log.stable_offset, log.size_bytes) == (100, 100, 100 * BATCH_BYTES)
+    assert (log.recovery.scanned_bytes, log.recovery.messages) == (0, [])
+    assert log.epochs.entries() == [(0, 0), (1, 60)]
+    piece = log.read(0, 1000)
+    assert piece is not None
+    assert not log.slice_is_trusted(piece)
+    log.mark_trusted(log.verify_slice(piece))
+    assert log.slice_is_trusted(piece)
+
+
+def test_a_crash_scans_only_from_the_recovery_point(disk: SimDisk) -> None:
+    config = LogConfig(index_interval_bytes=BATCH_BYTES)
+    log = open_log(disk, config)
+    for _ in range(50):
+        append(log)
+    flush(log, disk)
+    point = log.checkpoint()
+    assert point == 50
+    for _ in range(5):
+        append(log)
+    disk.kill()
+    log = open_log(disk, config, recovery_point=point)
+    assert log.recovery.scanned_bytes == 5 * BATCH_BYTES
+    assert (log.log_end_offset, log.stable_offset) == (55, 50)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("damage", ["missing", "torn", "zeros"])
+def test_damaged_indexes_are_rebuilt(disk: SimDisk, damage: str, clean: bool) -> None:
+    config = LogConfig(segment_bytes=400 * BATCH_BYTES, index_interval_bytes=BATCH_BYTES)
+    log = open_log(disk, config)
+    for number in range(900):
+        append(log, NOW_MS + number)
+    log.close(clean=True)
+    for base in log.segment_bases:
+        for suffix in ("index", "timeindex"):
+            path = f"{DIRECTORY}/{base:020d}.{suffix}"
+            if damage == "missing":
+                disk.remove(path)
+            elif damage == "torn":
+                disk.open(path).truncate(disk.open(path).size() - 5)
+            else:
+                file = disk.open(path)
+                file.write(file.size() - 24, (bytes(24),))
+    log = open_log(disk, config, clean=clean, recovery_point=900)
+    assert log.log_end_offset == 900
+    for offset in (0, 123, 456, 899):
+        piece = log.read(offset, 1)
+        assert piece is not None
+        assert read_header(piece.read()).base_offset == offset
+        assert log.offset_for_timestamp(NOW_MS + offset, no_codec) == (NOW_MS + offset, offset)
+    if damage == "missing" or not clean:
+        assert log.recovery.rebuilt_indexes >= 2, "the last, short one needs none"
+        assert "rebuilt" in log.recovery.messages[0]
+
+
+def test_leftovers_are_dropped_at_open(disk: SimDisk) -> None:
+    log = open_log(disk)
+    append(log)
+    log.close(clean=True)
+    for name in ("00000000000000000009.log.deleted", "00000000000000000009.log.cleaned", "x.swap", "y.tmp"):
+        disk.open(f"{DIRECTORY}/{name}", create=True)
+    disk.open(f"{DIRECTORY}/00000000000000000077.index", create=True)
+    open_log(disk, clean=True)
+    assert disk.list_directory(DIRECTORY) == ["00000000000000000000.log", "leader-epoch-checkpoint"]
+
+
+def test_a_closed_log_refuses(disk: SimDisk) -> None:
+    log = open_log(disk)
+    append(log)
+    log.close(clean=True)
+    log.close(clean=True)
+    with pytest.raises(StorageError, match="closed"):
+        append(log)
+    assert log.checkpoint() == 1
+
+
+# -- both ends -----------------------------------------------------------------------------------------------
+
+
+def test_truncation_drops_segments_epochs_and_index_entries(disk: SimDisk) -> None:
+    config = LogConfig(segment_bytes=4 * BATCH_BYTES, index_interval_bytes=0)
+    log = open_log(disk, config)
+    for number in range(10):
+        append(log, NOW_MS + number, epoch=number)
+    assert log.truncate_to(6)
+    assert not log.truncate_to(6)
+    assert (log.log_end_offset, log.segment_bases, log.size_bytes) == (6, [0, 4], 6 * BATCH_BYTES)
+    assert log.epochs.latest == 5
+    assert log.max_timestamp(no_codec) == (NOW_MS + 5, 5)
+    assert append(log, NOW_MS + 50, epoch=9) == 6
+    assert log.offset_for_timestamp(NOW_MS + 6, no_codec) == (NOW_MS + 50, 6)
+    log.truncate_fully_and_start_at(100)
+    assert (log.log_start_offset, log.log_end_offset, log.segment_bases) == (100, 100, [100])
+    assert append(log, epoch=9) == 100
+    log.close(clean=True)
+    log = open_log(disk, config, clean=True)
+    assert (log.log_start_offset, log.log_end_offset) == (100, 101)
+
+
+def test_delete_records_moves_the_start(disk: SimDisk) -> None:
+    log = open_log(disk, LogConfig(segment_bytes=2 * BATCH_BYTES))
+    for number in range(7):
+        append(log, epoch=number)
+    assert log.advance_log_start(5)
+    assert (log.log_start_offset, log.segment_bases) == (5, [4, 6])
+    assert log.epochs.entries()[0] == (5, 5)
+    assert not log.advance_log_start(3)
+    with pytest.raises(ApiError):
+        log.read(4, 100)
+    with pytest.raises(ApiError):
+        log.advance_log_start(8)
+    assert log.advance_log_start(7)
+    assert (log.log_start_offset, log.log_end_offset) == (7, 7)
+    assert append(log) == 7
+
+
+def test_retention_by_size(disk: SimDisk) -> None:
+    log = open_log(disk, LogConfig(segment_bytes=BATCH_BYTES, retention_bytes=2 * BATCH_BYTES))
+    for _ in range(5):
+        append(log)
+    assert log.apply_retention(NOW_MS, high_watermark=2) == [0, 1], "not beyond the high watermark"
+    assert log.apply_retention(NOW_MS, high_watermark=5) == [2]
+    assert (log.log_start_offset, log.size_bytes) == (3, 2 * BATCH_BYTES)
+
+
+def test_retention_by_time_rolls_the_active_segment_first(disk: SimDisk) -> None:
+    log = open_log(disk, LogConfig(segment_bytes=2 * BATCH_BYTES, retention_ms=1000))
+    for number in range(4):
+        append(log, NOW_MS + 100 * number)
+    assert log.apply_retention(NOW_MS + 1100, 4) == []
+    assert log.apply_retention(NOW_MS + 1101, 4) == [0]
+    assert log.apply_retention(NOW_MS + 9999, 4) == [2]
+    assert (log.log_start_offset, log.log_end_offset, log.segment_bases) == (4, 4, [4])
+    log.close(clean=True)
+    disk.crash()
+    log = open_log(disk, clean=True, recovery_point=4)
+    assert append(log) == 4, "offsets go on"
+
+
+def test_retention_leaves_a_compacted_topic_alone(disk: SimDisk) -> None:
+    config = LogConfig(segment_bytes=BATCH_BYTES, retention_bytes=0, delete=False, compact=True)
+    log = open_log(disk, config)
+    for _ in range(3):
+        append(log)
+    assert log.apply_retention(NOW_MS, 3) == []
