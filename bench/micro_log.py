@@ -2,7 +2,8 @@
 
     PYTHONPATH=src python bench/micro_log.py [--logs 4000] [--directory DIR]
 
-Append is shown beside the bare `pwritev` of the same bytes: the difference is what the log itself costs.
+Append is shown on the real disk, as the bare `pwritev` of the same bytes, and on a disk whose writes do nothing:
+the last is what the log itself costs.
 """
 
 from __future__ import annotations
@@ -12,22 +13,34 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
+from penstock.ports.disk import Buffer
 from penstock.records.batch import BatchHeader, validate_produced
 from penstock.records.builder import Record, build_batch
-from penstock.runtime.disk import OsDisk
+from penstock.runtime.disk import OsDisk, OsFile
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
 
 
-def open_log(directory: str, *, clean: bool = False, recovery_point: int = 0) -> Log:
+class NullFile(OsFile):
+    def write(self, position: int, parts: Sequence[Buffer]) -> int:
+        return 0
+
+
+class NullDisk(OsDisk):
+    def open(self, path: str, *, create: bool = False) -> NullFile:
+        real = super().open(path, create=create)
+        return NullFile(path, os.dup(real.fileno()))
+
+
+def open_log(directory: str, *, clean: bool = False, recovery_point: int = 0, disk: OsDisk | None = None) -> Log:
     return Log.open(
-        OsDisk(),
+        disk or OsDisk(),
         directory,
         LogConfig(),
         recovery_point=recovery_point,
@@ -63,29 +76,31 @@ def best_us(work: Callable[[], None], count: int, rounds: int = 5) -> float:
 def bench_append(root: str, size: int, count: int, *, producer_id: int = -1) -> None:
     header, data = a_batch(size, producer_id=producer_id)
     log = open_log(f"{root}/append-{size}-{producer_id}")
+    null = open_log(f"{root}/null-{size}-{producer_id}", disk=NullDisk())
     fd = os.open(f"{root}/raw-{size}", os.O_RDWR | os.O_CREAT)
     parts = [data[:16], memoryview(data)[16:]]
+    position = 0
 
     def raw() -> None:
-        for number in range(count):
-            os.pwritev(fd, parts, number * size)
-        os.ftruncate(fd, 0)
+        nonlocal position
+        for _ in range(count):
+            os.pwritev(fd, parts, position)
+            position += size
 
-    def append() -> None:
+    def append_to(log: Log) -> None:
         for _ in range(count):
             log.append(header, data, 0, NOW_MS)
-        log.truncate_fully_and_start_at(0)
 
-    raw()  # touch the pages once
     raw_us = best_us(raw, count)
-    append_us = best_us(append, count)
+    append_us = best_us(lambda: append_to(log), count)
+    null_us = best_us(lambda: append_to(null), count)
     kind = "idempotent" if producer_id >= 0 else "plain"
     print(
-        f"append {size:>7} B {kind:<10} {append_us:7.2f} us, bare pwritev {raw_us:7.2f} us, "
-        f"the log {append_us - raw_us:6.2f} us"
+        f"append {size:>7} B {kind:<10} {append_us:7.2f} us, bare pwritev {raw_us:7.2f} us, the log {null_us:5.2f} us"
     )
     os.close(fd)
     log.close(clean=False)
+    null.close(clean=False)
 
 
 def bench_read(root: str) -> None:
