@@ -1,0 +1,70 @@
+"""What the written pages point at exists: links, tests that show promises, files and symbols of the architecture."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SOURCE = ROOT / "src" / "penstock"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+MEASURED = ROOT / "docs" / "benchmarks.md"  # written by `make bench`
+
+_LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+_FILE = re.compile(r"`((?:[a-z_]+/)+[a-z_]*(?:\.py|/))`")
+_SYMBOL = re.compile(r"`((?:[a-z_]+\.)+)([A-Z]\w+)(?:\.(\w+))?`")
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, anchor in _LINK.findall(page.read_text(encoding="utf-8")):
+        if target.startswith(("http:", "https:")):
+            continue
+        path = (page.parent / target).resolve() if target else page
+        assert path.exists() or path == MEASURED, f"{page.name}: {target}"
+        if anchor:
+            assert anchor in anchors(path), f"{page.name}: {target}#{anchor}"
+
+
+def test_the_tests_that_show_promises_exist() -> None:
+    cited = _TEST.findall((ROOT / "docs" / "promises.md").read_text(encoding="utf-8"))
+    assert len(cited) > 20
+    for path, name in cited:
+        assert re.search(rf"^ *(?:async )?def {name}\(", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE), name
+
+
+def test_every_code_of_a_test_is_explained() -> None:
+    text = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
+    promises, _, tests = text.partition("\n## The tests\n")
+    explained = set(re.findall(r"^\| \*(\w+)\* \|", tests, re.MULTILINE))
+    used = set(re.findall(r"(?<!\*)\*(\w+)\*(?!\*)", promises))
+    assert used == explained
+
+
+def test_the_architecture_names_what_there_is() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    files = _FILE.findall(text)
+    assert len(files) > 40
+    for name in files:
+        assert (SOURCE / name).exists() or (ROOT / name).exists(), name
+    symbols = _SYMBOL.findall(text)
+    assert len(symbols) > 20
+    for module, name, member in symbols:
+        source = (SOURCE / module.strip(".").replace(".", "/")).with_suffix(".py").read_text(encoding="utf-8")
+        assert re.search(rf"^(?:class )?{name}\b", source, re.MULTILINE), f"{module}{name}"
+        assert not member or re.search(rf"\b{member}\b", source), f"{module}{name}.{member}"
+
+
+def test_every_package_is_in_the_file_map() -> None:
+    _, _, file_map = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("\n## File map\n")
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert len(packages) > 10
+    assert packages == {name for name in packages if f"| `{name}` |" in file_map}
