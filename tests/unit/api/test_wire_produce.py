@@ -91,6 +91,13 @@ class TestRefused:
     def test_a_control_batch(self, wire: WireClient) -> None:
         self.refused(wire, wire.create_topic(), batch(b"\0\0\0\0\0\0", key=b"\0\0\0\1", attributes=0x20), 87)
 
+    def test_a_transactional_batch(self, wire: WireClient) -> None:
+        records = batch(b"v", producer_id=7, producer_epoch=0, base_sequence=0, attributes=0x10)
+        self.refused(wire, wire.create_topic(), records, 48)
+
+    def test_a_codec_nobody_knows(self, wire: WireClient) -> None:
+        self.refused(wire, wire.create_topic(), batch(b"v", attributes=5), 76)
+
     @pytest.mark.parametrize("magic", [0, 1])
     def test_an_old_message_format(self, wire: WireClient, magic: int) -> None:
         old = bytearray(batch(b"value"))
@@ -173,6 +180,21 @@ class TestWhatIsStored:
         for correlation_id in sent:
             assert wire.receive(Api.PRODUCE, 9)[0] == correlation_id
         assert values(wire.fetch(topic)) == [b"%d" % n for n in range(20)]
+
+    @pytest.mark.parametrize("codec", CODECS)
+    def test_recompression_of_what_only_claims_to_be_compressed(self, wire: WireClient, codec: str) -> None:
+        topic = wire.create_topic(compression_type="uncompressed")
+        plain = batch(b"not compressed at all")
+        header = read_header(plain)._replace(attributes=CODEC_BY_NAME[codec])
+        assert wire.produce(topic, seal(header, plain[HEADER_SIZE:])).error_code == 2
+        assert wire.produce(topic, batch(b"fine")).base_offset == 0
+
+    def test_recompression_checks_what_the_client_sent(self, wire: WireClient) -> None:
+        topic = wire.create_topic(compression_type="zstd", max_message_bytes="1000")
+        assert wire.produce(topic, batch(b"x" * 2000)).error_code == 10  # though it would compress well
+        assert wire.produce(topic, batch(b"x"), version=3).error_code == 0  # zstd is the broker's choice
+        other = wire.create_topic(compression_type="gzip")
+        assert wire.produce(other, compressed("zstd", b"x"), version=6).error_code == 76
 
     def test_log_append_time(self, wire: WireClient) -> None:
         topic = wire.create_topic(message_timestamp_type="LogAppendTime")

@@ -12,8 +12,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from penstock.api.context import RequestContext
@@ -44,6 +45,8 @@ from penstock.wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+
+NOTHING: Mapping[int, ApiError | None] = MappingProxyType({})
 
 
 class PendingProduce:
@@ -129,7 +132,10 @@ class ProduceHandler:
         if isinstance(lane, ProduceLane):
             lane.learn(ctx.version, ctx.frame, request, partitions[index])
 
-    def _append_all(self, ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+    def _append_all(
+        self, ctx: RequestContext, request: ProduceRequest, recompressed: Mapping[int, ApiError | None] = NOTHING
+    ) -> ProduceResponse | None:
+        """`recompressed`: by the identity of its data, what came of a batch that was to change its codec."""
         acks = request.acks
         by_id = ctx.version >= 13
         now_ms = self._clock.now_ms()
@@ -158,7 +164,12 @@ class ProduceHandler:
                     _set_error(entry, ErrorCode.INVALID_RECORD, "no record batch")
                     continue
                 try:
-                    end = self._append(ctx.version, acks, partition, records, now_ms, entry)
+                    version = ctx.version
+                    if id(data) in recompressed:
+                        if (refusal := recompressed[id(data)]) is not None:
+                            raise refusal
+                        version = self.max_version  # what the client's version allows was checked on what it sent
+                    end = self._append(version, acks, partition, records, now_ms, entry)
                 except (ApiError, StorageError) as error:
                     _set_error(entry, ErrorCode(error.code), str(error))
                     continue
@@ -194,11 +205,7 @@ class ProduceHandler:
             raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
         if header.attributes & 7:
             _check_codec(header, version)
-        if len(records) > config.max_message_bytes:
-            raise ApiError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"a batch of {len(records)} bytes is larger than max.message.bytes={config.max_message_bytes}",
-            )
+        _check_size(records, config)
         if len(records) > config.segment_bytes:
             raise ApiError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -225,24 +232,23 @@ class ProduceHandler:
 
     # -- compression.type ---------------------------------------------------------------
 
-    def _recompression_jobs(self, request: ProduceRequest) -> list[tuple[PartitionProduceData, int, int | None]]:
-        """Batches for topics that want their own codec, with the codec and its level."""
-        jobs: list[tuple[PartitionProduceData, int, int | None]] = []
+    def _recompression_jobs(self, request: ProduceRequest) -> list[tuple[PartitionProduceData, TopicConfig]]:
+        """Batches for topics that want their own codec."""
+        jobs: list[tuple[PartitionProduceData, TopicConfig]] = []
         for topic in request.topic_data:
             partitions = self._partitions.by_name.get(topic.name) or self._partitions.by_id.get(topic.topic_id)
             if not partitions or partitions[0].config.compression_type == "producer":
                 continue
             config = partitions[0].config
-            codec = CODEC_BY_NAME[config.compression_type]
-            jobs += [(data, codec, _level(config)) for data in topic.partition_data]
+            jobs += [(data, config) for data in topic.partition_data]
         return jobs
 
     async def _recompress_first(
-        self, ctx: RequestContext, request: ProduceRequest, jobs: list[tuple[PartitionProduceData, int, int | None]]
+        self, ctx: RequestContext, request: ProduceRequest, jobs: list[tuple[PartitionProduceData, TopicConfig]]
     ) -> ProduceResponse | None:
         """Stage zero: bring the batches into the topic's codec, then go on as usual."""
-        await self._workers.run(lambda: _recompress_all(jobs))
-        return self._append_all(ctx, request)
+        outcomes = await self._workers.run(lambda: _recompress_all(jobs, ctx.version))
+        return self._append_all(ctx, request, outcomes)
 
     # -- time ---------------------------------------------------------------------------
 
@@ -296,6 +302,14 @@ def _check_codec(header: BatchHeader, version: int) -> None:
         raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs produce requests of version 7 or later")
 
 
+def _check_size(records: Buffer, config: TopicConfig) -> None:
+    if len(records) > config.max_message_bytes:
+        raise ApiError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {len(records)} bytes is larger than max.message.bytes={config.max_message_bytes}",
+        )
+
+
 def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
     newest = header.max_timestamp
     if newest - now_ms > config.message_timestamp_after_max_ms:
@@ -329,13 +343,20 @@ def _check_keys(header: BatchHeader, records: Buffer, entry: PartitionProduceRes
         raise ApiError(ErrorCode.INVALID_RECORD, "One or more records have been rejected")
 
 
-def _recompress_all(jobs: list[tuple[PartitionProduceData, int, int | None]]) -> None:
-    for data, codec, level in jobs:
+def _recompress_all(jobs: list[tuple[PartitionProduceData, TopicConfig]], version: int) -> dict[int, ApiError | None]:
+    """Runs in a worker. By the identity of the data: None when all is well, or why it is refused."""
+    outcomes: dict[int, ApiError | None] = {}
+    for data, config in jobs:
         if not isinstance(data.records, bytes):
-            continue
+            continue  # null: refused later
+        outcomes[id(data)] = None
         try:
             header = validate_produced(data.records)
+            _check_codec(header, version)
+            _check_size(data.records, config)  # before as well as after, as Kafka does
+            codec = CODEC_BY_NAME[config.compression_type]
             if header.compression != codec:
-                data.records = recompress(header, data.records, codec, level)
-        except ApiError:
-            continue  # refused in the same words when it is appended
+                data.records = recompress(header, data.records, codec, _level(config))
+        except ApiError as error:
+            outcomes[id(data)] = error
+    return outcomes
