@@ -7,7 +7,7 @@
 # with npm and builds them with a C and C++ compiler, make, OpenSSL and zlib headers in $LAB
 # (default build/librdkafka).
 #
-# env: PYTHON  the Python that has penstock and confluent-kafka (default .venv/bin/python)
+# env: PENSTOCK_PYTHON  the Python that has penstock and confluent-kafka (default .venv/bin/python)
 #      LAB, JOBS, LIMIT, RETRY, KAFKA_LIBS  handed on to the suite
 set -eu
 
@@ -21,7 +21,7 @@ SUITE=$1; shift
 SUITE=$(cd "$(dirname "$SUITE")" && pwd)/$(basename "$SUITE")
 
 ROOT=$(cd "$(dirname "$0")/.." && pwd)
-PYTHON=${PYTHON:-$ROOT/.venv/bin/python}
+PYTHON=${PENSTOCK_PYTHON:-$ROOT/.venv/bin/python}
 case $PYTHON in /*) ;; */*) PYTHON=$PWD/$PYTHON ;; esac  # the suite calls it from another folder
 "$PYTHON" -c 'import penstock.cli, confluent_kafka' 2>/dev/null || fail "$PYTHON lacks penstock or confluent-kafka: make install"
 LAB=${LAB:-$ROOT/build/librdkafka}
