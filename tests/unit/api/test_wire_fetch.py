@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +55,37 @@ class TestLimits:
         assert values(wire.fetch(topic, 3)) == [b"3", b"4"]
         assert values(wire.fetch(topic, 4)) == [b"3", b"4"]
         assert values(wire.fetch(topic, 5)) == []
+
+
+class TestIsolation:
+    def test_without_transactions_both_levels_see_the_same(self, wire: WireClient) -> None:
+        topic = wire.create_topic()
+        wire.produce(topic, batch(b"v"))
+        uncommitted = wire.fetch(topic, isolation_level=0)
+        committed = wire.fetch(topic, isolation_level=1)
+        assert uncommitted.aborted_transactions is None
+        assert committed.aborted_transactions == []
+        for data in (uncommitted, committed):
+            assert (data.high_watermark, data.last_stable_offset, values(data)) == (1, 1, [b"v"])
+
+
+def test_what_was_written_before_a_restart(tmp_path: Path) -> None:
+    """Batches this process has not seen are checked before they are served."""
+    data = str(tmp_path / "data")
+    sent = [b"%d" % number * 1000 for number in range(50)]
+    with Broker(data=data) as broker, WireClient(broker.port) as client:
+        topic = client.create_topic(name="kept")
+        for value in sent:
+            client.produce(topic, batch(value))
+    with Broker(data=data) as broker, WireClient(broker.port) as client:
+        waiting = client.send(Api.FETCH, 12, fetch_request(topic, 50, max_wait_ms=5000, min_bytes=1))
+        with WireClient(broker.port) as other:
+            assert values(other.fetch(topic)) == sent
+            assert values(other.fetch(topic, 25)) == sent[25:]
+            other.produce(topic, batch(b"new"))
+        correlation_id, response = client.receive(Api.FETCH, 12)
+        assert correlation_id == waiting
+        assert values(response.responses[0].partitions[0]) == [b"new"]
 
 
 class TestErrors:
@@ -130,6 +162,18 @@ class TestLongPoll:
             assert wire.is_silent(0.2)
             other.produce(topic, one)
         assert len(batches(wire.receive(Api.FETCH, 12)[1].responses[0].partitions[0])) == 3
+
+    def test_min_bytes_may_come_from_several_partitions(self, wire: WireClient, wire_broker: Broker) -> None:
+        topic = wire.create_topic(partitions=2)
+        one = batch(b"x" * 100)
+        request = fetch_request(topic, partitions=(0, 1), max_wait_ms=8000, min_bytes=len(one) * 2)
+        wire.send(Api.FETCH, 12, request)
+        with WireClient(wire_broker.port) as other:
+            other.produce(topic, one, partition=0)
+            assert wire.is_silent(0.1)
+            other.produce(topic, one, partition=1)
+        found = wire.receive(Api.FETCH, 12)[1].responses[0].partitions
+        assert [len(batches(partition)) for partition in found] == [1, 1]
 
     def test_deleting_the_topic_wakes_it(self, wire: WireClient, wire_broker: Broker) -> None:
         topic = wire.create_topic()
