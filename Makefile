@@ -56,7 +56,7 @@ test-kafka-jars: install ## Kafka's own dump-log tool on our files (needs Java 1
 	$(BIN)/python -m pytest -m kafka_jars tests/kafka_jars
 
 conformance: install ## librdkafka's own tests against this broker: SUITE=path/to/suite (needs npm, a C compiler, zlib and OpenSSL headers)
-	sh tools/run_librdkafka_suite.sh "$(BIN)/python" "$(SUITE)" $(TESTS)
+	sh tools/run_librdkafka_suite.sh "$(SUITE)" $(TESTS)
 
 codecs: install ## Generate the wire messages anew from Kafka's schemas
 	$(BIN)/python tools/generate_messages.py
