@@ -55,14 +55,12 @@ fuzz: install ## FRAMES mutated frames (default 2000000) with SEED (default 1)
 test-kafka-jars: install ## Kafka's own dump-log tool on our files (needs Java 17; jars in KAFKA_LIBS or by `make bench`)
 	$(BIN)/python -m pytest -m kafka_jars tests/kafka_jars
 
-conformance: install ## librdkafka's own tests against this broker: SUITE=path/to/suite (needs npm, a C compiler, zlib and OpenSSL headers)
-	sh tools/run_librdkafka_suite.sh "$(SUITE)" $(TESTS)
-
 codecs: install ## Generate the wire messages anew from Kafka's schemas
 	$(BIN)/python tools/generate_messages.py
 
-reference: install ## Generate the settings pages anew
+reference: install ## Generate the settings and protocol pages anew
 	$(BIN)/python tools/generate_reference.py
+	$(BIN)/python tools/generate_protocol_page.py
 
 clean: ## Remove .venv/ and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build src/*.egg-info

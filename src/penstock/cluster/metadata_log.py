@@ -7,14 +7,17 @@ change is answered only after it is stable.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from crc32c import crc32c
+
 from penstock.core.metadata.records import MetadataRecord, decode, encode
-from penstock.model.errors import LogOffline, StorageError
+from penstock.model.errors import CorruptBatch, LogOffline, StorageError
 from penstock.ports.clock import Clock
 from penstock.ports.disk import Disk
-from penstock.records.batch import HEADER_SIZE, iterate_headers
+from penstock.records.batch import CRC_START, HEADER_SIZE, iterate_headers, read_header
 from penstock.records.builder import Record, build_batch, iterate_records
 from penstock.storage.group_commit import IDLE, GroupCommit, flush_blocking
 from penstock.storage.log import Flush, Log
@@ -22,12 +25,16 @@ from penstock.storage.log_config import LogConfig
 
 DIRECTORY = "__cluster_metadata-0"
 READ_BYTES = 4 << 20
+_MAGIC_AT = 16
+
+log = logging.getLogger(__name__)
 
 
 class MetadataLog:
     def __init__(self, disk: Disk, directory: str, clock: Clock) -> None:
         self._disk = disk
         self._clock = clock
+        _refuse_damage(disk, f"{directory}/{DIRECTORY}")
         # The whole log is read at start anyway, so it is verified from its first byte.
         self.log = Log.open(
             disk,
@@ -42,6 +49,9 @@ class MetadataLog:
         self.flush_state = IDLE
         self._commit: GroupCommit | None = None
         self._awaiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+        for message in self.log.recovery.messages:
+            log.warning("%s: %s", DIRECTORY, message)
 
     def attach(self, commit: GroupCommit) -> None:
         self._commit = commit
@@ -97,3 +107,46 @@ class MetadataLog:
     def close(self) -> None:
         if self.log.offline is None:
             self.log.close(clean=True)
+
+
+def _refuse_damage(disk: Disk, directory: str) -> None:
+    """Tell a torn tail, which recovery cuts, from damage, which it must not.
+
+    One record is written at a time and made stable before the next one, so a sound batch after
+    a bad one means that stable bytes changed. Going on would silently forget topics.
+    """
+    if not disk.is_directory(directory):
+        return
+    for name in disk.list_directory(directory):
+        if not name.endswith(".log"):
+            continue
+        file = disk.open(f"{directory}/{name}")
+        data = memoryview(file.read(0, file.size()))
+        file.close()
+        end = 0
+        try:
+            for at, header in iterate_headers(data, file.path):
+                end = at + header.size_bytes
+        except CorruptBatch as damage:
+            if _holds_a_sound_batch(data[end + 1 :]):
+                raise StorageError(
+                    f"{damage}; sound records follow it, so this is damage and no torn tail: "
+                    "restore the metadata log from a copy of the data directory"
+                ) from damage
+
+
+def _holds_a_sound_batch(data: memoryview) -> bool:
+    """Whether a whole batch with a matching checksum starts anywhere in `data`."""
+    raw = bytes(data)
+    magic = raw.find(b"\2", _MAGIC_AT)
+    while magic >= 0:
+        start = magic - _MAGIC_AT
+        if len(raw) - start < HEADER_SIZE:
+            return False
+        header = read_header(raw, start)
+        if HEADER_SIZE <= header.size_bytes <= len(raw) - start and (
+            crc32c(raw[start + CRC_START : start + header.size_bytes]) == header.crc
+        ):
+            return True
+        magic = raw.find(b"\2", magic + 1)
+    return False

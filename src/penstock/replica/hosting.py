@@ -8,6 +8,7 @@ timers of the node and does its blocking parts in workers.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -160,19 +161,15 @@ class HostedPartitions:
     def _host(self, topic: TopicState, states: list[PartitionState], report: OpeningReport | None = None) -> None:
         config = self.resolve_config(topic.name)
         settings = log_config(config, self.broker)
-        now_ms = self._clock.now_ms()
         partitions = self.by_name[topic.name]
         for state in states:
             key = (topic.name, state.index)
-            opened = Log.open(
-                self._disk,
+            opened = self._open(
                 f"{self.directory}/{topic.name}-{state.index}",
                 settings,
-                recovery_point=self._recovery_points.pop(key, 0),
-                log_start_offset=self._log_starts.pop(key, 0),
-                clean_shutdown=self.was_clean,
-                now_ms=now_ms,
-                topic_id=topic.topic_id,
+                self._recovery_points.pop(key, 0),
+                self._log_starts.pop(key, 0),
+                topic.topic_id,
             )
             if report is not None:
                 report.partitions += 1
@@ -193,6 +190,32 @@ class HostedPartitions:
                     leader_epoch=state.leader_epoch,
                     isr=state.isr,
                 )
+            )
+
+    def _open(
+        self, directory: str, settings: LogConfig, recovery_point: int, log_start_offset: int, topic_id: bytes
+    ) -> Log:
+        """One damaged log does not stop the broker: its partition is offline, the others serve."""
+        try:
+            return Log.open(
+                self._disk,
+                directory,
+                settings,
+                recovery_point=recovery_point,
+                log_start_offset=log_start_offset,
+                clean_shutdown=self.was_clean,
+                now_ms=self._clock.now_ms(),
+                topic_id=topic_id,
+            )
+        except StorageError as error:
+            log.critical("%s; the partition is offline, its files are left as they are", error)
+            return Log.offline_at(
+                self._disk,
+                directory,
+                settings,
+                OSError(errno.EIO, str(error)),
+                recovery_point=recovery_point,
+                log_start_offset=log_start_offset,
             )
 
     def close_all(self, progress: Callable[[int, int], None], threads: int) -> None:

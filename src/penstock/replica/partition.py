@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from penstock.config.topic import TopicConfig
-from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.model.errors import ApiError, ErrorCode, LogOffline
 from penstock.ports.disk import Buffer
 from penstock.records.batch import BatchHeader
 from penstock.storage.group_commit import IDLE, GroupCommit
@@ -115,7 +115,7 @@ class Partition:
             self._commit.request(self)
         else:
             self._advance(log.end_position())
-            if log.unflushed_messages >= self.config.flush_messages:
+            if log.has_unsynced_segments or log.unflushed_messages >= self.config.flush_messages:
                 self._commit.request(self)
         return base_offset
 
@@ -184,13 +184,18 @@ class Partition:
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
         raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
+    def check_online(self) -> None:
+        if self.log.offline is not None:
+            raise LogOffline(self.log.directory, self.log.offline)
+
     def read(self, offset: int, max_bytes: int, *, read_committed: bool = False) -> LogSlice | None:
         """Whole batches from the one that holds `offset`; None when nothing is readable yet."""
         log = self.log
+        # First of all: a log that could not be opened knows nothing of its offsets, and a client
+        # that is told "out of range" starts over somewhere else.
+        self.check_online()
         if offset < log.log_start_offset or offset > log.log_end_offset:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if log.offline is not None:
-            raise StorageError(str(log.offline))
         limit = self.high_watermark
         if read_committed:
             limit = self.last_stable_offset
@@ -204,6 +209,7 @@ class Partition:
 
     def delete_records(self, before_offset: int) -> int:
         """Move the log start; -1 means the high watermark. Returns the new low watermark."""
+        self.check_online()
         target = self.high_watermark if before_offset == -1 else before_offset
         if target < 0 or target > self.high_watermark:
             raise ApiError(

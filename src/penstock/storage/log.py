@@ -101,6 +101,22 @@ class Log:
             raise StorageError(f"cannot open {directory}: {error}") from error
         return cls(recovered)
 
+    @classmethod
+    def offline_at(
+        cls,
+        disk: Disk,
+        directory: str,
+        config: LogConfig,
+        error: OSError,
+        *,
+        recovery_point: int,
+        log_start_offset: int,
+    ) -> Log:
+        """In place of a log that could not be opened: refuses everything, touches nothing, forgets no checkpoint."""
+        log = cls(RecoveredLog.placeholder(disk, directory, config, recovery_point, log_start_offset))
+        log._go_offline(error)
+        return log
+
     def __repr__(self) -> str:
         return f"Log({self.directory}, {self.log_start_offset} to {self.log_end_offset})"
 
@@ -300,13 +316,17 @@ class Log:
         else:
             limit = up_to.position if segment.base_offset == up_to.segment else 0
             next_offset = up_to.offset
+        end_offset = next_offset
         if limit - position > max_bytes:
             limit, next_offset = segment.boundary(position, position + max_bytes)
         if limit <= position:
             return None
         if segment.is_trusted(position, limit):
             self._remember(next_offset, segment, limit)
-        return LogSlice(segment, segment.file(), position, limit - position, offset, next_offset, self._generation)
+        piece = LogSlice(segment, segment.file(), position, limit - position, offset, next_offset)
+        piece.end_offset = end_offset
+        piece.generation = self._generation
+        return piece
 
     def read_below(self, offset: int, max_bytes: int, end_offset: int) -> LogSlice | None:
         """`read` up to a plain offset, which is looked up first."""
@@ -503,6 +523,11 @@ class Log:
         self._segments.remove_deleted()
 
     # -- flush -----------------------------------------------------------------------------------------------
+
+    @property
+    def has_unsynced_segments(self) -> bool:
+        """Whether a sealed segment waits for a flush: it holds a descriptor and the recovery point back."""
+        return bool(self._unsynced.segments)
 
     @property
     def unflushed_messages(self) -> int:

@@ -46,15 +46,30 @@ class ProducedBatch(NamedTuple):
 
 
 class Producer:
-    """One producer id. `batches` are of the current epoch, oldest first."""
+    """One producer id. `batches` are of the current epoch, oldest first.
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "transaction_first_offset")
+    `last_timestamp` is what its records say and may be years ago; idleness counts from
+    `last_seen_ms`, the first look at the clock (`ProducerStates.expire`) after its last batch.
+    """
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "is_fresh",
+        "last_seen_ms",
+        "last_timestamp",
+        "producer_id",
+        "transaction_first_offset",
+    )
 
     def __init__(self, producer_id: int, epoch: int) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
         self.batches: list[ProducedBatch] = []
         self.last_timestamp = -1
+        self.last_seen_ms = -1
+        self.is_fresh = True
         self.coordinator_epoch = -1
         self.transaction_first_offset = -1
 
@@ -139,6 +154,7 @@ class ProducerStates:
             producer.batches.clear()
         self.is_dirty = True
         producer.last_timestamp = max_timestamp
+        producer.is_fresh = True
         if attributes & CONTROL_BIT:
             self._end_transaction(producer, header, data)
             return
@@ -169,11 +185,13 @@ class ProducerStates:
 
     def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
         """Forget idle producers without an open transaction; their ids."""
-        expired = [
-            producer.producer_id
-            for producer in self._producers.values()
-            if producer.transaction_first_offset < 0 and now_ms - producer.last_timestamp >= expiration_ms
-        ]
+        expired: list[int] = []
+        for producer in self._producers.values():
+            if producer.is_fresh:
+                producer.is_fresh = False
+                producer.last_seen_ms = now_ms
+            elif producer.transaction_first_offset < 0 and now_ms - producer.last_seen_ms >= expiration_ms:
+                expired.append(producer.producer_id)
         for producer_id in expired:
             del self._producers[producer_id]
             self.is_dirty = True

@@ -54,6 +54,16 @@ class RecoveredLog:
         self.open_files = OpenFiles()
         self._names: set[str] = set()
 
+    @classmethod
+    def placeholder(
+        cls, disk: Disk, directory: str, config: LogConfig, recovery_point: int, log_start_offset: int
+    ) -> RecoveredLog:
+        """An empty log that nobody may write to, where a damaged one lies."""
+        log = cls(disk, directory, config, recovery_point, 0)
+        log.segments = [Segment(disk, directory, log_start_offset, log.open_files, is_file_there=False)]
+        log.log_start_offset = log.log_end_offset = log.stable_offset = log_start_offset
+        return log
+
     # -- the directory ---------------------------------------------------------------------------------------
 
     def load_directory(self, topic_id: bytes | None) -> None:

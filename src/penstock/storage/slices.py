@@ -11,19 +11,19 @@ from penstock.storage.segment import Segment
 class LogSlice(FileSlice):
     """`offset` was asked for; `next_offset` is the one to ask for after it.
 
+    Until it is verified, `next_offset` is what headers say; `end_offset` is known: nothing in it may reach further.
     `generation` tells slices of before a truncation from those after it.
     """
 
-    __slots__ = ("generation", "next_offset", "offset", "segment")
+    __slots__ = ("end_offset", "generation", "next_offset", "offset", "segment")
 
-    def __init__(
-        self, segment: Segment, file: File, position: int, size: int, offset: int, next_offset: int, generation: int
-    ) -> None:
+    def __init__(self, segment: Segment, file: File, position: int, size: int, offset: int, next_offset: int) -> None:
         super().__init__(file, position, size)
         self.segment = segment
-        self.generation = generation
         self.offset = offset
         self.next_offset = next_offset
+        self.end_offset = next_offset
+        self.generation = 0
 
 
 def verify(piece: LogSlice, *, may_have_gaps: bool) -> LogSlice:
@@ -42,7 +42,7 @@ def verify(piece: LogSlice, *, may_have_gaps: bool) -> LogSlice:
                 fits = header.last_offset >= expected and (base_offset <= expected or may_have_gaps)
             else:
                 fits = base_offset == expected or (base_offset > expected and may_have_gaps)
-            if not fits or header.next_offset > piece.next_offset:
+            if not fits or header.next_offset > piece.end_offset:
                 raise CorruptBatch(path, position, f"holds {base_offset} to {header.last_offset}, expected {expected}")
             end, expected = position + header.size_bytes, header.next_offset
     except CorruptBatch:
@@ -50,4 +50,6 @@ def verify(piece: LogSlice, *, may_have_gaps: bool) -> LogSlice:
             raise
     if end - start == piece.size and expected == piece.next_offset:
         return piece
-    return LogSlice(piece.segment, file, start, end - start, piece.offset, expected, piece.generation)
+    sound = LogSlice(piece.segment, file, start, end - start, piece.offset, expected)
+    sound.generation = piece.generation
+    return sound

@@ -1,7 +1,8 @@
 """DeleteRecords (key 21), versions 0-2.
 
 Moves the log start offset; -1 means the high watermark. The new start is stable before the
-answer leaves (Kafka persists it at its next checkpoint).
+answer leaves (Kafka persists it at its next checkpoint). Records that acks=1 acknowledged are
+waited for, so that they can be deleted.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
+from penstock.api.flushes import flushes_under_way
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.replica.hosting import HostedPartitions
 from penstock.wire.apis import Api
@@ -29,6 +31,11 @@ class DeleteRecordsHandler:
         self._partitions = partitions
 
     async def handle(self, ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        for flush in flushes_under_way(
+            self._partitions,
+            ((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions),
+        ):
+            await flush
         topics: list[DeleteRecordsTopicResult] = []
         for topic in request.topics:
             results: list[DeleteRecordsPartitionResult] = []

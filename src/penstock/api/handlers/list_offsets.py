@@ -16,6 +16,7 @@ from collections.abc import Coroutine
 from typing import Any, ClassVar
 
 from penstock.api.context import RequestContext
+from penstock.api.flushes import flushes_under_way
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.records.compression import decompress
 from penstock.replica.hosting import HostedPartitions
@@ -45,24 +46,11 @@ class ListOffsetsHandler:
     def handle(
         self, ctx: RequestContext, request: ListOffsetsRequest
     ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
-        flushes = self._flushes_under_way(request)
+        flushes = flushes_under_way(
+            self._partitions,
+            ((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions),
+        )
         return self._answer_after(flushes, ctx, request) if flushes else self._answer(ctx, request)
-
-    def _flushes_under_way(self, request: ListOffsetsRequest) -> list[asyncio.Future[ErrorCode]]:
-        flushes: list[asyncio.Future[ErrorCode]] = []
-        for topic in request.topics:
-            partitions = self._partitions.by_name.get(topic.name, [])
-            for asked in topic.partitions:
-                if not 0 <= asked.partition_index < len(partitions):
-                    continue
-                partition = partitions[asked.partition_index]
-                end = partition.log.log_end_offset
-                if partition.high_watermark < end and partition.log.offline is None:
-                    flush: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-                    # Called in any case: also when the flush fails or the topic is deleted.
-                    partition.when_committed(end, flush.set_result)
-                    flushes.append(flush)
-        return flushes
 
     async def _answer_after(
         self, flushes: list[asyncio.Future[ErrorCode]], ctx: RequestContext, request: ListOffsetsRequest
@@ -84,6 +72,7 @@ class ListOffsetsHandler:
                         raise ApiError(ErrorCode.INVALID_REQUEST)
                     seen.add(asked.partition_index)
                     partition = self._partitions.get(topic.name, asked.partition_index)
+                    partition.check_online()
                     partition.check_leader_epoch(asked.current_leader_epoch)
                     _look_up(ctx.version, partition, asked, read_committed, result)
                 except (ApiError, StorageError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.replica.hosting import HostedPartitions
 from penstock.wire.apis import Api
 from penstock.wire.messages.offset_for_leader_epoch import (
@@ -32,6 +32,7 @@ class OffsetForLeaderEpochHandler:
                 result = EpochEndOffset(partition=asked.partition)
                 try:
                     partition = self._partitions.get(topic.topic, asked.partition)
+                    partition.check_online()
                     partition.check_leader_epoch(asked.current_leader_epoch)
                     if asked.leader_epoch == partition.leader_epoch:
                         # Also for an empty log, whose epoch nobody has written in yet.
@@ -40,7 +41,7 @@ class OffsetForLeaderEpochHandler:
                         result.leader_epoch, result.end_offset = partition.log.epochs.end_offset_for(
                             asked.leader_epoch, partition.log.log_end_offset
                         )
-                except ApiError as error:
+                except (ApiError, StorageError) as error:
                     result.error_code = error.code
                 results.append(result)
             topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=results))

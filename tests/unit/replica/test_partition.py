@@ -1,0 +1,218 @@
+"""A partition under the flush policies: what is acknowledged and visible before, after and instead of a flush."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import TypeVar
+
+import pytest
+
+from penstock.config.broker import BrokerConfig
+from penstock.config.topic import TopicConfig
+from penstock.core.metadata.image import MetadataImage
+from penstock.core.metadata.records import TopicCreated
+from penstock.model.errors import ErrorCode, StorageError
+from penstock.ports.disk import File
+from penstock.records.batch import read_header
+from penstock.records.builder import Record, build_batch
+from penstock.replica.hosting import HostedPartitions
+from penstock.replica.partition import Partition
+from penstock.sim.disk import SimDisk
+from penstock.storage.group_commit import GroupCommit
+from penstock.storage.log import Log
+from penstock.storage.log_config import LogConfig
+
+NOW_MS = 1_700_000_000_000
+NEVER = str(2**63 - 1)
+T = TypeVar("T")
+
+
+class HeldFlusher:
+    """Flushes when told to."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self.disk = disk
+        self.held: list[tuple[Sequence[File], Sequence[str], Callable[[list[OSError | None]], None]]] = []
+
+    def flush(
+        self, files: Sequence[File], directories: Sequence[str], on_stable: Callable[[list[OSError | None]], None]
+    ) -> None:
+        self.held.append((files, directories, on_stable))
+
+    def let_go(self) -> None:
+        held, self.held = self.held, []
+        for files, directories, on_stable in held:
+            errors: list[OSError | None] = []
+            for file in files:
+                try:
+                    file.sync()
+                except OSError as error:
+                    errors.append(error)
+                else:
+                    errors.append(None)
+            for directory in directories:
+                self.disk.sync_directory(directory)
+            on_stable(errors)
+
+
+class World:
+    def __init__(self, overrides: dict[str, str] | None = None) -> None:
+        self.disk = SimDisk(Random(1))
+        self.disk.make_directory("/data")
+        self.disk.sync_directory("")
+        self.overrides = overrides or {}
+        self.open()
+
+    def open(self) -> None:
+        self.flusher = HeldFlusher(self.disk)
+        log = Log.open(
+            self.disk,
+            "/data/t-0",
+            LogConfig(),
+            recovery_point=0,
+            log_start_offset=0,
+            clean_shutdown=False,
+            now_ms=NOW_MS,
+        )
+        config = TopicConfig.resolve(self.overrides, BrokerConfig.load(None, {"log.dirs": "/data"})[0])
+        commit = GroupCommit(lambda callback: callback(), self.flusher)
+        self.partition = Partition("t", b"t" * 16, 0, log, config, commit, leader=1, leader_epoch=0, isr=(1,))
+        self.told: list[ErrorCode] = []
+
+    def append(self) -> int:
+        data = build_batch([Record(None, b"v", (), NOW_MS)])
+        offset = self.partition.append(read_header(data), data, NOW_MS)
+        if offset + 1 > self.partition.high_watermark:
+            self.partition.when_committed(offset + 1, self.told.append)
+        return offset
+
+
+def test_nothing_is_visible_or_committed_before_its_flush() -> None:
+    world = World()
+    world.append()
+    assert world.partition.high_watermark == 0
+    assert world.partition.read(0, 1000) is None
+    assert world.told == []
+    world.flusher.let_go()
+    assert world.partition.high_watermark == 1
+    assert world.partition.read(0, 1000) is not None
+    assert world.told == [ErrorCode.NONE]
+
+
+def test_what_arrives_during_a_flush_waits_for_the_next() -> None:
+    world = World()
+    world.append()
+    world.append()
+    world.flusher.let_go()
+    assert world.partition.high_watermark == 1
+    assert world.told == [ErrorCode.NONE]
+    world.flusher.let_go()
+    assert world.partition.high_watermark == 2
+    assert world.told == [ErrorCode.NONE] * 2
+
+
+def test_after_a_failed_flush_everyone_is_told_and_nothing_goes_on() -> None:
+    world = World()
+    world.append()
+    world.disk.fail_sync = lambda path: path.endswith(".log")
+    world.flusher.let_go()
+    world.disk.fail_sync = None
+    assert world.told == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert world.partition.high_watermark == 0
+    with pytest.raises(StorageError):
+        world.append()
+    with pytest.raises(StorageError):
+        world.partition.read(0, 1000)
+
+
+def test_with_flushing_left_to_the_system_a_write_is_visible_at_once() -> None:
+    world = World({"flush.messages": NEVER})
+    world.append()
+    assert world.partition.high_watermark == 1
+    assert world.flusher.held == []
+
+
+def test_every_so_many_messages_a_flush_starts_behind_the_acknowledgement() -> None:
+    world = World({"flush.messages": "3"})
+    for _ in range(2):
+        world.append()
+    assert world.flusher.held == []
+    world.append()
+    assert world.partition.high_watermark == 3
+    assert len(world.flusher.held) == 1
+
+
+def test_a_roll_starts_a_flush_also_when_flushing_is_left_to_the_system() -> None:
+    world = World({"flush.messages": NEVER})
+    world.append()
+    world.partition.log.roll(NOW_MS)
+    assert world.flusher.held == []
+    world.append()
+    assert len(world.flusher.held) == 1
+    world.flusher.let_go()
+    assert world.partition.log.stable_offset == 2
+    assert not world.partition.log.has_unsynced_segments
+    world.append()
+    assert world.flusher.held == []
+
+
+def test_changing_the_policy_releases_or_holds_from_then_on() -> None:
+    world = World()
+    world.append()
+    broker = BrokerConfig.load(None, {"log.dirs": "/data"})[0]
+    world.partition.apply_config(TopicConfig.resolve({"flush.messages": NEVER}, broker))
+    assert world.told == [ErrorCode.NONE]
+    assert world.partition.high_watermark == 1
+    world.flusher.let_go()
+    world.append()
+    assert world.partition.high_watermark == 2
+    world.partition.apply_config(TopicConfig.resolve({}, broker))
+    assert world.partition.high_watermark == 2
+    world.append()
+    assert world.partition.high_watermark == 2
+    world.flusher.let_go()
+    world.flusher.let_go()
+    assert world.partition.high_watermark == 3
+
+
+def test_recovered_bytes_are_stable_before_anybody_is_served() -> None:
+    """A killed process leaves whole batches in the page cache; a power failure after the restart must not take them."""
+    disk = SimDisk(Random(2))
+    disk.make_directory("/data")
+    disk.sync_directory("")
+    broker = BrokerConfig.load(None, {"log.dirs": "/data"})[0]
+    image = MetadataImage()
+    image.replay(TopicCreated("t", (b"t" * 16).hex(), ((1,),)))
+
+    def host() -> HostedPartitions:
+        commit = GroupCommit(lambda callback: callback(), HeldFlusher(disk))
+        hosted = HostedPartitions(disk, "/data", broker, image, commit, NoWorkers(), FixedClock(), NoEntropy())
+        hosted.open_all(lambda done, total: None, threads=2)
+        return hosted
+
+    partition = host().get("t", 0)
+    data = build_batch([Record(None, b"v", (), NOW_MS)])
+    partition.append(read_header(data), data, NOW_MS)  # written, never flushed: the process dies here
+    restarted = host().get("t", 0)
+    assert restarted.high_watermark == restarted.log.stable_offset == 1
+    disk.crash()
+    assert host().get("t", 0).log.log_end_offset == 1
+
+
+class FixedClock:
+    def now_ms(self) -> int:
+        return NOW_MS
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+class NoEntropy:
+    def random_bytes(self, size: int) -> bytes:
+        raise AssertionError("not needed here")
+
+
+class NoWorkers:
+    def run(self, work: Callable[[], T]) -> Awaitable[T]:
+        raise AssertionError("not needed here")
