@@ -105,6 +105,7 @@ def test_a_flipped_bit_is_not_served_to_a_reader_that_starts_anywhere() -> None:
     for seed in range(EXAMPLES * 4):
         random = Random(seed)
         disk, log = filled(random, batches=16)
+        log.roll(NOW_MS)
         sound = everything(log)
         end = log.log_end_offset
         log.close(clean=True)
