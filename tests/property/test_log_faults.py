@@ -115,8 +115,12 @@ def test_a_flipped_bit_is_not_served_to_a_reader_that_starts_anywhere() -> None:
         batches = [at for at, _ in iterate_headers(file.read(0, file.size()), path)]
         at = random.choice(batches) + random.choice([*range(12), *range(16, 61)])
         disk.flip_bit(path, at, random.randrange(8))
-        log = open_log(disk, clean=random.random() < 0.5, recovery_point=end)
         reported = set()
+        try:
+            log = open_log(disk, clean=random.random() < 0.5, recovery_point=end)
+        except CorruptBatch as error:  # the headers that tell of producers are needed to open
+            assert error.path == path, f"seed {seed}"  # noqa: PT017
+            continue
         for offset in range(end):
             try:
                 piece = log.read(offset, random.choice([1, 800]))

@@ -296,8 +296,9 @@ class Segment:
         try:
             for position, header in self.walk(0, size, _SCAN_BYTES):
                 self.note_batch(position, header.size_bytes, header.last_offset, header.max_timestamp, interval_bytes)
-        finally:
-            self.size = size
+        except CorruptBatch:
+            pass  # reported when it is read; the index leads up to it
+        self.size = size
         if self.writer is None:
             self.seal()
 
