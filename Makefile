@@ -44,7 +44,7 @@ property: install ## The log's property test for as long as EXAMPLES says (defau
 
 conformance: install ## librdkafka's own tests; SUITE=path to the suite (needs npm, a C and C++ compiler, make)
 	@test -n "$(SUITE)" || { echo "make conformance SUITE=path/to/suite [TESTS='0012 0081']: see docs/conformance.md" >&2; exit 2; }
-	PYTHON=$(BIN)/python sh tools/run_librdkafka_suite.sh "$(SUITE)" $(TESTS)
+	PENSTOCK_PYTHON=$(BIN)/python sh tools/run_librdkafka_suite.sh "$(SUITE)" $(TESTS)
 
 chaos: install ## kill -9, freeze, full disk and flipped bits, ROUNDS times (default 100)
 	PENSTOCK_CHAOS_ROUNDS=$(or $(ROUNDS),100) $(BIN)/python -m pytest tests/chaos --timeout=0 -q
