@@ -1,4 +1,4 @@
-"""The flusher port: handed the files of one commit cycle, it says when all are stable."""
+"""The flusher port: handed what one log wants stable, it says when it is."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ from penstock.ports.disk import File
 
 class Flusher(Protocol):
     def flush(
-        self,
-        files: Sequence[File],
-        directories: Sequence[str],
-        on_stable: Callable[[list[OSError | None]], None],
+        self, files: Sequence[File], directories: Sequence[str], on_stable: Callable[[OSError | None], None]
     ) -> None:
         """Make `files`, then the names in `directories`, stable.
 
-        `on_stable` runs on the event loop with one outcome per file; an error of a
-        directory counts against every file in it. Never blocks the caller.
+        `on_stable` runs on the event loop with the first error, if there was one. Never blocks
+        the caller.
         """
         ...

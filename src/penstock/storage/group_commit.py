@@ -1,4 +1,4 @@
-"""Group commit: everything that became dirty in one turn of the loop is flushed together.
+"""Group commit: everything a log took in since its last flush becomes stable with the next one.
 
 A log has at most one flush in flight; what is appended meanwhile waits for the next one,
 which starts as soon as the first is done. So the flush rate follows the disk and the batch
@@ -8,10 +8,11 @@ size follows the load, with nothing to tune. Different logs do not wait for each
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from penstock.model.errors import LogOffline
-from penstock.ports.disk import Disk, File
+from penstock.ports.disk import Disk
 from penstock.ports.flusher import Flusher
 from penstock.storage.durability import Flush
 
@@ -59,34 +60,25 @@ class GroupCommit:
     def _start(self) -> None:
         self._scheduled = False
         dirty, self._dirty = self._dirty, []
-        flushing: list[tuple[Flushable, Flush, int]] = []
-        files: list[File] = []
-        directories: dict[str, None] = {}
         for log in dirty:
             ticket = log.begin_flush()
             if ticket is None:
                 log.flush_state = IDLE
                 continue
             log.flush_state = FLUSHING
-            files.extend(ticket.files)
-            directories.update(dict.fromkeys(ticket.directories))
-            flushing.append((log, ticket, len(ticket.files)))
-        if flushing:
             self.flushes += 1
             self._in_flight += 1
-            self._flusher.flush(files, list(directories), lambda errors: self._stable(flushing, errors))
+            self._flusher.flush(ticket.files, ticket.directories, partial(self._stable, log, ticket))
+        if self._when_idle:
+            self._tell_idle()
 
-    def _stable(self, flushing: list[tuple[Flushable, Flush, int]], errors: list[OSError | None]) -> None:
+    def _stable(self, log: Flushable, ticket: Flush, error: OSError | None) -> None:
         self._in_flight -= 1
-        at = 0
-        for log, ticket, count in flushing:
-            error = next((error for error in errors[at : at + count] if error is not None), None)
-            at += count
-            again = log.flush_state == FLUSHING_AND_DIRTY
-            log.flush_state = IDLE
-            log.end_flush(ticket, error)
-            if again:
-                self.request(log)
+        again = log.flush_state == FLUSHING_AND_DIRTY
+        log.flush_state = IDLE
+        log.end_flush(ticket, error)
+        if again:
+            self.request(log)
         if self._when_idle:
             self._tell_idle()
 

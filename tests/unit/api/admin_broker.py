@@ -70,21 +70,17 @@ class _InlineFlusher:
         self._call_soon = call_soon
 
     def flush(
-        self,
-        files: Sequence[File],
-        directories: Sequence[str],
-        on_stable: Callable[[list[OSError | None]], None],
+        self, files: Sequence[File], directories: Sequence[str], on_stable: Callable[[OSError | None], None]
     ) -> None:
-        outcomes: list[OSError | None] = []
-        for file in files:
-            try:
+        failure: OSError | None = None
+        try:
+            for file in files:
                 file.sync()
-                outcomes.append(None)
-            except OSError as error:
-                outcomes.append(error)
-        for directory in directories:
-            self._disk.sync_directory(directory)
-        self._call_soon(on_stable, outcomes)
+            for directory in directories:
+                self._disk.sync_directory(directory)
+        except OSError as error:
+            failure = error
+        self._call_soon(on_stable, failure)
 
 
 class _InlineWorkers:

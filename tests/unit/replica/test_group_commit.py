@@ -11,13 +11,13 @@ from penstock.storage.group_commit import IDLE, GroupCommit
 
 class ManualFlusher:
     def __init__(self) -> None:
-        self.started: list[tuple[list[File], list[str], Callable[[list[OSError | None]], None]]] = []
+        self.started: list[tuple[list[File], list[str], Callable[[OSError | None], None]]] = []
 
     def flush(
         self,
         files: Sequence[File],
         directories: Sequence[str],
-        on_stable: Callable[[list[OSError | None]], None],
+        on_stable: Callable[[OSError | None], None],
     ) -> None:
         self.started.append((list(files), list(directories), on_stable))
 
@@ -57,19 +57,17 @@ def make() -> tuple[Loop, ManualFlusher, GroupCommit]:
     return loop, flusher, GroupCommit(loop.call_soon, flusher)
 
 
-def test_what_is_dirty_in_one_turn_is_one_flush() -> None:
+def test_what_is_dirty_in_one_turn_is_one_flush_a_log() -> None:
     loop, flusher, commit = make()
-    one, other = FakeLog("one"), FakeLog("other")
+    one, other = FakeLog("one", files=2), FakeLog("other")
     for log in (one, other, one, one):
         commit.request(log)
     assert not flusher.started
     loop.turn()
-    assert len(flusher.started) == 1
-    files, directories, done = flusher.started[0]
-    assert len(files) == 2
-    assert directories == ["one", "other"]
-    done([None, None])
-    assert one.ended == other.ended == [None]
+    assert [(len(files), directories) for files, directories, _ in flusher.started] == [(2, ["one"]), (1, ["other"])]
+    flusher.started[0][2](None)
+    assert one.ended == [None]
+    assert other.ended == []
 
 
 def test_requests_during_a_flush_are_one_more_flush() -> None:
@@ -81,10 +79,10 @@ def test_requests_during_a_flush_are_one_more_flush() -> None:
         commit.request(log)
     loop.turn()
     assert len(flusher.started) == 1
-    flusher.started[0][2]([None])
+    flusher.started[0][2](None)
     loop.turn()
     assert len(flusher.started) == 2
-    flusher.started[1][2]([None])
+    flusher.started[1][2](None)
     loop.turn()
     assert len(flusher.started) == 2
     assert log.flush_state == IDLE
@@ -98,7 +96,7 @@ def test_a_slow_log_does_not_hold_another() -> None:
     commit.request(quick)
     loop.turn()
     assert len(flusher.started) == 2
-    flusher.started[1][2]([None])
+    flusher.started[1][2](None)
     assert quick.ended == [None]
     assert slow.ended == []
 
@@ -110,7 +108,8 @@ def test_an_error_goes_to_the_log_whose_file_it_was() -> None:
     commit.request(bad)
     loop.turn()
     error = OSError(5, "Input/output error")
-    flusher.started[0][2]([None, None, error, None])
+    flusher.started[0][2](None)
+    flusher.started[1][2](error)
     assert good.ended == [None]
     assert bad.ended == [error]
 
@@ -135,8 +134,8 @@ def test_when_idle_waits_for_dirty_and_flushing_logs() -> None:
     commit.when_idle(lambda: told.append("later"))
     loop.turn()
     commit.request(log)
-    flusher.started[0][2]([None])
+    flusher.started[0][2](None)
     assert told == ["at once"]
     loop.turn()
-    flusher.started[1][2]([None])
+    flusher.started[1][2](None)
     assert told == ["at once", "later"]

@@ -33,27 +33,25 @@ class HeldFlusher:
 
     def __init__(self, disk: SimDisk) -> None:
         self.disk = disk
-        self.held: list[tuple[Sequence[File], Sequence[str], Callable[[list[OSError | None]], None]]] = []
+        self.held: list[tuple[Sequence[File], Sequence[str], Callable[[OSError | None], None]]] = []
 
     def flush(
-        self, files: Sequence[File], directories: Sequence[str], on_stable: Callable[[list[OSError | None]], None]
+        self, files: Sequence[File], directories: Sequence[str], on_stable: Callable[[OSError | None], None]
     ) -> None:
         self.held.append((files, directories, on_stable))
 
     def let_go(self) -> None:
         held, self.held = self.held, []
         for files, directories, on_stable in held:
-            errors: list[OSError | None] = []
-            for file in files:
-                try:
+            failure: OSError | None = None
+            try:
+                for file in files:
                     file.sync()
-                except OSError as error:
-                    errors.append(error)
-                else:
-                    errors.append(None)
-            for directory in directories:
-                self.disk.sync_directory(directory)
-            on_stable(errors)
+                for directory in directories:
+                    self.disk.sync_directory(directory)
+            except OSError as error:
+                failure = error
+            on_stable(failure)
 
 
 class World:
