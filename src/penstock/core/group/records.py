@@ -1,0 +1,293 @@
+"""Records of `__consumer_offsets` in Kafka's own binary form, so that Kafka's tools read them.
+
+Key and value each begin with an int16; the key's says what the record is about:
+
+    key 1  group string | topic string | partition int32     a committed offset
+    key 2  group string                                      a classic group
+    (3 to 16: groups of the KIP-848 protocol, `consumer_records`)
+
+A null value deletes. Offsets are written as value version 3 (1 when the client gave them a
+retention time of their own), groups as version 3; every version Kafka ever wrote is read.
+Must not know: groups as they live in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct, error
+from typing import Final, NamedTuple, Protocol
+
+from penstock.model.errors import StorageError
+
+OFFSET_KEYS: Final = (0, 1)
+GROUP_KEY: Final = 2
+FIRST_FLEXIBLE: Final = 4  # value version of both kinds
+
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+_INT64 = Struct(">q")
+_OFFSET_HEAD = Struct(">hqi")  # version, offset, leader epoch
+_OFFSET_HEAD_V1 = Struct(">hq")
+
+
+class CoordinatorRecord(Protocol):
+    """One change of one shard. What it changes is said in `replay`, nowhere else."""
+
+    @property
+    def group(self) -> str: ...
+
+    def encode_key(self) -> bytes: ...
+
+    def encode_value(self) -> bytes | None:
+        """None is a tombstone."""
+        ...
+
+
+Decoder = Callable[[bytes, bytes | None], CoordinatorRecord]
+"""(key, value), both with their version in front -> record."""
+
+
+class OffsetCommit(NamedTuple):
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int = -1  # -1: the broker's retention applies
+
+    def encode_key(self) -> bytes:
+        return _offset_key(self.group, self.topic, self.partition)
+
+    def encode_value(self) -> bytes:
+        metadata = string(self.metadata)
+        if self.expire_timestamp_ms >= 0:
+            # Version 1 is the only one with room for it.
+            times = _INT64.pack(self.commit_timestamp_ms) + _INT64.pack(self.expire_timestamp_ms)
+            return _OFFSET_HEAD_V1.pack(1, self.offset) + metadata + times
+        return _OFFSET_HEAD.pack(3, self.offset, self.leader_epoch) + metadata + _INT64.pack(self.commit_timestamp_ms)
+
+
+class OffsetTombstone(NamedTuple):
+    group: str
+    topic: str
+    partition: int
+
+    def encode_key(self) -> bytes:
+        return _offset_key(self.group, self.topic, self.partition)
+
+    def encode_value(self) -> None:
+        return None
+
+
+class StoredMember(NamedTuple):
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes  # its metadata of the chosen protocol
+    assignment: bytes
+
+
+class GroupMetadata(NamedTuple):
+    """A classic group as a rebalance left it: stable with its members, or empty."""
+
+    group: str
+    protocol_type: str
+    generation: int
+    protocol_name: str | None
+    leader: str | None
+    state_timestamp_ms: int
+    members: tuple[StoredMember, ...]
+
+    def encode_key(self) -> bytes:
+        return _group_key(self.group)
+
+    def encode_value(self) -> bytes:
+        parts = [
+            _INT16.pack(3),
+            string(self.protocol_type),
+            _INT32.pack(self.generation),
+            nullable_string(self.protocol_name),
+            nullable_string(self.leader),
+            _INT64.pack(self.state_timestamp_ms),
+            _INT32.pack(len(self.members)),
+        ]
+        for member in self.members:
+            parts += (
+                string(member.member_id),
+                nullable_string(member.instance_id),
+                string(member.client_id),
+                string(member.client_host),
+                _INT32.pack(member.rebalance_timeout_ms),
+                _INT32.pack(member.session_timeout_ms),
+                _INT32.pack(len(member.subscription)),
+                member.subscription,
+                _INT32.pack(len(member.assignment)),
+                member.assignment,
+            )
+        return b"".join(parts)
+
+
+class GroupTombstone(NamedTuple):
+    group: str
+
+    def encode_key(self) -> bytes:
+        return _group_key(self.group)
+
+    def encode_value(self) -> None:
+        return None
+
+
+def decode(key: bytes, value: bytes | None, decoders: dict[int, Decoder]) -> CoordinatorRecord | None:
+    """The record, or None when its kind is in nobody's table: written by a newer broker, and left alone."""
+    try:
+        decoder = decoders.get(_INT16.unpack_from(key)[0])
+        return None if decoder is None else decoder(key, value)
+    except (error, IndexError, UnicodeDecodeError) as problem:
+        raise StorageError(f"a record of __consumer_offsets does not decode: {problem}; key {key!r}") from problem
+
+
+def decode_offset(key: bytes, value: bytes | None) -> OffsetCommit | OffsetTombstone:
+    at = Fields(key, 2)
+    group, topic, partition = at.string(), at.string(), at.int32()
+    if value is None:
+        return OffsetTombstone(group, topic, partition)
+    fields, version = _open(value)
+    offset = fields.int64()
+    leader_epoch = fields.int32() if version >= 3 else -1
+    metadata = fields.string()
+    committed_ms = fields.int64()
+    expire_ms = fields.int64() if version == 1 else -1
+    return OffsetCommit(group, topic, partition, offset, leader_epoch, metadata, committed_ms, expire_ms)
+
+
+def decode_group(key: bytes, value: bytes | None) -> GroupMetadata | GroupTombstone:
+    group = Fields(key, 2).string()
+    if value is None:
+        return GroupTombstone(group)
+    fields, version = _open(value)
+    protocol_type = fields.string()
+    generation = fields.int32()
+    protocol_name = fields.nullable_string()
+    leader = fields.nullable_string()
+    state_timestamp_ms = fields.int64() if version >= 2 else -1
+    members = tuple(_read_member(fields, version) for _ in range(fields.length(_INT32)))
+    return GroupMetadata(group, protocol_type, generation, protocol_name, leader, state_timestamp_ms, members)
+
+
+CLASSIC_DECODERS: Final[dict[int, Decoder]] = {
+    **dict.fromkeys(OFFSET_KEYS, decode_offset),
+    GROUP_KEY: decode_group,
+}
+
+
+def _read_member(fields: Fields, version: int) -> StoredMember:
+    member_id = fields.string()
+    instance_id = fields.nullable_string() if version >= 3 else None
+    client_id = fields.string()
+    client_host = fields.string()
+    rebalance_timeout_ms = fields.int32() if version >= 1 else -1
+    session_timeout_ms = fields.int32()
+    if rebalance_timeout_ms < 0:
+        rebalance_timeout_ms = session_timeout_ms
+    subscription = fields.bytes()
+    assignment = fields.bytes()
+    fields.skip_tags()
+    return StoredMember(
+        member_id,
+        instance_id,
+        client_id,
+        client_host,
+        rebalance_timeout_ms,
+        session_timeout_ms,
+        subscription,
+        assignment,
+    )
+
+
+def _open(value: bytes) -> tuple[Fields, int]:
+    (version,) = _INT16.unpack_from(value)
+    return Fields(value, 2, flexible=version >= FIRST_FLEXIBLE), version
+
+
+def _offset_key(group: str, topic: str, partition: int) -> bytes:
+    return b"\0\1" + string(group) + string(topic) + _INT32.pack(partition)
+
+
+def _group_key(group: str) -> bytes:
+    return b"\0\2" + string(group)
+
+
+def string(text: str) -> bytes:
+    data = text.encode()
+    return _INT16.pack(len(data)) + data
+
+
+def nullable_string(text: str | None) -> bytes:
+    return b"\xff\xff" if text is None else string(text)
+
+
+class Fields:
+    """Reads one field after the other; IndexError or struct.error past the end."""
+
+    __slots__ = ("_at", "_data", "_flexible")
+
+    def __init__(self, data: bytes, at: int, *, flexible: bool = False) -> None:
+        self._data = data
+        self._at = at
+        self._flexible = flexible
+
+    def _number(self, form: Struct) -> int:
+        (value,) = form.unpack_from(self._data, self._at)
+        self._at += form.size
+        return int(value)
+
+    def int32(self) -> int:
+        return self._number(_INT32)
+
+    def int64(self) -> int:
+        return self._number(_INT64)
+
+    def length(self, form: Struct) -> int:
+        """Of a string, bytes or an array: -1 is null."""
+        if not self._flexible:
+            return self._number(form)
+        value = shift = 0
+        while True:
+            byte = self._data[self._at]
+            self._at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value - 1
+            shift += 7
+
+    def _take(self, size: int) -> bytes:
+        end = self._at + size
+        if size < 0 or end > len(self._data):
+            raise IndexError(f"{size} bytes at {self._at} of {len(self._data)}")
+        data = self._data[self._at : end]
+        self._at = end
+        return data
+
+    def string(self) -> str:
+        return self._take(self.length(_INT16)).decode()
+
+    def nullable_string(self) -> str | None:
+        size = self.length(_INT16)
+        return None if size < 0 else self._take(size).decode()
+
+    def bytes(self) -> bytes:
+        return self._take(self.length(_INT32))
+
+    def skip(self, size: int) -> None:
+        self._take(size)
+
+    def skip_tags(self) -> None:
+        if self._flexible:
+            for _ in range(self.length(_INT32) + 1):
+                self.length(_INT32)
+                self._take(self.length(_INT32) + 1)

@@ -1,0 +1,31 @@
+"""What the broker's configuration says to the group coordinator, as plain values."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.config.broker import BrokerConfig
+
+
+class GroupSettings(NamedTuple):
+    initial_rebalance_delay_ms: int = 3_000
+    min_session_timeout_ms: int = 6_000
+    max_session_timeout_ms: int = 1_800_000
+    max_size: int = 2_147_483_647
+    new_member_join_timeout_ms: int = 300_000
+    """A new member that waits for its first generation is given up after this. Not a setting in Kafka either."""
+    offset_metadata_max_bytes: int = 4_096
+    offsets_retention_ms: int = 10_080 * 60_000
+    offsets_retention_check_interval_ms: int = 600_000
+
+    @classmethod
+    def from_config(cls, config: BrokerConfig) -> GroupSettings:
+        return cls(
+            initial_rebalance_delay_ms=max(config.group_initial_rebalance_delay_ms, 0),
+            min_session_timeout_ms=config.group_min_session_timeout_ms,
+            max_session_timeout_ms=config.group_max_session_timeout_ms,
+            max_size=config.group_max_size,
+            offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+            offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+            offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
+        )

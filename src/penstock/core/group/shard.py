@@ -1,0 +1,362 @@
+"""One partition of `__consumer_offsets`: its groups, their offsets, their deadlines. Sans-IO.
+
+Decide, then replay: an operation looks at the state and returns an `Outcome`; the caller
+appends its records, hands each to `replay`, and answers when they are committed. Hard state
+(offsets, stored groups) changes in `replay` only, the code that also runs at load. Soft state
+is what Kafka too keeps in memory only: a rebalance in progress, pending members, parked
+requests, deadlines, stories; a crash forgets it and the members join again.
+
+Must not know: partitions, flushes, connections, versions of the wire, clocks. Time, and the
+ids that new members get, are arguments.
+
+Invariants: every token is answered exactly once; the caller replays the records of an outcome
+before it asks the next question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import ClassVar
+
+from penstock.core.group.classic import ClassicGroup
+from penstock.core.group.exchange import (
+    Committed,
+    CommitReply,
+    CommitRequest,
+    DeleteGroupReply,
+    DeleteOffsetsReply,
+    DeleteOffsetsRequest,
+    DescribeGroupReply,
+    FetchOffsetsReply,
+    FetchOffsetsRequest,
+    HeartbeatReply,
+    HeartbeatRequest,
+    JoinReply,
+    JoinRequest,
+    LeaveReply,
+    LeaveRequest,
+    ListedGroup,
+    ListGroupsReply,
+    Outcome,
+    SyncReply,
+    SyncRequest,
+    Token,
+)
+from penstock.core.group.offsets import Offsets
+from penstock.core.group.rebalance import ClassicProtocol
+from penstock.core.group.records import (
+    CLASSIC_DECODERS,
+    CoordinatorRecord,
+    Decoder,
+    GroupMetadata,
+    GroupTombstone,
+    OffsetCommit,
+    OffsetTombstone,
+    decode,
+)
+from penstock.core.group.settings import GroupSettings
+from penstock.core.group.states import Move, Request, State
+from penstock.core.group.story import Stories, StoryEvent, What
+from penstock.core.group.timers import Timers
+from penstock.model.errors import ApiError, ErrorCode
+
+EXPIRE = "expire offsets"
+
+
+class GroupShard:
+    decoders: ClassVar[dict[int, Decoder]] = CLASSIC_DECODERS
+
+    def __init__(self, settings: GroupSettings) -> None:
+        self.settings = settings
+        self.groups: dict[str, ClassicGroup] = {}
+        self.offsets = Offsets()
+        self.timers = Timers()
+        self.stories = Stories()
+        self.classic = ClassicProtocol(settings, self.timers, self.stories)
+
+    def configure(self, settings: GroupSettings) -> None:
+        """Settings changed at run time; deadlines that are set stay."""
+        self.settings = self.classic.settings = settings
+
+    # -- the log ------------------------------------------------------------------------
+
+    def decode(self, key: bytes, value: bytes | None) -> CoordinatorRecord | None:
+        return decode(key, value, self.decoders)
+
+    def replay(self, record: CoordinatorRecord) -> None:
+        """The only writer of hard state: for a fresh decision and at load."""
+        match record:
+            case OffsetCommit():
+                # Offsets of somebody who never joined make a group too: without members or protocol.
+                if record.group not in self.groups:
+                    self.groups[record.group] = ClassicGroup(record.group)
+                self.offsets.replay_commit(record)
+            case OffsetTombstone():
+                self.offsets.replay_tombstone(record)
+            case GroupMetadata():
+                group = self.groups.get(record.group)
+                if group is None:
+                    group = self.groups[record.group] = ClassicGroup(record.group)
+                group.replay(record)
+            case GroupTombstone():
+                group = self.groups.pop(record.group, None)
+                if group is not None:
+                    self.classic.forget(group)
+                    self.stories.forget(record.group)
+                    group.move(Move.DELETE, 0)
+
+    def loaded(self, now_ms: int) -> Outcome:
+        """The whole log has been replayed: every member has a session's time to be heard of."""
+        out = Outcome()
+        for group in self.groups.values():
+            for member in group.members.values():
+                self.classic.keep_alive(group, member, now_ms)
+            if group.members:
+                self.stories.tell(group.group_id, StoryEvent(now_ms, group.generation, What.LOADED))
+            self.classic.shrink(group, now_ms, out)
+        self._expire_later(now_ms)
+        return out
+
+    # -- members ------------------------------------------------------------------------
+
+    def join(self, request: JoinRequest, token: Token, now_ms: int) -> Outcome:
+        """Answered when the next generation has formed."""
+        out = Outcome()
+        try:
+            _check_group_id(request.group_id)
+            settings = self.settings
+            if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
+                raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
+            group = self.groups.get(request.group_id)
+            if group is None:
+                if request.member_id:
+                    raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+                group = ClassicGroup(request.group_id)
+                self.classic.join(group, request, token, now_ms, out)
+                self.groups[request.group_id] = group
+            else:
+                self.classic.join(group, request, token, now_ms, out)
+        except ApiError as error:
+            is_too_many = error.code is ErrorCode.GROUP_MAX_SIZE_REACHED
+            out.reply(token, JoinReply(error.code, "" if is_too_many else request.member_id))
+        return out
+
+    def sync(self, request: SyncRequest, token: Token, now_ms: int) -> Outcome:
+        """Answered when the leader's assignment is stored."""
+        out = Outcome()
+        try:
+            group = self._group_of_member(request.group_id)
+            if group.is_empty:
+                raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+            self.classic.sync(group, request, token, now_ms, out)
+        except ApiError as error:
+            out.reply(token, SyncReply(error.code))
+        return out
+
+    def heartbeat(self, request: HeartbeatRequest, token: Token, now_ms: int) -> Outcome:
+        out = Outcome()
+        try:
+            self.classic.heartbeat(self._group_of_member(request.group_id), request, token, now_ms, out)
+        except ApiError as error:
+            out.reply(token, HeartbeatReply(error.code))
+        return out
+
+    def leave(self, request: LeaveRequest, token: Token, now_ms: int) -> Outcome:
+        out = Outcome()
+        try:
+            self.classic.leave(self._group_of_member(request.group_id), request, token, now_ms, out)
+        except ApiError as error:
+            if error.code is ErrorCode.UNKNOWN_MEMBER_ID:
+                out.reply(token, LeaveReply((error.code,) * len(request.members)))
+            else:
+                out.reply(token, LeaveReply((), error.code))
+        return out
+
+    def _group_of_member(self, group_id: str) -> ClassicGroup:
+        _check_group_id(group_id)
+        group = self.groups.get(group_id)
+        if group is None:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return group
+
+    # -- offsets ------------------------------------------------------------------------
+
+    def commit_offsets(self, request: CommitRequest, token: Token, now_ms: int) -> Outcome:
+        out = Outcome()
+        try:
+            self._check_commit(request, now_ms)
+        except ApiError as error:
+            out.reply(token, CommitReply(error.code))
+            return out
+        expire_ms = -1 if request.retention_time_ms < 0 else now_ms + request.retention_time_ms
+        limit = self.settings.offset_metadata_max_bytes
+        errors: list[ErrorCode] = []
+        for topic, partition, offset, leader_epoch, metadata in request.offsets:
+            if len(metadata) > limit:
+                errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+                continue
+            errors.append(ErrorCode.NONE)
+            out.records.append(
+                OffsetCommit(request.group_id, topic, partition, offset, leader_epoch, metadata, now_ms, expire_ms)
+            )
+        out.reply(token, CommitReply(ErrorCode.NONE, tuple(errors)))
+        return out
+
+    def _check_commit(self, request: CommitRequest, now_ms: int) -> None:
+        group = self.groups.get(request.group_id)
+        if group is None:
+            if request.generation < 0:
+                return  # `replay` makes the group
+            is_told = request.knows_group_not_found
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.ILLEGAL_GENERATION)
+        member = group.check_commit(request.member_id, request.instance_id, request.generation)
+        if member is not None:
+            self.classic.keep_alive(group, member, now_ms)
+
+    def fetch_offsets(self, request: FetchOffsetsRequest, token: Token, now_ms: int) -> Outcome:
+        """What is not committed is None; a group that does not exist has committed nothing."""
+        out = Outcome()
+        known = self.offsets.of_group(request.group_id)
+        topics: dict[str, dict[int, Committed | None]]
+        if request.topics is None:
+            topics = {topic: dict(partitions) for topic, partitions in known.items()}
+        else:
+            topics = {
+                topic: {partition: known.get(topic, {}).get(partition) for partition in partitions}
+                for topic, partitions in request.topics.items()
+            }
+        out.reply(token, FetchOffsetsReply(ErrorCode.NONE, topics))
+        return out
+
+    def delete_offsets(self, request: DeleteOffsetsRequest, token: Token, now_ms: int) -> Outcome:
+        out = Outcome()
+        group = self.groups.get(request.group_id)
+        if not request.group_id:
+            out.reply(token, DeleteOffsetsReply(ErrorCode.INVALID_GROUP_ID))
+        elif group is None:
+            out.reply(token, DeleteOffsetsReply(ErrorCode.GROUP_ID_NOT_FOUND))
+        elif not group.is_empty and not group.uses_consumer_protocol:
+            # Nobody can tell which topics such members use.
+            out.reply(token, DeleteOffsetsReply(ErrorCode.NON_EMPTY_GROUP))
+        else:
+            errors: list[ErrorCode] = []
+            for topic, partition in request.partitions:
+                is_used = not group.is_empty and group.is_subscribed(topic)
+                errors.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_used else ErrorCode.NONE)
+                if not is_used and self.offsets.get(group.group_id, topic, partition) is not None:
+                    out.records.append(OffsetTombstone(group.group_id, topic, partition))
+            out.reply(token, DeleteOffsetsReply(ErrorCode.NONE, tuple(errors)))
+        return out
+
+    def topics_deleted(self, topics: Iterable[str], now_ms: int) -> Outcome:
+        """A later topic of the same name must not begin where this one ended."""
+        out = Outcome()
+        out.records.extend(self.offsets.tombstones_of_topics(dict.fromkeys(topics)))
+        return out
+
+    # -- groups -------------------------------------------------------------------------
+
+    def list_groups(self, states: Iterable[str], types: Iterable[str], token: Token, now_ms: int) -> Outcome:
+        """Filters in any case; an empty one lets everything through."""
+        out = Outcome()
+        wanted_states = {state.strip().lower() for state in states}
+        wanted_types = {kind.strip().lower() for kind in types}
+        groups = tuple(
+            ListedGroup(group.group_id, group.protocol_type or "", group.state.value, group.group_type)
+            for group in self.groups.values()
+            if (not wanted_states or group.state.value.lower() in wanted_states)
+            and (not wanted_types or group.group_type in wanted_types)
+        )
+        out.reply(token, ListGroupsReply(groups))
+        return out
+
+    def describe_group(self, group_id: str, token: Token, now_ms: int) -> Outcome:
+        out = Outcome()
+        group = self.groups.get(group_id)
+        if group is None:
+            out.reply(token, DescribeGroupReply(ErrorCode.GROUP_ID_NOT_FOUND, group_id, State.DEAD.value))
+            return out
+        name = (group.protocol_name or "") if group.state is State.STABLE else ""
+        out.reply(
+            token,
+            DescribeGroupReply(
+                ErrorCode.NONE,
+                group_id,
+                group.state.value,
+                group.protocol_type or "",
+                name,
+                group.describe_members(),
+            ),
+        )
+        return out
+
+    def delete_group(self, group_id: str, token: Token, now_ms: int) -> Outcome:
+        out = Outcome()
+        group = self.groups.get(group_id)
+        try:
+            if group is None:
+                raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
+            group.answer(Request.DELETE)
+            out.records.extend(self.offsets.tombstones(group_id))
+            out.records.append(GroupTombstone(group_id))
+            out.reply(token, DeleteGroupReply(ErrorCode.NONE))
+        except ApiError as error:
+            out.reply(token, DeleteGroupReply(error.code))
+        return out
+
+    def story(self, group_id: str) -> tuple[StoryEvent, ...]:
+        """What happened to a group since the broker started, oldest first, as far as it is kept."""
+        return self.stories.of(group_id)
+
+    # -- time ---------------------------------------------------------------------------
+
+    def next_deadline(self) -> int | None:
+        return self.timers.next_deadline()
+
+    def tick(self, now_ms: int) -> Outcome:
+        """What is due, up to the first thing that makes records: those are to be replayed first.
+
+        The caller ticks again while `next_deadline` is due.
+        """
+        out = Outcome()
+        for key in self.timers.take_due(now_ms):
+            self._due[key[0]](self, key[1:], now_ms, out)
+            if out.records:
+                break
+        return out
+
+    def _session_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
+        group_id, member_id = whose
+        if (group := self.groups.get(group_id)) is not None:
+            self.classic.session_over(group, member_id, now_ms, out)
+
+    def _join_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
+        if (group := self.groups.get(whose[0])) is not None:
+            self.classic.join_phase_over(group, now_ms, out)
+
+    def _sync_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
+        if (group := self.groups.get(whose[0])) is not None:
+            self.classic.sync_phase_over(group, now_ms, out)
+
+    def _expire_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
+        self._expire_later(now_ms)
+        for group in self.groups.values():
+            tombstones, is_all = self.offsets.expired(group, now_ms, self.settings.offsets_retention_ms)
+            out.records.extend(tombstones)
+            if is_all and group.is_empty and not group.pending:
+                out.records.append(GroupTombstone(group.group_id))
+
+    def _expire_later(self, now_ms: int) -> None:
+        self.timers.set((EXPIRE,), now_ms + self.settings.offsets_retention_check_interval_ms)
+
+    _due: ClassVar[dict[str, Callable[[GroupShard, tuple[str, ...], int, Outcome], None]]] = {
+        "session": _session_due,
+        "join": _join_due,
+        "sync": _sync_due,
+        EXPIRE: _expire_due,
+    }
+
+
+def _check_group_id(group_id: str) -> None:
+    if not group_id:
+        raise ApiError(ErrorCode.INVALID_GROUP_ID)

@@ -1,0 +1,108 @@
+"""The life of a classic group as two tables.
+
+    Empty ----------------- PREPARE ---> PreparingRebalance   members join, replies are parked
+    PreparingRebalance ---- FORM ------> CompletingRebalance  a generation; the leader assigns
+    CompletingRebalance --- STORE -----> Stable               the assignment is in the log
+    Stable, Completing ---- PREPARE ---> PreparingRebalance   somebody came, went or changed
+    PreparingRebalance ---- STORE_EMPTY > Empty               everybody is gone
+    Empty ----------------- DELETE ----> Dead                 forgotten
+
+`MOVES` says where a move leads, `ANSWERS` what a request meets in each state once its sender
+has been found valid. What is in neither table is an `IllegalMove`: a defect, never a reply.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from penstock.model.errors import ErrorCode, PenstockError
+
+
+class State(Enum):
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class Move(Enum):
+    PREPARE = "prepare"
+    FORM = "form"
+    STORE = "store"
+    STORE_EMPTY = "store empty"
+    DELETE = "delete"
+
+
+class Request(Enum):
+    JOIN_NEW = "join of a new member"
+    REJOIN_SAME = "join of a follower that says nothing new"
+    REJOIN_CHANGED = "join of a member with other protocols, or of the leader of a stable group"
+    SYNC = "sync"
+    HEARTBEAT = "heartbeat"
+    COMMIT = "commit of a member"
+    COMMIT_SIMPLE = "commit of somebody who is no member"
+    MEMBER_GONE = "a member left or timed out"
+    DELETE = "delete the group"
+
+
+class Act(Enum):
+    """What to do about a request that is not refused."""
+
+    ANSWER = "answer now"
+    PARK = "park until the phase ends"
+    REBALANCE = "begin a rebalance, park"
+    CHECK = "see whether the join phase is complete now"
+    NOTHING = "nothing"
+
+
+class IllegalMove(PenstockError):
+    """A defect: the group was asked for something its state does not know."""
+
+
+MOVES: Final[dict[tuple[State, Move], State]] = {
+    (State.EMPTY, Move.PREPARE): State.PREPARING,
+    (State.COMPLETING, Move.PREPARE): State.PREPARING,
+    (State.STABLE, Move.PREPARE): State.PREPARING,
+    (State.PREPARING, Move.FORM): State.COMPLETING,
+    (State.COMPLETING, Move.STORE): State.STABLE,
+    (State.STABLE, Move.STORE): State.STABLE,  # a static member came back under a new id
+    (State.EMPTY, Move.STORE): State.STABLE,  # while the log is loaded
+    (State.PREPARING, Move.STORE_EMPTY): State.EMPTY,
+    (State.STABLE, Move.STORE_EMPTY): State.EMPTY,  # while the log is loaded
+    (State.EMPTY, Move.STORE_EMPTY): State.EMPTY,
+    (State.EMPTY, Move.DELETE): State.DEAD,
+    (State.STABLE, Move.DELETE): State.DEAD,  # while the log is loaded: compaction kept only the tombstone
+}
+
+_UNKNOWN = ErrorCode.UNKNOWN_MEMBER_ID
+_REBALANCING = ErrorCode.REBALANCE_IN_PROGRESS
+_GONE = ErrorCode.COORDINATOR_NOT_AVAILABLE
+_NON_EMPTY = ErrorCode.NON_EMPTY_GROUP
+
+_COLUMNS = (State.EMPTY, State.PREPARING, State.COMPLETING, State.STABLE, State.DEAD)
+_ROWS: dict[Request, tuple[Act | ErrorCode, ...]] = {
+    # fmt: off
+    Request.JOIN_NEW:       (Act.REBALANCE, Act.PARK,     Act.REBALANCE, Act.REBALANCE, _GONE),
+    Request.REJOIN_SAME:    (_UNKNOWN,      Act.PARK,     Act.ANSWER,    Act.ANSWER,    _GONE),
+    Request.REJOIN_CHANGED: (_UNKNOWN,      Act.PARK,     Act.REBALANCE, Act.REBALANCE, _GONE),
+    Request.SYNC:           (_UNKNOWN,      _REBALANCING, Act.PARK,      Act.ANSWER,    _GONE),
+    Request.HEARTBEAT:      (_UNKNOWN,      _REBALANCING, Act.ANSWER,    Act.ANSWER,    _GONE),
+    Request.COMMIT:         (_UNKNOWN,      Act.ANSWER,   _REBALANCING,  Act.ANSWER,    _GONE),
+    Request.COMMIT_SIMPLE:  (Act.ANSWER,    _UNKNOWN,     _UNKNOWN,      _UNKNOWN,      _GONE),
+    Request.MEMBER_GONE:    (Act.NOTHING,   Act.CHECK,    Act.REBALANCE, Act.REBALANCE, Act.NOTHING),
+    Request.DELETE:         (Act.ANSWER,    _NON_EMPTY,   _NON_EMPTY,    _NON_EMPTY,    ErrorCode.GROUP_ID_NOT_FOUND),
+    # fmt: on
+}
+
+ANSWERS: Final[dict[tuple[State, Request], Act | ErrorCode]] = {
+    (state, request): row[column] for request, row in _ROWS.items() for column, state in enumerate(_COLUMNS)
+}
+
+
+def moved(state: State, move: Move) -> State:
+    try:
+        return MOVES[state, move]
+    except KeyError:
+        raise IllegalMove(f"a group in state {state.value} cannot {move.value}") from None

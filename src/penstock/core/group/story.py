@@ -1,0 +1,55 @@
+"""Why a group rebalanced: a bounded list of events per group, for people.
+
+In memory only: a restart begins a new story. Nothing decides anything by it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import Final, NamedTuple
+
+EVENTS_KEPT: Final = 256
+
+
+class What(Enum):
+    JOINED = "joined"
+    REJOINED = "asked for a new assignment"
+    CHANGED = "changed its subscription"
+    REPLACED = "took over its instance id"
+    LEFT = "left"
+    TIMED_OUT = "timed out"
+    NOT_REJOINED = "did not rejoin in time"
+    NOT_SYNCED = "did not ask for its assignment in time"
+    ASSIGNED = "assigned"
+    EMPTY = "empty"
+    LOADED = "loaded from the log"
+    TOPICS_CHANGED = "topics changed"
+
+
+class StoryEvent(NamedTuple):
+    at_ms: int
+    generation: int
+    what: What
+    member: str | None = None
+    why: str = ""
+    assigned: tuple[tuple[str, int], ...] = ()
+    """(member, number of partitions) of an ASSIGNED event, where the assignment could be read."""
+
+
+class Stories:
+    def __init__(self, events_kept: int = EVENTS_KEPT) -> None:
+        self._events_kept = events_kept
+        self._by_group: dict[str, deque[StoryEvent]] = {}
+
+    def tell(self, group_id: str, event: StoryEvent) -> None:
+        events = self._by_group.get(group_id)
+        if events is None:
+            events = self._by_group[group_id] = deque(maxlen=self._events_kept)
+        events.append(event)
+
+    def of(self, group_id: str) -> tuple[StoryEvent, ...]:
+        return tuple(self._by_group.get(group_id, ()))
+
+    def forget(self, group_id: str) -> None:
+        self._by_group.pop(group_id, None)

@@ -1,0 +1,58 @@
+"""Deadlines by key: set, moved, cancelled, and taken when due. Knows no clock.
+
+Most deadlines are sessions that every heartbeat moves further out, so moving one is a
+dictionary write: the heap keeps its old entry, which is put right when it comes up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from typing import TypeAlias
+
+TimerKey: TypeAlias = tuple[str, ...]
+"""What for, then whose: ("session", group, member), ("join", group), ..."""
+
+
+class Timers:
+    def __init__(self) -> None:
+        self._deadlines: dict[TimerKey, int] = {}
+        self._heap: list[tuple[int, TimerKey]] = []
+
+    def __len__(self) -> int:
+        return len(self._deadlines)
+
+    def __contains__(self, key: TimerKey) -> bool:
+        return key in self._deadlines
+
+    def set(self, key: TimerKey, deadline_ms: int) -> None:
+        known = self._deadlines.get(key)
+        self._deadlines[key] = deadline_ms
+        if known is None or deadline_ms < known:
+            heappush(self._heap, (deadline_ms, key))
+            if len(self._heap) > 64 + 2 * len(self._deadlines):
+                # Keys that are cancelled and set again leave their old entries behind.
+                self._heap = [(at, key) for key, at in self._deadlines.items()]
+                heapify(self._heap)
+
+    def cancel(self, key: TimerKey) -> None:
+        self._deadlines.pop(key, None)
+
+    def next_deadline(self) -> int | None:
+        heap = self._heap
+        while heap:
+            at, key = heap[0]
+            deadline = self._deadlines.get(key)
+            if deadline == at:
+                return at
+            heappop(heap)
+            if deadline is not None and deadline > at:
+                heappush(heap, (deadline, key))
+        return None
+
+    def take_due(self, now_ms: int) -> Iterator[TimerKey]:
+        """Keys whose time has come, earliest first; each is forgotten before it is given out."""
+        while (deadline := self.next_deadline()) is not None and deadline <= now_ms:
+            _, key = heappop(self._heap)
+            del self._deadlines[key]
+            yield key
