@@ -13,25 +13,36 @@ from penstock.api.handlers.alter_configs import AlterConfigsHandler
 from penstock.api.handlers.api_versions import ApiVersionsHandler
 from penstock.api.handlers.create_partitions import CreatePartitionsHandler
 from penstock.api.handlers.create_topics import CreateTopicsHandler
+from penstock.api.handlers.delete_groups import DeleteGroupsHandler
 from penstock.api.handlers.delete_records import DeleteRecordsHandler
 from penstock.api.handlers.delete_topics import DeleteTopicsHandler
 from penstock.api.handlers.describe_cluster import DescribeClusterHandler
 from penstock.api.handlers.describe_configs import DescribeConfigsHandler
+from penstock.api.handlers.describe_groups import DescribeGroupsHandler
 from penstock.api.handlers.describe_log_dirs import DescribeLogDirsHandler
 from penstock.api.handlers.describe_producers import DescribeProducersHandler
 from penstock.api.handlers.describe_topic_partitions import DescribeTopicPartitionsHandler
 from penstock.api.handlers.fetch import FetchHandler
 from penstock.api.handlers.find_coordinator import FindCoordinatorHandler
+from penstock.api.handlers.heartbeat import HeartbeatHandler
 from penstock.api.handlers.incremental_alter_configs import IncrementalAlterConfigsHandler
 from penstock.api.handlers.init_producer_id import InitProducerIdHandler
+from penstock.api.handlers.join_group import JoinGroupHandler
+from penstock.api.handlers.leave_group import LeaveGroupHandler
 from penstock.api.handlers.list_config_resources import ListConfigResourcesHandler
+from penstock.api.handlers.list_groups import ListGroupsHandler
 from penstock.api.handlers.list_offsets import ListOffsetsHandler
 from penstock.api.handlers.metadata import MetadataHandler
+from penstock.api.handlers.offset_commit import OffsetCommitHandler
+from penstock.api.handlers.offset_delete import OffsetDeleteHandler
+from penstock.api.handlers.offset_fetch import OffsetFetchHandler
 from penstock.api.handlers.offset_for_leader_epoch import OffsetForLeaderEpochHandler
 from penstock.api.handlers.produce import ProduceHandler
+from penstock.api.handlers.sync_group import SyncGroupHandler
 from penstock.api.topic_creation import TopicCreation
 from penstock.cluster.controller import Controller
 from penstock.cluster.running_config import RunningConfig
+from penstock.coordination.groups import GroupCoordinator
 from penstock.ports.clock import Clock, Entropy
 from penstock.ports.workers import Workers
 from penstock.replica.hosting import HostedPartitions
@@ -47,6 +58,7 @@ class Apis:
         cluster: ClusterView,
         controller: Controller,
         partitions: HostedPartitions,
+        groups: GroupCoordinator,
         workers: Workers,
         clock: Clock,
         entropy: Entropy,
@@ -71,7 +83,17 @@ class Apis:
             InitProducerIdHandler(controller),
             OffsetForLeaderEpochHandler(partitions),
             DescribeProducersHandler(partitions),
-            FindCoordinatorHandler(),
+            FindCoordinatorHandler(cluster, groups),
+            JoinGroupHandler(groups, entropy),
+            SyncGroupHandler(groups),
+            HeartbeatHandler(groups),
+            LeaveGroupHandler(groups),
+            OffsetCommitHandler(groups, controller.image),
+            OffsetFetchHandler(groups, controller.image),
+            OffsetDeleteHandler(groups, controller.image),
+            ListGroupsHandler(groups),
+            DescribeGroupsHandler(groups),
+            DeleteGroupsHandler(groups),
             CreateTopicsHandler(controller, creation, running),
             DeleteTopicsHandler(controller, running),
             CreatePartitionsHandler(controller),

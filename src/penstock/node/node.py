@@ -16,12 +16,14 @@ from penstock.cluster.controller import Controller
 from penstock.cluster.metadata_log import MetadataLog
 from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
+from penstock.coordination.groups import GroupCoordinator
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.records import ClusterCreated
 from penstock.model.errors import ConfigError, StorageError
 from penstock.net.connection import ConnectionLimits
 from penstock.net.listener import Listener, bind
 from penstock.node.handlers import Apis
+from penstock.node.metadata_listeners import MetadataListeners
 from penstock.replica.hosting import HostedPartitions
 from penstock.runtime.clock import SystemClock, SystemEntropy
 from penstock.runtime.data_directory import DataDirectory
@@ -174,12 +176,16 @@ class Node:
         self.partitions.close_all(Progress(self._loop.time, "closed"), self.config.penstock_flush_threads)
 
     def _build_apis(self) -> None:
-        self.controller = Controller(
-            self._metadata_log, self.image, self.partitions, self._entropy, [self.config.node_id]
-        )
+        listeners = MetadataListeners(self.partitions)
+        self.controller = Controller(self._metadata_log, self.image, listeners, self._entropy, [self.config.node_id])
         self._undo.append(self.controller.settle)
         self.controller.on_broker_config = self.running.refresh
         self.running.subscribe(self.partitions.broker_config_changed)
+        self.groups = listeners.groups = GroupCoordinator(
+            self._loop, self.running, self.controller, self.partitions, self._workers, self.clock
+        )
+        self._undo.append(self._stop_groups)
+        self.groups.start()
         advertised = {
             name: (endpoint.host, endpoint.port) for name, endpoint in self.config.advertised_listeners.items()
         }
@@ -190,10 +196,14 @@ class Node:
             cluster,
             self.controller,
             self.partitions,
+            self.groups,
             self._workers,
             self.clock,
             self._entropy,
         )
+
+    async def _stop_groups(self) -> None:
+        self.groups.stop()
 
     def _start_timers(self) -> None:
         settings = self.config
@@ -259,6 +269,8 @@ class Node:
             return
         self.is_stopping = True
         # Clients first: nothing new may arrive while logs are being closed.
+        # Members that wait for a rebalance would keep their connections from draining.
+        self.groups.stop()
         self._undo.remove(self._close_listeners)
         await self._close_listeners()
         await self._roll_back()

@@ -40,8 +40,9 @@ class Offsets:
     def of_group(self, group_id: str) -> dict[str, dict[int, Committed]]:
         return self._by_group.get(group_id, {})
 
-    def group_ids(self) -> list[str]:
-        return list(self._by_group)
+    def topics(self) -> list[str]:
+        """Every topic that somebody has committed an offset of."""
+        return list(dict.fromkeys(topic for topics in self._by_group.values() for topic in topics))
 
     # -- removal, decided -------------------------------------------------------------------
 

@@ -1,0 +1,161 @@
+"""OffsetFetch (key 9), versions 1-10: one group until version 7, many from 8 on; topics null asks for all.
+
+- `require_stable` changes nothing yet: without transactions no offset is pending, and a reply
+  never shows a commit that is not stable.
+- Version 10 names topics by id; offsets of a topic that is gone are left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import ClassVar
+
+from penstock.api.context import RequestContext
+from penstock.coordination.groups import GroupCoordinator
+from penstock.core.group.exchange import Committed, FetchOffsetsReply, FetchOffsetsRequest
+from penstock.core.metadata.image import MetadataImage
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.wire.apis import Api
+from penstock.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from penstock.wire.primitives import NULL_UUID
+
+FIRST_WITH_MANY_GROUPS = 8
+FIRST_WITH_TOPIC_IDS = 10
+NO_OFFSET = -1
+
+
+class OffsetFetchHandler:
+    api: ClassVar = Api.OFFSET_FETCH
+    min_version: ClassVar = 1
+    max_version: ClassVar = 10
+
+    def __init__(self, groups: GroupCoordinator, image: MetadataImage) -> None:
+        self._groups = groups
+        self._image = image
+
+    async def handle(self, ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+        if ctx.version < FIRST_WITH_MANY_GROUPS:
+            topics = request.topics
+            wanted = None if topics is None else {topic.name: tuple(topic.partition_indexes) for topic in topics}
+            reply = await self._fetch(FetchOffsetsRequest(request.group_id, wanted))
+            if reply.error is not ErrorCode.NONE:
+                raise ApiError(reply.error)
+            return OffsetFetchResponse(
+                topics=[
+                    OffsetFetchResponseTopic(name=name, partitions=_partitions_v7(partitions))
+                    for name, partitions in reply.topics.items()
+                ]
+            )
+        by_id = ctx.version >= FIRST_WITH_TOPIC_IDS
+        groups = await asyncio.gather(
+            *(self._fetch_group(group, request.require_stable, by_id) for group in request.groups)
+        )
+        return OffsetFetchResponse(groups=list(groups))
+
+    async def _fetch(self, asked: FetchOffsetsRequest) -> FetchOffsetsReply:
+        return await self._groups.call(
+            asked.group_id,
+            FetchOffsetsReply,
+            lambda shard, token, now_ms: shard.fetch_offsets(asked, token, now_ms),
+        )
+
+    async def _fetch_group(
+        self, group: OffsetFetchRequestGroup, require_stable: bool, by_id: bool
+    ) -> OffsetFetchResponseGroup:
+        unknown: list[OffsetFetchResponseTopics] = []
+        wanted: dict[str, tuple[int, ...]] | None = None
+        if group.topics is not None:
+            wanted = {}
+            for topic in group.topics:
+                name: str | None = topic.name
+                if by_id:
+                    state = self._image.topics_by_id.get(topic.topic_id)
+                    name = None if state is None else state.name
+                if name is None:
+                    unknown.append(_unknown_id(topic.topic_id, topic.partition_indexes))
+                else:
+                    wanted[name] = (*wanted.get(name, ()), *topic.partition_indexes)
+        asked = FetchOffsetsRequest(group.group_id, wanted, group.member_id, group.member_epoch, require_stable)
+        try:
+            reply = await self._fetch(asked)
+        except ApiError as error:
+            return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
+        if reply.error is not ErrorCode.NONE:
+            return OffsetFetchResponseGroup(group_id=group.group_id, error_code=reply.error)
+        answered = unknown
+        for name, partitions in reply.topics.items():
+            state = self._image.topics.get(name)
+            if by_id and state is None:
+                continue
+            topic_id = NULL_UUID if state is None else state.topic_id
+            answered.append(OffsetFetchResponseTopics(topic_id=topic_id, name=name, partitions=_partitions(partitions)))
+        return OffsetFetchResponseGroup(group_id=group.group_id, topics=answered)
+
+    def refuse(self, request: OffsetFetchRequest, code: ErrorCode, message: str | None) -> OffsetFetchResponse:
+        return OffsetFetchResponse(
+            error_code=code,
+            topics=[
+                # Version 1 has no other place for the error.
+                OffsetFetchResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        OffsetFetchResponsePartition(
+                            partition_index=index, committed_offset=NO_OFFSET, error_code=code
+                        )
+                        for index in topic.partition_indexes
+                    ],
+                )
+                for topic in request.topics or ()
+            ],
+            groups=[OffsetFetchResponseGroup(group_id=group.group_id, error_code=code) for group in request.groups],
+        )
+
+
+def _partitions_v7(partitions: dict[int, Committed | None]) -> list[OffsetFetchResponsePartition]:
+    return [
+        OffsetFetchResponsePartition(partition_index=index, committed_offset=NO_OFFSET)
+        if committed is None
+        else OffsetFetchResponsePartition(
+            partition_index=index,
+            committed_offset=committed.offset,
+            committed_leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+        )
+        for index, committed in partitions.items()
+    ]
+
+
+def _partitions(partitions: dict[int, Committed | None]) -> list[OffsetFetchResponsePartitions]:
+    return [
+        OffsetFetchResponsePartitions(partition_index=index, committed_offset=NO_OFFSET)
+        if committed is None
+        else OffsetFetchResponsePartitions(
+            partition_index=index,
+            committed_offset=committed.offset,
+            committed_leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+        )
+        for index, committed in partitions.items()
+    ]
+
+
+def _unknown_id(topic_id: bytes, indexes: Iterable[int]) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        topic_id=topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                partition_index=index, committed_offset=NO_OFFSET, error_code=ErrorCode.UNKNOWN_TOPIC_ID
+            )
+            for index in indexes
+        ],
+    )

@@ -1,0 +1,266 @@
+"""One shard of the group coordinator on its partition: load, ask, append, answer, tick.
+
+Everything runs on the loop, so operations are serial by nature: a question is asked, its
+records are appended and replayed, before the next one is. A reply waits until the log is
+committed as far as it reached when the reply was decided, so nobody is told what a crash
+could take back: neither of his own commit nor of another's.
+
+When records cannot be appended although the group has moved on in memory, the shard is
+loaded anew from the log; whoever waited is told to look for the coordinator again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from penstock.coordination.loading import Latest, read_latest
+from penstock.core.group.exchange import Outcome, Reply, Token
+from penstock.core.group.records import CoordinatorRecord
+from penstock.core.group.settings import GroupSettings
+from penstock.core.group.shard import GroupShard
+from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.ports.workers import Workers
+from penstock.records.batch import read_header
+from penstock.records.builder import Record, build_batch
+from penstock.replica.partition import Partition
+
+log = logging.getLogger(__name__)
+
+Operation: TypeAlias = Callable[[GroupShard, Token, int], Outcome]
+
+LOAD_BYTES: Final = 8 << 20
+REPLAYED_IN_ONE_GO: Final = 5_000
+MAX_BATCH_BYTES: Final = 512 << 10
+"""Beyond it records go on in another batch; one record may be larger."""
+EARLY_TIMER_S: Final = 0.001
+
+_REFUSALS: Final = {
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.CORRUPT_MESSAGE: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+
+
+class HostedShard:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        partition: Partition,
+        settings: GroupSettings,
+        workers: Workers,
+        now_ms: Callable[[], int],
+        topic_exists: Callable[[str], bool],
+        make_shard: Callable[[GroupSettings], GroupShard] = GroupShard,
+    ) -> None:
+        self._loop = loop
+        self.partition = partition
+        self._settings = settings
+        self._workers = workers
+        self._now_ms = now_ms
+        self._topic_exists = topic_exists
+        self._make_shard = make_shard
+        self.shard = make_shard(settings)
+        self._refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        self._waiting: dict[Token, asyncio.Future[Any]] = {}
+        self._next_token = 0
+        self._end = 0  # of the log after our last append
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = 0
+        self._loading: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"shard {self.partition!r}"
+
+    @property
+    def is_ready(self) -> bool:
+        return self._refusal is None
+
+    def configure(self, settings: GroupSettings) -> None:
+        self._settings = settings
+        self.shard.configure(settings)
+
+    # -- load and unload ----------------------------------------------------------------
+
+    def start(self) -> None:
+        """An empty log is loaded at once; another in the background."""
+        self._refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        self.shard = self._make_shard(self._settings)
+        if self.partition.log.log_start_offset == self.partition.log.log_end_offset:
+            self._serve()
+        else:
+            self._loading = self._loop.create_task(self._load())
+
+    async def _load(self) -> None:
+        started = self._loop.time()
+        try:
+            self.partition.check_online()
+            records = await self._read()
+        except StorageError as error:
+            log.critical("%r could not be loaded, its groups are not served: %s", self, error)
+            self._refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return
+        for count, record in enumerate(records, 1):
+            self.shard.replay(record)
+            if count % REPLAYED_IN_ONE_GO == 0:
+                await asyncio.sleep(0)
+        self._serve()
+        took_s = self._loop.time() - started
+        log.info("%r: %d groups loaded from %d records in %.2f s", self, len(self.shard.groups), len(records), took_s)
+
+    async def _read(self) -> list[CoordinatorRecord]:
+        latest: Latest = {}
+        source = self.partition.log
+        offset = source.log_start_offset
+        while offset < source.log_end_offset:
+            piece = source.read(offset, LOAD_BYTES)
+            if piece is None:
+                break
+            offset = await self._workers.run(partial(read_latest, piece, latest))
+        return await self._workers.run(partial(self._decode, latest))
+
+    def _decode(self, latest: Latest) -> list[CoordinatorRecord]:
+        decoded = (self.shard.decode(key, value) for key, value in latest.items())
+        return [record for record in decoded if record is not None]
+
+    def _serve(self) -> None:
+        self._loading = None
+        self._refusal = None
+        self._end = self.partition.log.log_end_offset
+        now_ms = self._now_ms()
+        self._apply(self.shard.loaded(now_ms))
+        # Topics that were deleted just before a crash, or while we were loading.
+        gone = [topic for topic in self.shard.offsets.topics() if not self._topic_exists(topic)]
+        if gone:
+            self._apply(self.shard.topics_deleted(gone, now_ms))
+
+    def stop(self, code: ErrorCode) -> None:
+        """Serve no more; whoever waits is told `code`."""
+        self._refusal = code
+        if self._loading is not None:
+            self._loading.cancel()
+            self._loading = None
+        self._cancel_timer()
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(ApiError(code))
+
+    # -- operations ---------------------------------------------------------------------
+
+    def call(self, operation: Operation) -> asyncio.Future[Any]:
+        """The reply, once it may leave; ApiError when this shard cannot give one."""
+        if self._refusal is not None:
+            raise ApiError(self._refusal)
+        token = self._next_token
+        self._next_token = token + 1
+        future = self._waiting[token] = self._loop.create_future()
+        self._apply(operation(self.shard, token, self._now_ms()))
+        return future
+
+    def topics_deleted(self, topics: Sequence[str]) -> None:
+        if self._refusal is None:
+            self._apply(self.shard.topics_deleted(topics, self._now_ms()))
+
+    def _apply(self, outcome: Outcome) -> None:
+        if outcome.records:
+            try:
+                self._append(outcome.records)
+            except StorageError as error:
+                self._not_appended(outcome, error)
+                return
+            for record in outcome.records:
+                self.shard.replay(record)
+        for notice in outcome.notices:
+            log.info("%s", notice)
+        if outcome.replies:
+            if self._end <= self.partition.high_watermark:
+                self._release(outcome.replies)
+            else:
+                self.partition.when_committed(self._end, partial(self._committed, outcome.replies))
+        self._schedule()
+
+    def _append(self, records: Sequence[CoordinatorRecord]) -> None:
+        """All or, when the disk fails in the middle of many batches, a beginning of them. StorageError."""
+        self.partition.check_online()
+        now_ms = self._now_ms()
+        pending: list[Record] = []
+        size = 0
+        for record in records:
+            key, value = record.encode_key(), record.encode_value()
+            pending.append(Record(key, value, timestamp_ms=now_ms))
+            size += len(key) + len(value or b"")
+            if size >= MAX_BATCH_BYTES:
+                self._append_batch(pending, now_ms)
+                pending, size = [], 0
+        if pending:
+            self._append_batch(pending, now_ms)
+        self._end = self.partition.log.log_end_offset
+
+    def _append_batch(self, records: list[Record], now_ms: int) -> None:
+        data = build_batch(records)
+        self.partition.append(read_header(data), data, now_ms)
+
+    def _not_appended(self, outcome: Outcome, error: StorageError) -> None:
+        code = _REFUSALS.get(error.code, error.code)
+        log.error("%r cannot write: %s", self, error)
+        if outcome.reload_if_lost:
+            self.stop(code)
+            self.start()
+            return
+        for token, _ in outcome.replies:
+            self._fail(token, code)
+
+    def _committed(self, replies: list[tuple[Token, Reply]], code: ErrorCode) -> None:
+        if code is ErrorCode.NONE:
+            self._release(replies)
+            return
+        # The log is offline or deleted: what is in memory may never have happened.
+        refusal = _REFUSALS.get(code, code)
+        for token, _ in replies:
+            self._fail(token, refusal)
+        self.stop(refusal)
+
+    def _release(self, replies: list[tuple[Token, Reply]]) -> None:
+        waiting = self._waiting
+        for token, reply in replies:
+            future = waiting.pop(token, None)
+            if future is not None and not future.done():
+                future.set_result(reply)
+
+    def _fail(self, token: Token, code: ErrorCode) -> None:
+        future = self._waiting.pop(token, None)
+        if future is not None and not future.done():
+            future.set_exception(ApiError(code))
+
+    # -- time ---------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        """One timer, for the earliest deadline. It may fire too early, when that deadline has moved out."""
+        deadline_ms = self.shard.next_deadline()
+        if deadline_ms is None or self._refusal is not None:
+            self._cancel_timer()
+        elif self._timer is None or deadline_ms < self._timer_at_ms:
+            self._cancel_timer()
+            delay_s = max(deadline_ms - self._now_ms(), 0) / 1000 + EARLY_TIMER_S
+            self._timer = self._loop.call_later(delay_s, self._tick)
+            self._timer_at_ms = deadline_ms
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        self._timer = None
+        now_ms = self._now_ms()
+        while self._refusal is None and (deadline_ms := self.shard.next_deadline()) is not None:
+            if deadline_ms > now_ms:
+                break
+            self._apply(self.shard.tick(now_ms))
+        self._schedule()

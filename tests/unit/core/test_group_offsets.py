@@ -1,0 +1,273 @@
+"""Committed offsets: who may commit, what is kept and for how long, deletion, listing and describing."""
+
+from __future__ import annotations
+
+from group_driver import GROUP, NO_DELAY, Driver, assignment, subscription
+
+from penstock.core.group.exchange import (
+    DeleteGroupReply,
+    DeleteOffsetsReply,
+    DeleteOffsetsRequest,
+    DescribeGroupReply,
+    FetchOffsetsReply,
+    FetchOffsetsRequest,
+    ListGroupsReply,
+)
+from penstock.core.group.records import GroupTombstone, OffsetTombstone
+from penstock.core.group.settings import GroupSettings
+from penstock.core.group.shard import GroupShard
+from penstock.core.group.states import State
+from penstock.model.errors import ErrorCode
+
+MINUTE_MS = 60_000
+RETENTION = NO_DELAY._replace(offsets_retention_ms=60 * MINUTE_MS, offsets_retention_check_interval_ms=MINUTE_MS)
+
+
+def delete_offsets(driver: Driver, *partitions: tuple[str, int]) -> DeleteOffsetsReply:
+    token = driver.token()
+    driver.take(driver.shard.delete_offsets(DeleteOffsetsRequest(GROUP, partitions), token, driver.now_ms))
+    reply = driver.replies[token]
+    assert isinstance(reply, DeleteOffsetsReply)
+    return reply
+
+
+def delete_group(driver: Driver, group: str = GROUP) -> ErrorCode:
+    token = driver.token()
+    driver.take(driver.shard.delete_group(group, token, driver.now_ms))
+    reply = driver.replies[token]
+    assert isinstance(reply, DeleteGroupReply)
+    return reply.error
+
+
+def test_a_consumer_without_a_group_commits() -> None:
+    driver = Driver()
+    assert driver.commit(5) is ErrorCode.NONE
+    assert driver.committed() == 5
+    assert driver.committed(partition=1) is None
+    driver.restart()
+    assert driver.committed() == 5
+    assert driver.state is State.EMPTY
+
+
+def test_only_members_commit_to_a_group_that_has_some() -> None:
+    driver = Driver()
+    (member, other), generation = driver.stable(2)
+    assert driver.commit(1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.commit(1, "stranger", generation) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.commit(1, member, generation - 1) is ErrorCode.ILLEGAL_GENERATION
+    assert driver.commit(1, member, -1) is ErrorCode.ILLEGAL_GENERATION
+    assert driver.commit(1, member, generation) is ErrorCode.NONE
+    driver.leave(other)
+    # While the others rejoin a member may still commit what it has done.
+    assert driver.commit(2, member, generation) is ErrorCode.NONE
+    token = driver.join(member)
+    assert driver.commit(3, member, driver.joined(token).generation) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert driver.committed() == 2
+
+
+def test_committing_to_a_group_that_does_not_exist() -> None:
+    driver = Driver()
+    assert driver.commit(1, "m", 3) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert driver.commit(1, "m", 3, knows_group_not_found=False) is ErrorCode.ILLEGAL_GENERATION
+    assert driver.shard.groups == {}
+
+
+def test_a_note_that_is_too_long_is_refused_alone() -> None:
+    driver = Driver()
+    assert driver.commit(1, metadata="x" * 4097) is ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert driver.commit(1, metadata="x" * 4096) is ErrorCode.NONE
+
+
+def test_fetching_all() -> None:
+    driver = Driver()
+    driver.commit(1, topic="a")
+    driver.commit(2, topic="b", partition=3)
+    token = driver.token()
+    driver.take(driver.shard.fetch_offsets(FetchOffsetsRequest(GROUP, None), token, driver.now_ms))
+    reply = driver.replies[token]
+    assert isinstance(reply, FetchOffsetsReply)
+    found = {
+        (topic, partition): committed.offset
+        for topic, partitions in reply.topics.items()
+        for partition, committed in partitions.items()
+        if committed is not None
+    }
+    assert found == {("a", 0): 1, ("b", 3): 2}
+    driver.take(driver.shard.fetch_offsets(FetchOffsetsRequest("nobody", None), token + 1, driver.now_ms))
+    assert driver.replies[token + 1] == FetchOffsetsReply(ErrorCode.NONE, {})
+
+
+def test_deleting_offsets() -> None:
+    driver = Driver()
+    assert delete_offsets(driver, ("t", 0)).error is ErrorCode.GROUP_ID_NOT_FOUND
+    (member,), generation = driver.stable(1)
+    driver.commit(1, member, generation)
+    driver.commit(1, member, generation, topic="old")
+    reply = delete_offsets(driver, ("t", 0), ("old", 0), ("old", 1))
+    assert reply.errors == (ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NONE, ErrorCode.NONE)
+    assert (driver.committed(), driver.committed("old")) == (1, None)
+    driver.leave(member)
+    assert delete_offsets(driver, ("t", 0)).errors == (ErrorCode.NONE,)
+    assert driver.committed() is None
+
+
+def test_offsets_of_members_of_another_kind_are_not_deleted() -> None:
+    driver = Driver()
+    changes: dict[str, object] = {"protocol_type": "connect", "protocols": (("default", b""),)}
+    driver.new_member(**changes)
+    assert delete_offsets(driver, ("t", 0)).error is ErrorCode.NON_EMPTY_GROUP
+
+
+def test_deleting_a_group() -> None:
+    driver = Driver()
+    assert delete_group(driver) is ErrorCode.GROUP_ID_NOT_FOUND
+    (member,), generation = driver.stable(1)
+    driver.commit(1, member, generation)
+    assert delete_group(driver) is ErrorCode.NON_EMPTY_GROUP
+    driver.leave(member)
+    assert delete_group(driver) is ErrorCode.NONE
+    assert (driver.shard.groups, driver.committed()) == ({}, None)
+    driver.restart()
+    assert (driver.shard.groups, driver.committed()) == ({}, None)
+
+
+def test_a_deleted_topic_takes_its_offsets_along() -> None:
+    driver = Driver()
+    driver.commit(1)
+    driver.commit(2, topic="kept")
+    driver.take(driver.shard.topics_deleted(["t"], driver.now_ms))
+    assert (driver.committed(), driver.committed("kept")) == (None, 2)
+
+
+# -- retention ----------------------------------------------------------------------------
+
+
+def test_offsets_outlive_the_last_member_by_the_retention() -> None:
+    driver = Driver(RETENTION)
+    (member,), generation = driver.stable(1)
+    driver.commit(1, member, generation)
+    for _ in range(90 * 12):
+        driver.wait(5_000)
+        driver.heartbeat(member, generation)
+    assert driver.committed() == 1  # old, but the group lives
+    driver.leave(member)
+    driver.wait(59 * MINUTE_MS)
+    assert driver.committed() == 1
+    driver.wait(2 * MINUTE_MS)
+    assert driver.committed() is None
+    assert driver.shard.groups == {}
+    driver.restart()
+    assert driver.shard.groups == {}
+
+
+def test_offsets_of_topics_nobody_subscribes_to_any_more_expire_by_their_commit() -> None:
+    driver = Driver(RETENTION)
+    (member,), generation = driver.stable(1)
+    driver.commit(1, member, generation)
+    driver.commit(1, member, generation, topic="former")
+    for _ in range(61 * 12):
+        driver.wait(5_000)
+        driver.heartbeat(member, generation)
+    assert (driver.committed(), driver.committed("former")) == (1, None)
+
+
+def test_offsets_without_members_expire_by_their_commit() -> None:
+    driver = Driver(RETENTION)
+    driver.commit(1)
+    driver.wait(40 * MINUTE_MS)
+    driver.commit(2, partition=1)
+    driver.wait(21 * MINUTE_MS)
+    assert (driver.committed(), driver.committed(partition=1)) == (None, 2)
+    driver.wait(60 * MINUTE_MS)
+    assert driver.shard.groups == {}
+
+
+def test_a_retention_of_the_clients_own() -> None:
+    driver = Driver(RETENTION)
+    driver.commit(1, retention_time_ms=5 * MINUTE_MS)
+    driver.restart()
+    driver.wait(4 * MINUTE_MS)
+    assert driver.committed() == 1
+    driver.wait(2 * MINUTE_MS)
+    assert driver.committed() is None
+
+
+def test_the_clock_of_retention_survives_a_restart() -> None:
+    driver = Driver(RETENTION)
+    (member,), generation = driver.stable(1)
+    driver.commit(1, member, generation)
+    driver.leave(member)
+    driver.wait(40 * MINUTE_MS)
+    driver.restart()
+    driver.wait(21 * MINUTE_MS)
+    assert driver.committed() is None
+
+
+# -- what compaction leaves ---------------------------------------------------------------
+
+
+def test_tombstones_alone_mean_nothing() -> None:
+    shard = GroupShard(GroupSettings())
+    shard.replay(OffsetTombstone("g", "t", 0))
+    shard.replay(GroupTombstone("g"))
+    assert shard.groups == {}
+
+
+def test_the_last_value_of_every_key_is_enough() -> None:
+    driver = Driver()
+    members, generation = driver.stable(3)
+    for offset in range(10):
+        driver.commit(offset, members[0], generation)
+    driver.leave(members[2])
+    driver.form(*members[:2])
+    latest: dict[bytes, bytes | None] = {}
+    for key, value in driver.log:
+        latest.pop(key, None)
+        latest[key] = value
+    driver.log = list(latest.items())
+    driver.restart()
+    assert driver.committed() == 9
+    assert [driver.heartbeat(member, generation + 1) for member in members[:2]] == [ErrorCode.NONE] * 2
+
+
+# -- looking ------------------------------------------------------------------------------
+
+
+def test_listing_with_filters() -> None:
+    driver = Driver()
+    driver.stable(1)
+    driver.commit(1, group_id="simple")
+
+    def listed(states: list[str], types: list[str]) -> list[tuple[str, ...]]:
+        token = driver.token()
+        driver.take(driver.shard.list_groups(states, types, token, driver.now_ms))
+        reply = driver.replies[token]
+        assert isinstance(reply, ListGroupsReply)
+        return [tuple(group) for group in reply.groups]
+
+    stable, simple = ("g", "consumer", "Stable", "classic"), ("simple", "", "Empty", "classic")
+    assert listed([], []) == [stable, simple]
+    assert listed(["stable"], []) == [stable]
+    assert listed(["EMPTY", "Dead"], ["Classic"]) == [simple]
+    assert listed([], ["consumer"]) == []
+
+
+def test_describing() -> None:
+    driver = Driver()
+    (member,), _ = driver.stable(1)
+
+    def described(group: str) -> DescribeGroupReply:
+        token = driver.token()
+        driver.take(driver.shard.describe_group(group, token, driver.now_ms))
+        reply = driver.replies[token]
+        assert isinstance(reply, DescribeGroupReply)
+        return reply
+
+    reply = described(GROUP)
+    assert (reply.state, reply.protocol_type, reply.protocol_name) == ("Stable", "consumer", "range")
+    assert [tuple(each) for each in reply.members] == [
+        (member, None, "c", "/127.0.0.1", subscription("t"), assignment(t=[0]))
+    ]
+    driver.new_member()
+    assert (described(GROUP).state, described(GROUP).members[0].assignment) == ("PreparingRebalance", b"")
+    assert described("nobody") == DescribeGroupReply(ErrorCode.GROUP_ID_NOT_FOUND, "nobody", "Dead")

@@ -1,0 +1,52 @@
+"""Deadlines: moved, cancelled and taken in order, against a plain dictionary."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.group.timers import Timers
+
+keys = st.sampled_from([("a",), ("b",), ("session", "g", "m"), ("session", "g", "n"), ("join", "g")])
+steps = st.lists(st.tuples(st.sampled_from(["set", "cancel", "take"]), keys, st.integers(0, 100)), max_size=60)
+
+
+@given(steps)
+def test_as_a_dictionary_would(steps: list[tuple[str, tuple[str, ...], int]]) -> None:
+    timers, model = Timers(), dict[tuple[str, ...], int]()
+    for step, key, at_ms in steps:
+        if step == "set":
+            timers.set(key, at_ms)
+            model[key] = at_ms
+        elif step == "cancel":
+            timers.cancel(key)
+            model.pop(key, None)
+        else:
+            due = sorted(key for key, deadline in model.items() if deadline <= at_ms)
+            assert sorted(timers.take_due(at_ms)) == due
+            for key in due:
+                del model[key]
+        assert timers.next_deadline() == (min(model.values()) if model else None)
+        assert len(timers) == len(model)
+
+
+def test_earliest_first_and_a_timer_set_meanwhile_counts() -> None:
+    timers = Timers()
+    timers.set(("late",), 30)
+    timers.set(("early",), 10)
+    taken = []
+    for key in timers.take_due(30):
+        taken.append(key)
+        if key == ("early",):
+            timers.set(("between",), 20)
+    assert taken == [("early",), ("between",), ("late",)]
+
+
+def test_moving_and_cancelling_does_not_pile_up() -> None:
+    timers = Timers()
+    for at_ms in range(10_000):
+        timers.set(("session", "g", "m"), at_ms)
+        timers.set(("join", "g"), at_ms)
+        timers.cancel(("join", "g"))
+    assert len(timers) == 1
+    assert len(timers._heap) < 100
