@@ -2,6 +2,7 @@
 
     recovery-point-offset-checkpoint   per partition: everything below is stable
     log-start-offset-checkpoint        per partition: everything below is deleted
+    cleaner-offset-checkpoint          per partition: everything below was compacted
     .kafka_cleanshutdown               present: every log was closed in order, no scan needed
     <partition>/partition.metadata     the topic id
 
@@ -22,6 +23,7 @@ from penstock.storage.files import parent_of, read_whole, write_atomic, write_wh
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
+CLEANED_OFFSETS = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 PARTITION_METADATA = "partition.metadata"
 

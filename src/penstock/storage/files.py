@@ -6,7 +6,8 @@
 00000000000000000042.snapshot    producer state before offset 42
 leader-epoch-checkpoint          leader epoch -> first offset
 partition.metadata               the topic id
-*.deleted, *.cleaned, *.swap     left over from a deletion or compaction: dropped at open
+*.cleaned, *.swap                a compacted segment on its way: see cleaner/swap.py
+*.deleted                        left over from a deletion: dropped at open
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ LOG = ".log"
 INDEX = ".index"
 TIME_INDEX = ".timeindex"
 SNAPSHOT = ".snapshot"
-LEFTOVERS = (".deleted", ".cleaned", ".swap", ".tmp")
+CLEANED = ".cleaned"
+SWAP = ".swap"
+SEGMENT_SUFFIXES = (INDEX, TIME_INDEX, LOG)  # the order in which a swap renames: what counts comes last
+LEFTOVERS = (".deleted", CLEANED, SWAP, ".tmp")
 
 
 def file_path(directory: str, offset: int, suffix: str) -> str:

@@ -14,6 +14,8 @@ Invariants
 - The name of a segment is stable before the next segment is created, and segments go oldest first: after a crash
   there is no hole in what lies beyond the recovery point, except where its content was lost.
 - What was cut or deleted does not come back behind what is appended afterwards: see `truncate_to`.
+- Compaction replaces sealed segments below the persisted recovery point, in two steps (`begin_swap`, `end_swap`);
+  whoever deletes or truncates in between cancels it. See `cleaner/swap.py`.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from penstock.model.errors import ApiError, ErrorCode, LogOffline, StorageError
 from penstock.ports.disk import Buffer, Disk, File
 from penstock.records.batch import LENGTH_OVERHEAD, PREFIX, PREFIX_SIZE, BatchHeader, iterate_headers
 from penstock.storage import rolling, slices, timestamps
+from penstock.storage.cleaner.plan import RewrittenSegment
+from penstock.storage.cleaner.swap import Swap
 from penstock.storage.durability import Flush, LogCheckpoint, Position, Recovery, Unsynced
 from penstock.storage.files import write_whole
 from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
@@ -70,6 +74,10 @@ class Log:
         self._unsynced = Unsynced(
             disk, directory, recovered.unsynced_segments, recovered.unsynced_directories, recovered.unsynced_paths
         )
+        # compaction
+        self.cleaned_offset = recovered.cleaned_offset  # everything below was compacted; 0: never
+        self.is_being_cleaned = False  # retention waits, as its segments may be replaced at any moment
+        self._swap: Swap | None = None
         self.config = recovered.config
 
     @classmethod
@@ -84,6 +92,7 @@ class Log:
         clean_shutdown: bool,
         now_ms: int,
         topic_id: bytes | None = None,
+        cleaned_offset: int = 0,
     ) -> Log:
         """Open or create. Raises CorruptBatch when stable bytes that are needed to open are damaged."""
         try:
@@ -96,6 +105,7 @@ class Log:
                 clean_shutdown=clean_shutdown,
                 now_ms=now_ms,
                 topic_id=topic_id,
+                cleaned_offset=cleaned_offset,
             )
         except OSError as error:
             raise StorageError(f"cannot open {directory}: {error}") from error
@@ -141,6 +151,20 @@ class Log:
     @property
     def segment_bases(self) -> list[int]:
         return list(self._segments.bases)
+
+    @property
+    def sealed_segments(self) -> list[Segment]:
+        return self._segments.items[:-1]
+
+    @property
+    def generation(self) -> int:
+        """Changes with every truncation."""
+        return self._generation
+
+    @property
+    def _may_have_gaps(self) -> bool:
+        """Compaction leaves them, also when the topic is no longer compacted."""
+        return self._config.compact or self.cleaned_offset > 0
 
     def end_position(self) -> Position:
         active = self._segments.active
@@ -344,7 +368,7 @@ class Log:
     def _locate(self, offset: int) -> tuple[Segment, int, BatchHeader]:
         if self.offline is not None:
             raise LogOffline(self.directory, self.offline)
-        return self._segments.locate(offset, may_have_gaps=self._config.compact)
+        return self._segments.locate(offset, may_have_gaps=self._may_have_gaps)
 
     def _remember(self, next_offset: int, segment: Segment, position: int) -> None:
         """A sequential reader comes back for this offset. Only what was checked: a lying header must not lead on."""
@@ -359,7 +383,7 @@ class Log:
 
     def verify_slice(self, piece: LogSlice) -> LogSlice:
         """The longest sound prefix, or CorruptBatch when there is none. Blocks; may run in a thread."""
-        return slices.verify(piece, may_have_gaps=self._config.compact)
+        return slices.verify(piece, may_have_gaps=self._may_have_gaps)
 
     def mark_trusted(self, piece: LogSlice) -> None:
         if piece.generation != self._generation:
@@ -395,6 +419,7 @@ class Log:
         segment, position, header = self._locate(offset)
         end_offset = header.base_offset
         try:
+            self._cancel_swap()
             self._drop_segments(self._segments.items.index(segment) + 1, len(self._segments))
             self._unsynced.forget([segment])
             file = segment.file()
@@ -420,6 +445,7 @@ class Log:
         """Drop everything; the next batch gets `offset`. Blocks; see `truncate_to`."""
         self._check_usable()
         try:
+            self._cancel_swap()
             self._drop_segments(0, len(self._segments))
             self.snapshots.drop_all()
             self._segments.add(offset)
@@ -440,6 +466,7 @@ class Log:
         self.stable_offset = min(self.stable_offset, end_offset)
         self.persisted_recovery_point = min(self.persisted_recovery_point, end_offset)
         self._flush_begun_offset = min(self._flush_begun_offset, end_offset)
+        self.cleaned_offset = min(self.cleaned_offset, end_offset)
 
     def advance_log_start(self, offset: int) -> bool:
         """Records below `offset` are deleted: whole segments below it go. False when they were gone before."""
@@ -475,6 +502,7 @@ class Log:
         segments = self._segments
         deleted: list[int] = []
         try:
+            self._cancel_swap()
             self._secure_producers(segments.bases[count])
             if not segments.items[count].is_name_stable:
                 self._sync_names()
@@ -521,6 +549,46 @@ class Log:
     def remove_deleted(self) -> None:
         """Unlink what was deleted, due `file.delete.delay.ms` after. May block; may run in a thread."""
         self._segments.remove_deleted()
+
+    # -- compaction ------------------------------------------------------------------------------------------
+
+    def begin_swap(self, swap: Swap, generation: int) -> bool:
+        """Before `swap` is committed. False: the log is no longer what it was made from."""
+        if self.offline is not None or self.is_closed or self._swap is not None or generation != self._generation:
+            return False
+        if self._segments.run_of(swap.bases) is None:
+            return False
+        self._swap = swap
+        return True
+
+    def end_swap(self, swap: Swap, rewritten: RewrittenSegment) -> bool:
+        """Once `swap` is committed: a few renames. False: it was cancelled meanwhile, or the log was closed."""
+        if self._swap is not swap or self.is_closed:
+            return False
+        self._swap = None
+        run = self._segments.run_of(swap.bases)
+        assert run is not None, "whoever removes segments cancels the swap"
+        self._unsynced.forget(self._segments.items[run[0] : run[1]])
+        self._hints.clear()
+        try:
+            segment = self._segments.replace(*run, rewritten.size)
+        except OSError as error:
+            self._go_offline(error)  # after a restart recovery completes it
+            raise LogOffline(self.directory, error) from error
+        segment.max_timestamp = rewritten.max_timestamp
+        segment.max_timestamp_offset = rewritten.max_timestamp_offset
+        self._unsynced.names_changed()
+        return True
+
+    def abandon_swap(self, swap: Swap) -> None:
+        """The commit failed. Blocks for a moment; raises OSError."""
+        if self._swap is swap:
+            self._cancel_swap()
+
+    def _cancel_swap(self) -> None:
+        if self._swap is not None:
+            swap, self._swap = self._swap, None
+            swap.cancel()
 
     # -- flush -----------------------------------------------------------------------------------------------
 

@@ -20,6 +20,10 @@ class LogConfig:
     flush_ms: int = LONG_MAX
     compact: bool = False
     delete: bool = True
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = LONG_MAX
+    delete_retention_ms: int = 24 * 3600 * 1000
     max_message_bytes: int = 1048588
     file_delete_delay_ms: int = 60_000
     producer_id_expiration_ms: int = 24 * 3600 * 1000

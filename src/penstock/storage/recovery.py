@@ -17,14 +17,26 @@ from penstock.model.errors import CorruptBatch, StorageError
 from penstock.ports.disk import Disk
 from penstock.records.batch import BatchHeader
 from penstock.storage.checkpoints import PARTITION_METADATA, read_partition_metadata, write_partition_metadata
+from penstock.storage.cleaner.swap import settle_swaps
 from penstock.storage.durability import Recovery
-from penstock.storage.files import INDEX, LEFTOVERS, LOG, SNAPSHOT, TIME_INDEX, file_path, parent_of, read_whole
+from penstock.storage.files import (
+    CLEANED,
+    INDEX,
+    LEFTOVERS,
+    LOG,
+    SNAPSHOT,
+    SWAP,
+    TIME_INDEX,
+    file_path,
+    parent_of,
+    read_whole,
+)
 from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
 from penstock.storage.leader_epochs import LeaderEpochs
 from penstock.storage.log_config import LogConfig
 from penstock.storage.producer_state import ProducerStates
 from penstock.storage.scan import checked_batches
-from penstock.storage.segment import OpenFiles, Segment
+from penstock.storage.segment import UNKNOWN_TIMESTAMP, OpenFiles, Segment
 from penstock.storage.snapshots import Snapshots
 
 _SMALL_BYTES = 64 << 10  # a segment up to here needs no index
@@ -40,6 +52,7 @@ class RecoveredLog:
         self.config = config
         self.recovery_point = recovery_point
         self.now_ms = now_ms
+        self.cleaned_offset = 0
         self.report = Recovery()
         self.segments: list[Segment] = []
         self.log_start_offset = 0
@@ -75,7 +88,7 @@ class RecoveredLog:
             self.unsynced_directories = [self.directory, parent_of(self.directory)]
             names = []
         bases: list[int] = []
-        for name in names:
+        for name in self._settle_swaps(names):
             stem, dot, suffix = name.partition(".")
             if name.endswith(LEFTOVERS):
                 self.disk.remove(f"{self.directory}/{name}")
@@ -95,6 +108,14 @@ class RecoveredLog:
         self._drop_orphans(set(bases))
         if topic_id is not None:
             self._check_topic_id(topic_id)
+
+    def _settle_swaps(self, names: list[str]) -> list[str]:
+        """Compactions that a crash has interrupted; the names of the files afterwards."""
+        if not any(name.endswith((CLEANED, SWAP)) for name in names):
+            return names
+        for base in settle_swaps(self.disk, self.directory, names):
+            self.report.messages.append(f"completed the compaction of {file_path(self.directory, base, LOG)}")
+        return self.disk.list_directory(self.directory)
 
     def _drop_orphans(self, bases: set[int]) -> None:
         for name in sorted(self._names):
@@ -134,6 +155,7 @@ class RecoveredLog:
             self.unsynced_directories = [self.directory, parent_of(self.directory)]
         if not self.segments:
             return
+        self._drop_replaced()
         bases = [segment.base_offset for segment in self.segments]
         first = max(bisect_right(bases, self.recovery_point) - 1, 0)
         for segment, following in zip(self.segments[:first], bases[1:], strict=False):
@@ -144,7 +166,7 @@ class RecoveredLog:
             segment.is_name_stable = False
             is_sound = self._scan(segment)
             is_last = number + 1 == len(self.segments)
-            if not is_last and (not is_sound or self.segments[number + 1].base_offset != self.log_end_offset):
+            if not is_last and not (is_sound and self._follows(self.segments[number + 1])):
                 self._remove_segments_from(number + 1)
                 break
             if not is_last:
@@ -157,9 +179,48 @@ class RecoveredLog:
             )
         self.stable_offset = min(self.recovery_point, self.log_end_offset)
 
+    def _follows(self, segment: Segment) -> bool:
+        """Whether the log goes on with this segment. Where it was compacted there may be a gap."""
+        base_offset = segment.base_offset
+        return base_offset == self.log_end_offset or self.log_end_offset < base_offset <= self.cleaned_offset
+
+    def _drop_replaced(self) -> None:
+        """Compaction that survived the crash in part: segments that begin before the one in front of them ends."""
+        if not self.config.compact and not self.cleaned_offset:
+            return
+        number = 0
+        while number + 1 < len(self.segments):
+            segment, following = self.segments[number], self.segments[number + 1]
+            if following.base_offset > self.recovery_point or not self._overlaps(segment, following.base_offset):
+                number += 1
+                continue
+            self.report.messages.append(f"removed {following.path}: compacted into {segment.path}")
+            self._remove_files(following)
+            del self.segments[number + 1]
+            self.disk.sync_directory(self.directory)
+
+    def _overlaps(self, segment: Segment, following: int) -> bool:
+        """Whether batches of `segment` reach beyond where the next one begins."""
+        try:
+            end = segment.load_tail(segment.size)
+        except CorruptBatch:
+            end = following + 1  # the index may be the one that is wrong
+        segment.max_timestamp = UNKNOWN_TIMESTAMP
+        if end <= following:
+            return False
+        end = segment.base_offset  # a header or the index may lie about it: look at all of them
+        try:
+            for _, header in checked_batches(segment.file(), segment.path, 0, segment.size):
+                if header.base_offset < end:
+                    return False
+                end = header.next_offset
+        except CorruptBatch:
+            return False  # reported when it is read
+        return end > following
+
     def _look_for_hole(self, segment: Segment, following: int) -> None:
         """A deletion that survived the crash in part leaves older segments behind: the log starts after them."""
-        if self.config.compact:
+        if self.config.compact or self.cleaned_offset > 0:
             return
         try:
             end = segment.load_tail(segment.size)
@@ -273,16 +334,19 @@ class RecoveredLog:
 
     def _remove_segments_from(self, number: int) -> None:
         for segment in self.segments[number:]:
-            segment.release()
             self.report.truncated_bytes += segment.size
             self.report.messages.append(f"removed {segment.path}: the log ends at {self.log_end_offset}")
-            for suffix in (LOG, INDEX, TIME_INDEX):
-                path = file_path(self.directory, segment.base_offset, suffix)
-                if self.disk.exists(path):
-                    self.disk.remove(path)
+            self._remove_files(segment)
         del self.segments[number:]
         self.unsynced_segments = [segment for segment in self.unsynced_segments if segment in self.segments]
         self.disk.sync_directory(self.directory)
+
+    def _remove_files(self, segment: Segment) -> None:
+        segment.release()
+        for suffix in (LOG, INDEX, TIME_INDEX):
+            path = file_path(self.directory, segment.base_offset, suffix)
+            if self.disk.exists(path):
+                self.disk.remove(path)
 
     # -- bounds, epochs, producers ---------------------------------------------------------------------------
 
@@ -367,8 +431,10 @@ def recover(
     clean_shutdown: bool,
     now_ms: int,
     topic_id: bytes | None,
+    cleaned_offset: int = 0,
 ) -> RecoveredLog:
     log = RecoveredLog(disk, directory, config, recovery_point, now_ms)
+    log.cleaned_offset = cleaned_offset
     log.load_directory(topic_id)
     if clean_shutdown:
         log.load_clean()

@@ -55,10 +55,11 @@ def count_expired(
     count = 0
     for segment in segments.items:
         end = segments.end_of(segment, log_end_offset)
-        if end > high_watermark or not segment.size:
+        if end > high_watermark or (not segment.size and segment is segments.active):
             break
         segment.load_max_timestamp()
         is_old = 0 <= config.retention_ms < now_ms - segment.max_timestamp and segment.max_timestamp >= 0
+        is_old = is_old or not segment.size  # nothing in it: Kafka's compaction leaves such
         is_gone = end <= log_start_offset and segment is not segments.active
         excess -= segment.size
         if not ((config.delete and (is_old or excess >= 0)) or is_gone):

@@ -1,4 +1,4 @@
-"""The segments of one log in order, the last one active: lookup by offset, and setting deleted ones aside."""
+"""The segments of one log in order, the last one active: lookup by offset, setting deleted ones aside, replacing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_right
 
 from penstock.ports.disk import Disk
 from penstock.records.batch import BatchHeader
-from penstock.storage.files import INDEX, LOG, TIME_INDEX, file_path
+from penstock.storage.files import INDEX, LOG, SEGMENT_SUFFIXES, SWAP, TIME_INDEX, file_path
 from penstock.storage.segment import OpenFiles, Segment
 
 
@@ -72,6 +72,26 @@ class Segments:
                     self._disk.rename(path, path + ".deleted")
                     self._deleted_paths.append(path + ".deleted")
         return doomed
+
+    def run_of(self, bases: list[int]) -> tuple[int, int] | None:
+        """Where sealed segments with exactly these bases follow each other: [first, last). None: nowhere."""
+        first = bisect_right(self.bases, bases[0]) - 1
+        last = first + len(bases)
+        return (first, last) if first >= 0 and self.bases[first:last] == bases and last < len(self.bases) else None
+
+    def replace(self, first: int, last: int, size: int) -> Segment:
+        """Put the `.swap` files of one segment in the place of [first:last]."""
+        base_offset = self.bases[first]
+        self.set_aside(first, last)
+        for suffix in SEGMENT_SUFFIXES:
+            path = file_path(self._directory, base_offset, suffix)
+            self._disk.rename(path + SWAP, path)
+        segment = Segment(self._disk, self._directory, base_offset, self._open_files, is_file_there=True)
+        segment.size = size
+        segment.is_name_stable = False
+        self.items.insert(first, segment)
+        self.bases.insert(first, base_offset)
+        return segment
 
     @property
     def has_deleted_files(self) -> bool:

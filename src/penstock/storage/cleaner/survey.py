@@ -1,0 +1,102 @@
+"""Which part of a log may be compacted, and whether it is due.
+
+    clean                  | dirty                          | not cleanable
+    log start ... cleaned_offset ... end_offset ... active segment ... log end
+
+Kafka's rules. The part that may be cleaned ends below the last stable offset, before the active segment, and before
+the first segment that is younger than `min.compaction.lag.ms`. It is due when its share of the bytes passes
+`min.cleanable.dirty.ratio` or when a segment of it began more than `max.compaction.lag.ms` ago.
+
+Ours: it is stable (`stable_offset`), and below the persisted recovery point before anything is replaced. So recovery
+never takes a gap that compaction left for the place where a crash cut the log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from penstock.model.errors import CorruptBatch
+from penstock.storage.cleaner.plan import AbortedTransaction, CleanPlan
+from penstock.storage.log import Log
+from penstock.storage.segment import Segment
+
+
+class Survey(NamedTuple):
+    """What there is to clean in a log."""
+
+    first_dirty_offset: int
+    end_offset: int
+    clean_bytes: int
+    dirty_bytes: int
+    is_overdue: bool
+
+    @property
+    def dirty_ratio(self) -> float:
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+    def is_due(self, min_cleanable_dirty_ratio: float) -> bool:
+        return (self.is_overdue and self.dirty_bytes > 0) or self.dirty_ratio > min_cleanable_dirty_ratio
+
+
+def survey(log: Log, last_stable_offset: int, now_ms: int) -> Survey:
+    """`last_stable_offset` is the transactions' one, at most the high watermark."""
+    config, sealed = log.config, log.sealed_segments
+    first_dirty = log.log_start_offset
+    if log.log_start_offset <= log.cleaned_offset <= log.log_end_offset:
+        first_dirty = log.cleaned_offset
+    bases = log.segment_bases
+    first = max(bisect_right(bases, first_dirty) - 1, 0)
+    limit = min(last_stable_offset, log.stable_offset)
+    count = 0
+    for number, segment in enumerate(sealed):
+        if bases[number + 1] > limit:
+            break
+        if number >= first and config.min_compaction_lag_ms > 0:
+            segment.load_max_timestamp()
+            if segment.max_timestamp > now_ms - config.min_compaction_lag_ms:
+                break
+        count += 1
+    end_offset = max(bases[count], first_dirty)
+    return Survey(
+        first_dirty,
+        end_offset,
+        sum(segment.size for segment in sealed if segment.base_offset < first_dirty),
+        sum(segment.size for segment in sealed[first:count]) if end_offset > first_dirty else 0,
+        any(_began_before(segment, now_ms - config.max_compaction_lag_ms) for segment in sealed[first:]),
+    )
+
+
+def _began_before(segment: Segment, timestamp: int) -> bool:
+    if timestamp <= 0 or not segment.size:
+        return False
+    try:
+        first = next(segment.walk(0, segment.size))[1].max_timestamp
+    except CorruptBatch:
+        return False  # reported when it is read
+    return 0 < first < timestamp
+
+
+def make_plan(
+    log: Log, found: Survey, now_ms: int, max_keys: int, aborted: tuple[AbortedTransaction, ...] | None = None
+) -> CleanPlan:
+    config = log.config
+    return CleanPlan(
+        directory=log.directory,
+        segments=tuple(
+            (segment.base_offset, segment.size)
+            for segment in log.sealed_segments
+            if segment.base_offset < found.end_offset
+        ),
+        first_dirty_offset=found.first_dirty_offset,
+        end_offset=found.end_offset,
+        now_ms=now_ms,
+        delete_retention_ms=config.delete_retention_ms,
+        segment_bytes=config.segment_bytes,
+        segment_index_bytes=config.segment_index_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+        max_keys=max_keys,
+        last_batches={producer.producer_id: (producer.last_offset, producer.epoch) for producer in log.producers},
+        aborted=aborted,
+    )

@@ -1,0 +1,105 @@
+"""Putting a rewritten segment in the place of those it stands for, safe under a crash at any point.
+
+    1  the rewriting process   X.log.cleaned and its indexes, stable under these names
+    2  `Swap.commit`           renamed to .swap, and the names made stable: from here on the swap will happen
+    3  `Log.end_swap`          old segments renamed to .deleted, .swap to the final names; memory follows at once
+    4  later                   the directory is synced, before this log is cleaned again
+
+Whoever opens the log after a crash (`settle_swaps`): a `.cleaned` file means that step 2 was not completed, and all
+of that segment's new files go. Otherwise `.swap` files get their final names; an index that may be of the other
+content goes and is rebuilt. Old segments that outlived step 3 begin
+before the new one ends, because a rewritten segment keeps its last batch; recovery drops them for that
+(`RecoveredLog`).
+
+Whoever truncates or deletes segments meanwhile cancels the swap first: see `Swap.cancel`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from penstock.model.errors import StorageError
+from penstock.ports.disk import Disk
+from penstock.storage.files import CLEANED, INDEX, LOG, SEGMENT_SUFFIXES, SWAP, TIME_INDEX, file_path
+
+
+class Swap:
+    """One rewritten segment on its way. `commit` runs in a thread, the rest with the log."""
+
+    __slots__ = ("_directory", "_disk", "_is_cancelled", "_lock", "base_offset", "bases", "size")
+
+    def __init__(self, disk: Disk, directory: str, bases: Sequence[int], size: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.bases = list(bases)
+        self.base_offset = self.bases[0]
+        self.size = size
+        self._lock = threading.Lock()
+        self._is_cancelled = False
+
+    def commit(self) -> None:
+        """Blocks; may run in a thread. Does nothing if cancelled."""
+        with self._lock:
+            if self._is_cancelled:
+                return
+            disk, path = self._disk, file_path(self._directory, self.base_offset, LOG)
+            file = disk.open(path + CLEANED)
+            try:
+                if file.size() != self.size:
+                    raise StorageError(f"{path}{CLEANED} has {file.size()} bytes, not {self.size}")
+            finally:
+                file.close()
+            for suffix in SEGMENT_SUFFIXES:
+                path = file_path(self._directory, self.base_offset, suffix)
+                disk.rename(path + CLEANED, path + SWAP)
+            disk.sync_directory(self._directory)
+
+    def cancel(self) -> None:
+        """The swap must not happen, not even after a crash. Blocks for a moment."""
+        with self._lock:
+            self._is_cancelled = True
+            remove_rewritten(self._disk, self._directory, self.base_offset)
+            self._disk.sync_directory(self._directory)
+
+
+def remove_rewritten(disk: Disk, directory: str, base_offset: int) -> None:
+    """`.swap` first: as long as there is a `.cleaned` the swap is not valid."""
+    for ending in (SWAP, CLEANED):
+        for suffix in SEGMENT_SUFFIXES:
+            path = file_path(directory, base_offset, suffix) + ending
+            if disk.exists(path):
+                disk.remove(path)
+
+
+def settle_swaps(disk: Disk, directory: str, names: list[str]) -> list[int]:
+    """Complete or undo what a crash interrupted; the bases of the segments put in place. For good on return."""
+    cleaned = {name.partition(".")[0] for name in names if name.endswith(CLEANED)}
+    swapped = {name.partition(".")[0] for name in names if name.endswith(SWAP)}
+    completed: list[int] = []
+    for stem in sorted(cleaned | swapped):
+        if not stem.isdigit():
+            continue
+        base_offset = int(stem)
+        if stem in cleaned:
+            remove_rewritten(disk, directory, base_offset)
+            continue
+        path = file_path(directory, base_offset, LOG)
+        has_log = disk.exists(path + SWAP)
+        for suffix in (INDEX, TIME_INDEX):
+            _settle_index(disk, file_path(directory, base_offset, suffix), is_wanted=has_log)
+        if has_log:
+            disk.rename(path + SWAP, path)
+        completed.append(base_offset)
+    if cleaned or swapped:
+        disk.sync_directory(directory)
+    return completed
+
+
+def _settle_index(disk: Disk, path: str, *, is_wanted: bool) -> None:
+    if is_wanted and disk.exists(path + SWAP):
+        disk.rename(path + SWAP, path)
+        return
+    for stale in (path + SWAP, path):
+        if disk.exists(stale):
+            disk.remove(stale)
