@@ -179,7 +179,7 @@ class Driver:
     ) -> ErrorCode:
         token = self.token()
         request = CommitRequest(
-            self.group_id, member, None, generation, (OffsetToCommit(topic, partition, offset, 0, metadata),)
+            self.group_id, member, None, generation, (OffsetToCommit(topic, partition, offset, -1, metadata),)
         )._replace(**changes)  # type: ignore[arg-type]
         self.take(self.shard.commit_offsets(request, token, self.now_ms))
         reply = self.replies[token]

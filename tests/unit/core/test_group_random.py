@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from group_driver import GROUP, NO_DELAY, Driver, assignment
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from group_driver import GROUP, NO_DELAY, Driver, assignment
 
 from penstock.core.group.classic import ClassicGroup
 from penstock.core.group.exchange import JoinReply, LeavingMember, SyncReply, Token
@@ -15,7 +15,19 @@ from penstock.model.errors import ErrorCode
 PARTITIONS = 6
 actions = st.tuples(
     st.sampled_from(
-        ["new", "static", "join", "sync", "heartbeat", "commit", "leave", "leave static", "wait", "long wait", "restart"]
+        [
+            "new",
+            "static",
+            "join",
+            "sync",
+            "heartbeat",
+            "commit",
+            "leave",
+            "leave static",
+            "wait",
+            "long wait",
+            "restart",
+        ]
     ),
     st.integers(0, 5),
 )
@@ -141,6 +153,6 @@ def test_a_hundred_members_cost_little() -> None:
     syncs = [driver.sync(member, 1) for member in tokens if member != leader]
     assert not any(token in driver.replies for token in syncs)
     assert leader is not None
-    driver.sync(leader, 1, {member: b"x" for member in tokens})
+    driver.sync(leader, 1, dict.fromkeys(tokens, b"x"))
     assert [driver.replies[token] for token in syncs] == [SyncReply(ErrorCode.NONE, "consumer", "range", b"x")] * 99
     assert len(driver.log) == 1

@@ -21,7 +21,7 @@ AT_LOAD_OR_IN_PLACE = {(State.STABLE, Move.STORE), (State.EMPTY, Move.STORE), (S
 REFUSED_AS_GONE = {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.GROUP_ID_NOT_FOUND}
 
 
-@pytest.mark.parametrize(("state", "move"), itertools.product(State, Move))
+@pytest.mark.parametrize(("state", "move"), list(itertools.product(State, Move)))
 def test_every_move_leads_somewhere_or_is_a_named_error(state: State, move: Move) -> None:
     group = ClassicGroup("g")
     group.state = state
@@ -35,7 +35,7 @@ def test_every_move_leads_somewhere_or_is_a_named_error(state: State, move: Move
         assert group.state is state
 
 
-@pytest.mark.parametrize(("state", "request_kind"), itertools.product(State, Request))
+@pytest.mark.parametrize(("state", "request_kind"), list(itertools.product(State, Request)))
 def test_every_request_has_an_answer_in_every_state(state: State, request_kind: Request) -> None:
     group = ClassicGroup("g")
     group.state = state

@@ -52,14 +52,14 @@ class DescribeGroupsHandler:
             )
         except ApiError as error:
             return DescribedGroup(group_id=group_id, error_code=error.code, authorized_operations=NOT_ASKED)
-        error, message = reply.error, None
-        if error is ErrorCode.GROUP_ID_NOT_FOUND:
+        code, message = reply.error, None
+        if code is ErrorCode.GROUP_ID_NOT_FOUND:
             if version < FIRST_WITH_NOT_FOUND:
-                error = ErrorCode.NONE
+                code = ErrorCode.NONE
             else:
                 message = f"Group {group_id} not found."
         return DescribedGroup(
-            error_code=error,
+            error_code=code,
             error_message=message,
             group_id=group_id,
             group_state=reply.state,

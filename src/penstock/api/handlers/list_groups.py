@@ -23,9 +23,7 @@ class ListGroupsHandler:
     async def handle(self, ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
         replies = await self._groups.call_all(
             ListGroupsReply,
-            lambda shard, token, now_ms: shard.list_groups(
-                request.states_filter, request.types_filter, token, now_ms
-            ),
+            lambda shard, token, now_ms: shard.list_groups(request.states_filter, request.types_filter, token, now_ms),
         )
         return ListGroupsResponse(
             groups=[

@@ -109,9 +109,7 @@ class OffsetFetchHandler:
                 OffsetFetchResponseTopic(
                     name=topic.name,
                     partitions=[
-                        OffsetFetchResponsePartition(
-                            partition_index=index, committed_offset=NO_OFFSET, error_code=code
-                        )
+                        OffsetFetchResponsePartition(partition_index=index, committed_offset=NO_OFFSET, error_code=code)
                         for index in topic.partition_indexes
                     ],
                 )

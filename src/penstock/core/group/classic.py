@@ -10,7 +10,7 @@ protocol name; `instances` maps exactly the static members.
 
 from __future__ import annotations
 
-from struct import error as StructError
+import struct
 from typing import ClassVar
 
 from penstock.core.group.exchange import DescribedMember, JoinedMember, JoinRequest, Protocols, Token
@@ -220,7 +220,9 @@ class ClassicGroup:
         if self.state is State.EMPTY:
             return bool(protocol_type) and bool(protocols)
         count = len(self.members)
-        return self.protocol_type == protocol_type and any(self.supporters.get(name) == count for name, _ in protocols)
+        return self.protocol_type == protocol_type and any(
+            self.supporters.get(name, 0) == count for name, _ in protocols
+        )
 
     def select_protocol(self) -> str:
         """Of those that all members have, the one that most put first; ties go to the first member's choice."""
@@ -387,7 +389,7 @@ def subscribed_topics(metadata: bytes) -> list[str] | None:
     try:
         fields = Fields(metadata, 2)
         return [fields.string() for _ in range(fields.int32())]
-    except (IndexError, StructError, UnicodeDecodeError):
+    except (IndexError, struct.error, UnicodeDecodeError):
         return None
 
 
@@ -403,6 +405,6 @@ def count_assigned(assignment: bytes) -> int | None:
             partitions = fields.int32()
             fields.skip(4 * partitions)
             count += partitions
-    except (IndexError, StructError, UnicodeDecodeError):
+    except (IndexError, struct.error, UnicodeDecodeError):
         return None
     return count

@@ -45,6 +45,8 @@ class ClassicProtocol:
         member_id = request.member_id
         if not self._has_room(group, member_id):
             self._drop(group, member_id, ErrorCode.GROUP_MAX_SIZE_REACHED, out)
+            if group.state is State.PREPARING:
+                self._complete_if_all_joined(group, now_ms, out)  # perhaps the others waited for this one
             raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED)
         if group.state is State.DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -387,6 +389,20 @@ class ClassicProtocol:
         """After a load: a group above `group.max.size` is asked to join again, which some then cannot."""
         if group.state is State.STABLE and len(group.members) > self.settings.max_size:
             group.reasons.append(f"the group has more than {self.settings.max_size} members")
+            self._prepare(group, now_ms, out)
+
+    def interrupt(self, group: ClassicGroup, out: Outcome) -> None:
+        """Whoever waits shall join again: the group becomes another."""
+        for member in group.members.values():
+            self._release(group, member, ErrorCode.REBALANCE_IN_PROGRESS, out)
+        out.reload_if_lost = True
+
+    def start_over(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
+        """The group was another until now: its members join again."""
+        for member in group.members.values():
+            self.keep_alive(group, member, now_ms)
+        if group.state is State.STABLE:
+            group.reasons.append("the group came from the consumer protocol")
             self._prepare(group, now_ms, out)
 
     def forget(self, group: ClassicGroup) -> None:

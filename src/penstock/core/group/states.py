@@ -82,8 +82,8 @@ _GONE = ErrorCode.COORDINATOR_NOT_AVAILABLE
 _NON_EMPTY = ErrorCode.NON_EMPTY_GROUP
 
 _COLUMNS = (State.EMPTY, State.PREPARING, State.COMPLETING, State.STABLE, State.DEAD)
+# fmt: off
 _ROWS: dict[Request, tuple[Act | ErrorCode, ...]] = {
-    # fmt: off
     Request.JOIN_NEW:       (Act.REBALANCE, Act.PARK,     Act.REBALANCE, Act.REBALANCE, _GONE),
     Request.REJOIN_SAME:    (_UNKNOWN,      Act.PARK,     Act.ANSWER,    Act.ANSWER,    _GONE),
     Request.REJOIN_CHANGED: (_UNKNOWN,      Act.PARK,     Act.REBALANCE, Act.REBALANCE, _GONE),
@@ -93,8 +93,8 @@ _ROWS: dict[Request, tuple[Act | ErrorCode, ...]] = {
     Request.COMMIT_SIMPLE:  (Act.ANSWER,    _UNKNOWN,     _UNKNOWN,      _UNKNOWN,      _GONE),
     Request.MEMBER_GONE:    (Act.NOTHING,   Act.CHECK,    Act.REBALANCE, Act.REBALANCE, Act.NOTHING),
     Request.DELETE:         (Act.ANSWER,    _NON_EMPTY,   _NON_EMPTY,    _NON_EMPTY,    ErrorCode.GROUP_ID_NOT_FOUND),
-    # fmt: on
 }
+# fmt: on
 
 ANSWERS: Final[dict[tuple[State, Request], Act | ErrorCode]] = {
     (state, request): row[column] for request, row in _ROWS.items() for column, state in enumerate(_COLUMNS)
