@@ -11,6 +11,8 @@ from penstock.api.fetch_sessions import FetchSessions
 from penstock.api.handler import Handler
 from penstock.api.handlers.alter_configs import AlterConfigsHandler
 from penstock.api.handlers.api_versions import ApiVersionsHandler
+from penstock.api.handlers.consumer_group_describe import ConsumerGroupDescribeHandler
+from penstock.api.handlers.consumer_group_heartbeat import ConsumerGroupHeartbeatHandler
 from penstock.api.handlers.create_partitions import CreatePartitionsHandler
 from penstock.api.handlers.create_topics import CreateTopicsHandler
 from penstock.api.handlers.delete_groups import DeleteGroupsHandler
@@ -94,6 +96,8 @@ class Apis:
             ListGroupsHandler(groups),
             DescribeGroupsHandler(groups),
             DeleteGroupsHandler(groups),
+            ConsumerGroupHeartbeatHandler(groups, entropy),
+            ConsumerGroupDescribeHandler(groups, controller.image),
             CreateTopicsHandler(controller, creation, running),
             DeleteTopicsHandler(controller, running),
             CreatePartitionsHandler(controller),

@@ -4,12 +4,14 @@ Kafka's rules of retention: a commit with a retention time of its own expires th
 an offset outlives by `offsets.retention.minutes`
 - the moment its group became empty, where the group has a protocol;
 - its commit, for a topic that a stable consumer group no longer subscribes to;
+- its commit, for a topic that no member of a KIP-848 group subscribes to;
 - its commit, where there never were members (a consumer that assigns partitions itself).
 """
 
 from __future__ import annotations
 
 from penstock.core.group.classic import ClassicGroup
+from penstock.core.group.consumer_group import ConsumerGroup
 from penstock.core.group.exchange import Committed
 from penstock.core.group.records import OffsetCommit, OffsetTombstone
 from penstock.core.group.states import State
@@ -63,7 +65,9 @@ class Offsets:
             for partition in by_topic[topic]
         ]
 
-    def expired(self, group: ClassicGroup, now_ms: int, retention_ms: int) -> tuple[list[OffsetTombstone], bool]:
+    def expired(
+        self, group: ClassicGroup | ConsumerGroup, now_ms: int, retention_ms: int
+    ) -> tuple[list[OffsetTombstone], bool]:
         """Tombstones for what has expired, and whether that is all there was."""
         by_topic = self.of_group(group.group_id)
         if not by_topic:
@@ -82,16 +86,16 @@ class Offsets:
         return tombstones, len(tombstones) == total
 
 
-def _may_expire(group: ClassicGroup) -> bool:
-    if group.is_empty:
+def _may_expire(group: ClassicGroup | ConsumerGroup) -> bool:
+    if group.is_empty or isinstance(group, ConsumerGroup):
         return True
     return group.state is State.STABLE and group.subscribed_topics is not None
 
 
-def _is_expired(group: ClassicGroup, committed: Committed, now_ms: int, retention_ms: int) -> bool:
+def _is_expired(group: ClassicGroup | ConsumerGroup, committed: Committed, now_ms: int, retention_ms: int) -> bool:
     if committed.expire_timestamp_ms >= 0:
         return now_ms >= committed.expire_timestamp_ms
     since_ms = committed.commit_timestamp_ms
-    if group.protocol_type is not None and group.is_empty and group.state_timestamp_ms is not None:
-        since_ms = group.state_timestamp_ms
+    if isinstance(group, ClassicGroup) and group.protocol_type is not None and group.is_empty:
+        since_ms = since_ms if group.state_timestamp_ms is None else group.state_timestamp_ms
     return now_ms - since_ms >= retention_ms

@@ -16,13 +16,18 @@ before it asks the next question.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from penstock.core.group.classic import ClassicGroup
+from penstock.core.group.consumer_exchange import ConsumerHeartbeatRequest, ConsumerSettings
+from penstock.core.group.consumer_group import ConsumerGroup, NoTopics, Topics
+from penstock.core.group.consumer_protocol import TIMERS as CONSUMER_TIMERS
+from penstock.core.group.consumer_records import CONSUMER_DECODERS, ConsumerGroupRecord
+from penstock.core.group.consumer_shard import ConsumerGroups, Group, SettingsOf
 from penstock.core.group.exchange import (
-    Committed,
     CommitReply,
     CommitRequest,
+    Committed,
     DeleteGroupReply,
     DeleteOffsetsReply,
     DeleteOffsetsRequest,
@@ -42,6 +47,7 @@ from penstock.core.group.exchange import (
     SyncRequest,
     Token,
 )
+from penstock.core.group.migration import DOWNGRADED
 from penstock.core.group.offsets import Offsets
 from penstock.core.group.rebalance import ClassicProtocol
 from penstock.core.group.records import (
@@ -64,15 +70,23 @@ EXPIRE = "expire offsets"
 
 
 class GroupShard:
-    decoders: ClassVar[dict[int, Decoder]] = CLASSIC_DECODERS
+    decoders: ClassVar[dict[int, Decoder]] = {**CLASSIC_DECODERS, **CONSUMER_DECODERS}
 
-    def __init__(self, settings: GroupSettings) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        topics: Topics | None = None,
+        consumer_settings_of: SettingsOf = lambda group_id: ConsumerSettings(),
+    ) -> None:
         self.settings = settings
-        self.groups: dict[str, ClassicGroup] = {}
+        self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
         self.timers = Timers()
         self.stories = Stories()
         self.classic = ClassicProtocol(settings, self.timers, self.stories)
+        self.consumer = ConsumerGroups(
+            self.groups, self.classic, topics or NoTopics(), consumer_settings_of, self.timers, self.stories
+        )
 
     def configure(self, settings: GroupSettings) -> None:
         """Settings changed at run time; deadlines that are set stay."""
@@ -94,21 +108,30 @@ class GroupShard:
             case OffsetTombstone():
                 self.offsets.replay_tombstone(record)
             case GroupMetadata():
-                group = self.groups.get(record.group)
+                group = self._classic(record.group)
                 if group is None:
                     group = self.groups[record.group] = ClassicGroup(record.group)
                 group.replay(record)
             case GroupTombstone():
-                group = self.groups.pop(record.group, None)
+                group = self._classic(record.group)
                 if group is not None:
+                    del self.groups[record.group]
                     self.classic.forget(group)
-                    self.stories.forget(record.group)
                     group.move(Move.DELETE, 0)
+            case _:
+                self.consumer.replay(cast(ConsumerGroupRecord, record))
+
+    def _classic(self, group_id: str) -> ClassicGroup | None:
+        group = self.groups.get(group_id)
+        return group if isinstance(group, ClassicGroup) else None
 
     def loaded(self, now_ms: int) -> Outcome:
         """The whole log has been replayed: every member has a session's time to be heard of."""
         out = Outcome()
         for group in self.groups.values():
+            if isinstance(group, ConsumerGroup):
+                self.consumer.loaded(group, now_ms)
+                continue
             for member in group.members.values():
                 self.classic.keep_alive(group, member, now_ms)
             if group.members:
@@ -128,6 +151,12 @@ class GroupShard:
             if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
                 raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
             group = self.groups.get(request.group_id)
+            if isinstance(group, ConsumerGroup):
+                if group.members:
+                    self.consumer.join(group, request, token, now_ms, out)
+                    return out
+                out.records += group.tombstones()
+                group = None
             if group is None:
                 if request.member_id:
                     raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -146,6 +175,9 @@ class GroupShard:
         out = Outcome()
         try:
             group = self._group_of_member(request.group_id)
+            if isinstance(group, ConsumerGroup):
+                self.consumer.migration.sync(group, request, token, now_ms, out)
+                return out
             if group.is_empty:
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
             self.classic.sync(group, request, token, now_ms, out)
@@ -156,7 +188,11 @@ class GroupShard:
     def heartbeat(self, request: HeartbeatRequest, token: Token, now_ms: int) -> Outcome:
         out = Outcome()
         try:
-            self.classic.heartbeat(self._group_of_member(request.group_id), request, token, now_ms, out)
+            group = self._group_of_member(request.group_id)
+            if isinstance(group, ConsumerGroup):
+                self.consumer.classic_heartbeat(group, request, token, now_ms, out)
+            else:
+                self.classic.heartbeat(group, request, token, now_ms, out)
         except ApiError as error:
             out.reply(token, HeartbeatReply(error.code))
         return out
@@ -164,7 +200,11 @@ class GroupShard:
     def leave(self, request: LeaveRequest, token: Token, now_ms: int) -> Outcome:
         out = Outcome()
         try:
-            self.classic.leave(self._group_of_member(request.group_id), request, token, now_ms, out)
+            group = self._group_of_member(request.group_id)
+            if isinstance(group, ConsumerGroup):
+                self.consumer.classic_leave(group, request, token, now_ms, out)
+            else:
+                self.classic.leave(group, request, token, now_ms, out)
         except ApiError as error:
             if error.code is ErrorCode.UNKNOWN_MEMBER_ID:
                 out.reply(token, LeaveReply((error.code,) * len(request.members)))
@@ -172,12 +212,18 @@ class GroupShard:
                 out.reply(token, LeaveReply((), error.code))
         return out
 
-    def _group_of_member(self, group_id: str) -> ClassicGroup:
+    def _group_of_member(self, group_id: str) -> Group:
         _check_group_id(group_id)
         group = self.groups.get(group_id)
         if group is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
         return group
+
+    def consumer_heartbeat(
+        self, request: ConsumerHeartbeatRequest, token: Token, now_ms: int, *, brings_member_id: bool = True
+    ) -> Outcome:
+        """A member of a consumer group (KIP-848) joins, reports or leaves."""
+        return self.consumer.heartbeat(request, token, now_ms, brings_member_id=brings_member_id)
 
     # -- offsets ------------------------------------------------------------------------
 
@@ -209,6 +255,9 @@ class GroupShard:
                 return  # `replay` makes the group
             is_told = request.knows_group_not_found
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.ILLEGAL_GENERATION)
+        if isinstance(group, ConsumerGroup):
+            group.check_commit(request.member_id, request.generation, is_old_version=not request.knows_group_not_found)
+            return
         member = group.check_commit(request.member_id, request.instance_id, request.generation)
         if member is not None:
             self.classic.keep_alive(group, member, now_ms)
@@ -216,6 +265,13 @@ class GroupShard:
     def fetch_offsets(self, request: FetchOffsetsRequest, token: Token, now_ms: int) -> Outcome:
         """What is not committed is None; a group that does not exist has committed nothing."""
         out = Outcome()
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            try:
+                group.check_fetch(request.member_id, request.member_epoch)
+            except ApiError as error:
+                out.reply(token, FetchOffsetsReply(error.code, {}))
+                return out
         known = self.offsets.of_group(request.group_id)
         topics: dict[str, dict[int, Committed | None]]
         if request.topics is None:
@@ -272,7 +328,7 @@ class GroupShard:
 
     def describe_group(self, group_id: str, token: Token, now_ms: int) -> Outcome:
         out = Outcome()
-        group = self.groups.get(group_id)
+        group = self._classic(group_id)
         if group is None:
             out.reply(token, DescribeGroupReply(ErrorCode.GROUP_ID_NOT_FOUND, group_id, State.DEAD.value))
             return out
@@ -296,13 +352,26 @@ class GroupShard:
         try:
             if group is None:
                 raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
-            group.answer(Request.DELETE)
+            if isinstance(group, ConsumerGroup):
+                group.check_delete()
+            else:
+                group.answer(Request.DELETE)
             out.records.extend(self.offsets.tombstones(group_id))
-            out.records.append(GroupTombstone(group_id))
+            self._erase(group, out)
             out.reply(token, DeleteGroupReply(ErrorCode.NONE))
         except ApiError as error:
             out.reply(token, DeleteGroupReply(error.code))
         return out
+
+    def _erase(self, group: Group, out: Outcome) -> None:
+        if isinstance(group, ConsumerGroup):
+            out.records.extend(group.tombstones())
+        else:
+            out.records.append(GroupTombstone(group.group_id))
+        self.stories.forget(group.group_id)
+
+    def describe_consumer_group(self, group_id: str, token: Token, now_ms: int) -> Outcome:
+        return self.consumer.describe(group_id, token, now_ms)
 
     def story(self, group_id: str) -> tuple[StoryEvent, ...]:
         """What happened to a group since the broker started, oldest first, as far as it is kept."""
@@ -320,23 +389,30 @@ class GroupShard:
         """
         out = Outcome()
         for key in self.timers.take_due(now_ms):
-            self._due[key[0]](self, key[1:], now_ms, out)
+            if key[0] in CONSUMER_TIMERS:
+                self.consumer.expire(key[0], key[1:], now_ms, out)
+            else:
+                self._due[key[0]](self, key[1:], now_ms, out)
             if out.records:
                 break
         return out
 
     def _session_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
         group_id, member_id = whose
-        if (group := self.groups.get(group_id)) is not None:
+        if (group := self._classic(group_id)) is not None:
             self.classic.session_over(group, member_id, now_ms, out)
 
     def _join_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
-        if (group := self.groups.get(whose[0])) is not None:
+        if (group := self._classic(whose[0])) is not None:
             self.classic.join_phase_over(group, now_ms, out)
 
     def _sync_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
-        if (group := self.groups.get(whose[0])) is not None:
+        if (group := self._classic(whose[0])) is not None:
             self.classic.sync_phase_over(group, now_ms, out)
+
+    def _downgraded_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
+        if (group := self._classic(whose[0])) is not None:
+            self.classic.start_over(group, now_ms, out)
 
     def _expire_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
         self._expire_later(now_ms)
@@ -344,7 +420,7 @@ class GroupShard:
             tombstones, is_all = self.offsets.expired(group, now_ms, self.settings.offsets_retention_ms)
             out.records.extend(tombstones)
             if is_all and group.is_empty and not group.pending:
-                out.records.append(GroupTombstone(group.group_id))
+                self._erase(group, out)
 
     def _expire_later(self, now_ms: int) -> None:
         self.timers.set((EXPIRE,), now_ms + self.settings.offsets_retention_check_interval_ms)
@@ -353,6 +429,7 @@ class GroupShard:
         "session": _session_due,
         "join": _join_due,
         "sync": _sync_due,
+        DOWNGRADED: _downgraded_due,
         EXPIRE: _expire_due,
     }
 

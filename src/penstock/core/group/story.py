@@ -25,6 +25,8 @@ class What(Enum):
     EMPTY = "empty"
     LOADED = "loaded from the log"
     TOPICS_CHANGED = "topics changed"
+    UPGRADED = "moved to the consumer protocol"
+    DOWNGRADED = "moved back to the classic protocol"
 
 
 class StoryEvent(NamedTuple):

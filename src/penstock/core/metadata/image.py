@@ -61,11 +61,14 @@ class MetadataImage:
         self.topics_by_id: dict[bytes, TopicState] = {}
         self.configs: dict[tuple[int, str], dict[str, str]] = {}
         self.next_producer_id = 0
+        self.topics_version = 0  # grows whenever a topic is made or deleted or gets partitions
 
     def topic_overrides(self, name: str) -> dict[str, str]:
         return self.configs.get((RESOURCE_TOPIC, name), {})
 
     def replay(self, record: MetadataRecord) -> None:
+        if isinstance(record, TopicCreated | PartitionsAdded | TopicDeleted):
+            self.topics_version += 1
         match record:
             case TopicCreated(name, topic_id, assignments):
                 topic = TopicState(name, bytes.fromhex(topic_id))

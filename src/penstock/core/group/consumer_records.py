@@ -1,0 +1,444 @@
+"""Kafka's records of consumer groups (KIP-848) in `__consumer_offsets`, as values and as bytes.
+
+    key   int16 type, then plain strings            value  int16 version 0, then flexible fields
+    3     group                                     epoch, hash of the subscribed topics
+    4     group                                     written by Kafka before 4.1: only its tombstone is known here
+    5     group, member                             who the member is and what it subscribes to
+    6     group                                     epoch of the target assignment, and when it was made
+    7     group, member                             what the member is to have
+    8     group, member                             what the member has: epochs, state, partitions
+    16    group, regular expression                 the topics that the expression names
+
+A record without a value is a tombstone: the key's thing is gone. Unknown tagged fields are skipped, so
+that records of a newer Kafka can be read. Must not know: what a group does with its records.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+from penstock.core.group.assignors import EMPTY, Assignment
+from penstock.core.group.records import Decoder
+from penstock.model.errors import StorageError
+
+T = TypeVar("T")
+
+LEAVE_EPOCH: Final = -1
+STATIC_LEAVE_EPOCH: Final = -2
+
+
+class MemberState(IntEnum):
+    """How far a member is on its way to the target; see `reconciliation`."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    UNRELEASED_PARTITIONS = 2
+    UNKNOWN = 127
+
+
+class ClassicProtocols(NamedTuple):
+    """What a member of the classic protocol said when it joined; it lives in a consumer group during migration."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
+class MemberMetadata(NamedTuple):
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topic_names: tuple[str, ...] = ()  # sorted
+    topic_regex: str | None = None
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+    classic: ClassicProtocols | None = None
+
+
+class MemberAssignment(NamedTuple):
+    """`previous_epoch` is accepted once more: the reply with the new one may have been lost."""
+
+    epoch: int = 0
+    previous_epoch: int = -1
+    state: MemberState = MemberState.STABLE
+    assigned: Assignment = EMPTY
+    pending_revocation: Assignment = EMPTY
+
+
+class GroupEpoch(NamedTuple):
+    epoch: int
+    metadata_hash: int = 0
+
+
+class TargetEpoch(NamedTuple):
+    epoch: int
+    timestamp_ms: int = 0
+
+
+class ResolvedRegex(NamedTuple):
+    topics: tuple[str, ...]  # sorted
+    version: int
+    timestamp_ms: int
+
+
+class ConsumerGroupMetadata(NamedTuple):
+    group: str
+    value: GroupEpoch | None
+
+    def encode_key(self) -> bytes:
+        return _key(3, self.group)
+
+    def encode_value(self) -> bytes | None:
+        return self.value and _encode_group(self.value)
+
+
+class ConsumerGroupPartitionMetadata(NamedTuple):
+    group: str
+    value: None = None
+
+    def encode_key(self) -> bytes:
+        return _key(4, self.group)
+
+    def encode_value(self) -> None:
+        return None
+
+
+class ConsumerGroupMember(NamedTuple):
+    group: str
+    member_id: str
+    value: MemberMetadata | None
+
+    def encode_key(self) -> bytes:
+        return _key(5, self.group, self.member_id)
+
+    def encode_value(self) -> bytes | None:
+        return self.value and _encode_member(self.value)
+
+
+class ConsumerGroupTargetMetadata(NamedTuple):
+    group: str
+    value: TargetEpoch | None
+
+    def encode_key(self) -> bytes:
+        return _key(6, self.group)
+
+    def encode_value(self) -> bytes | None:
+        return self.value and _encode_target_epoch(self.value)
+
+
+class ConsumerGroupTargetMember(NamedTuple):
+    group: str
+    member_id: str
+    value: Assignment | None
+
+    def encode_key(self) -> bytes:
+        return _key(7, self.group, self.member_id)
+
+    def encode_value(self) -> bytes | None:
+        return None if self.value is None else _VERSION + _encode_assignment(self.value) + _NO_TAGS
+
+
+class ConsumerGroupCurrentMember(NamedTuple):
+    group: str
+    member_id: str
+    value: MemberAssignment | None
+
+    def encode_key(self) -> bytes:
+        return _key(8, self.group, self.member_id)
+
+    def encode_value(self) -> bytes | None:
+        return self.value and _encode_current(self.value)
+
+
+class ConsumerGroupRegex(NamedTuple):
+    group: str
+    regex: str
+    value: ResolvedRegex | None
+
+    def encode_key(self) -> bytes:
+        return _key(16, self.group, self.regex)
+
+    def encode_value(self) -> bytes | None:
+        return self.value and _encode_regex(self.value)
+
+
+ConsumerGroupRecord: TypeAlias = (
+    ConsumerGroupMetadata
+    | ConsumerGroupPartitionMetadata
+    | ConsumerGroupMember
+    | ConsumerGroupTargetMetadata
+    | ConsumerGroupTargetMember
+    | ConsumerGroupCurrentMember
+    | ConsumerGroupRegex
+)
+
+KEY_TYPES: Final = (3, 4, 5, 6, 7, 8, 16)
+
+_VERSION: Final = b"\0\0"
+_NO_TAGS: Final = b"\0"
+
+
+def decode(key: bytes, value: bytes | None) -> ConsumerGroupRecord:
+    """The record of a key whose type is one of `KEY_TYPES`; StorageError if its bytes make no sense."""
+    try:
+        return _decode(key, value)
+    except (IndexError, struct.error, UnicodeDecodeError) as error:
+        raise StorageError(f"malformed consumer group record with key {key.hex()}: {error}") from error
+
+
+def _decode(key: bytes, value: bytes | None) -> ConsumerGroupRecord:
+    reader = _Reader(key)
+    kind = reader.int16()
+    group_id = reader.plain_string()
+    body = None
+    if value is not None:
+        body = _Reader(value)
+        version = body.int16()
+        if version != 0:
+            raise StorageError(f"consumer group record of type {kind} has value version {version}: a newer writer?")
+    match kind:
+        case 3:
+            return ConsumerGroupMetadata(group_id, _maybe(body, _decode_group))
+        case 4:
+            return ConsumerGroupPartitionMetadata(group_id)
+        case 5:
+            return ConsumerGroupMember(group_id, reader.plain_string(), _maybe(body, _decode_member))
+        case 6:
+            return ConsumerGroupTargetMetadata(group_id, _maybe(body, _decode_target_epoch))
+        case 7:
+            return ConsumerGroupTargetMember(group_id, reader.plain_string(), _maybe(body, _decode_assignment))
+        case 8:
+            return ConsumerGroupCurrentMember(group_id, reader.plain_string(), _maybe(body, _decode_current))
+        case 16:
+            return ConsumerGroupRegex(group_id, reader.plain_string(), _maybe(body, _decode_regex))
+    raise StorageError(f"not a consumer group record: type {kind}")
+
+
+def _maybe(body: _Reader | None, read: Callable[[_Reader], T]) -> T | None:
+    return None if body is None else read(body)
+
+
+CONSUMER_DECODERS: Final[dict[int, Decoder]] = dict.fromkeys(KEY_TYPES, decode)
+
+
+# --- the values, each beside its reverse ---
+
+
+def _encode_group(value: GroupEpoch) -> bytes:
+    tags = _tags((0, struct.pack(">q", value.metadata_hash))) if value.metadata_hash else _NO_TAGS
+    return _VERSION + struct.pack(">i", value.epoch) + tags
+
+
+def _decode_group(body: _Reader) -> GroupEpoch:
+    epoch = body.int32()
+    tagged = body.tagged()
+    return GroupEpoch(epoch, _Reader(tagged[0]).int64() if 0 in tagged else 0)
+
+
+def _encode_target_epoch(value: TargetEpoch) -> bytes:
+    tags = _tags((0, struct.pack(">q", value.timestamp_ms))) if value.timestamp_ms else _NO_TAGS
+    return _VERSION + struct.pack(">i", value.epoch) + tags
+
+
+def _decode_target_epoch(body: _Reader) -> TargetEpoch:
+    epoch = body.int32()
+    tagged = body.tagged()
+    return TargetEpoch(epoch, _Reader(tagged[0]).int64() if 0 in tagged else 0)
+
+
+def _encode_member(value: MemberMetadata) -> bytes:
+    tags = _NO_TAGS
+    if value.classic is not None:
+        protocols = _array((_string(name) + _bytes(data) + _NO_TAGS) for name, data in value.classic.protocols)
+        # A nullable struct opens with a byte that says it is there.
+        body = b"\x01" + struct.pack(">i", value.classic.session_timeout_ms) + protocols + _NO_TAGS
+        tags = _tags((0, body))
+    return b"".join(
+        (
+            _VERSION,
+            _nullable_string(value.instance_id),
+            _nullable_string(value.rack_id),
+            _string(value.client_id),
+            _string(value.client_host),
+            _array(_string(name) for name in value.topic_names),
+            _nullable_string(value.topic_regex),
+            struct.pack(">i", value.rebalance_timeout_ms),
+            _nullable_string(value.server_assignor),
+            tags,
+        )
+    )
+
+
+def _decode_member(body: _Reader) -> MemberMetadata:
+    instance_id, rack_id = body.nullable_string(), body.nullable_string()
+    client_id, client_host = body.string(), body.string()
+    topic_names = body.array(body.string)
+    topic_regex = body.nullable_string()
+    rebalance_timeout_ms = body.int32()
+    server_assignor = body.nullable_string()
+    classic = None
+    tagged = body.tagged()
+    if 0 in tagged:
+        inner = _Reader(tagged[0])
+        if inner.int8() >= 0:
+            classic = ClassicProtocols(inner.int32(), inner.array(inner.protocol))
+    return MemberMetadata(
+        instance_id,
+        rack_id,
+        client_id,
+        client_host,
+        topic_names,
+        topic_regex,
+        rebalance_timeout_ms,
+        server_assignor,
+        classic,
+    )
+
+
+def _encode_current(value: MemberAssignment) -> bytes:
+    head = struct.pack(">iib", value.epoch, value.previous_epoch, value.state)
+    return b"".join(
+        (_VERSION, head, _encode_assignment(value.assigned), _encode_assignment(value.pending_revocation), _NO_TAGS)
+    )
+
+
+def _decode_current(body: _Reader) -> MemberAssignment:
+    epoch, previous_epoch, number = body.int32(), body.int32(), body.int8()
+    known = {int(state) for state in MemberState}
+    state = MemberState(number) if number in known else MemberState.UNKNOWN
+    return MemberAssignment(epoch, previous_epoch, state, _decode_assignment(body), _decode_assignment(body))
+
+
+def _encode_regex(value: ResolvedRegex) -> bytes:
+    topics = _array(_string(name) for name in value.topics)
+    return _VERSION + topics + struct.pack(">qq", value.version, value.timestamp_ms) + _NO_TAGS
+
+
+def _decode_regex(body: _Reader) -> ResolvedRegex:
+    return ResolvedRegex(body.array(body.string), body.int64(), body.int64())
+
+
+def _encode_assignment(value: Assignment) -> bytes:
+    return _array(
+        topic_id + _uvarint(len(partitions) + 1) + struct.pack(f">{len(partitions)}i", *sorted(partitions)) + _NO_TAGS
+        for topic_id, partitions in sorted(value.items())
+    )
+
+
+def _decode_assignment(body: _Reader) -> Assignment:
+    return dict(body.array(body.topic_partitions)) or EMPTY
+
+
+# --- bytes ---
+
+
+def _key(kind: int, *strings: str) -> bytes:
+    parts = [struct.pack(">h", kind)]
+    for text in strings:
+        data = text.encode()
+        parts += (struct.pack(">h", len(data)), data)
+    return b"".join(parts)
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _bytes(data: bytes) -> bytes:
+    return _uvarint(len(data) + 1) + data
+
+
+def _string(text: str) -> bytes:
+    return _bytes(text.encode())
+
+
+def _nullable_string(text: str | None) -> bytes:
+    return b"\0" if text is None else _string(text)
+
+
+def _array(items: Iterable[bytes]) -> bytes:
+    encoded = list(items)
+    return _uvarint(len(encoded) + 1) + b"".join(encoded)
+
+
+def _tags(*fields: tuple[int, bytes]) -> bytes:
+    return _uvarint(len(fields)) + b"".join(_uvarint(tag) + _uvarint(len(body)) + body for tag, body in fields)
+
+
+class _Reader:
+    """A cursor over the bytes of one record; reading past the end is an IndexError or struct.error."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def _number(self, fmt: str, size: int) -> int:
+        value: int = struct.unpack_from(fmt, self._data, self._at)[0]
+        self._at += size
+        return value
+
+    def int8(self) -> int:
+        return self._number(">b", 1)
+
+    def int16(self) -> int:
+        return self._number(">h", 2)
+
+    def int32(self) -> int:
+        return self._number(">i", 4)
+
+    def int64(self) -> int:
+        return self._number(">q", 8)
+
+    def raw(self, size: int) -> bytes:
+        end = self._at + size
+        if size < 0 or end > len(self._data):
+            raise IndexError("a field runs past the end of the record")
+        piece = bytes(self._data[self._at : end])
+        self._at = end
+        return piece
+
+    def uvarint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._data[self._at]
+            self._at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+
+    def plain_string(self) -> str:
+        return self.raw(self.int16()).decode()
+
+    def string(self) -> str:
+        return self.raw(self.uvarint() - 1).decode()
+
+    def nullable_string(self) -> str | None:
+        length = self.uvarint()
+        return None if length == 0 else self.raw(length - 1).decode()
+
+    def array(self, item: Callable[[], T]) -> tuple[T, ...]:
+        return tuple(item() for _ in range(self.uvarint() - 1))
+
+    def protocol(self) -> tuple[str, bytes]:
+        pair = self.string(), self.raw(self.uvarint() - 1)
+        self.tagged()
+        return pair
+
+    def topic_partitions(self) -> tuple[bytes, frozenset[int]]:
+        pair = self.raw(16), frozenset(self.array(self.int32))
+        self.tagged()
+        return pair
+
+    def tagged(self) -> dict[int, bytes]:
+        return {self.uvarint(): self.raw(self.uvarint()) for _ in range(self.uvarint())}
