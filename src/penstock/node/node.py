@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 from penstock.api.cluster_view import ClusterView
 from penstock.api.dispatch import PIPELINED
@@ -24,7 +25,9 @@ from penstock.net.connection import ConnectionLimits
 from penstock.net.listener import Listener, bind
 from penstock.node.handlers import Apis
 from penstock.node.metadata_listeners import MetadataListeners
+from penstock.replica.cleaning import LogCleaning
 from penstock.replica.hosting import HostedPartitions
+from penstock.runtime.cleaner_process import CleanerProcess
 from penstock.runtime.clock import SystemClock, SystemEntropy
 from penstock.runtime.data_directory import DataDirectory
 from penstock.runtime.disk import OsDisk
@@ -37,6 +40,7 @@ log = logging.getLogger(__name__)
 WORKER_THREADS = 4
 EXPIRE_INTERVAL_S = 0.2
 REMOVE_INTERVAL_S = 1.0
+CLEAN_INTERVAL_MIN_S = 0.1
 PROGRESS_EVERY_S = 2.0
 
 
@@ -64,6 +68,7 @@ class Node:
             self._start_threads()
             self._open_partitions()
             self._build_apis()
+            self._build_cleaner()
             self._start_timers()
             self._serve()
         except BaseException:
@@ -205,6 +210,17 @@ class Node:
     async def _stop_groups(self) -> None:
         self.groups.stop()
 
+    def _build_cleaner(self) -> None:
+        """Nothing runs before a log is due: the process that rewrites is started by the first one."""
+        self._rewriter = CleanerProcess(
+            self._loop, cast(float, self.config.settings.value("log.cleaner.io.max.bytes.per.second"))
+        )
+        self.cleaning = LogCleaning(self.partitions, self._rewriter, self._disk, self._workers, self.clock)
+        self._undo.append(self._close_cleaner)
+
+    async def _close_cleaner(self) -> None:
+        self._rewriter.close()
+
     def _start_timers(self) -> None:
         settings = self.config
         self._undo.append(self._stop_timers)
@@ -214,6 +230,9 @@ class Node:
         self._every(settings.log_retention_check_interval_ms / 1000, "retention", self._apply_retention)
         self._every(settings.log_flush_offset_checkpoint_interval_ms / 1000, "checkpoint", self._checkpoint)
         self._every(REMOVE_INTERVAL_S, "remove", self._remove_deleted_files)
+        if settings.settings.value("log.cleaner.enable"):
+            backoff_ms = cast(int, settings.settings.value("log.cleaner.backoff.ms"))
+            self._every(max(backoff_ms / 1000, CLEAN_INTERVAL_MIN_S), "clean", self._clean)
 
     def _every(self, interval_s: float, name: str, work: Callable[[], object]) -> None:
         def tick() -> None:
@@ -228,10 +247,13 @@ class Node:
     def _remove_deleted_files(self) -> None:
         self._run(self.partitions.remove_deleted_files())
 
+    def _clean(self) -> None:
+        self._run(self.cleaning.run())
+
     def _apply_retention(self) -> None:
         self.partitions.apply_retention()
 
-    def _run(self, work: Awaitable[None]) -> None:
+    def _run(self, work: Awaitable[object]) -> None:
         async def run() -> None:
             try:
                 await work
@@ -245,6 +267,7 @@ class Node:
     async def _stop_timers(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
+        self.cleaning.stop()
         while self._jobs:
             await next(iter(self._jobs))
 

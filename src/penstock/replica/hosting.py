@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -45,9 +45,11 @@ class OpeningReport:
 
 
 def log_config(config: TopicConfig, broker: BrokerConfig) -> LogConfig:
+    is_compacted = "compact" in config.cleanup_policy
     return LogConfig(
         segment_bytes=config.segment_bytes,
-        segment_ms=config.segment_ms,
+        # Only sealed segments are compacted, so none may grow for longer than a record may stay uncompacted.
+        segment_ms=min(config.segment_ms, config.max_compaction_lag_ms) if is_compacted else config.segment_ms,
         segment_jitter_ms=config.segment_jitter_ms,
         index_interval_bytes=config.index_interval_bytes,
         segment_index_bytes=config.segment_index_bytes,
@@ -55,8 +57,12 @@ def log_config(config: TopicConfig, broker: BrokerConfig) -> LogConfig:
         retention_bytes=config.retention_bytes,
         flush_messages=config.flush_messages,
         flush_ms=config.flush_ms,
-        compact="compact" in config.cleanup_policy,
+        compact=is_compacted,
         delete="delete" in config.cleanup_policy,
+        min_cleanable_dirty_ratio=config.min_cleanable_dirty_ratio,
+        min_compaction_lag_ms=config.min_compaction_lag_ms,
+        max_compaction_lag_ms=config.max_compaction_lag_ms,
+        delete_retention_ms=config.delete_retention_ms,
         max_message_bytes=config.max_message_bytes,
         file_delete_delay_ms=config.file_delete_delay_ms,
         producer_id_expiration_ms=broker.producer_id_expiration_ms,
@@ -87,6 +93,8 @@ class HostedPartitions:
         self.by_id: dict[bytes, list[Partition]] = {}
         self._recovery_points: dict[tuple[str, int], int] = {}
         self._log_starts: dict[tuple[str, int], int] = {}
+        self._cleaned_offsets: dict[tuple[str, int], int] = {}
+        self._persisted_cleaned_offsets: dict[tuple[str, int], int] = {}
         self.was_clean = False
         self._checkpointing = asyncio.Lock()
         self._deleted_since: dict[Partition, int] = {}
@@ -119,6 +127,8 @@ class HostedPartitions:
         self.was_clean = checkpoints.take_clean_shutdown_marker(disk, directory)
         self._recovery_points = checkpoints.read_offsets(disk, f"{directory}/{checkpoints.RECOVERY_POINTS}")
         self._log_starts = checkpoints.read_offsets(disk, f"{directory}/{checkpoints.LOG_START_OFFSETS}")
+        self._cleaned_offsets = checkpoints.read_offsets(disk, f"{directory}/{checkpoints.CLEANED_OFFSETS}")
+        self._persisted_cleaned_offsets = dict(self._cleaned_offsets)
         self._remove_leftovers()
         report = OpeningReport(was_clean=self.was_clean)
         total = sum(len(topic.partitions) for topic in self._image.topics.values())
@@ -136,6 +146,8 @@ class HostedPartitions:
                 {(partition.topic, partition.index): partition.log.persisted_recovery_point for partition in self},
             )
             self._write_offsets(checkpoints.LOG_START_OFFSETS, self._current_log_starts())
+        self._cleaned_offsets.clear()
+        self._write_cleaned_offsets(self._current_cleaned_offsets())
         return report
 
     def _secure_recovered(self, threads: int) -> None:
@@ -169,6 +181,7 @@ class HostedPartitions:
                 settings,
                 self._recovery_points.pop(key, 0),
                 self._log_starts.pop(key, 0),
+                self._cleaned_offsets.pop(key, 0),
                 topic.topic_id,
             )
             if report is not None:
@@ -193,7 +206,13 @@ class HostedPartitions:
             )
 
     def _open(
-        self, directory: str, settings: LogConfig, recovery_point: int, log_start_offset: int, topic_id: bytes
+        self,
+        directory: str,
+        settings: LogConfig,
+        recovery_point: int,
+        log_start_offset: int,
+        cleaned_offset: int,
+        topic_id: bytes,
     ) -> Log:
         """One damaged log does not stop the broker: its partition is offline, the others serve."""
         try:
@@ -206,10 +225,11 @@ class HostedPartitions:
                 clean_shutdown=self.was_clean,
                 now_ms=self._clock.now_ms(),
                 topic_id=topic_id,
+                cleaned_offset=cleaned_offset,
             )
         except StorageError as error:
             log.critical("%s; the partition is offline, its files are left as they are", error)
-            return Log.offline_at(
+            placeholder = Log.offline_at(
                 self._disk,
                 directory,
                 settings,
@@ -217,6 +237,8 @@ class HostedPartitions:
                 recovery_point=recovery_point,
                 log_start_offset=log_start_offset,
             )
+            placeholder.cleaned_offset = cleaned_offset
+            return placeholder
 
     def close_all(self, progress: Callable[[int, int], None], threads: int) -> None:
         """Clean shutdown: everything stable, indexes and snapshots written, marker last. Blocks."""
@@ -323,7 +345,7 @@ class HostedPartitions:
         now_ms = self._clock.now_ms()
         removed = 0
         for partition in list(self):
-            if partition.log.offline is not None:
+            if partition.log.offline is not None or partition.log.is_being_cleaned:
                 continue
             try:
                 bases = partition.log.apply_retention(now_ms, partition.high_watermark)
@@ -340,14 +362,16 @@ class HostedPartitions:
             removed += len(bases)
         return removed
 
-    async def checkpoint(self) -> None:
+    async def checkpoint(self, only: Sequence[Partition] | None = None) -> None:
         """Persist recovery points and log starts; what recovery needs up to there goes first.
 
-        Prepared on the loop, made stable in a worker.
+        Prepared on the loop, made stable in a worker. `only`: of these partitions alone.
         """
         async with self._checkpointing:
             prepared = [
-                (partition, partition.log.prepare_checkpoint()) for partition in self if partition.log.offline is None
+                (partition, partition.log.prepare_checkpoint())
+                for partition in (self if only is None else only)
+                if partition.log.offline is None and not partition.is_deleted
             ]
 
             def make_stable() -> None:
@@ -377,10 +401,12 @@ class HostedPartitions:
             (partition.topic, partition.index): partition.log.persisted_recovery_point for partition in self
         }
         log_starts = self._current_log_starts()
+        cleaned_offsets = self._current_cleaned_offsets()
 
         def write() -> None:
             self._write_offsets(checkpoints.RECOVERY_POINTS, recovery_points)
             self._write_offsets(checkpoints.LOG_START_OFFSETS, log_starts)
+            self._write_cleaned_offsets(cleaned_offsets)
 
         await self._workers.run(write)
 
@@ -390,6 +416,19 @@ class HostedPartitions:
             for partition in self
             if partition.log.log_start_offset > 0
         }
+
+    def _current_cleaned_offsets(self) -> dict[tuple[str, int], int]:
+        return {
+            (partition.topic, partition.index): partition.log.cleaned_offset
+            for partition in self
+            if partition.log.cleaned_offset > 0
+        }
+
+    def _write_cleaned_offsets(self, offsets: dict[tuple[str, int], int]) -> None:
+        """Only if it says something new: most brokers compact little."""
+        if offsets != self._persisted_cleaned_offsets:
+            self._write_offsets(checkpoints.CLEANED_OFFSETS, offsets)
+            self._persisted_cleaned_offsets = offsets
 
     def _write_offsets(self, name: str, offsets: dict[tuple[str, int], int]) -> None:
         checkpoints.write_offsets(self._disk, f"{self.directory}/{name}", offsets)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from penstock.config.topic import TopicConfig
@@ -218,6 +218,11 @@ class Partition:
             )
         self.log.advance_log_start(target)
         return self.log.log_start_offset
+
+    def segments_replaced(self, bases: Sequence[int], next_base: int) -> None:
+        """Compaction put one segment in the place of those at `bases`; the one after them is at `next_base`."""
+        if self._end.segment in bases:  # all of them lie below the high watermark
+            self._end = Position(self._end.offset, next_base, 0)
 
     def delete(self) -> None:
         """The topic is gone: tell everyone who waits. Files are the caller's business."""

@@ -1,0 +1,187 @@
+"""Compaction of this broker's logs: which one is next, and its new segments put in place as they come.
+
+The dirtiest log that is due comes first, until none is due; then the cleaner rests until the node calls again
+(`log.cleaner.backoff.ms`). Reading and rewriting happen in another process (`Rewriter`); the loop is only told of
+new segments and does the renames. One log at a time.
+
+A log whose cleaning finds damage is left alone until the broker restarts. Any other failure (a full disk, a rewriting
+process that died, a log that was truncated meanwhile) is tried again at the next call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from typing import Protocol, cast
+
+from penstock.model.errors import StorageError
+from penstock.ports.clock import Clock
+from penstock.ports.disk import Disk
+from penstock.ports.workers import Workers
+from penstock.replica.hosting import HostedPartitions
+from penstock.replica.partition import Partition
+from penstock.storage.cleaner.plan import Cleaned, CleanPlan, Outcome, RewrittenSegment, Uncleanable, max_keys
+from penstock.storage.cleaner.survey import Survey, make_plan, survey
+from penstock.storage.cleaner.swap import Swap, remove_rewritten
+
+log = logging.getLogger(__name__)
+
+
+class Rewriter(Protocol):
+    def rewrite(self, plan: CleanPlan) -> AsyncGenerator[Outcome, None]:
+        """`storage.cleaner.rewrite.clean`, elsewhere. Raises StorageError and OSError; closing it ends the work."""
+        ...
+
+    async def rest(self) -> None:
+        """Nothing to do for a while: give back what it holds."""
+        ...
+
+    def stop(self) -> None:
+        """End the work under way, for good; `rewrite` raises."""
+        ...
+
+
+class LogCleaning:
+    def __init__(
+        self, partitions: HostedPartitions, rewriter: Rewriter, disk: Disk, workers: Workers, clock: Clock
+    ) -> None:
+        self._partitions = partitions
+        self._rewriter = rewriter
+        self._disk = disk
+        self._workers = workers
+        self._clock = clock
+        self._is_running = False
+        self._is_stopping = False
+        self._uncleanable: dict[Partition, None] = {}
+        self._failed: dict[Partition, None] = {}  # in this run
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        self._rewriter.stop()
+
+    async def run(self) -> int:
+        """Clean what is due; the number of cleanings. Does nothing while a run is under way."""
+        if self._is_running:
+            return 0
+        self._is_running = True
+        self._failed.clear()
+        self._uncleanable = {partition: None for partition in self._uncleanable if not partition.is_deleted}
+        count = 0
+        try:
+            while not self._is_stopping and (due := self._dirtiest()) is not None:
+                count += await self._clean(*due)
+            if count:
+                await self._rewriter.rest()
+        finally:
+            self._is_running = False
+        return count
+
+    def _dirtiest(self) -> tuple[Partition, Survey] | None:
+        now_ms = self._clock.now_ms()
+        best: tuple[Partition, Survey] | None = None
+        for partition in self._partitions:
+            owner = partition.log
+            if not owner.config.compact or owner.offline is not None or len(owner.segment_bases) < 2:
+                continue
+            if partition in self._uncleanable or partition in self._failed:
+                continue
+            try:
+                found = survey(owner, partition.last_stable_offset, now_ms)
+            except (StorageError, OSError) as error:
+                log.error("%r: cannot see what to compact: %s", partition, error)
+                self._failed[partition] = None
+                continue
+            if found.is_due(owner.config.min_cleanable_dirty_ratio) and (
+                best is None or found.dirty_ratio > best[1].dirty_ratio
+            ):
+                best = partition, found
+        return best
+
+    async def _clean(self, partition: Partition, found: Survey) -> int:
+        """1 if the log is cleaner than before. A failure is logged and remembered."""
+        owner = partition.log
+        owner.is_being_cleaned = True
+        try:
+            return await self._clean_unguarded(partition, found)
+        except Uncleanable as error:
+            self._uncleanable[partition] = None
+            if not partition.is_deleted:
+                log.error("%r is not compacted any more until a restart: %s", partition, error)
+        except (StorageError, OSError) as error:
+            self._failed[partition] = None
+            if not partition.is_deleted and not self._is_stopping:
+                log.error("%r: compaction failed, to be tried again: %s", partition, error)
+        finally:
+            owner.is_being_cleaned = False
+        return 0
+
+    async def _clean_unguarded(self, partition: Partition, found: Survey) -> int:
+        owner = partition.log
+        if owner.persisted_recovery_point < found.end_offset:
+            await self._partitions.checkpoint([partition])
+            if owner.persisted_recovery_point < found.end_offset or partition.is_deleted:
+                self._failed[partition] = None
+                return 0
+        generation = owner.generation
+        plan = make_plan(owner, found, self._clock.now_ms(), self._max_keys())
+        async with aclosing(self._rewriter.rewrite(plan)) as outcomes:
+            async for outcome in outcomes:
+                if isinstance(outcome, Cleaned):
+                    return await self._finish(partition, plan, outcome, generation)
+                if outcome.is_changed and not await self._put_in_place(partition, outcome, generation):
+                    self._failed[partition] = None
+                    return 0
+        raise StorageError("the rewriting process ended without a word")
+
+    def _max_keys(self) -> int:
+        settings = self._partitions.broker.settings
+        return max_keys(
+            cast(int, settings.value("log.cleaner.dedupe.buffer.size")),
+            cast(float, settings.value("log.cleaner.io.buffer.load.factor")),
+        )
+
+    async def _put_in_place(self, partition: Partition, rewritten: RewrittenSegment, generation: int) -> bool:
+        """False: the log has changed meanwhile, and the work was in vain."""
+        owner = partition.log
+        swap = Swap(self._disk, owner.directory, rewritten.bases, rewritten.size)
+        if not owner.begin_swap(swap, generation):
+            with suppress(OSError):
+                remove_rewritten(self._disk, owner.directory, swap.base_offset)
+            return False
+        try:
+            await self._workers.run(swap.commit)
+        except (StorageError, OSError):
+            with suppress(OSError):
+                owner.abandon_swap(swap)
+            raise
+        if not owner.end_swap(swap, rewritten):
+            return False
+        bases = owner.segment_bases
+        partition.segments_replaced(rewritten.bases, bases[bases.index(swap.base_offset) + 1])
+        await self._workers.run(lambda: self._disk.sync_directory(owner.directory))
+        return True
+
+    async def _finish(self, partition: Partition, plan: CleanPlan, cleaned: Cleaned, generation: int) -> int:
+        owner = partition.log
+        if cleaned.end_offset <= plan.first_dirty_offset:
+            raise Uncleanable(f"no batch from offset {plan.first_dirty_offset} on could be taken in")
+        if partition.is_deleted or owner.generation != generation:
+            return 0
+        owner.cleaned_offset = cleaned.end_offset
+        await self._partitions.persist_offsets()
+        log.info(
+            "%r: compacted up to offset %d: kept %d of %d records, %d keys in the dirty part, wrote %d of %d bytes",
+            partition,
+            cleaned.end_offset,
+            cleaned.records_kept,
+            cleaned.records_read,
+            cleaned.keys,
+            cleaned.bytes_written,
+            cleaned.bytes_read,
+        )
+        if cleaned.malformed_batches:
+            log.warning(
+                "%r: %d batches hold no readable records and stay as they are", partition, cleaned.malformed_batches
+            )
+        return 1
