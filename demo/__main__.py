@@ -32,6 +32,7 @@ def say(text: str) -> None:
 
 def start_broker(data: str, port: int = 0) -> tuple[subprocess.Popen[str], str]:
     command = [sys.executable, "-m", "penstock.cli", "start", "--data", data, "--port", str(port)]
+    command += ["--set", "penstock.http.listener=", "--set", "penstock.line.listener="]
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

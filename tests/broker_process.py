@@ -11,17 +11,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+from penstock.config.doors import CLOSED
+
 READY = re.compile(r"ready on (\S+):(\d+): ")
 
 
 class BrokerProcess:
-    """`directory` gets the data and standard error; after the first start the port stays the same."""
+    """`directory` gets the data and standard error; after the first start the port stays the same.
+
+    Its doors are closed unless the settings open them.
+    """
 
     def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         self.data = directory / "data"
         self.log_path = directory / "stderr"
-        self.settings = dict(settings or {})
+        self.settings = {**CLOSED, **(settings or {})}
         self.port = 0
+        self.ready_line = ""
         self.file_size_limit: int | None = None
         self._process: subprocess.Popen[str] | None = None
 
@@ -44,7 +50,8 @@ class BrokerProcess:
             # A write past it fails with EFBIG: a full disk for those who may not mount one.
             resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (self.file_size_limit,) * 2)
         assert self._process.stdout is not None
-        ready = READY.search(self._process.stdout.readline())
+        self.ready_line = self._process.stdout.readline()
+        ready = READY.search(self.ready_line)
         assert ready, f"the broker did not start:\n{self.log()}"
         self.port = int(ready[2])
         return self

@@ -14,6 +14,7 @@ import click
 
 from penstock import __version__
 from penstock.config.broker import BrokerConfig
+from penstock.config.doors import ANY_FREE_PORT
 from penstock.model.errors import ConfigError
 from penstock.node.node import Node
 from penstock.runtime.loop import run
@@ -47,8 +48,8 @@ def start(
     """Run a broker in the foreground until SIGTERM or Ctrl-C.
 
     FILE is a Kafka-style properties file with Kafka's own names; flags override it.
-    Without a file the broker serves on 127.0.0.1:9092. An empty data directory is
-    formatted by itself.
+    Without a file the broker serves on 127.0.0.1:9092, HTTP + JSON on 127.0.0.1:8082 and
+    the line protocol on 127.0.0.1:9099. An empty data directory is formatted by itself.
     """
     logging.basicConfig(
         level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(message)s", force=True
@@ -63,6 +64,8 @@ def start(
         overrides["listeners"] = (
             f"PLAINTEXT://{shown if host is not None else '127.0.0.1'}:{9092 if port is None else port}"
         )
+        if port == 0 and properties is None:
+            overrides = {**ANY_FREE_PORT, **overrides}
     if data is not None:
         overrides["log.dirs"] = data
     config, warnings = BrokerConfig.load(properties, overrides)
@@ -70,6 +73,11 @@ def start(
         log.warning("%s", warning)
     _raise_file_limit()
     run(_serve(config))
+
+
+def _doors(node: Node) -> str:
+    names = {"http": "HTTP on ", "line": "lines on "}
+    return "".join(f", {names[name]}{address}" for name, address in node.doors.addresses.items())
 
 
 def _overrides(settings: tuple[str, ...]) -> dict[str, str]:
@@ -102,7 +110,7 @@ async def _serve(config: BrokerConfig) -> None:
         loop.add_signal_handler(number, stopping.set)
     click.echo(
         f"penstock {__version__} ready on {', '.join(node.addresses)}: node {config.node_id}, "
-        f"data in {node.directory.path} ({time.monotonic() - started:.2f} s)"
+        f"data in {node.directory.path}{_doors(node)} ({time.monotonic() - started:.2f} s)"
     )
     sys.stdout.flush()
     await stopping.wait()

@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
+from penstock.config.doors import HTTP_LISTENER, LINE_LISTENER, OPEN_WITHOUT_FILE, parse_door
 from penstock.config.listeners import (
     Endpoint,
     Voter,
@@ -26,7 +27,12 @@ from penstock.config.settings import BROKER_KEYS, Settings, listener_override
 from penstock.model.errors import ConfigError
 
 # What `penstock start` without a file adds to the defaults: reachable from this machine only.
-_WITHOUT_FILE = {"process.roles": "broker,controller", "node.id": "1", "listeners": "PLAINTEXT://127.0.0.1:9092"}
+_WITHOUT_FILE = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "listeners": "PLAINTEXT://127.0.0.1:9092",
+    **OPEN_WITHOUT_FILE,
+}
 # A flag for the first replaces the second in the file.
 _OVERRIDE_DROPS = {"log.dir": "log.dirs", "broker.id": "node.id", "node.id": "broker.id"}
 
@@ -117,6 +123,8 @@ class BrokerConfig(NamedTuple):
     # What Kafka does not have
     penstock_cluster_id: str | None
     penstock_flush_threads: int
+    penstock_http_listener: Endpoint | None
+    penstock_line_listener: Endpoint | None
     penstock_requests_in_flight_per_connection: int
     penstock_shutdown_drain_ms: int
 
@@ -260,4 +268,6 @@ def _listeners(settings: Settings) -> dict[str, Any]:
         "controller_listeners": listeners.controller,
         "advertised_listeners": listeners.advertised,
         "listener_security_protocol_map": listeners.security_protocols,
+        "penstock_http_listener": parse_door(HTTP_LISTENER, cast("str | None", settings.value(HTTP_LISTENER))),
+        "penstock_line_listener": parse_door(LINE_LISTENER, cast("str | None", settings.value(LINE_LISTENER))),
     }

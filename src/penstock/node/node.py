@@ -23,6 +23,7 @@ from penstock.core.metadata.records import ClusterCreated
 from penstock.model.errors import ConfigError, StorageError
 from penstock.net.connection import ConnectionLimits
 from penstock.net.listener import Listener, bind
+from penstock.node.doors import Doors
 from penstock.node.handlers import Apis
 from penstock.node.metadata_listeners import MetadataListeners
 from penstock.replica.cleaning import LogCleaning
@@ -54,6 +55,7 @@ class Node:
         self._jobs: dict[asyncio.Task[None], None] = {}
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self.listeners: list[Listener] = []
+        self.doors = Doors(config.penstock_http_listener, config.penstock_line_listener)
         self.is_stopping = False
 
     # -- up -----------------------------------------------------------------------------
@@ -64,6 +66,7 @@ class Node:
         try:
             self._open_directory()
             self._bind_listeners()
+            await self._bind_doors()
             self._open_metadata()
             self._start_threads()
             self._open_partitions()
@@ -111,6 +114,10 @@ class Node:
         await asyncio.gather(
             *(listener.drain(self.config.penstock_shutdown_drain_ms / 1000) for listener in self.listeners)
         )
+
+    async def _bind_doors(self) -> None:
+        self._undo.append(self.doors.close)
+        await self.doors.bind()
 
     def _open_metadata(self) -> None:
         self.image = MetadataImage()
@@ -274,6 +281,7 @@ class Node:
     def _serve(self) -> None:
         for listener in self.listeners:
             listener.start(self.apis.dispatcher)
+        self.doors.open([(_reachable(self.config.listeners[0].host), self.listeners[0].port)])
 
     @property
     def addresses(self) -> list[str]:
@@ -292,6 +300,8 @@ class Node:
             return
         self.is_stopping = True
         # Clients first: nothing new may arrive while logs are being closed.
+        self._undo.remove(self.doors.close)
+        await self.doors.close()
         # Members that wait for a rebalance would keep their connections from draining.
         self.groups.stop()
         self._undo.remove(self._close_listeners)
@@ -301,6 +311,11 @@ class Node:
     async def _roll_back(self) -> None:
         while self._undo:
             await self._undo.pop()()
+
+
+def _reachable(host: str) -> str:
+    """An address of this machine for a host to listen on."""
+    return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
 class Progress:

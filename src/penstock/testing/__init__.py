@@ -22,6 +22,7 @@ from types import TracebackType
 import uvloop
 
 from penstock.config.broker import BrokerConfig
+from penstock.config.doors import CLOSED
 from penstock.node.node import Node
 
 __all__ = ["Broker"]
@@ -45,7 +46,7 @@ class Broker:
         port: int = 0,
         durable: bool = False,
     ) -> None:
-        self._settings = {"listeners": f"PLAINTEXT://127.0.0.1:{port}"}
+        self._settings = {"listeners": f"PLAINTEXT://127.0.0.1:{port}", **CLOSED}
         if not durable:
             self._settings["log.flush.interval.messages"] = str(2**63 - 1)
         self._settings.update(settings or {})

@@ -1,0 +1,81 @@
+"""Changing topics and reading their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from penstock.client.cluster import Cluster
+from penstock.client.errors import check
+from penstock.wire.apis import Api
+from penstock.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from penstock.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from penstock.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+
+TIMEOUT_MS = 30_000
+TOPIC_RESOURCE = 2
+
+
+class Setting(NamedTuple):
+    name: str
+    value: str | None
+    is_default: bool
+    is_read_only: bool
+    is_sensitive: bool
+
+
+async def create_topic(
+    cluster: Cluster,
+    name: str,
+    partitions: int = -1,
+    replication_factor: int = -1,
+    configs: Mapping[str, str | None] | None = None,
+    *,
+    validate_only: bool = False,
+) -> int:
+    """The number of partitions; -1 leaves the number to the cluster. Raises ApiError."""
+    wanted = CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replication_factor,
+        configs=[CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()],
+    )
+    request = CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS, validate_only=validate_only)
+    connection = await cluster.controller()
+    answer = await connection.call(Api.CREATE_TOPICS, request, CreateTopicsResponse)
+    result = answer.topics[0]
+    check(result.error_code, result.error_message)
+    cluster.forget(name)
+    return result.num_partitions
+
+
+async def delete_topic(cluster: Cluster, name: str) -> None:
+    connection = await cluster.controller()
+    request = DeleteTopicsRequest(topic_names=[name], timeout_ms=TIMEOUT_MS)
+    answer = await connection.call(Api.DELETE_TOPICS, request, DeleteTopicsResponse)
+    cluster.forget(name)
+    check(answer.responses[0].error_code, answer.responses[0].error_message)
+
+
+async def topic_settings(cluster: Cluster, name: str) -> list[Setting]:
+    connection = await cluster.controller()
+    resource = DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
+    answer = await connection.call(
+        Api.DESCRIBE_CONFIGS, DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse
+    )
+    result = answer.results[0]
+    check(result.error_code, result.error_message)
+    default_source = 5
+    return [
+        Setting(entry.name, entry.value, entry.config_source == default_source, entry.read_only, entry.is_sensitive)
+        for entry in result.configs
+    ]

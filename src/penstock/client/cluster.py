@@ -1,0 +1,235 @@
+"""The cluster as a client sees it: brokers, topics, leaders, and connections to them.
+
+Metadata is cached and asked for anew when it is old or a broker says it is wrong. A connection
+answers in order, so what may wait long never shares one: `control` and `produce` are shared per
+broker, a fetch that waits for data takes a `lease`. Must not know: records, groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from penstock.client.connection import Connection
+from penstock.client.errors import BrokerUnreachable, ClientError, Overloaded, check, error_code
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.wire.apis import Api
+from penstock.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+
+METADATA_MAX_AGE_S = 30.0
+TOPIC_TIMEOUT_S = 10.0
+RETRY_S = 0.05
+MAX_LEASES = 512
+
+Address = tuple[str, int]
+
+
+class Broker(NamedTuple):
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class PartitionInfo(NamedTuple):
+    partition: int
+    leader_id: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+class TopicInfo(NamedTuple):
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    partitions: tuple[PartitionInfo, ...]
+    """By index."""
+
+
+class ClusterInfo(NamedTuple):
+    cluster_id: str
+    controller_id: int
+    brokers: tuple[Broker, ...]
+    topics: tuple[TopicInfo, ...]
+    """All of them, by name."""
+
+
+class Cluster:
+    def __init__(self, bootstrap: Sequence[Address], client_id: str = "penstock") -> None:
+        self._bootstrap = tuple(bootstrap)
+        self._client_id = client_id
+        self._brokers: dict[int, Broker] = {}
+        self._topics: dict[str, tuple[float, TopicInfo]] = {}
+        self._asking: dict[tuple[str, bool], asyncio.Task[TopicInfo]] = {}
+        self._shared: dict[tuple[Address, str], Connection] = {}
+        self._opening: dict[tuple[Address, str], asyncio.Lock] = {}
+        self._idle: dict[Address, list[Connection]] = {}
+        self._leases = 0
+
+    # -- metadata -----------------------------------------------------------------------
+
+    async def describe(self) -> ClusterInfo:
+        """Everything, asked for now."""
+        answer = await self._metadata(None, create=False)
+        topics = [_topic(entry) for entry in answer.topics if entry.error_code == ErrorCode.NONE]
+        return ClusterInfo(
+            answer.cluster_id or "",
+            answer.controller_id,
+            tuple(sorted(self._brokers.values())),
+            tuple(sorted(topics, key=lambda topic: topic.name)),
+        )
+
+    async def topic(self, name: str, *, create: bool = False) -> TopicInfo:
+        """With `create`, one that does not exist is created if the cluster does so by itself.
+
+        Raises ApiError: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION.
+        """
+        known = self._topics.get(name)
+        if known is not None and asyncio.get_running_loop().time() - known[0] < METADATA_MAX_AGE_S:
+            return known[1]
+        task = self._asking.get((name, create))
+        if task is None:
+            task = self._asking[name, create] = asyncio.create_task(self._ask_for_topic(name, create))
+            task.add_done_callback(lambda _: self._asking.pop((name, create), None))
+        return await asyncio.shield(task)
+
+    async def _ask_for_topic(self, name: str, create: bool) -> TopicInfo:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + TOPIC_TIMEOUT_S
+        while True:
+            answer = await self._metadata([name], create=create)
+            entry = answer.topics[0]
+            if entry.error_code == ErrorCode.NONE:
+                info = _topic(entry)
+                if info.partitions and all(partition.leader_id >= 0 for partition in info.partitions):
+                    self._topics[name] = (loop.time(), info)
+                    return info
+            elif entry.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not create:
+                self.forget(name)
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
+            elif entry.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+                raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"'{name[:300]}' is not a topic name")
+            elif entry.error_code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE):
+                check(entry.error_code)
+            if loop.time() > deadline:
+                code = error_code(entry.error_code) or ErrorCode.LEADER_NOT_AVAILABLE
+                raise ApiError(code, f"topic '{name}' has no leader")
+            # Being created, or created a moment ago: its leaders are about to be known. A cluster that
+            # does not create topics by itself keeps saying that there is none.
+            if entry.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                deadline = min(deadline, loop.time() + 1.0)
+            await asyncio.sleep(RETRY_S)
+
+    def forget(self, name: str) -> None:
+        """A broker said that what we know of this topic is wrong."""
+        self._topics.pop(name, None)
+
+    async def _metadata(self, names: list[str] | None, *, create: bool) -> MetadataResponse:
+        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=create)
+        answer = await self.call_any(Api.METADATA, request, MetadataResponse)
+        self._brokers = {
+            broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack) for broker in answer.brokers
+        }
+        return answer
+
+    async def call_any(self, key: Api, request: MetadataRequest, kind: type[MetadataResponse]) -> MetadataResponse:
+        """From whichever broker answers first, in the order in which we know them."""
+        failure: ClientError = BrokerUnreachable("no broker is known")
+        addresses = dict.fromkeys((*self._bootstrap, *((b.host, b.port) for b in self._brokers.values())))
+        for address in addresses:
+            try:
+                return await (await self._shared_connection(address, "control")).call(key, request, kind)
+            except ClientError as error:
+                failure = error
+        raise failure
+
+    async def address(self, node_id: int) -> Address:
+        if node_id not in self._brokers:
+            await self._metadata([], create=False)
+        broker = self._brokers.get(node_id)
+        if broker is None:
+            raise BrokerUnreachable(f"broker {node_id} is not known to the cluster")
+        return broker.host, broker.port
+
+    async def leader(self, topic: str, partition: int) -> int:
+        info = await self.topic(topic)
+        if not 0 <= partition < len(info.partitions):
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{topic}' has no partition {partition}")
+        return info.partitions[partition].leader_id
+
+    # -- connections --------------------------------------------------------------------
+
+    async def control(self, node_id: int) -> Connection:
+        return await self._shared_connection(await self.address(node_id), "control")
+
+    async def controller(self) -> Connection:
+        """Of the broker that takes changes of the cluster: any, they pass it on."""
+        if not self._brokers:
+            await self._metadata([], create=False)
+        return await self.control(min(self._brokers))
+
+    async def produce(self, node_id: int) -> Connection:
+        return await self._shared_connection(await self.address(node_id), "produce")
+
+    async def _shared_connection(self, address: Address, purpose: str) -> Connection:
+        key = (address, purpose)
+        connection = self._shared.get(key)
+        if connection is not None and connection.is_usable:
+            return connection
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            connection = self._shared.get(key)
+            if connection is None or not connection.is_usable:
+                connection = self._shared[key] = await Connection.open(*address, self._client_id)
+        return connection
+
+    async def dedicated(self, node_id: int) -> Connection:
+        """A connection of the caller's own, to be closed by it."""
+        return await Connection.open(*await self.address(node_id), self._client_id)
+
+    @asynccontextmanager
+    async def lease(self, node_id: int) -> AsyncIterator[Connection]:
+        """A connection nobody else uses meanwhile. Left by an exception, it is closed."""
+        address = await self.address(node_id)
+        if self._leases >= MAX_LEASES:
+            raise Overloaded(f"more than {MAX_LEASES} readers wait for data")
+        self._leases += 1
+        try:
+            idle = self._idle.setdefault(address, [])
+            connection = None
+            while idle and (connection is None or not connection.is_usable):
+                connection = idle.pop()
+            if connection is None or not connection.is_usable:
+                connection = await Connection.open(*address, self._client_id)
+            try:
+                yield connection
+            except BaseException:
+                connection.close()
+                raise
+            idle.append(connection)
+        finally:
+            self._leases -= 1
+
+    def close(self) -> None:
+        for connection in self._shared.values():
+            connection.close()
+        for idle in self._idle.values():
+            for connection in idle:
+                connection.close()
+        self._shared.clear()
+        self._idle.clear()
+
+
+def _topic(entry: MetadataResponseTopic) -> TopicInfo:
+    partitions = sorted(
+        PartitionInfo(p.partition_index, p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes))
+        for p in entry.partitions
+    )
+    return TopicInfo(entry.name or "", entry.topic_id, entry.is_internal, tuple(partitions))

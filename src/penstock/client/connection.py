@@ -1,0 +1,158 @@
+"""One connection to one broker: requests go out at once, answers come back in the same order.
+
+Versions are agreed on when it opens (ApiVersions); a request is written in the newest one both
+sides know, and not newer than `NEWEST`. Must not know: which broker leads what, retries.
+Invariants: an answer that nobody waits for any more is read and dropped; after an error every
+open request fails with ConnectionLost, and the connection is never used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TypeVar, cast
+
+from penstock.client.errors import BrokerUnreachable, ConnectionLost, RequestTimedOut
+from penstock.model.errors import ApiError, ErrorCode, ProtocolError
+from penstock.wire.apis import Api, api
+from penstock.wire.codec import decode_response, encode_request, read_response_header
+from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from penstock.wire.primitives import Message
+
+R = TypeVar("R", bound=Message)
+
+MAX_FRAME_BYTES = 128 << 20
+REQUEST_TIMEOUT_S = 30.0
+
+# The last versions that name topics; later ones want topic ids, which callers here do not carry.
+NEWEST = {
+    Api.PRODUCE: 12,
+    Api.FETCH: 12,
+    Api.METADATA: 12,
+    Api.OFFSET_COMMIT: 9,
+    Api.OFFSET_FETCH: 9,
+    Api.DELETE_TOPICS: 5,
+}
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, client_id: str) -> None:
+        self._client_id = client_id
+        self._transport: asyncio.Transport | None = None
+        self._open: deque[tuple[Api, int, int, asyncio.Future[Message]]] = deque()
+        self._buffer = bytearray()
+        self._next_id = 0
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._failure: str | None = None
+
+    @classmethod
+    async def open(cls, host: str, port: int, client_id: str, timeout_s: float = 10.0) -> Connection:
+        loop = asyncio.get_running_loop()
+        place = f"{host}:{port}"
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, connection = await loop.create_connection(lambda: cls(client_id), host, port)
+                await connection._agree_on_versions()
+        except TimeoutError as error:
+            raise BrokerUnreachable(f"{place} did not answer within {timeout_s:g} s") from error
+        except OSError as error:
+            raise BrokerUnreachable(f"cannot connect to {place}: {error.strerror or error}") from error
+        except ConnectionLost as error:
+            raise BrokerUnreachable(f"{place} closed the connection at once") from error
+        return connection
+
+    async def _agree_on_versions(self) -> None:
+        self._versions = {Api.API_VERSIONS: (0, 0)}
+        answer = await self.call(Api.API_VERSIONS, ApiVersionsRequest(), ApiVersionsResponse)
+        self._versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
+
+    @property
+    def is_usable(self) -> bool:
+        return self._failure is None
+
+    async def call(self, key: Api, request: Message, kind: type[R], timeout_s: float = REQUEST_TIMEOUT_S) -> R:
+        """Send and wait. Raises ConnectionLost or RequestTimedOut; error codes are the caller's to look at."""
+        answer = self.send(key, request)
+        try:
+            async with asyncio.timeout(timeout_s):
+                message = await answer
+        except TimeoutError as error:
+            raise RequestTimedOut(f"no answer to {api(key).name} within {timeout_s:g} s") from error
+        assert isinstance(message, kind)
+        return message
+
+    def send(self, key: Api, request: Message) -> asyncio.Future[Message]:
+        """Send now; order among calls is the order on the wire."""
+        if self._failure is not None:
+            raise ConnectionLost(self._failure)
+        assert self._transport is not None
+        version = self._version(key)
+        parts, _ = encode_request(key, version, self._next_id, self._client_id, request)
+        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._open.append((key, version, self._next_id, future))
+        self._next_id = (self._next_id + 1) & 0x7FFFFFFF
+        # Requests carry bytes only; file slices are for answers.
+        self._transport.write(b"".join(cast("list[bytes]", parts)))
+        return future
+
+    def _version(self, key: Api) -> int:
+        spec = api(key)
+        first, last = self._versions.get(key, (0, -1))
+        version = min(last, spec.max_version, NEWEST.get(key, spec.max_version))
+        if version < max(first, spec.min_version):
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"the broker does not serve {spec.name}")
+        return version
+
+    def close(self) -> None:
+        self._fail("the connection was closed")
+
+    # -- asyncio.Protocol ---------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        at = 0
+        try:
+            while len(self._buffer) - at >= 4:
+                size = int.from_bytes(self._buffer[at : at + 4], "big", signed=True)
+                if not 0 <= size <= MAX_FRAME_BYTES:
+                    raise ProtocolError(f"frame of {size} bytes")
+                if len(self._buffer) - at - 4 < size:
+                    break
+                self._answer(bytes(self._buffer[at + 4 : at + 4 + size]))
+                at += 4 + size
+        except ProtocolError as error:
+            self._fail(f"the broker's answer is not Kafka's protocol: {error}")
+        del self._buffer[:at]
+
+    def _answer(self, frame: bytes) -> None:
+        if not self._open:
+            raise ProtocolError("an answer nobody asked for")
+        key, version, correlation_id, future = self._open.popleft()
+        try:
+            got, at = read_response_header(key, version, frame)
+            if got != correlation_id:
+                raise ProtocolError(f"answer {got}, expected {correlation_id}")
+            message = decode_response(key, version, frame, at)
+        except ProtocolError as error:
+            if not future.done():
+                future.set_exception(ConnectionLost(str(error)))
+            raise
+        if not future.done():
+            future.set_result(message)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail(f"the broker closed the connection{f': {error}' if error else ''}")
+
+    def _fail(self, sentence: str) -> None:
+        if self._failure is not None:
+            return
+        self._failure = sentence
+        if self._transport is not None:
+            self._transport.abort()
+        while self._open:
+            future = self._open.popleft()[3]
+            if not future.done():
+                future.set_exception(ConnectionLost(sentence))

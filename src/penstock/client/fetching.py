@@ -1,0 +1,234 @@
+"""Reading records and offsets, without a group: give positions, get records and the next positions.
+
+Reads what is committed: records of open or aborted transactions and control records are left
+out. Must not know: who reads, or where positions are kept. Invariant: `next_offset` moves past
+everything that was looked at, so a reader that follows it misses nothing and never stands still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, cast
+
+from penstock.client.cluster import Cluster
+from penstock.client.errors import check, error_code
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.ports.disk import Buffer
+from penstock.records.batch import HEADER_SIZE, read_header
+from penstock.records.builder import MalformedRecords, Record, iterate_records
+from penstock.records.compression import decompress
+from penstock.wire.apis import Api
+from penstock.wire.messages.fetch import (
+    AbortedTransaction,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from penstock.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+EARLIEST_MS = -2
+LATEST_MS = -1
+READ_COMMITTED = 1
+MAX_BYTES = 1 << 20
+STALE = frozenset(
+    (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+    )
+)
+STALE_PAUSE_S = 0.05
+# With several leaders one that has data waits for one that has none: not for long.
+MANY_LEADERS_WAIT_MS = 200
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+
+class Fetched(NamedTuple):
+    records: list[Record]
+    next_offset: int
+    high_watermark: int
+    log_start_offset: int
+    error: ErrorCode
+    """OFFSET_OUT_OF_RANGE and the like; the rest is empty then."""
+
+
+class OffsetAndTimestamp(NamedTuple):
+    offset: int
+    """-1: no record is as young as that."""
+    timestamp_ms: int
+
+
+Positions = Mapping[TopicPartition, int]
+
+
+async def fetch(
+    cluster: Cluster, positions: Positions, *, max_wait_ms: int, max_bytes: int = MAX_BYTES, min_bytes: int = 1
+) -> dict[TopicPartition, Fetched]:
+    """What there is from these positions on; waits up to `max_wait_ms` for `min_bytes`. Empty ones are left out."""
+    by_leader: dict[int, dict[TopicPartition, int]] = {}
+    for partition, offset in positions.items():
+        by_leader.setdefault(await cluster.leader(*partition), {})[partition] = offset
+    if len(by_leader) > 1:
+        max_wait_ms = min(max_wait_ms, MANY_LEADERS_WAIT_MS)
+    answers = await asyncio.gather(
+        *(_fetch_from(cluster, leader, asked, max_wait_ms, max_bytes, min_bytes) for leader, asked in by_leader.items())
+    )
+    return {partition: fetched for answer in answers for partition, fetched in answer.items()}
+
+
+async def fetch_one(
+    cluster: Cluster, partition: TopicPartition, offset: int, *, max_wait_ms: int, max_bytes: int = MAX_BYTES
+) -> Fetched:
+    """One partition; an error code is raised as ApiError."""
+    answer = await fetch(cluster, {partition: offset}, max_wait_ms=max_wait_ms, max_bytes=max_bytes)
+    fetched = answer.get(partition)
+    if fetched is None:
+        return Fetched([], offset, -1, -1, ErrorCode.NONE)
+    if fetched.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+        first, end = await offset_range(cluster, partition)
+        raise ApiError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"offset {offset} is outside {partition.topic}-{partition.partition}, which has {first} to {end}",
+        )
+    if fetched.error is not ErrorCode.NONE:
+        raise ApiError(fetched.error, f"{partition.topic}-{partition.partition}: {fetched.error.name}")
+    return fetched
+
+
+async def _fetch_from(
+    cluster: Cluster, leader: int, positions: Positions, max_wait_ms: int, max_bytes: int, min_bytes: int
+) -> dict[TopicPartition, Fetched]:
+    topics: dict[str, list[FetchPartition]] = {}
+    for (topic, index), offset in positions.items():
+        asked = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=max_bytes)
+        topics.setdefault(topic, []).append(asked)
+    request = FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=READ_COMMITTED,
+        session_epoch=-1,
+        topics=[FetchTopic(topic=topic, partitions=asked) for topic, asked in topics.items()],
+    )
+    async with cluster.lease(leader) as connection:
+        answer = await connection.call(Api.FETCH, request, FetchResponse, timeout_s=max_wait_ms / 1000 + 30)
+    check(answer.error_code)
+    fetched: dict[TopicPartition, Fetched] = {}
+    stale = False
+    for topic_answer in answer.responses:
+        for data in topic_answer.partitions:
+            partition = TopicPartition(topic_answer.topic, data.partition_index)
+            code = error_code(data.error_code)
+            if code in STALE:
+                cluster.forget(partition.topic)
+                stale = True
+            elif code is not ErrorCode.NONE:
+                if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    cluster.forget(partition.topic)
+                fetched[partition] = Fetched([], positions[partition], -1, -1, code)
+            else:
+                read = _read(data, positions[partition])
+                if read.next_offset != positions[partition]:
+                    fetched[partition] = read
+    if stale and not fetched:
+        await asyncio.sleep(STALE_PAUSE_S)  # an election is under way: do not ask in a tight loop
+    return fetched
+
+
+def _read(data: PartitionData, offset: int) -> Fetched:
+    view = memoryview(cast("Buffer", data.records or b""))
+    records: list[Record] = []
+    next_offset = offset
+    aborted = _Aborted(data.aborted_transactions or ())
+    at = 0
+    while len(view) - at >= HEADER_SIZE:
+        header = read_header(view, at)
+        if len(view) - at < header.size_bytes:
+            break  # cut off by max_bytes
+        if not aborted.hides(header.base_offset, header.producer_id, header.is_transactional) and not header.is_control:
+            payload = decompress(header.compression, view[at + HEADER_SIZE : at + header.size_bytes])
+            try:
+                records += [record for record in iterate_records(header, payload) if record.offset >= offset]
+            except MalformedRecords as error:
+                raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"batch at offset {header.base_offset}: {error}") from error
+        elif header.is_control:
+            aborted.marker(header.producer_id)
+        next_offset = max(next_offset, header.next_offset)
+        at += header.size_bytes
+    return Fetched(records, next_offset, data.high_watermark, data.log_start_offset, ErrorCode.NONE)
+
+
+class _Aborted:
+    """Which producers' records are of an aborted transaction, walking forward through offsets."""
+
+    def __init__(self, transactions: Iterable[AbortedTransaction]) -> None:
+        self._waiting = sorted(((t.first_offset, t.producer_id) for t in transactions), reverse=True)
+        self._open: dict[int, None] = {}
+
+    def hides(self, base_offset: int, producer_id: int, is_transactional: bool) -> bool:
+        while self._waiting and self._waiting[-1][0] <= base_offset:
+            self._open[self._waiting.pop()[1]] = None
+        return is_transactional and producer_id in self._open
+
+    def marker(self, producer_id: int) -> None:
+        self._open.pop(producer_id, None)
+
+
+# -- offsets ----------------------------------------------------------------------------
+
+
+async def list_offsets(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, OffsetAndTimestamp]:
+    """The first offset at or after each timestamp (EARLIEST_MS and LATEST_MS for the ends). Raises ApiError."""
+    by_leader: dict[int, dict[str, list[ListOffsetsPartition]]] = {}
+    for (topic, partition), timestamp_ms in wanted.items():
+        asked = ListOffsetsPartition(partition_index=partition, timestamp=timestamp_ms)
+        by_leader.setdefault(await cluster.leader(topic, partition), {}).setdefault(topic, []).append(asked)
+    found: dict[TopicPartition, OffsetAndTimestamp] = {}
+    for leader, topics in by_leader.items():
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=READ_COMMITTED,
+            topics=[ListOffsetsTopic(name=topic, partitions=asked) for topic, asked in topics.items()],
+            timeout_ms=30_000,
+        )
+        connection = await cluster.control(leader)
+        answer = await connection.call(Api.LIST_OFFSETS, request, ListOffsetsResponse)
+        for topic_answer in answer.topics:
+            for entry in topic_answer.partitions:
+                if entry.error_code:
+                    cluster.forget(topic_answer.name)
+                    code = error_code(entry.error_code)
+                    raise ApiError(code, f"{topic_answer.name}-{entry.partition_index}: {code.name}")
+                partition_key = TopicPartition(topic_answer.name, entry.partition_index)
+                found[partition_key] = OffsetAndTimestamp(entry.offset, entry.timestamp)
+    return found
+
+
+async def offset_range(cluster: Cluster, partition: TopicPartition) -> tuple[int, int]:
+    """First offset, and the one after the last."""
+    first = await list_offsets(cluster, {partition: EARLIEST_MS})
+    last = await list_offsets(cluster, {partition: LATEST_MS})
+    return first[partition].offset, last[partition].offset
+
+
+async def position_at(cluster: Cluster, partition: TopicPartition, timestamp_ms: int) -> int:
+    """Where to start reading what is at least as young; the end if nothing is."""
+    found = (await list_offsets(cluster, {partition: timestamp_ms}))[partition].offset
+    if found < 0:
+        found = (await list_offsets(cluster, {partition: LATEST_MS}))[partition].offset
+    return found

@@ -1,0 +1,1 @@
+"""HTTP + JSON. Shapes follow Confluent's REST proxy, v2 and v3, where those exist."""

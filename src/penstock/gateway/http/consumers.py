@@ -1,0 +1,447 @@
+"""Reading as a member of a group: consumer instances in Confluent's v2 shapes.
+
+POST   /consumers/{group}                                  create
+DELETE /consumers/{group}/instances/{instance}             leave and end
+POST, GET, DELETE .../subscription                         topics, shared with the group
+POST, GET         .../assignments                          partitions by hand
+POST   .../positions, .../positions/beginning, .../positions/end
+GET    .../records                                         long poll
+POST, GET         .../offsets                              commit, and what is committed
+
+GET, POST /groups/{group}/offsets                          the same for a group without members
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock.client.fetching import EARLIEST_MS, LATEST_MS, MAX_BYTES, TopicPartition
+from penstock.client.groups import Committed, commit, committed
+from penstock.gateway.http import shapes
+from penstock.gateway.http.errors import Refused
+from penstock.gateway.http.formats import BY_NAME, V2, Format, of_content_type, show_records
+from penstock.gateway.http.instances import Instance, Instances
+from penstock.gateway.http.operations import (
+    JSON,
+    Door,
+    Operation,
+    Query,
+    answer,
+    decode,
+    no_content,
+    read_body,
+)
+from penstock.gateway.http.v2 import v2_type
+
+MAX_TIMEOUT_MS = 60_000
+DEFAULT_TIMEOUT_MS = 1000
+BODY_TYPES = (V2, JSON)
+TIMEOUT = Query("timeout", "How long to wait for records, in ms.", 0, MAX_TIMEOUT_MS)
+MAX_BYTES_QUERY = Query("max_bytes", "About how many bytes of records to read.", 1, 16 << 20)
+_HOST = re.compile(r"[A-Za-z0-9._-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:]+\](:[0-9]{1,5})?")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+def group_name(request: Request) -> str:
+    name: str = request.path_params["group"]
+    if not name.isprintable() or len(name.encode("utf-8", "replace")) > 249:
+        raise Refused(42205, "a group's name has at most 249 bytes of printable text")
+    return name
+
+
+def base_url(request: Request) -> str:
+    """As the caller reached us; a Host header that is none is not repeated."""
+    host = request.headers.get("host", "")
+    if not _HOST.fullmatch(host):
+        address, port = request.scope.get("server") or ("localhost", 8082)
+        host = f"{address}:{port}"
+    return f"http://{host}"
+
+
+async def json_body(request: Request) -> bytes:
+    of_content_type(request.headers.get("content-type", ""))
+    return await read_body(request)
+
+
+def setting(name: str, value: str | int | None, default: int, most: int) -> int:
+    """A number that may come as text, as Confluent's clients send it."""
+    if value is None:
+        return default
+    if not _NUMBER.fullmatch(str(value)) or int(value) > most:
+        raise Refused(42204, f"Invalid consumer configuration: {name} is a number from 0 to {most}")
+    return int(value)
+
+
+class Consumers:
+    """The endpoints, and the instances they share."""
+
+    def __init__(self) -> None:
+        self.instances = Instances()
+
+    # -- life -------------------------------------------------------------------------------
+
+    async def create(self, door: Door, request: Request) -> Response:
+        body = await json_body(request)
+        group = group_name(request)
+        given = decode(body or b"{}", shapes.CreateInstance)
+        timeout_ms = setting(
+            "consumer.request.timeout.ms", given.consumer_request_timeout_ms, DEFAULT_TIMEOUT_MS, MAX_TIMEOUT_MS
+        )
+        instance = Instance(
+            door.cluster,
+            group,
+            BY_NAME[given.format],
+            reset=given.auto_offset_reset,
+            auto_commit=given.auto_commit_enable in ("true", True),
+            min_bytes=max(1, setting("fetch.min.bytes", given.fetch_min_bytes, 1, 10_000_000)),
+            timeout_ms=timeout_ms,
+        )
+        name = self.instances.add(given.name, instance)
+        uri = f"{base_url(request)}/consumers/{group}/instances/{name}"
+        return answer(shapes.InstanceCreated(name, uri), media_type=v2_type(request))
+
+    async def delete(self, door: Door, request: Request) -> Response:
+        await self.instances.remove(group_name(request), request.path_params["instance"])
+        return no_content()
+
+    async def _with(self, request: Request, work: Callable[[Instance], Awaitable[Response]]) -> Response:
+        """Requests to one instance come one after the other."""
+        instance = self.instances.find(group_name(request), request.path_params["instance"])
+        async with instance.lock:
+            return await work(instance)
+
+    # -- what it reads ----------------------------------------------------------------------
+
+    async def subscribe(self, door: Door, request: Request) -> Response:
+        given = decode(await json_body(request), shapes.Subscription)
+
+        async def work(instance: Instance) -> Response:
+            topics = list(given.topics)
+            if given.topic_pattern is not None:
+                topics += await matching_topics(door, given.topic_pattern)
+            if not topics:
+                raise Refused(42206, "name topics, or a topic_pattern that matches some")
+            await instance.subscribe(topics)
+            return no_content()
+
+        return await self._with(request, work)
+
+    async def subscription(self, door: Door, request: Request) -> Response:
+        instance = self.instances.find(group_name(request), request.path_params["instance"])
+        return answer(shapes.SubscriptionShape(list(instance.topics)), media_type=v2_type(request))
+
+    async def unsubscribe(self, door: Door, request: Request) -> Response:
+        async def work(instance: Instance) -> Response:
+            await instance.unsubscribe()
+            return no_content()
+
+        return await self._with(request, work)
+
+    async def assign(self, door: Door, request: Request) -> Response:
+        given = decode(await json_body(request), shapes.Assignment)
+
+        async def work(instance: Instance) -> Response:
+            for entry in given.partitions:
+                await door.cluster.leader(entry.topic, entry.partition)
+            instance.assign(references(given))
+            return no_content()
+
+        return await self._with(request, work)
+
+    async def assignment(self, door: Door, request: Request) -> Response:
+        instance = self.instances.find(group_name(request), request.path_params["instance"])
+        partitions = [shapes.PartitionRef(key.topic, key.partition) for key in instance.assignment]
+        return answer(shapes.Assignment(partitions), media_type=v2_type(request))
+
+    async def seek(self, door: Door, request: Request) -> Response:
+        given = decode(await json_body(request), shapes.Offsets)
+
+        async def work(instance: Instance) -> Response:
+            instance.seek({TopicPartition(entry.topic, entry.partition): entry.offset for entry in given.offsets})
+            return no_content()
+
+        return await self._with(request, work)
+
+    async def seek_to_beginning(self, door: Door, request: Request) -> Response:
+        return await self._seek_to(request, EARLIEST_MS)
+
+    async def seek_to_end(self, door: Door, request: Request) -> Response:
+        return await self._seek_to(request, LATEST_MS)
+
+    async def _seek_to(self, request: Request, timestamp_ms: int) -> Response:
+        given = decode(await json_body(request), shapes.Assignment)
+
+        async def work(instance: Instance) -> Response:
+            await instance.seek_to_end(references(given), timestamp_ms)
+            return no_content()
+
+        return await self._with(request, work)
+
+    # -- records and offsets ----------------------------------------------------------------
+
+    async def records(self, door: Door, request: Request) -> Response:
+        timeout_ms = TIMEOUT.read(request)
+        max_bytes = MAX_BYTES_QUERY.read(request) or MAX_BYTES
+
+        async def work(instance: Instance) -> Response:
+            found = await instance.read(instance.timeout_ms if timeout_ms is None else timeout_ms, max_bytes)
+            shown = [
+                entry
+                for partition, fetched in found.items()
+                for entry in show_records(partition, fetched.records, instance.kind)
+            ]
+            return answer(shown, media_type=instance.kind.value)
+
+        return await self._with(request, work)
+
+    async def commit(self, door: Door, request: Request) -> Response:
+        body = await json_body(request)
+        given = decode(body, shapes.Offsets) if body.strip() else None
+
+        async def work(instance: Instance) -> Response:
+            done = await instance.commit(None if given is None else wanted_offsets(given))
+            return answer(show_offsets(done), media_type=v2_type(request))
+
+        return await self._with(request, work)
+
+    async def committed(self, door: Door, request: Request) -> Response:
+        """Confluent's clients send the partitions in the body of a GET; without one, those assigned."""
+        body = await read_body(request)
+        given = decode(body, shapes.Assignment) if body.strip() else None
+
+        async def work(instance: Instance) -> Response:
+            wanted = instance.assignment if given is None else references(given)
+            return answer(show_offsets(await instance.committed(wanted)), media_type=v2_type(request))
+
+        return await self._with(request, work)
+
+
+def references(given: shapes.Assignment) -> list[TopicPartition]:
+    return [TopicPartition(entry.topic, entry.partition) for entry in given.partitions]
+
+
+def wanted_offsets(given: shapes.Offsets) -> dict[TopicPartition, Committed]:
+    return {
+        TopicPartition(entry.topic, entry.partition): Committed(entry.offset, entry.metadata or "")
+        for entry in given.offsets
+    }
+
+
+def show_offsets(offsets: Mapping[TopicPartition, Committed]) -> shapes.CommittedOffsets:
+    return shapes.CommittedOffsets(
+        [
+            shapes.CommittedOffset(key.topic, key.partition, entry.offset, entry.metadata)
+            for key, entry in sorted(offsets.items())
+        ]
+    )
+
+
+async def matching_topics(door: Door, pattern: str) -> list[str]:
+    """Those that exist now. Only * and ? and . of a pattern have a meaning: a caller's expression is not run here."""
+    if len(pattern) > 249:
+        raise Refused(422, "a topic_pattern has at most 249 characters")
+    text = re.escape(pattern.removeprefix("^").removesuffix("$"))
+    expression = re.compile(text.replace(r"\.\*", ".*").replace(r"\*", ".*").replace(r"\?", "."))
+    topics = (await door.cluster.describe()).topics
+    return [topic.name for topic in topics if not topic.is_internal and expression.fullmatch(topic.name)]
+
+
+# -- a group without members ------------------------------------------------------------------
+
+
+async def get_group_offsets(door: Door, request: Request) -> Response:
+    return answer(show_offsets(await committed(door.cluster, group_name(request))))
+
+
+async def set_group_offsets(door: Door, request: Request) -> Response:
+    given = decode(await json_body(request), shapes.Offsets)
+    offsets = wanted_offsets(given)
+    for partition in offsets:
+        await door.cluster.leader(*partition)
+    if offsets:
+        await commit(door.cluster, group_name(request), offsets)
+    return answer(show_offsets(offsets))
+
+
+INSTANCE = "/consumers/{group}/instances/{instance}"
+CHANGE_REFUSALS = (400, 404, 408, 409, 413, 415, 422)
+
+
+def operations(consumers: Consumers) -> tuple[Operation, ...]:
+    tag = "Consumers"
+    types = (JSON, *(kind.value for kind in Format if kind is not Format.PLAIN))
+    return (
+        Operation(
+            "POST",
+            "/consumers/{group}",
+            "createInstance",
+            "Create a consumer instance in a group.",
+            tag,
+            consumers.create,
+            {200: shapes.InstanceCreated},
+            body=shapes.CreateInstance,
+            body_types=BODY_TYPES,
+            body_required=False,
+            refusals=(400, 408, 409, 413, 415, 422, 429),
+        ),
+        Operation(
+            "DELETE",
+            INSTANCE,
+            "deleteInstance",
+            "Leave the group and end the instance.",
+            tag,
+            consumers.delete,
+            {204: None},
+            refusals=(404, 409, 422),
+        ),
+        Operation(
+            "POST",
+            f"{INSTANCE}/subscription",
+            "subscribe",
+            "Subscribe to topics, shared with the group.",
+            tag,
+            consumers.subscribe,
+            {204: None},
+            body=shapes.Subscription,
+            body_types=BODY_TYPES,
+            refusals=CHANGE_REFUSALS,
+        ),
+        Operation(
+            "GET",
+            f"{INSTANCE}/subscription",
+            "getSubscription",
+            "Topics the instance is subscribed to.",
+            tag,
+            consumers.subscription,
+            {200: shapes.SubscriptionShape},
+            refusals=(404, 422),
+        ),
+        Operation(
+            "DELETE",
+            f"{INSTANCE}/subscription",
+            "unsubscribe",
+            "Unsubscribe from everything.",
+            tag,
+            consumers.unsubscribe,
+            {204: None},
+            refusals=(404, 409, 422),
+        ),
+        Operation(
+            "POST",
+            f"{INSTANCE}/assignments",
+            "assign",
+            "Read these partitions, without the group's help.",
+            tag,
+            consumers.assign,
+            {204: None},
+            body=shapes.Assignment,
+            body_types=BODY_TYPES,
+            refusals=CHANGE_REFUSALS,
+        ),
+        Operation(
+            "GET",
+            f"{INSTANCE}/assignments",
+            "getAssignment",
+            "Partitions the instance reads.",
+            tag,
+            consumers.assignment,
+            {200: shapes.Assignment},
+            refusals=(404, 422),
+        ),
+        Operation(
+            "POST",
+            f"{INSTANCE}/positions",
+            "seek",
+            "Go on reading at these offsets.",
+            tag,
+            consumers.seek,
+            {204: None},
+            body=shapes.Offsets,
+            body_types=BODY_TYPES,
+            refusals=CHANGE_REFUSALS,
+        ),
+        Operation(
+            "POST",
+            f"{INSTANCE}/positions/beginning",
+            "seekToBeginning",
+            "Go on reading at the first offset.",
+            tag,
+            consumers.seek_to_beginning,
+            {204: None},
+            body=shapes.Assignment,
+            body_types=BODY_TYPES,
+            refusals=CHANGE_REFUSALS,
+        ),
+        Operation(
+            "POST",
+            f"{INSTANCE}/positions/end",
+            "seekToEnd",
+            "Go on reading after the last offset.",
+            tag,
+            consumers.seek_to_end,
+            {204: None},
+            body=shapes.Assignment,
+            body_types=BODY_TYPES,
+            refusals=CHANGE_REFUSALS,
+        ),
+        Operation(
+            "GET",
+            f"{INSTANCE}/records",
+            "readAsMember",
+            "Records of the assigned partitions; waits if there are none.",
+            tag,
+            consumers.records,
+            {200: list[shapes.ConsumedRecord]},
+            query=(TIMEOUT, MAX_BYTES_QUERY),
+            answer_types=types,
+            refusals=(400, 404, 409, 416, 422),
+        ),
+        Operation(
+            "POST",
+            f"{INSTANCE}/offsets",
+            "commit",
+            "Commit these offsets, or without a body all that was read.",
+            tag,
+            consumers.commit,
+            {200: shapes.CommittedOffsets},
+            body=shapes.Offsets,
+            body_types=BODY_TYPES,
+            body_required=False,
+            refusals=CHANGE_REFUSALS,
+        ),
+        Operation(
+            "GET",
+            f"{INSTANCE}/offsets",
+            "getCommitted",
+            "What the group has committed for the assigned partitions.",
+            tag,
+            consumers.committed,
+            {200: shapes.CommittedOffsets},
+            refusals=(400, 404, 413, 422),
+        ),
+        Operation(
+            "GET",
+            "/groups/{group}/offsets",
+            "getGroupOffsets",
+            "Everything a group has committed.",
+            "Groups",
+            get_group_offsets,
+            {200: shapes.CommittedOffsets},
+            refusals=(422,),
+        ),
+        Operation(
+            "POST",
+            "/groups/{group}/offsets",
+            "setGroupOffsets",
+            "Commit for a group that has no members.",
+            "Groups",
+            set_group_offsets,
+            {200: shapes.CommittedOffsets},
+            body=shapes.Offsets,
+            refusals=CHANGE_REFUSALS,
+        ),
+    )

@@ -1,0 +1,137 @@
+"""Keys and values between JSON and bytes. Three formats, chosen by Content-Type and Accept.
+
+    application/json                     values are JSON; a key that is a string is its text
+    application/vnd.kafka.json.v2+json   keys and values are JSON, as in Confluent's REST proxy
+    application/vnd.kafka.binary.v2+json keys and values are base64, as there
+
+In the JSON formats a value is stored as it was written, not parsed and printed again. What is read
+and is not JSON comes as text, or as base64 if it is not even that, and `value_encoding` or
+`key_encoding` says which. So nothing is lost, and no record makes an answer fail.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from penstock.client.fetching import TopicPartition
+from penstock.gateway.http.errors import Refused
+from penstock.records.builder import Record
+
+NULL = msgspec.Raw(b"null")
+
+
+class Format(Enum):
+    PLAIN = "application/json"
+    JSON = "application/vnd.kafka.json.v2+json"
+    BINARY = "application/vnd.kafka.binary.v2+json"
+
+
+V2 = "application/vnd.kafka.v2+json"
+BY_NAME = {"json": Format.JSON, "binary": Format.BINARY, "plain": Format.PLAIN}
+_BY_TYPE = {kind.value: kind for kind in Format} | {V2: Format.PLAIN, "": Format.PLAIN}
+
+
+def of_content_type(header: str) -> Format:
+    """Raises Refused(415)."""
+    kind = header.partition(";")[0].strip().lower()
+    found = _BY_TYPE.get(kind)
+    if found is None:
+        raise Refused(415, f"content type '{kind[:100]}' is not served: use {', '.join(k.value for k in Format)}")
+    return found
+
+
+def of_accept(header: str) -> Format:
+    """The first that is served; without one, plain JSON."""
+    for item in header.split(","):
+        kind = item.partition(";")[0].strip().lower()
+        if kind and kind in _BY_TYPE:
+            return _BY_TYPE[kind]
+    return Format.PLAIN
+
+
+# -- in -----------------------------------------------------------------------------------
+
+
+def encode_key(raw: msgspec.Raw, kind: Format) -> bytes | None:
+    if kind is Format.PLAIN and bytes(raw).startswith(b'"'):
+        return _string(raw, "a key").encode()
+    return encode_value(raw, kind, "a key")
+
+
+def encode_value(raw: msgspec.Raw, kind: Format, what: str = "a value") -> bytes | None:
+    data = bytes(raw)
+    if data == b"null":
+        return None
+    return from_base64(_string(raw, what)) if kind is Format.BINARY else data
+
+
+def _string(raw: msgspec.Raw, what: str) -> str:
+    try:
+        return msgspec.json.decode(raw, type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refused(422, f"{what} in this format is a string") from error
+
+
+def from_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Refused(422, f"not base64: {error}") from error
+
+
+# -- out ----------------------------------------------------------------------------------
+
+
+def show_records(partition: TopicPartition, records: Iterable[Record], kind: Format) -> list[dict[str, Any]]:
+    return [show_record(partition, record, kind) for record in records]
+
+
+def show_record(partition: TopicPartition, record: Record, kind: Format) -> dict[str, Any]:
+    shown: dict[str, Any] = {"topic": partition.topic, "key": None, "value": None}
+    _show(shown, "key", record.key, kind, text_first=kind is Format.PLAIN)
+    _show(shown, "value", record.value, kind, text_first=False)
+    shown["partition"] = partition.partition
+    shown["offset"] = record.offset
+    if kind is Format.PLAIN:
+        shown["timestamp"] = record.timestamp_ms
+        if record.headers:
+            shown["headers"] = [
+                {"name": name, "value": None if value is None else to_base64(value)} for name, value in record.headers
+            ]
+    return shown
+
+
+def _show(shown: dict[str, Any], name: str, data: bytes | None, kind: Format, *, text_first: bool) -> None:
+    if data is None:
+        return
+    if kind is Format.BINARY:
+        shown[name] = to_base64(data)
+        return
+    if not text_first and is_json(data):
+        shown[name] = msgspec.Raw(data)
+        return
+    try:
+        shown[name] = data.decode("utf-8")
+        if not text_first:
+            shown[f"{name}_encoding"] = "text"
+    except UnicodeDecodeError:
+        shown[name] = to_base64(data)
+        shown[f"{name}_encoding"] = "base64"
+
+
+def is_json(data: bytes) -> bool:
+    try:
+        msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def to_base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

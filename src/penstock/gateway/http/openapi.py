@@ -1,0 +1,87 @@
+"""The OpenAPI 3.1 description, made from the same rows and structs that serve the requests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from penstock import __version__
+from penstock.gateway.http.operations import JSON, Operation
+from penstock.gateway.http.shapes import Error
+
+_PARAMETER = re.compile(r"\{(\w+)\}")
+_PATH_SCHEMAS: dict[str, dict[str, Any]] = {
+    "topic": {"type": "string", "pattern": "^[a-zA-Z0-9._-]+$", "minLength": 1, "maxLength": 249},
+    "partition": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
+    "group": {"type": "string", "pattern": "^[a-zA-Z0-9._-]+$", "minLength": 1, "maxLength": 200},
+    "instance": {"type": "string", "pattern": "^[a-zA-Z0-9._-]+$", "minLength": 1, "maxLength": 200},
+    "cluster": {"type": "string", "pattern": "^[A-Za-z0-9_-]+$", "minLength": 1, "maxLength": 64},
+    "broker": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
+}
+_ERROR_REF = {"$ref": "#/components/schemas/Error"}
+# Not about what was asked: the cluster is away, or there is too much of everything.
+_ANY_TIME = (429, 500, 501, 503)
+
+
+def describe(operations: Iterable[Operation]) -> dict[str, Any]:
+    rows = list(operations)
+    kinds = [Error]
+    for row in rows:
+        kinds += [kind for kind in (row.body, *row.answers.values()) if kind is not None and kind not in kinds]
+    schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    known = dict(zip(kinds, schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        paths.setdefault(row.path, {})[row.method.lower()] = _operation(row, known)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Penstock HTTP",
+            "version": __version__,
+            "description": "Publish, read and look at the log over HTTP. "
+            "Shapes follow Confluent's REST proxy v2 and v3 where those exist.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "tags": [{"name": name} for name in dict.fromkeys(row.tag for row in rows)],
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+
+
+def _operation(row: Operation, schemas: dict[type, dict[str, Any]]) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "operationId": row.name,
+        "summary": row.summary,
+        "tags": [row.tag],
+        "parameters": [
+            *(
+                {"name": name, "in": "path", "required": True, "schema": _PATH_SCHEMAS[name]}
+                for name in _PARAMETER.findall(row.path)
+            ),
+            *(
+                {"name": query.name, "in": "query", "description": query.doc, "schema": query.schema}
+                for query in row.query
+            ),
+        ],
+        "responses": {str(status): _answer(status, kind, row, schemas) for status, kind in row.answers.items()},
+    }
+    if row.body is not None:
+        content = {media_type: {"schema": schemas[row.body]} for media_type in row.body_types}
+        described["requestBody"] = {"required": row.body_required, "content": content}
+    for status in sorted({*row.refusals, *_ANY_TIME}):
+        described["responses"][str(status)] = {
+            "description": HTTPStatus(status).phrase,
+            "content": {JSON: {"schema": _ERROR_REF}},
+        }
+    return described
+
+
+def _answer(status: int, kind: type | None, row: Operation, schemas: dict[type, dict[str, Any]]) -> dict[str, Any]:
+    described: dict[str, Any] = {"description": HTTPStatus(status).phrase}
+    if kind is not None:
+        described["content"] = {media_type: {"schema": schemas[kind]} for media_type in row.answer_types}
+    return described

@@ -1,0 +1,147 @@
+"""The HTTP door: routes, errors in one place, and the ASGI server that runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator, Sequence
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from penstock.client.cluster import Cluster
+from penstock.client.errors import ClientError
+from penstock.client.producer import Producer
+from penstock.gateway.http import tail, v2, v3
+from penstock.gateway.http.consumers import Consumers
+from penstock.gateway.http.consumers import operations as consumer_operations
+from penstock.gateway.http.errors import Refused, refusal
+from penstock.gateway.http.operations import Door, Operation, answer
+from penstock.gateway.http.shapes import Error, Health
+from penstock.model.errors import ApiError, PenstockError
+from penstock.ports.clock import Clock
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 1
+KEEP_ALIVE_S = 65
+MAX_CONNECTIONS = 2000
+BACKLOG = 1024
+
+
+class HttpServer:
+    def __init__(self, cluster: Cluster, producer: Producer, clock: Clock) -> None:
+        self._door = Door(cluster, producer, clock)
+        self._consumers = Consumers()
+        self.operations = (
+            Operation("GET", "/health", "health", "Whether the cluster answers.", "Cluster", health, {200: Health}),
+            *v2.OPERATIONS,
+            *tail.OPERATIONS,
+            *consumer_operations(self._consumers),
+            *v3.OPERATIONS,
+        )
+        self.app = Starlette(
+            routes=[
+                *(self._route(operation) for operation in self.operations),
+                Route("/openapi.json", self._describe, methods=["GET"]),
+            ],
+            exception_handlers={
+                Refused: _refused,
+                ApiError: _failed,
+                ClientError: _failed,
+                HTTPException: _http_refused,
+                ClientDisconnect: _gone,
+                500: _broken,
+            },
+        )
+
+    def _route(self, operation: Operation) -> Route:
+        async def endpoint(request: Request) -> Response:
+            return await operation.endpoint(self._door, request)
+
+        return Route(operation.path, endpoint, methods=[operation.method], name=operation.name)
+
+    async def _describe(self, request: Request) -> Response:
+        from penstock.gateway.http.openapi import describe
+
+        return answer(describe(self.operations))
+
+    async def run(self, sockets: Sequence[socket.socket], stopping: asyncio.Event) -> None:
+        config = uvicorn.Config(
+            self.app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            loop="none",
+            http="h11",
+            ws="none",
+            server_header=False,
+            backlog=BACKLOG,
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+        server = _Server(config)
+        watcher = asyncio.create_task(_stop_when(stopping, server))
+        try:
+            await server.serve(sockets=list(sockets))
+        finally:
+            watcher.cancel()
+            await self._consumers.instances.close()
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are not ours: the broker says when to stop."""
+        yield
+
+
+async def _stop_when(stopping: asyncio.Event, server: uvicorn.Server) -> None:
+    await stopping.wait()
+    server.should_exit = True
+
+
+async def health(door: Door, request: Request) -> Response:
+    info = await door.cluster.describe()
+    return answer(Health("ok", info.cluster_id, len(info.brokers), info.controller_id))
+
+
+# -- errors -----------------------------------------------------------------------------------
+
+
+def _error(code: int, status: int, message: str) -> Response:
+    return answer(Error(code, message), status)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return _error(error.code, error.status, error.message)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError | ClientError)
+    return await _refused(request, refusal(error))
+
+
+async def _http_refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    response = _error(error.status_code, error.status_code, error.detail)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    return _error(400, 400, "the connection was closed before the body was complete")
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    """Logged by the server, with the traceback."""
+    message = str(error) if isinstance(error, PenstockError) else "an error of the gateway; its log has the details"
+    return _error(50001, 500, message)

@@ -1,0 +1,291 @@
+"""Bodies of requests and answers. They check what comes in, and their schemas are the OpenAPI description's.
+
+Field names are Confluent's. Answers are structs where their shape is fixed; records and v3
+resources are built as dictionaries and described here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from penstock.gateway.http.formats import NULL
+
+Partition = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Timestamp = Annotated[int, Meta(ge=0, le=2**62)]
+TopicName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]+$", min_length=1, max_length=249)]
+Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]+$", min_length=1, max_length=200)]
+
+
+class Error(Struct):
+    error_code: int
+    message: str
+
+
+# -- publish ------------------------------------------------------------------------------
+
+
+class Header(Struct):
+    name: Annotated[str, Meta(min_length=1, max_length=1000)]
+    value: str | None = None
+    """Base64."""
+
+
+class ProduceRecord(Struct):
+    key: msgspec.Raw = NULL
+    value: msgspec.Raw = NULL
+    payload: msgspec.Raw = NULL
+    """Another name of value."""
+    partition: Partition | None = None
+    timestamp: Timestamp | None = None
+    headers: list[Header] = []
+
+
+class PartitionRecord(Struct):
+    key: msgspec.Raw = NULL
+    value: msgspec.Raw = NULL
+    payload: msgspec.Raw = NULL
+    timestamp: Timestamp | None = None
+    headers: list[Header] = []
+
+
+class ProduceRequest(Struct):
+    """A batch in `records`, or one event as itself."""
+
+    records: Annotated[list[ProduceRecord], Meta(min_length=1, max_length=10_000)] | None = None
+    key: msgspec.Raw = NULL
+    value: msgspec.Raw = NULL
+    payload: msgspec.Raw = NULL
+    partition: Partition | None = None
+    timestamp: Timestamp | None = None
+    headers: list[Header] = []
+
+
+class PartitionProduceRequest(Struct):
+    records: Annotated[list[PartitionRecord], Meta(min_length=1, max_length=10_000)]
+
+
+class ProduceOffset(Struct):
+    partition: int | None
+    offset: int | None
+    error_code: int | None = None
+    error: str | None = None
+
+
+class ProduceResponse(Struct):
+    offsets: list[ProduceOffset]
+    key_schema_id: int | None = None
+    value_schema_id: int | None = None
+
+
+class Data(Struct):
+    data: msgspec.Raw = NULL
+    type: Literal["BINARY", "JSON", "STRING"] = "JSON"
+
+
+class V3Record(Struct):
+    partition_id: Partition | None = None
+    headers: list[Header] = []
+    key: Data | None = None
+    value: Data | None = None
+    timestamp: str | None = None
+    """RFC 3339."""
+
+
+class V3BatchEntry(Struct):
+    id: Annotated[str, Meta(min_length=1, max_length=80)]
+    partition_id: Partition | None = None
+    headers: list[Header] = []
+    key: Data | None = None
+    value: Data | None = None
+    timestamp: str | None = None
+
+
+class V3BatchRequest(Struct):
+    entries: Annotated[list[V3BatchEntry], Meta(min_length=1, max_length=1000)]
+
+
+class DataSize(Struct):
+    type: str
+    size: int
+
+
+class V3ProduceResponse(Struct):
+    error_code: int
+    cluster_id: str
+    topic_name: str
+    partition_id: int
+    offset: int
+    timestamp: str
+    key: DataSize | None = None
+    value: DataSize | None = None
+
+
+class V3BatchSuccess(Struct):
+    id: str
+    cluster_id: str
+    topic_name: str
+    partition_id: int
+    offset: int
+    timestamp: str
+    key: DataSize | None = None
+    value: DataSize | None = None
+
+
+class V3BatchFailure(Struct):
+    id: str
+    error_code: int
+    message: str
+
+
+class V3BatchResponse(Struct):
+    successes: list[V3BatchSuccess]
+    failures: list[V3BatchFailure]
+
+
+# -- read ---------------------------------------------------------------------------------
+
+
+class ConsumedRecord(Struct):
+    topic: str
+    partition: int
+    offset: int
+    key: Any = None
+    value: Any = None
+    timestamp: int | msgspec.UnsetType = msgspec.UNSET
+    headers: list[Header] | msgspec.UnsetType = msgspec.UNSET
+    key_encoding: str | msgspec.UnsetType = msgspec.UNSET
+    value_encoding: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class OffsetRange(Struct):
+    beginning_offset: int
+    end_offset: int
+
+
+class Replica(Struct):
+    broker: int
+    leader: bool
+    in_sync: bool
+
+
+class PartitionShape(Struct):
+    partition: int
+    leader: int
+    replicas: list[Replica]
+
+
+class TopicShape(Struct):
+    name: str
+    configs: dict[str, str | None]
+    partitions: list[PartitionShape]
+
+
+class Brokers(Struct):
+    brokers: list[int]
+
+
+# -- consumer instances -------------------------------------------------------------------
+
+
+class CreateInstance(Struct):
+    name: Name | None = None
+    format: Literal["json", "binary", "plain"] = "binary"
+    auto_offset_reset: Literal["earliest", "latest", "none"] = field(name="auto.offset.reset", default="latest")
+    auto_commit_enable: Literal["true", "false"] | bool = field(name="auto.commit.enable", default="false")
+    fetch_min_bytes: str | int | None = field(name="fetch.min.bytes", default=None)
+    consumer_request_timeout_ms: str | int | None = field(name="consumer.request.timeout.ms", default=None)
+
+
+class InstanceCreated(Struct):
+    instance_id: str
+    base_uri: str
+
+
+class Subscription(Struct):
+    topics: Annotated[list[TopicName], Meta(max_length=1000)] = []
+    topic_pattern: str | None = None
+
+
+class SubscriptionShape(Struct):
+    topics: list[str]
+
+
+class PartitionRef(Struct):
+    topic: TopicName
+    partition: Partition
+
+
+class Assignment(Struct):
+    partitions: Annotated[list[PartitionRef], Meta(max_length=10_000)]
+
+
+class OffsetRef(Struct):
+    topic: TopicName
+    partition: Partition
+    offset: Offset
+    metadata: str | None = None
+
+
+class Offsets(Struct):
+    offsets: Annotated[list[OffsetRef], Meta(max_length=10_000)]
+
+
+class CommittedOffset(Struct):
+    topic: str
+    partition: int
+    offset: int
+    metadata: str | None
+
+
+class CommittedOffsets(Struct):
+    offsets: list[CommittedOffset]
+
+
+# -- topics and cluster -------------------------------------------------------------------
+
+
+class ConfigEntry(Struct):
+    name: str
+    value: str | None = None
+
+
+class CreateTopic(Struct):
+    topic_name: Annotated[str, Meta(min_length=1, max_length=249)]
+    partitions_count: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    replication_factor: Annotated[int, Meta(ge=1, le=32767)] | None = None
+    configs: list[ConfigEntry] = []
+    validate_only: bool = False
+
+
+class Metadata(Struct):
+    self: str
+    resource_name: str | None = None
+
+
+class Resource(Struct):
+    """Any of v3's resources: what it is and where; the rest depends on the kind."""
+
+    kind: str
+    metadata: Metadata
+
+
+class ListMetadata(Struct):
+    self: str
+    next: str | None = None
+
+
+class ResourceList(Struct):
+    kind: str
+    metadata: ListMetadata
+    data: list[Resource]
+
+
+class Health(Struct):
+    status: Literal["ok"]
+    cluster_id: str
+    brokers: int
+    controller: int

@@ -1,0 +1,129 @@
+"""GET /topics/{topic}/events: a topic as server-sent events, as records arrive.
+
+The id of an event is where each partition goes on after it ("0:12,1:7"). Browsers send the last
+one back as Last-Event-ID when they reconnect, and so nothing is missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from penstock.client.errors import ClientError
+from penstock.client.fetching import EARLIEST_MS, LATEST_MS, TopicPartition, fetch, list_offsets
+from penstock.gateway.http.errors import Refused, refusal
+from penstock.gateway.http.formats import Format, of_accept, show_record
+from penstock.gateway.http.operations import Door, Operation, Query
+from penstock.gateway.http.v2 import OFFSET, TIMESTAMP, existing_topic
+from penstock.model.errors import ApiError, ErrorCode
+
+KEEP_ALIVE_S = 15.0
+EVENT_STREAM = "text/event-stream"
+PARTITION = Query("partition", "Only this partition.", 0, 2**31 - 1)
+FROM = Query("from", "Where to begin: latest unless said otherwise.", choices=("earliest", "latest"))
+FORMAT = Query("format", "How keys and values are shown.", choices=("plain", "json", "binary"))
+LIMIT = Query("limit", "End the stream after so many events.", 1, 10**9)
+_EVENT_ID = re.compile(r"[0-9]{1,10}:[0-9]{1,19}(,[0-9]{1,10}:[0-9]{1,19}){0,9999}")
+_FORMATS = {"plain": Format.PLAIN, "json": Format.JSON, "binary": Format.BINARY}
+
+
+async def tail(door: Door, request: Request) -> Response:
+    positions = await _positions(door, request)
+    format_name = FORMAT.choose(request)
+    kind = of_accept(request.headers.get("accept", "")) if format_name is None else _FORMATS[format_name]
+    return StreamingResponse(
+        _events(door, positions, kind, LIMIT.read(request)),
+        media_type=EVENT_STREAM,
+        headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
+    )
+
+
+async def _positions(door: Door, request: Request) -> dict[TopicPartition, int]:
+    only, offset, timestamp_ms = PARTITION.read(request), OFFSET.read(request), TIMESTAMP.read(request)
+    start = FROM.choose(request)
+    if offset is not None and only is None:
+        raise Refused(400, "offset belongs to one partition: give partition as well")
+    topic = await existing_topic(door, request)
+    if only is not None and only >= len(topic.partitions):
+        raise Refused(40402, f"Partition not found: topic '{topic.name}' has {len(topic.partitions)}")
+    indexes = range(len(topic.partitions)) if only is None else (only,)
+    partitions = [TopicPartition(topic.name, index) for index in indexes]
+    ends = await list_offsets(door.cluster, dict.fromkeys(partitions, LATEST_MS))
+    if start == "earliest":
+        ends = await list_offsets(door.cluster, dict.fromkeys(partitions, EARLIEST_MS))
+    positions = {partition: ends[partition].offset for partition in partitions}
+    if offset is not None:
+        positions = dict.fromkeys(partitions, offset)
+    elif timestamp_ms is not None:
+        found = await list_offsets(door.cluster, dict.fromkeys(partitions, timestamp_ms))
+        positions.update({key: entry.offset for key, entry in found.items() if entry.offset >= 0})
+    return positions | _resumed(request, topic.name, positions)
+
+
+def _resumed(request: Request, topic: str, positions: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    last = request.headers.get("last-event-id", "")
+    if not _EVENT_ID.fullmatch(last):
+        return {}
+    pairs = (item.split(":") for item in last.split(","))
+    resumed = {TopicPartition(topic, int(index)): int(offset) for index, offset in pairs}
+    return {key: offset for key, offset in resumed.items() if key in positions and offset < 2**63}
+
+
+async def _events(
+    door: Door, positions: dict[TopicPartition, int], kind: Format, limit: int | None
+) -> AsyncIterator[bytes]:
+    yield b": open\n\n"
+    sent = 0
+    while True:
+        try:
+            found = await fetch(door.cluster, positions, max_wait_ms=round(KEEP_ALIVE_S * 1000))
+        except (ApiError, ClientError) as error:
+            yield _problem(refusal(error))
+            return
+        if not found:
+            yield b": still here\n\n"
+        for partition, fetched in found.items():
+            if fetched.error is not ErrorCode.NONE:
+                yield _problem(refusal(ApiError(fetched.error, f"{partition.topic}-{partition.partition}")))
+                return
+            for record in fetched.records:
+                positions[partition] = record.offset + 1
+                yield _event(positions, msgspec.json.encode(show_record(partition, record, kind)))
+                sent += 1
+                if sent == limit:
+                    return
+            positions[partition] = fetched.next_offset
+        await asyncio.sleep(0)
+
+
+def _event(positions: dict[TopicPartition, int], data: bytes) -> bytes:
+    position = ",".join(f"{key.partition}:{offset}" for key, offset in positions.items())
+    # JSON stored with line feeds is several data lines, which a reader joins again.
+    lines = b"".join(b"data: " + line + b"\n" for line in data.splitlines())
+    return f"id: {position}\n".encode() + lines + b"\n"
+
+
+def _problem(refused: Refused) -> bytes:
+    body = msgspec.json.encode({"error_code": refused.code, "message": refused.message})
+    return b"event: error\ndata: " + body + b"\n\n"
+
+
+OPERATIONS = (
+    Operation(
+        "GET",
+        "/topics/{topic}/events",
+        "tailTopic",
+        "Records as they arrive, as server-sent events; Last-Event-ID resumes.",
+        "Records",
+        tail,
+        {200: str},
+        query=(PARTITION, OFFSET, TIMESTAMP, FROM, FORMAT, LIMIT),
+        answer_types=(EVENT_STREAM,),
+        refusals=(400, 404),
+    ),
+)

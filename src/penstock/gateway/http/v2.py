@@ -1,0 +1,318 @@
+"""Topics, publishing and reading without a group: Confluent's v2 shapes.
+
+GET  /topics                                     names
+GET  /topics/{topic}                             partitions and settings
+POST /topics/{topic}                             publish a batch, or one event
+GET  /topics/{topic}/partitions[/{partition}]
+POST /topics/{topic}/partitions/{partition}      publish to one partition
+GET  /topics/{topic}/partitions/{partition}/offsets
+GET  /topics/{topic}/partitions/{partition}/records   from an offset or a time, with long poll
+GET  /brokers
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock.client.admin import topic_settings
+from penstock.client.cluster import PartitionInfo, TopicInfo
+from penstock.client.errors import ClientError
+from penstock.client.fetching import MAX_BYTES, TopicPartition, fetch_one, offset_range, position_at
+from penstock.client.producer import Produced
+from penstock.gateway.http import shapes
+from penstock.gateway.http.errors import Refused, refusal
+from penstock.gateway.http.formats import (
+    V2,
+    Format,
+    encode_key,
+    encode_value,
+    from_base64,
+    of_accept,
+    of_content_type,
+    show_records,
+)
+from penstock.gateway.http.operations import JSON, Door, Operation, Query, answer, decode, read_body
+from penstock.model.errors import ApiError
+from penstock.records.builder import Record
+
+PRODUCE_TYPES = tuple(kind.value for kind in Format)
+DEFAULT_TIMEOUT_MS = 1000
+_PARTITION = re.compile(r"[0-9]{1,10}")
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+# -- path parameters ------------------------------------------------------------------------
+
+
+def topic_name(request: Request) -> str:
+    """A name that cannot exist does not exist. Raises Refused(404)."""
+    name: str = request.path_params["topic"]
+    if not _TOPIC.fullmatch(name) or name in (".", ".."):
+        raise Refused(40401, "Topic not found: that is not a topic's name")
+    return name
+
+
+async def existing_topic(door: Door, request: Request) -> TopicInfo:
+    return await door.cluster.topic(topic_name(request))
+
+
+async def existing_partition(door: Door, request: Request) -> tuple[TopicInfo, PartitionInfo]:
+    topic = await existing_topic(door, request)
+    text: str = request.path_params["partition"]
+    if not _PARTITION.fullmatch(text) or int(text) >= len(topic.partitions):
+        raise Refused(40402, f"Partition not found: topic '{topic.name}' has {len(topic.partitions)}")
+    return topic, topic.partitions[int(text)]
+
+
+# -- what there is --------------------------------------------------------------------------
+
+
+def v2_type(request: Request) -> str:
+    """Confluent's own type for those who ask for it."""
+    return V2 if V2 in request.headers.get("accept", "") else JSON
+
+
+async def list_topics(door: Door, request: Request) -> Response:
+    info = await door.cluster.describe()
+    return answer([topic.name for topic in info.topics if not topic.is_internal], media_type=v2_type(request))
+
+
+async def get_topic(door: Door, request: Request) -> Response:
+    topic = await existing_topic(door, request)
+    settings = await topic_settings(door.cluster, topic.name)
+    shape = shapes.TopicShape(
+        topic.name, {entry.name: entry.value for entry in settings}, [show_partition(p) for p in topic.partitions]
+    )
+    return answer(shape, media_type=v2_type(request))
+
+
+def show_partition(partition: PartitionInfo) -> shapes.PartitionShape:
+    return shapes.PartitionShape(
+        partition.partition,
+        partition.leader_id,
+        [
+            shapes.Replica(broker, broker == partition.leader_id, broker in partition.isr)
+            for broker in partition.replicas
+        ],
+    )
+
+
+async def list_partitions(door: Door, request: Request) -> Response:
+    topic = await existing_topic(door, request)
+    return answer([show_partition(partition) for partition in topic.partitions], media_type=v2_type(request))
+
+
+async def get_partition(door: Door, request: Request) -> Response:
+    _, partition = await existing_partition(door, request)
+    return answer(show_partition(partition), media_type=v2_type(request))
+
+
+async def get_offsets(door: Door, request: Request) -> Response:
+    topic, partition = await existing_partition(door, request)
+    first, end = await offset_range(door.cluster, TopicPartition(topic.name, partition.partition))
+    return answer(shapes.OffsetRange(first, end), media_type=v2_type(request))
+
+
+async def list_brokers(door: Door, request: Request) -> Response:
+    info = await door.cluster.describe()
+    return answer(shapes.Brokers([broker.node_id for broker in info.brokers]), media_type=v2_type(request))
+
+
+# -- publish --------------------------------------------------------------------------------
+
+
+async def publish(door: Door, request: Request) -> Response:
+    kind = of_content_type(request.headers.get("content-type", ""))
+    name = topic_name(request)
+    body = decode(await read_body(request), shapes.ProduceRequest)
+    records: Sequence[shapes.ProduceRecord | shapes.ProduceRequest] = (body,) if body.records is None else body.records
+    made = [(build_record(door, record, kind), record.partition) for record in records]
+    return await publish_all(door, request, await door.cluster.topic(name, create=True), made)
+
+
+async def publish_to_partition(door: Door, request: Request) -> Response:
+    kind = of_content_type(request.headers.get("content-type", ""))
+    body = decode(await read_body(request), shapes.PartitionProduceRequest)
+    made = [build_record(door, record, kind) for record in body.records]
+    topic, partition = await existing_partition(door, request)
+    return await publish_all(door, request, topic, [(record, partition.partition) for record in made])
+
+
+def build_record(
+    door: Door, given: shapes.ProduceRecord | shapes.PartitionRecord | shapes.ProduceRequest, kind: Format
+) -> Record:
+    value = given.payload if bytes(given.value) == b"null" else given.value
+    return Record(
+        encode_key(given.key, kind),
+        encode_value(value, kind),
+        build_headers(given.headers),
+        door.clock.now_ms() if given.timestamp is None else given.timestamp,
+    )
+
+
+def build_headers(given: Sequence[shapes.Header]) -> tuple[tuple[str, bytes | None], ...]:
+    return tuple((entry.name, None if entry.value is None else from_base64(entry.value)) for entry in given)
+
+
+async def publish_all(
+    door: Door, request: Request, topic: TopicInfo, records: Sequence[tuple[Record, int | None]]
+) -> Response:
+    """One entry a record. The status is that of the first refusal if none was written, else 200."""
+    results = await deliver(door, topic, records)
+    written = [result for result in results if isinstance(result, Produced)]
+    refused = [result for result in results if isinstance(result, Refused)]
+    if refused and not written:
+        raise refused[0]
+    offsets = [
+        shapes.ProduceOffset(result.partition, result.offset)
+        if isinstance(result, Produced)
+        else shapes.ProduceOffset(None, None, result.code, result.message)
+        for result in results
+    ]
+    return answer(shapes.ProduceResponse(offsets), media_type=v2_type(request))
+
+
+async def deliver(
+    door: Door, topic: TopicInfo, records: Sequence[tuple[Record, int | None]]
+) -> list[Produced | Refused]:
+    """All at once, each with its own outcome, in the order given."""
+    waiting: list[asyncio.Future[Produced] | Refused] = []
+    for record, partition in records:
+        try:
+            waiting.append(door.producer.enqueue(topic, record, partition))
+        except (ApiError, ClientError) as error:
+            waiting.append(refusal(error))
+    results: list[Produced | Refused] = []
+    for entry in waiting:
+        if isinstance(entry, Refused):
+            results.append(entry)
+            continue
+        try:
+            results.append(await entry)
+        except (ApiError, ClientError) as error:
+            results.append(refusal(error))
+    return results
+
+
+# -- read -----------------------------------------------------------------------------------
+
+OFFSET = Query("offset", "Where to begin.", 0, 2**63 - 1)
+TIMESTAMP = Query("timestamp", "Begin with the first record that is not older, in ms since 1970.", 0, 2**62)
+MAX_RECORDS = Query("max_records", "Most records in the answer.", 1, 10_000)
+TIMEOUT = Query("timeout", "How long to wait for a record if there is none, in ms.", 0, 60_000)
+MAX_BYTES_QUERY = Query("max_bytes", "About how many bytes of records to read.", 1, 16 << 20)
+
+
+async def read_records(door: Door, request: Request) -> Response:
+    """From `offset`, or from `timestamp`, or from the beginning."""
+    kind = of_accept(request.headers.get("accept", ""))
+    offset, timestamp_ms = OFFSET.read(request), TIMESTAMP.read(request)
+    most = MAX_RECORDS.read(request) or 1000
+    timeout_ms = TIMEOUT.read(request)
+    max_bytes = MAX_BYTES_QUERY.read(request) or MAX_BYTES
+    topic, info = await existing_partition(door, request)
+    partition = TopicPartition(topic.name, info.partition)
+    if offset is None:
+        offset = (await offset_range(door.cluster, partition))[0]
+        if timestamp_ms is not None:
+            offset = await position_at(door.cluster, partition, timestamp_ms)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + (DEFAULT_TIMEOUT_MS if timeout_ms is None else timeout_ms) / 1000
+    while True:
+        wait_ms = max(0, round((deadline - loop.time()) * 1000))
+        fetched = await fetch_one(door.cluster, partition, offset, max_wait_ms=wait_ms, max_bytes=max_bytes)
+        # Control records move the position and are not shown: look again.
+        if fetched.records or (not wait_ms and fetched.next_offset == offset):
+            return answer(show_records(partition, fetched.records[:most], kind), media_type=kind.value)
+        offset = fetched.next_offset
+
+
+RECORD_REFUSALS = (404, 413, 415, 422, 400, 408)
+
+OPERATIONS = (
+    Operation("GET", "/topics", "listTopics", "Names of all topics.", "Topics", list_topics, {200: list[str]}),
+    Operation(
+        "GET",
+        "/topics/{topic}",
+        "getTopic",
+        "Partitions and settings of a topic.",
+        "Topics",
+        get_topic,
+        {200: shapes.TopicShape},
+        refusals=(404,),
+    ),
+    Operation(
+        "POST",
+        "/topics/{topic}",
+        "publish",
+        "Publish a batch of records, or one event as itself.",
+        "Records",
+        publish,
+        {200: shapes.ProduceResponse},
+        body=shapes.ProduceRequest,
+        body_types=PRODUCE_TYPES,
+        refusals=RECORD_REFUSALS,
+    ),
+    Operation(
+        "GET",
+        "/topics/{topic}/partitions",
+        "listPartitions",
+        "Partitions of a topic.",
+        "Topics",
+        list_partitions,
+        {200: list[shapes.PartitionShape]},
+        refusals=(404,),
+    ),
+    Operation(
+        "GET",
+        "/topics/{topic}/partitions/{partition}",
+        "getPartition",
+        "Leader and replicas of a partition.",
+        "Topics",
+        get_partition,
+        {200: shapes.PartitionShape},
+        refusals=(404,),
+    ),
+    Operation(
+        "POST",
+        "/topics/{topic}/partitions/{partition}",
+        "publishToPartition",
+        "Publish records to one partition.",
+        "Records",
+        publish_to_partition,
+        {200: shapes.ProduceResponse},
+        body=shapes.PartitionProduceRequest,
+        body_types=PRODUCE_TYPES,
+        refusals=RECORD_REFUSALS,
+    ),
+    Operation(
+        "GET",
+        "/topics/{topic}/partitions/{partition}/offsets",
+        "getOffsets",
+        "First offset of a partition, and the one after the last.",
+        "Topics",
+        get_offsets,
+        {200: shapes.OffsetRange},
+        refusals=(404,),
+    ),
+    Operation(
+        "GET",
+        "/topics/{topic}/partitions/{partition}/records",
+        "readRecords",
+        "Read from an offset or a time; waits if there is nothing yet.",
+        "Records",
+        read_records,
+        {200: list[shapes.ConsumedRecord]},
+        query=(OFFSET, TIMESTAMP, MAX_RECORDS, TIMEOUT, MAX_BYTES_QUERY),
+        answer_types=PRODUCE_TYPES,
+        refusals=(400, 404, 416),
+    ),
+    Operation(
+        "GET", "/brokers", "listBrokers", "Numbers of all brokers.", "Cluster", list_brokers, {200: shapes.Brokers}
+    ),
+)

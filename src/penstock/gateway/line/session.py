@@ -1,0 +1,287 @@
+"""One connection of the line protocol: lines in, answers out, in order.
+
+Every answer ends with one line, `OK ...` or `ERR ...`; what comes before it starts with a word in
+capitals (`MSG`, `TOPIC`). Publishes that arrive together are written together and answered in
+order. Invariants: a line is bounded, and one that is too long costs an error, not the connection;
+nothing is read while answers wait to leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from penstock.client.admin import create_topic
+from penstock.client.cluster import Cluster
+from penstock.client.errors import ClientError
+from penstock.client.fetching import (
+    EARLIEST_MS,
+    LATEST_MS,
+    Fetched,
+    TopicPartition,
+    fetch,
+    fetch_one,
+    list_offsets,
+)
+from penstock.client.groups import Committed, commit, committed
+from penstock.client.producer import Produced, Producer
+from penstock.gateway.line import commands
+from penstock.gateway.line.escaping import escape_key, escape_value
+from penstock.model.errors import ApiError, ErrorCode, PenstockError
+from penstock.ports.clock import Clock
+from penstock.records.builder import Record
+
+MAX_LINE_BYTES = 1 << 20
+READ_BYTES = 64 << 10
+MAX_UNANSWERED = 1000
+FOLLOW_WAIT_MS = 10_000
+
+
+class LineTooLong(Exception):
+    pass
+
+
+class Session:
+    def __init__(
+        self,
+        cluster: Cluster,
+        producer: Producer,
+        clock: Clock,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._cluster = cluster
+        self._producer = producer
+        self._clock = clock
+        self._reader = reader
+        self._writer = writer
+        self._buffer = bytearray()
+        self._scanned = 0
+        self._eof = False
+        self._unanswered: list[asyncio.Future[Produced]] = []
+
+    async def run(self) -> None:
+        """Until QUIT or the peer's end of file."""
+        while True:
+            try:
+                line = await self._next_line()
+            except LineTooLong:
+                await self._flush()
+                self._say(f"ERR a line has at most {MAX_LINE_BYTES} bytes")
+                continue
+            if line is None:
+                break
+            if not await self._handle(line):
+                break
+        await self._flush()
+
+    # -- lines --------------------------------------------------------------------------
+
+    async def _next_line(self) -> bytes | None:
+        """None at the end. What was published before is answered before we wait for more."""
+        discarding = False
+        while True:
+            end = self._buffer.find(b"\n", self._scanned)
+            if end >= 0:
+                line = bytes(self._buffer[:end])
+                del self._buffer[: end + 1]
+                self._scanned = 0
+                if discarding or end > MAX_LINE_BYTES:
+                    raise LineTooLong
+                return line
+            self._scanned = len(self._buffer)
+            if self._scanned > MAX_LINE_BYTES:
+                discarding = True
+                self._buffer.clear()
+                self._scanned = 0
+            if self._eof:
+                return self._last_line(discarding)
+            await self._flush()
+            data = await self._reader.read(READ_BYTES)
+            self._eof = not data
+            self._buffer += data
+
+    def _last_line(self, discarding: bool) -> bytes | None:
+        """printf without a line feed, and nc -N: the rest counts as a line."""
+        line = bytes(self._buffer)
+        self._buffer.clear()
+        self._scanned = 0
+        if discarding:
+            raise LineTooLong
+        return line or None
+
+    def _say(self, text: str | bytes) -> None:
+        self._writer.write((text.encode() if isinstance(text, str) else text) + b"\n")
+
+    async def _flush(self) -> None:
+        """Answer what was published, in order, and let it leave."""
+        for future in self._unanswered:
+            try:
+                produced = await future
+            except PenstockError as error:
+                self._say(_refusal(error))
+            else:
+                self._say(f"OK {produced.partition} {produced.offset}")
+        self._unanswered.clear()
+        await self._writer.drain()
+
+    # -- commands -----------------------------------------------------------------------
+
+    async def _handle(self, line: bytes) -> bool:
+        """False: close."""
+        try:
+            command = commands.parse(line)
+            if isinstance(command, commands.Publish):
+                await self._publish(command)
+                return True
+            await self._flush()
+            if isinstance(command, commands.Quit):
+                self._say("OK bye")
+                return False
+            await self._answer(command)
+        except commands.BadCommand as error:
+            await self._flush()
+            self._say(f"ERR {error}")
+        except (ApiError, ClientError) as error:
+            await self._flush()
+            self._say(_refusal(error))
+        return True
+
+    async def _publish(self, command: commands.Publish) -> None:
+        if len(self._unanswered) >= MAX_UNANSWERED:
+            await self._flush()
+        topic = await self._cluster.topic(command.topic, create=True)
+        record = Record(command.key, command.value, timestamp_ms=self._clock.now_ms())
+        self._unanswered.append(self._producer.enqueue(topic, record, command.partition))
+
+    async def _answer(self, command: commands.Command) -> None:
+        match command:
+            case commands.Consume():
+                await self._consume(command)
+            case commands.Follow():
+                await self._follow(command)
+            case commands.Commit(group, topic, partition, offset):
+                await self._existing(topic, partition)
+                await commit(self._cluster, group, {TopicPartition(topic, partition): Committed(offset, "")})
+                self._say(f"OK {offset}")
+            case commands.Offset(group, topic, partition):
+                await self._existing(topic, partition)
+                key = TopicPartition(topic, partition)
+                found = (await committed(self._cluster, group, [key])).get(key)
+                self._say("OK none" if found is None else f"OK {found.offset}")
+            case commands.Topics():
+                shown = [topic for topic in (await self._cluster.describe()).topics if not topic.is_internal]
+                for topic_info in shown:
+                    self._say(f"TOPIC {topic_info.name} {len(topic_info.partitions)}")
+                self._say(f"OK {len(shown)}")
+            case commands.Create(topic, partitions):
+                count = await create_topic(self._cluster, topic, -1 if partitions is None else partitions)
+                self._say(f"OK {topic} {count}")
+            case commands.Help():
+                self._say(commands.HELP)
+                self._say("OK")
+
+    async def _existing(self, topic: str, partition: int) -> None:
+        await self._cluster.leader(topic, partition)
+
+    # -- reading ------------------------------------------------------------------------
+
+    async def _consume(self, command: commands.Consume) -> None:
+        positions = await self._positions(command.topic, command.partition, command.where)
+        count = 0
+        # Up to the end as it is now, or a busy topic would keep us here.
+        ends = await list_offsets(self._cluster, dict.fromkeys(positions, LATEST_MS))
+        for partition in positions:
+            while count < command.max_records:
+                offset = positions[partition]
+                if offset == ends[partition].offset:
+                    break
+                fetched = await fetch_one(self._cluster, partition, offset, max_wait_ms=0)
+                records = [record for record in fetched.records if record.offset < ends[partition].offset]
+                cut = records[: command.max_records - count]
+                self._say_records(partition.partition, cut)
+                await self._writer.drain()
+                count += len(cut)
+                if len(cut) < len(fetched.records):
+                    positions[partition] = cut[-1].offset + 1 if cut else ends[partition].offset
+                    break
+                if fetched.next_offset == offset:
+                    break
+                positions[partition] = fetched.next_offset
+        self._say(_summary(count, positions))
+
+    async def _follow(self, command: commands.Follow) -> None:
+        """Until a line comes, or the end of file. The line is handled next, unless it is empty."""
+        positions = await self._positions(command.topic, command.partition, command.where)
+        count = 0
+        stop = asyncio.create_task(self._line_comes())
+        try:
+            while True:
+                batch = asyncio.create_task(self._arrived(positions))
+                await asyncio.wait((batch, stop), return_when=asyncio.FIRST_COMPLETED)
+                if stop.done():
+                    batch.cancel()
+                    await asyncio.gather(batch, return_exceptions=True)
+                    break
+                for partition, fetched in batch.result().items():
+                    self._say_records(partition.partition, fetched.records)
+                    positions[partition] = fetched.next_offset
+                    count += len(fetched.records)
+                await self._writer.drain()
+        finally:
+            stop.cancel()
+            await asyncio.gather(stop, return_exceptions=True)
+        self._say(_summary(count, positions))
+
+    async def _line_comes(self) -> None:
+        """Bytes, not a line: the reader goes on from them."""
+        while b"\n" not in self._buffer and not self._eof and len(self._buffer) <= MAX_LINE_BYTES:
+            data = await self._reader.read(READ_BYTES)
+            self._eof = not data
+            self._buffer += data
+
+    async def _arrived(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Fetched]:
+        while True:
+            found = await fetch(self._cluster, positions, max_wait_ms=FOLLOW_WAIT_MS)
+            for partition, fetched in found.items():
+                if fetched.error is not ErrorCode.NONE:
+                    raise ApiError(fetched.error, f"{partition.topic}-{partition.partition}: {fetched.error.name}")
+            if found:
+                return found
+
+    async def _positions(self, topic: str, partition: int | None, where: commands.Where) -> dict[TopicPartition, int]:
+        info = await self._cluster.topic(topic)
+        if partition is None:
+            partitions = [TopicPartition(topic, entry.partition) for entry in info.partitions]
+        else:
+            await self._existing(topic, partition)
+            partitions = [TopicPartition(topic, partition)]
+        if isinstance(where, int):
+            return dict.fromkeys(partitions, where)
+        if isinstance(where, commands.AtTime):
+            found = await list_offsets(self._cluster, dict.fromkeys(partitions, where.timestamp_ms))
+            ends = await list_offsets(self._cluster, dict.fromkeys(partitions, LATEST_MS))
+            return {p: found[p].offset if found[p].offset >= 0 else ends[p].offset for p in partitions}
+        end = EARLIEST_MS if where == commands.EARLIEST else LATEST_MS
+        found = await list_offsets(self._cluster, dict.fromkeys(partitions, end))
+        return {p: found[p].offset for p in partitions}
+
+    def _say_records(self, partition: int, records: list[Record]) -> None:
+        if records:
+            self._writer.write(
+                b"".join(
+                    b"MSG %d %d %s %s\n"
+                    % (partition, record.offset, escape_key(record.key), escape_value(record.value))
+                    for record in records
+                )
+            )
+
+
+def _summary(count: int, positions: Mapping[TopicPartition, int]) -> str:
+    """How many, and where each partition goes on."""
+    return " ".join([f"OK {count}", *(f"{key.partition}:{offset}" for key, offset in positions.items())])
+
+
+def _refusal(error: PenstockError) -> str:
+    """One line, whatever the broker's message says."""
+    return "ERR " + " ".join(str(error).split())

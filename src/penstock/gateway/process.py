@@ -1,0 +1,92 @@
+"""The doors' process: serves both protocols on sockets it was given, until its broker says stop or is gone.
+
+    plan        what the broker hands over: where to connect, and inherited descriptors
+    lifeline    one end of a socket pair. A byte means stop in good order. Its end means that the
+                broker died: leave at once, since the next broker wants these ports.
+
+Must not know: how it was started, the broker's own state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+from typing import NamedTuple
+
+from penstock.client.cluster import Cluster
+from penstock.client.producer import Producer
+from penstock.ports.clock import Clock
+
+log = logging.getLogger(__name__)
+
+CLIENT_ID = "penstock-doors"
+
+
+class DoorPlan(NamedTuple):
+    bootstrap: tuple[tuple[str, int], ...]
+    http_fds: tuple[int, ...]
+    line_fds: tuple[int, ...]
+    lifeline_fd: int
+
+
+async def serve(plan: DoorPlan, clock: Clock) -> None:
+    stopping = asyncio.Event()
+    _watch(socket.socket(fileno=plan.lifeline_fd), stopping)
+    cluster = Cluster(plan.bootstrap, CLIENT_ID)
+    producer = Producer(cluster)
+    try:
+        async with asyncio.TaskGroup() as doors:
+            if plan.line_fds:
+                doors.create_task(_serve_lines(cluster, producer, clock, _sockets(plan.line_fds), stopping))
+            if plan.http_fds:
+                doors.create_task(_serve_http(cluster, producer, clock, _sockets(plan.http_fds), stopping))
+    finally:
+        await producer.close()
+        cluster.close()
+
+
+async def _serve_lines(
+    cluster: Cluster, producer: Producer, clock: Clock, sockets: list[socket.socket], stopping: asyncio.Event
+) -> None:
+    from penstock.gateway.line.server import LineServer
+
+    server = LineServer(cluster, producer, clock)
+    await server.start(sockets)
+    await stopping.wait()
+    await server.stop()
+
+
+async def _serve_http(
+    cluster: Cluster, producer: Producer, clock: Clock, sockets: list[socket.socket], stopping: asyncio.Event
+) -> None:
+    from penstock.gateway.http.server import HttpServer  # a process without this door does not pay for it
+
+    await HttpServer(cluster, producer, clock).run(sockets, stopping)
+
+
+def _sockets(descriptors: tuple[int, ...]) -> list[socket.socket]:
+    sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+    for sock in sockets:
+        sock.setblocking(False)
+    return sockets
+
+
+def _watch(lifeline: socket.socket, stopping: asyncio.Event) -> None:
+    """In a thread, so that not even a busy loop outlives its broker."""
+    loop = asyncio.get_running_loop()
+    lifeline.setblocking(True)
+
+    def wait() -> None:
+        while True:
+            try:
+                said = lifeline.recv(1)
+            except OSError:
+                said = b""
+            if not said:
+                os._exit(0 if stopping.is_set() else 1)
+            loop.call_soon_threadsafe(stopping.set)
+
+    threading.Thread(target=wait, name="lifeline", daemon=True).start()

@@ -1,0 +1,181 @@
+"""The broker's side of the doors: binds their ports, starts their process when someone knocks, keeps it going.
+
+The ports are bound with the broker's own, so a taken one is said at once. The process is started
+by the first connection, not before: a broker whose doors nobody uses pays two descriptors. It is
+handed the listening sockets; callers wait in the backlog meanwhile. When it dies it is started
+again by the next caller, after a pause that grows while it keeps dying.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import subprocess
+import sys
+
+from penstock.config.listeners import Endpoint
+from penstock.model.errors import ConfigError
+from penstock.net.listener import bind
+
+log = logging.getLogger(__name__)
+
+# The last broker's doors may still be closing: they notice its death within milliseconds.
+BIND_TRIES = 5
+BIND_PAUSE_S = 0.05
+LIVED_S = 10.0
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+STOP_TIMEOUT_S = 3.0
+REAP_PAUSE_S = 0.01
+
+
+class Doors:
+    def __init__(self, http: Endpoint | None, line: Endpoint | None) -> None:
+        self._endpoints = {"http": http, "line": line}
+        self._sockets: dict[str, list[socket.socket]] = {}
+        self._bootstrap: list[tuple[str, int]] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline: socket.socket | None = None
+        self._started_at = 0.0
+        self._pause_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing = False
+
+    async def bind(self) -> None:
+        """Raises ConfigError with one sentence about a port that cannot be had."""
+        self._loop = asyncio.get_running_loop()
+        for name, endpoint in self._endpoints.items():
+            if endpoint is not None:
+                self._sockets[name] = await self._bind(name, endpoint)
+
+    async def _bind(self, name: str, endpoint: Endpoint) -> list[socket.socket]:
+        for tries_left in reversed(range(BIND_TRIES)):
+            try:
+                return bind(endpoint.host, endpoint.port)
+            except ConfigError as error:
+                if "is taken" not in str(error) or not tries_left:
+                    raise ConfigError(
+                        f"penstock.{name}.listener: {error}, or leave the setting empty to keep this door closed"
+                    ) from error
+            await asyncio.sleep(BIND_PAUSE_S)
+        raise AssertionError("unreachable")
+
+    def open(self, bootstrap: list[tuple[str, int]]) -> None:
+        """From now on the first caller starts the process, which finds the cluster at `bootstrap`."""
+        self._bootstrap = bootstrap
+        self._wait_for_a_knock()
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """host:port by the door's name, of those that are open."""
+        found = {}
+        for name, sockets in self._sockets.items():
+            endpoint = self._endpoints[name]
+            assert endpoint is not None
+            host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host or "localhost"
+            found[name] = f"{host}:{sockets[0].getsockname()[1]}"
+        return found
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    # -- the process --------------------------------------------------------------------
+
+    def _wait_for_a_knock(self) -> None:
+        for sock in self._all_sockets():
+            self._loop.add_reader(sock, self._knocked)
+
+    def _stop_waiting(self) -> None:
+        for sock in self._all_sockets():
+            self._loop.remove_reader(sock)
+
+    def _all_sockets(self) -> list[socket.socket]:
+        return [sock for sockets in self._sockets.values() for sock in sockets]
+
+    def _knocked(self) -> None:
+        self._stop_waiting()
+        self._start()
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        descriptors = {
+            f"{name}_fds": [sock.fileno() for sock in self._sockets.get(name, ())] for name in self._endpoints
+        }
+        plan = {
+            "bootstrap": self._bootstrap,
+            "lifeline_fd": theirs.fileno(),
+            "log_level": logging.getLogger().getEffectiveLevel(),
+            **descriptors,
+        }
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "penstock.node.door_process", json.dumps(plan)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno(), *(sock.fileno() for sock in self._all_sockets())],
+                process_group=0,
+            )
+        ours.setblocking(False)
+        self._lifeline = ours
+        self._started_at = self._loop.time()
+        self._loop.add_reader(ours, self._ended)
+        log.debug("doors: process %d started", self._process.pid)
+
+    def _ended(self) -> None:
+        """The lifeline is readable: nothing is ever written to our end, so it is closed."""
+        assert self._process is not None
+        self._drop_lifeline()
+        self._reap(self._process)
+
+    def _reap(self, process: subprocess.Popen[bytes]) -> None:
+        if self._closing:
+            return
+        code = process.poll()
+        if code is None:  # its descriptors are closed a moment before it can be waited for
+            self._timer = self._loop.call_later(REAP_PAUSE_S, self._reap, process)
+            return
+        self._process = None
+        if self._loop.time() - self._started_at >= LIVED_S:
+            self._pause_s = 0.0
+        self._pause_s = min(self._pause_s * 2 or FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        log.error("doors: process ended with code %d; the doors open again in %.1f s", code, self._pause_s)
+        self._timer = self._loop.call_later(self._pause_s, self._wait_for_a_knock)
+
+    def _drop_lifeline(self) -> None:
+        if self._lifeline is not None:
+            self._loop.remove_reader(self._lifeline)
+            self._lifeline.close()
+            self._lifeline = None
+
+    # -- down ---------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Open requests get a moment to end; the ports are free afterwards."""
+        self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._stop_waiting()
+        if self._process is not None:
+            await self._stop_process(self._process)
+        for sock in self._all_sockets():
+            sock.close()
+        self._sockets.clear()
+
+    async def _stop_process(self, process: subprocess.Popen[bytes]) -> None:
+        if self._lifeline is not None:
+            self._loop.remove_reader(self._lifeline)
+            with contextlib.suppress(OSError):
+                self._lifeline.send(b"s")
+        deadline = self._loop.time() + STOP_TIMEOUT_S
+        while process.poll() is None:
+            if self._loop.time() > deadline:
+                log.warning("doors: process %d does not end, killing it", process.pid)
+                process.kill()
+                deadline += STOP_TIMEOUT_S
+            await asyncio.sleep(REAP_PAUSE_S)
+        self._drop_lifeline()
+        self._process = None

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.gateway.line import commands as c
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        (b"PUBLISH orders hello world", c.Publish("orders", None, None, b"hello world")),
+        (b"publish orders  two blanks ", c.Publish("orders", None, None, b" two blanks ")),
+        (b"PUBLISH orders \r", c.Publish("orders", None, None, b"")),
+        (b"PUBLISH orders/2 x\r", c.Publish("orders", 2, None, b"x")),
+        (b"PUBLISH orders \xff\x00", c.Publish("orders", None, None, b"\xff\x00")),
+        (b"PUBLISHKEY orders k v w", c.Publish("orders", None, b"k", b"v w")),
+        (b"CONSUME orders", c.Consume("orders", None, c.EARLIEST, 100)),
+        (b"CONSUME orders 1 7 5", c.Consume("orders", 1, 7, 5)),
+        (b"consume orders * latest", c.Consume("orders", None, c.LATEST, 100)),
+        (b"CONSUME orders 0 @1763221000000 10000", c.Consume("orders", 0, c.AtTime(1763221000000), 10000)),
+        (b"FOLLOW orders", c.Follow("orders", None, c.LATEST)),
+        (b"FOLLOW orders 0 3", c.Follow("orders", 0, 3)),
+        (b"COMMIT g orders 0 12", c.Commit("g", "orders", 0, 12)),
+        (b"OFFSET g orders 0", c.Offset("g", "orders", 0)),
+        (b"CREATE orders", c.Create("orders", None)),
+        (b"CREATE orders 3", c.Create("orders", 3)),
+        (b"  topics  ", c.Topics()),
+        (b"HELP", c.Help()),
+        (b"quit\r", c.Quit()),
+        (b"", c.Nothing()),
+        (b"\r", c.Nothing()),
+        (b"STOP", c.Nothing()),
+    ],
+)
+def test_commands(line: bytes, command: c.Command) -> None:
+    assert c.parse(line) == command
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        (b"PUSH orders x", "unknown command PUSH; HELP lists"),
+        (b"\xff\xfe", "HELP lists"),
+        (b"GET / HTTP/1.1", "unknown command GET"),
+        (b"PUBLISH", "usage: PUBLISH <topic>"),
+        (b"PUBLISH orders", "usage: PUBLISH <topic>"),
+        (b"PUBLISHKEY orders k", "usage: PUBLISHKEY"),
+        (b"PUBLISHKEY orders  v", "usage: PUBLISHKEY"),
+        (b"PUBLISH or/ders x", "partition is a number"),
+        (b"PUBLISH or+ders x", "topic's name"),
+        (b"PUBLISH .. x", "topic's name"),
+        (b"PUBLISH \xff x", "UTF-8"),
+        (b"CONSUME", "usage: CONSUME"),
+        (b"CONSUME a b", "partition is a number, not 'b'"),
+        (b"CONSUME a 0 -1", "offset is a number"),
+        (b"CONSUME a * 5", "belongs to one partition"),
+        (b"CONSUME a 0 0 0", "max is from 1 to 10000"),
+        (b"CONSUME a 0 0 10001", "max is from 1 to 10000"),
+        (b"CONSUME a 99999999999", "partition is a number"),
+        (b"CONSUME a 0 99999999999999999999", "offset is a number"),
+        (b"CONSUME a 0 @soon", "a time is a number"),
+        (b"COMMIT g a 0", "usage: COMMIT"),
+        (b"OFFSET g a", "usage: OFFSET"),
+        (b"CREATE", "usage: CREATE"),
+        (b"TOPICS all", "usage: TOPICS"),
+    ],
+)
+def test_refusals_say_what_to_write(line: bytes, part: str) -> None:
+    with pytest.raises(c.BadCommand) as refused:
+        c.parse(line)
+    assert part in str(refused.value)
+    assert str(refused.value).isprintable()
+
+
+@given(st.binary(max_size=100))
+def test_any_line_is_a_command_or_one_printable_sentence(line: bytes) -> None:
+    line = line.replace(b"\n", b"")
+    try:
+        said = repr(c.parse(line))
+    except c.BadCommand as error:
+        said = str(error)
+    assert said.isprintable()
+
+
+def test_help_names_every_command() -> None:
+    for verb in ("PUBLISH", "PUBLISHKEY", "CONSUME", "FOLLOW", "COMMIT", "OFFSET", "TOPICS", "CREATE", "HELP", "QUIT"):
+        assert any(line.startswith(verb + " ") for line in c.HELP.splitlines())
