@@ -74,6 +74,9 @@ MOVES: Final[dict[tuple[State, Move], State]] = {
     (State.EMPTY, Move.STORE_EMPTY): State.EMPTY,
     (State.EMPTY, Move.DELETE): State.DEAD,
     (State.STABLE, Move.DELETE): State.DEAD,  # while the log is loaded: compaction kept only the tombstone
+    # While it rebalances: a consumer of the newer protocol joined, and the group becomes one of its kind.
+    (State.PREPARING, Move.DELETE): State.DEAD,
+    (State.COMPLETING, Move.DELETE): State.DEAD,
 }
 
 _UNKNOWN = ErrorCode.UNKNOWN_MEMBER_ID
