@@ -6,6 +6,7 @@ person's hand has left the key. Bad input is one sentence and exit code 2, never
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -15,7 +16,16 @@ from penstock.model.errors import ConfigError, PenstockError
 
 COMMANDS = {
     "start": ("penstock.cli.start", "start", "Run a broker in the foreground."),
+    "topics": ("penstock.cli.topics", "topics", "Create, list, describe, alter and delete topics."),
+    "groups": ("penstock.cli.groups", "groups", "List, describe, reset and delete consumer groups."),
+    "lag": ("penstock.cli.lag", "lag", "How far groups are behind."),
+    "cluster": ("penstock.cli.cluster", "cluster", "Health of the cluster."),
+    "produce": ("penstock.cli.produce", "produce", "Send records from standard input or files."),
+    "consume": ("penstock.cli.consume", "consume", "Print records."),
+    "configs": ("penstock.cli.configs", "configs", "Settings of topics, brokers and groups."),
     "log": ("penstock.cli.log", "log", "Look into log segments and indexes."),
+    "doctor": ("penstock.cli.doctor", "doctor", "Explain how this machine reaches the cluster."),
+    "completion": ("penstock.cli.completion", "completion", "Print a completion script for the shell."),
 }
 
 
@@ -45,8 +55,9 @@ def penstock() -> None:
 
 
 def main() -> None:
+    name = os.path.basename(sys.argv[0])
     try:
-        penstock()
+        penstock(prog_name="penstock" if name.endswith(".py") else name)
     except ConfigError as error:
         fail(str(error), 2)
     except PenstockError as error:

@@ -1,0 +1,200 @@
+"""How a command finds its cluster, and what it says when there is none.
+
+`--bootstrap-server`, then PENSTOCK_BOOTSTRAP_SERVERS, then localhost:9092. The address is tried with a plain socket
+first: librdkafka would keep trying and could not say in one sentence what is wrong. The client library is imported by
+the command that needs it, not for help or completion.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from penstock.model.errors import ConfigError, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.clients import BlockingAdmin
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+BOOTSTRAP_VARIABLE = "PENSTOCK_BOOTSTRAP_SERVERS"
+TRACEBACK_VARIABLE = "PENSTOCK_TRACEBACK"
+DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
+DEFAULT_PORT = 9092
+CONNECT_TIMEOUT_S = 3.0
+COMPLETION_TIMEOUT_S = 2.0
+
+
+class NoBroker(PenstockError):
+    def __init__(self, servers: str, reason: str = "") -> None:
+        why = f" ({reason})" if reason else ""
+        super().__init__(
+            f"no broker answers at {servers}{why}: start one with `penstock start` or use --bootstrap-server"
+        )
+
+
+@dataclass(frozen=True)
+class Target:
+    """The cluster a command talks to."""
+
+    servers: str
+    source: str
+    """Who said so: the option, the environment or nobody."""
+    timeout_s: float = 15.0
+    settings: dict[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def find(cls, option: str | None, timeout_s: float = 15.0, settings: dict[str, object] | None = None) -> Target:
+        settings = dict(settings or {})
+        named = settings.pop("bootstrap.servers", None)
+        if option:
+            return cls(option, "--bootstrap-server", timeout_s, settings)
+        if named:
+            return cls(str(named), "--command-config", timeout_s, settings)
+        if os.environ.get(BOOTSTRAP_VARIABLE):
+            return cls(os.environ[BOOTSTRAP_VARIABLE], BOOTSTRAP_VARIABLE, timeout_s, settings)
+        return cls(DEFAULT_BOOTSTRAP_SERVERS, "default", timeout_s, settings)
+
+    def addresses(self) -> list[tuple[str, int]]:
+        return [split_address(server) for server in self.servers.split(",") if server.strip()]
+
+    def check(self) -> None:
+        """Something listens at one of the addresses."""
+        reason = ""
+        for host, port in self.addresses():
+            reason = connect_problem(host, port)
+            if not reason:
+                return
+        raise NoBroker(self.servers, "" if reason == REFUSED else reason)
+
+    def admin(self) -> BlockingAdmin:
+        from penstock.clients import BlockingAdmin
+
+        self.check()
+        return BlockingAdmin(self.servers, timeout_s=self.timeout_s, client_id="penstock-cli", settings=self.settings)
+
+
+REFUSED = "connection refused"
+
+
+def connect_problem(host: str, port: int, timeout_s: float = CONNECT_TIMEOUT_S) -> str:
+    """Empty when a TCP connection opens, else why not."""
+    try:
+        socket.create_connection((host, port), timeout_s).close()
+    except socket.gaierror:
+        return f"the name {host} does not resolve"
+    except TimeoutError:
+        return f"no answer from {host} within {timeout_s:g} s"
+    except ConnectionRefusedError:
+        return REFUSED
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def split_address(server: str) -> tuple[str, int]:
+    """host, host:port or [address]:port, with or without a protocol in front."""
+    bare = server.strip().rpartition("://")[2]
+    host, colon, port = bare.rpartition(":")
+    if not colon or bare.endswith("]"):
+        host, port = bare, str(DEFAULT_PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(f"{server!r} is no address of a broker: write HOST:PORT, for example localhost:9092")
+    return host, int(port)
+
+
+def cluster_command(command: Callable[Concatenate[Target, P], R]) -> Callable[..., R]:
+    """Gives a command the options that lead to a cluster, and hands it the `Target`."""
+
+    @click.option(
+        "--bootstrap-server",
+        "servers",
+        metavar="HOST:PORT[,...]",
+        help=f"Where the cluster is (else ${BOOTSTRAP_VARIABLE}, else {DEFAULT_BOOTSTRAP_SERVERS}).",
+    )
+    @click.option(
+        "--command-config", metavar="FILE", help="Client settings as a properties file, for example security."
+    )
+    @click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(min=0.1),
+        default=15.0,
+        show_default=True,
+        help="Seconds to wait for an answer.",
+    )
+    @functools.wraps(command)
+    def run(*args: Any, servers: str | None, command_config: str | None, timeout_s: float, **kwargs: Any) -> R:
+        sys.excepthook = _one_sentence
+        target = Target.find(servers, timeout_s, _client_settings(command_config))
+        try:
+            return command(target, *args, **kwargs)
+        except BrokenPipeError:
+            # Whoever read our output has seen enough. What is still buffered goes nowhere, quietly.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+        except PenstockError as error:
+            if type(error).__name__ == "Unreachable":  # the client library may not be loaded at all
+                raise NoBroker(target.servers) from error
+            raise
+
+    return run
+
+
+def json_option(command: Callable[P, R]) -> Callable[P, R]:
+    return click.option("--json", "as_json", is_flag=True, help="JSON for programs.")(command)
+
+
+def _client_settings(path: str | None) -> dict[str, object]:
+    if path is None:
+        return {}
+    from penstock.config.properties import parse_properties
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            return dict(parse_properties(file.read()))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _one_sentence(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """A mistake of ours, told as such. The traceback is for those who ask."""
+    if os.environ.get(TRACEBACK_VARIABLE):
+        sys.__excepthook__(kind, error, trace)
+        return
+    click.echo(
+        f"penstock: unexpected {kind.__name__}: {error} (a mistake in penstock; {TRACEBACK_VARIABLE}=1 shows where)",
+        err=True,
+    )
+
+
+# -- completion ----------------------------------------------------------------------------------------------
+
+
+def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _complete(ctx, incomplete, lambda admin: [topic.name for topic in admin.topics() if not topic.is_internal])
+
+
+def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _complete(ctx, incomplete, lambda admin: [group.group_id for group in admin.groups()])
+
+
+def _complete(ctx: click.Context, incomplete: str, names: Callable[[BlockingAdmin], list[str]]) -> list[CompletionItem]:
+    """Nothing rather than an error: a shell that completes must not be disturbed."""
+    try:
+        target = Target.find(ctx.params.get("servers"), COMPLETION_TIMEOUT_S)
+        with target.admin() as admin:
+            return [CompletionItem(name) for name in names(admin) if name.startswith(incomplete)]
+    except PenstockError:
+        return []

@@ -1,0 +1,227 @@
+"""`penstock doctor`: can this machine talk to the cluster, and if not, why?
+
+A client connects twice: to a bootstrap address, and then to the addresses that the brokers advertise. Most trouble is
+in the difference. Each finding is one line; the exit code is 1 when something is wrong.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import platform
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from penstock import __version__
+from penstock.cli.connection import CONNECT_TIMEOUT_S, Target, cluster_command, connect_problem, json_option
+from penstock.cli.output import show_json
+from penstock.cli.probe import Probe
+from penstock.model.errors import PenstockError, ProtocolError
+
+if TYPE_CHECKING:
+    from penstock.clients import BlockingAdmin
+
+LOW_SPACE = 0.1
+
+
+@dataclass(frozen=True)
+class Finding:
+    state: Literal["ok", "warning", "problem"]
+    about: str
+    sentence: str
+    advice: str = ""
+
+
+@click.command()
+@json_option
+@cluster_command
+def doctor(target: Target, as_json: bool) -> None:
+    """Explain how this machine reaches the cluster: addresses, listeners, disk, versions."""
+    findings: list[Finding] = []
+    for finding in examine(target):
+        findings.append(finding)
+        if not as_json:
+            _show(finding)
+    if as_json:
+        show_json([vars(finding) for finding in findings])
+    problems = sum(finding.state == "problem" for finding in findings)
+    if not as_json:
+        click.echo(f"{problems} problem{'s' * (problems != 1)} found." if problems else "Everything is in order.")
+    if problems:
+        sys.exit(1)
+
+
+def _show(finding: Finding) -> None:
+    mark = {"ok": "ok     ", "warning": "warning", "problem": "PROBLEM"}[finding.state]
+    click.echo(f"{mark}  {finding.about}: {finding.sentence}")
+    if finding.advice:
+        click.echo(f"         {finding.advice}")
+
+
+def examine(target: Target) -> Iterator[Finding]:
+    yield versions()
+    yield Finding("ok", "cluster", f"{target.servers} ({_SOURCES.get(target.source, f'from {target.source}')})")
+    entrance: tuple[str, int] | None = None
+    for address in target.addresses():
+        finding = bootstrap(*address)
+        entrance = entrance or (address if finding.state == "ok" else None)
+        yield finding
+    if entrance is None:
+        return
+    try:
+        metadata = Probe(*entrance, CONNECT_TIMEOUT_S).cluster()
+    except (OSError, ProtocolError) as error:
+        advice = "The port speaks Kafka's protocol but gives no metadata. TLS and SASL settings: --command-config."
+        yield Finding("problem", "cluster", str(error), advice)
+        return
+    count = len(metadata.brokers)
+    yield Finding(
+        "ok",
+        "cluster",
+        f"{metadata.cluster_id}: {count} broker{'s' * (count != 1)}, controller {metadata.controller_id}",
+    )
+    findings = [advertised(broker.node_id, broker.host, broker.port, entrance) for broker in metadata.brokers]
+    yield from findings
+    if any(finding.state == "problem" for finding in findings):
+        return  # nothing more can be asked for sure
+    with target.admin() as admin:
+        for broker in metadata.brokers:
+            yield from broker_settings(admin, broker.node_id, is_local=_is_loopback(broker.host))
+        yield partitions(admin)
+
+
+_SOURCES = {"default": "the default; set PENSTOCK_BOOTSTRAP_SERVERS or --bootstrap-server for another"}
+
+
+def versions() -> Finding:
+    import confluent_kafka
+
+    return Finding(
+        "ok",
+        "client",
+        f"penstock {__version__}, Python {platform.python_version()}, "
+        f"confluent-kafka {version('confluent-kafka')}, librdkafka {confluent_kafka.libversion()[0]}",
+    )
+
+
+def bootstrap(host: str, port: int) -> Finding:
+    about = f"bootstrap {host}:{port}"
+    began = time.monotonic()
+    problem = connect_problem(host, port)
+    if problem:
+        advice = (
+            "Nothing listens there: start a broker with `penstock start`, or give --bootstrap-server."
+            if problem == "connection refused"
+            else "Check the name and the network, firewalls included."
+        )
+        return Finding("problem", about, problem, advice)
+    took_ms = (time.monotonic() - began) * 1000
+    try:
+        apis = Probe(host, port, CONNECT_TIMEOUT_S).api_count()
+    except (OSError, ProtocolError) as error:
+        return Finding(
+            "problem",
+            about,
+            f"something listens there that does not speak Kafka's protocol ({error})",
+            "Is this the HTTP door (8082), the line door (9099) or a TLS listener? Kafka clients use 9092 by default.",
+        )
+    return Finding("ok", about, f"{_resolved(host)} connects in {took_ms:.1f} ms and serves {apis} APIs")
+
+
+def advertised(broker_id: int, host: str, port: int, entrance: tuple[str, int]) -> Finding:
+    about, address = f"broker {broker_id}", f"{host}:{port}"
+    problem = connect_problem(host, port)
+    if not problem:
+        return Finding("ok", about, f"advertises {address}, which connects from here")
+    how = "Clients enter by the bootstrap address and are then sent to the advertised one."
+    if _is_loopback(host) and not _is_loopback(entrance[0]):
+        how += f" {host} is every machine's name for itself: start the broker with --host, or set"
+    else:
+        how += " Set"
+    return Finding(
+        "problem",
+        about,
+        f"advertises {address}, which does not connect from here ({problem})",
+        f"{how} advertised.listeners to an address that clients reach.",
+    )
+
+
+def broker_settings(admin: BlockingAdmin, broker_id: int, *, is_local: bool) -> Iterator[Finding]:
+    about = f"broker {broker_id}"
+    try:
+        settings = {one.name: one.value or "" for one in admin.configs("broker", str(broker_id))}
+    except PenstockError as error:
+        yield Finding("warning", about, f"does not tell its settings: {error}")
+        return
+    listeners = settings.get("listeners", "")
+    if listeners:
+        yield listening(about, listeners, settings.get("advertised.listeners", ""))
+    for directory in filter(None, settings.get("log.dirs", "").split(",")):
+        yield disk(about, directory.strip(), is_local=is_local)
+
+
+def listening(about: str, listeners: str, advertised_listeners: str) -> Finding:
+    hosts = [one.rpartition("://")[2].rpartition(":")[0].strip("[]") for one in listeners.split(",")]
+    sentence = f"listens on {listeners}" + (
+        f", advertises {advertised_listeners}" if advertised_listeners and advertised_listeners != listeners else ""
+    )
+    if hosts and all(map(_is_loopback, hosts)):
+        advice = "For other machines: `penstock start --host ADDRESS`, with an address that they reach."
+        return Finding("ok", about, f"{sentence}: this machine only", advice)
+    return Finding("ok", about, sentence)
+
+
+def disk(about: str, directory: str, *, is_local: bool) -> Finding:
+    if not is_local or not os.path.isdir(directory):
+        return Finding("ok", about, f"keeps its data in {directory}, on its own machine")
+    usage = shutil.disk_usage(directory)
+    sentence = f"keeps its data in {directory}: {_size(usage.free)} of {_size(usage.total)} free"
+    if usage.free < usage.total * LOW_SPACE:
+        return Finding(
+            "warning", about, sentence, "A full disk stops writes. Lower retention.ms or retention.bytes, or make room."
+        )
+    return Finding("ok", about, sentence)
+
+
+def partitions(admin: BlockingAdmin) -> Finding:
+    topics = admin.topics()
+    found = [one for topic in topics for one in topic.partitions]
+    offline = sum(one.is_offline for one in found)
+    behind = sum(one.is_under_replicated for one in found)
+    sentence = f"{len(topics)} with {len(found)} partitions, {offline} offline, {behind} under-replicated"
+    if offline:
+        return Finding("problem", "topics", sentence, "Partitions are offline when no in-sync replica is alive.")
+    return Finding("warning" if behind else "ok", "topics", sentence)
+
+
+def _resolved(host: str) -> str:
+    try:
+        found = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)})
+    except socket.gaierror:
+        return host
+    return host if found == [host] else f"{host} ({', '.join(found)})"
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _size(size_bytes: float) -> str:
+    for unit in ("B", "KB", "MB", "GB", "TB"):
+        if size_bytes < 1024 or unit == "TB":
+            break
+        size_bytes /= 1024
+    return f"{size_bytes:.0f} {unit}" if size_bytes >= 10 else f"{size_bytes:.1f} {unit}"

@@ -1,0 +1,46 @@
+"""Tables for people, JSON for programs, progress for those who watch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+import click
+from click._termui_impl import ProgressBar
+
+
+def show_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Columns as wide as their widest cell; columns of numbers lean right."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
+    leans_right = [
+        bool(rows) and all(value is None or isinstance(value, int) for value in column)
+        for column in (zip(*rows, strict=True) if rows else [()] * len(headers))
+    ]
+    for row in (list(headers), *cells):
+        padded = [
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(row, widths, leans_right, strict=True)
+        ]
+        click.echo("  ".join(padded).rstrip())
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def show_json(value: object) -> None:
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def progress(length: int, label: str) -> ProgressBar[int]:
+    """On standard error, and only where a person watches while the output goes elsewhere."""
+    return click.progressbar(
+        length=length,
+        label=label,
+        file=sys.stderr,
+        hidden=not sys.stderr.isatty(),
+        show_eta=True,
+        update_min_steps=max(1, length // 200),
+    )

@@ -1,0 +1,55 @@
+"""Single requests over a plain socket: what `doctor` asks before it trusts a client library.
+
+librdkafka goes to the addresses that brokers advertise; this stays with the one it was given.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TypeVar
+
+from penstock.model.errors import ProtocolError
+from penstock.wire.apis import Api
+from penstock.wire.codec import decode_response, encode_request, read_response_header
+from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
+from penstock.wire.primitives import Message
+
+R = TypeVar("R", bound=Message)
+FRAME_LIMIT = 1024 * 1024
+METADATA_VERSION = 4  # all brokers since 0.11, with cluster id and controller
+
+
+class Probe:
+    """Raises OSError, or ProtocolError where something else than Kafka answers."""
+
+    def __init__(self, host: str, port: int, timeout_s: float) -> None:
+        self._address = (host, port)
+        self._timeout_s = timeout_s
+
+    def api_count(self) -> int:
+        answer = self._ask(Api.API_VERSIONS, 0, ApiVersionsRequest(), ApiVersionsResponse)
+        if not answer.api_keys:
+            raise ProtocolError("the answer names no API")
+        return len(answer.api_keys)
+
+    def cluster(self) -> MetadataResponse:
+        """Brokers, cluster id and controller; no topics."""
+        request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+        return self._ask(Api.METADATA, METADATA_VERSION, request, MetadataResponse)
+
+    def _ask(self, api: Api, version: int, request: Message, kind: type[R]) -> R:
+        parts, _ = encode_request(api, version, 1, "penstock-doctor", request)
+        with socket.create_connection(self._address, self._timeout_s) as connection:
+            connection.sendall(b"".join(part for part in parts if isinstance(part, bytes)))
+            with connection.makefile("rb") as stream:
+                size = int.from_bytes(stream.read(4), "big")
+                if not 0 < size <= FRAME_LIMIT:
+                    raise ProtocolError("the answer is no frame")
+                frame = stream.read(size)
+        if len(frame) < size:
+            raise ProtocolError("the connection was closed in the middle of the answer")
+        _, at = read_response_header(api, version, frame)
+        answer = decode_response(api, version, frame, at)
+        assert isinstance(answer, kind)
+        return answer

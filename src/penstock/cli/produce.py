@@ -1,0 +1,212 @@
+"""`penstock produce`: records from lines of standard input or files."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import IO, TYPE_CHECKING, Literal
+
+import click
+
+from penstock.cli.connection import Target, cluster_command, complete_topics, json_option
+from penstock.cli.output import progress, show_json
+from penstock.cli.pairs import parse_pair
+from penstock.cli.record_lines import read_hex, read_json
+from penstock.model.errors import ConfigError, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.clients import BlockingProducer, Delivery, NewRecord
+
+LINE_LIMIT = 64 * 1024 * 1024
+Format = Literal["raw", "json", "hex", "file"]
+
+
+@click.command()
+@click.argument("files", nargs=-1, metavar="[FILE]...")
+@click.option("--topic", required=True, help="Where to.", shell_complete=complete_topics)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["raw", "json", "hex", "file"]),
+    default="raw",
+    show_default=True,
+    help="raw: a line is a value. json: a line is an object as `consume --format json` writes it. "
+    "hex: a line is a value in hexadecimal. file: a whole file is one value.",
+)
+@click.option("--key", help="The key of every record.")
+@click.option("--key-separator", metavar="TEXT", help="What stands between key and value in a line (\\t for a tab).")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of every record; repeatable.")
+@click.option("--partition", type=click.IntRange(min=0), help="Only to this partition.")
+@click.option("--null-value", metavar="TEXT", help="A value that reads so is absent: a tombstone.")
+@click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
+@click.option(
+    "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none", show_default=True
+)
+@click.option("--partitioner", type=click.Choice(["hash", "round-robin"]), default="hash", show_default=True)
+@json_option
+@cluster_command
+def produce(
+    target: Target,
+    files: tuple[str, ...],
+    topic: str,
+    form: Format,
+    key: str | None,
+    key_separator: str | None,
+    headers: tuple[str, ...],
+    partition: int | None,
+    null_value: str | None,
+    acks: Literal["all", "0", "1"],
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"],
+    partitioner: Literal["hash", "round-robin"],
+    as_json: bool,
+) -> None:
+    """Send records: one a line from FILEs or standard input."""
+    from penstock.clients import BlockingProducer
+
+    reader = LineReader(
+        form,
+        key.encode() if key is not None else None,
+        key_separator.replace("\\t", "\t").encode() if key_separator else None,
+        [parse_pair("--header", header) for header in headers],
+        null_value.encode() if null_value is not None else None,
+    )
+    _check_files(files)
+    target.check()
+    if not files and sys.stdin.isatty():
+        click.echo(f"One record for {topic} a line; Ctrl-D ends.", err=True)
+    count = Count()
+    producer = BlockingProducer(
+        target.servers,
+        acks="all" if acks == "all" else 0 if acks == "0" else 1,
+        compression=compression,
+        partitioner=partitioner,
+        delivery_timeout_ms=int(target.timeout_s * 1000),
+        client_id="penstock-cli",
+        settings=target.settings,
+    )
+    with producer:
+        for source in files or ("-",):
+            _send(producer, reader, source, topic, partition, count)
+    count.raise_failures()
+    if as_json:
+        show_json({"topic": topic, "sent": count.delivered})
+    else:
+        click.echo(f"Sent {count.delivered} record{'' if count.delivered == 1 else 's'} to {topic}.", err=True)
+
+
+class Count:
+    """How many arrived. Futures are not kept: there may be millions."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.delivered = 0
+        self.failed = 0
+        self._first: BaseException | None = None
+
+    def note(self, future: Future[Delivery]) -> None:
+        error = future.exception()
+        with self._lock:
+            if error is None:
+                self.delivered += 1
+            else:
+                self.failed += 1
+                self._first = self._first or error
+
+    def raise_failures(self) -> None:
+        if self._first is not None:
+            raise PenstockError(
+                f"{self.failed} of {self.failed + self.delivered} records were not delivered: {self._first}"
+            )
+
+
+class LineReader:
+    def __init__(
+        self,
+        form: Format,
+        key: bytes | None,
+        separator: bytes | None,
+        headers: list[tuple[str, str]],
+        null_value: bytes | None,
+    ) -> None:
+        self._form = form
+        self._key = key
+        self._separator = separator
+        self._headers = headers
+        self._null_value = null_value
+
+    def records(self, stream: IO[bytes], name: str) -> Iterator[tuple[NewRecord, int]]:
+        """Records, and how many bytes of the source each took."""
+        from penstock.clients import NewRecord
+
+        if self._form == "file":
+            data = stream.read(LINE_LIMIT + 1)
+            if len(data) > LINE_LIMIT:
+                raise ConfigError(f"{name} is larger than {LINE_LIMIT} bytes, the most a record may have here")
+            yield NewRecord(data, self._key, self._headers), len(data)
+            return
+        number = 0
+        while line := stream.readline(LINE_LIMIT + 1):
+            number += 1
+            if len(line) > LINE_LIMIT:
+                raise ConfigError(f"{name}, line {number} is longer than {LINE_LIMIT} bytes")
+            try:
+                yield self._record(line.removesuffix(b"\n").removesuffix(b"\r")), len(line)
+            except ValueError as error:
+                raise ConfigError(f"{name}, line {number}: {error}") from error
+
+    def _record(self, line: bytes) -> NewRecord:
+        from penstock.clients import NewRecord
+
+        if self._form == "json":
+            found = read_json(line)
+            return NewRecord(
+                found.value,
+                found.key if found.key is not None else self._key,
+                [*found.headers, *self._headers],
+                timestamp_ms=found.timestamp_ms,
+            )
+        key, value = self._key, line
+        if self._separator is not None:
+            before, found_separator, after = line.partition(self._separator)
+            if not found_separator:
+                raise ValueError(f"no {self._separator.decode()!r} between key and value")
+            key, value = before, after
+        if self._null_value is not None and value == self._null_value:
+            return NewRecord(None, key, self._headers)
+        if self._form == "hex":
+            return NewRecord(read_hex(value), None if key is None else key, self._headers)
+        return NewRecord(value, key, self._headers)
+
+
+def _send(
+    producer: BlockingProducer, reader: LineReader, source: str, topic: str, partition: int | None, count: Count
+) -> None:
+    name = "standard input" if source == "-" else source
+    with click.open_file(source, "rb") as stream, progress(_size(source), name) as bar:
+        for record, size in reader.records(stream, name):
+            future = producer.submit(
+                topic,
+                record.value,
+                key=record.key,
+                partition=partition,
+                headers=record.headers,
+                timestamp_ms=record.timestamp_ms,
+            )
+            future.add_done_callback(count.note)
+            bar.update(size)
+
+
+def _check_files(files: tuple[str, ...]) -> None:
+    """Before anything is sent."""
+    for path in files:
+        if path != "-" and not os.path.isfile(path):
+            raise ConfigError(f"{path}: there is no such file")
+        if path != "-" and not os.access(path, os.R_OK):
+            raise ConfigError(f"{path} cannot be read")
+
+
+def _size(source: str) -> int:
+    return 0 if source == "-" else os.path.getsize(source)

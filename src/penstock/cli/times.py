@@ -1,0 +1,44 @@
+"""Points in time as people write them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import click
+
+_AGO = re.compile(r"(\d+)(s|m|h|d)")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+class PointInTime(click.ParamType[datetime]):
+    """2026-01-31T12:00:00 (UTC unless it says otherwise, as in Kafka's tools), milliseconds since 1970, or 15m ago."""
+
+    name = "time"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "TIME"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        text = str(value).strip()
+        try:
+            return parse_time(text)
+        except (ValueError, OverflowError):
+            self.fail(
+                f"{text!r} is no time: write 2026-01-31T12:00:00Z, milliseconds since 1970, or 15m for a quarter "
+                "of an hour ago (s, m, h, d)",
+                param,
+                ctx,
+            )
+
+
+def parse_time(text: str) -> datetime:
+    ago = _AGO.fullmatch(text.removesuffix("ago").strip())
+    if ago is not None:
+        return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    if text.isascii() and text.isdigit():
+        return datetime.fromtimestamp(int(text) / 1000, UTC)
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

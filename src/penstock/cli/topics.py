@@ -1,0 +1,170 @@
+"""`penstock topics`: create, list, describe, alter, delete."""
+
+from __future__ import annotations
+
+import click
+
+from penstock.cli.connection import Target, cluster_command, complete_topics, json_option
+from penstock.cli.output import show_json, show_table
+from penstock.cli.pairs import parse_pairs
+
+name_option = click.option("--name", required=True, help="Name of the topic.", shell_complete=complete_topics)
+
+
+@click.group()
+def topics() -> None:
+    """Create, list, describe, alter and delete topics."""
+
+
+@topics.command("create")
+@click.option("--name", required=True, help="Name of the new topic.")
+@click.option("--partitions", type=click.IntRange(min=1), help="How many partitions (default: the broker's setting).")
+@click.option(
+    "--replication-factor", type=click.IntRange(1, 32767), help="How many replicas (default: the broker's setting)."
+)
+@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="A setting of the topic; repeatable.")
+@click.option("--if-not-exists", is_flag=True, help="A topic that exists is no failure.")
+@json_option
+@cluster_command
+def create(
+    target: Target,
+    name: str,
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+    as_json: bool,
+) -> None:
+    """Create a topic."""
+    from penstock.clients import TopicExists
+
+    settings = parse_pairs("--config", configs)
+    with target.admin() as admin:
+        try:
+            admin.create_topic(name, partitions, replication_factor, settings)
+            created = True
+        except TopicExists:
+            if not if_not_exists:
+                raise
+            created = False
+        topic = admin.topic(name)
+    if as_json:
+        show_json({"topic": name, "created": created, "partitions": len(topic.partitions)})
+    elif created:
+        click.echo(
+            f"Created topic {name} with {_count(len(topic.partitions), 'partition')}, "
+            f"replication factor {topic.replication_factor}."
+        )
+    else:
+        click.echo(f"Topic {name} exists already, with {_count(len(topic.partitions), 'partition')}.")
+
+
+@topics.command("list")
+@click.option("--internal", is_flag=True, help="Those of the system too.")
+@json_option
+@cluster_command
+def list_(target: Target, internal: bool, as_json: bool) -> None:
+    """List topics."""
+    with target.admin() as admin:
+        found = [topic for topic in admin.topics() if internal or not topic.is_internal]
+    if as_json:
+        show_json(
+            [
+                {
+                    "topic": topic.name,
+                    "partitions": len(topic.partitions),
+                    "replication_factor": topic.replication_factor,
+                    "under_replicated": sum(one.is_under_replicated for one in topic.partitions),
+                }
+                for topic in found
+            ]
+        )
+    elif found:
+        show_table(
+            ("TOPIC", "PARTITIONS", "REPLICATION"),
+            [(topic.name, len(topic.partitions), topic.replication_factor) for topic in found],
+        )
+    else:
+        click.echo("No topics.", err=True)
+
+
+@topics.command("describe")
+@name_option
+@click.option("--details", is_flag=True, help="Replicas, offsets and changed settings too.")
+@json_option
+@cluster_command
+def describe(target: Target, name: str, details: bool, as_json: bool) -> None:
+    """Partitions of a topic: leader and in-sync replicas."""
+    with target.admin() as admin:
+        topic = admin.topic(name)
+        if not details and not as_json:
+            for one in topic.partitions:
+                click.echo(partition_line(one.id, one.leader, one.isr))
+            return
+        starts = admin.offsets(topic.topic_partitions, "earliest")
+        ends = admin.offsets(topic.topic_partitions, "latest")
+        changed = [one for one in admin.configs("topic", name) if one.source == "topic"]
+    rows = [
+        (one.id, one.leader, list(one.replicas), list(one.isr), starts[at], ends[at])
+        for at, one in zip(topic.topic_partitions, topic.partitions, strict=True)
+    ]
+    if as_json:
+        names = ("partition", "leader", "replicas", "isr", "log_start_offset", "log_end_offset")
+        show_json(
+            {
+                "topic": name,
+                "partitions": [dict(zip(names, row, strict=True)) for row in rows],
+                "configs": {one.name: one.value for one in changed},
+            }
+        )
+        return
+    show_table(("PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END"), rows)
+    for setting in changed:
+        click.echo(f"{setting.name}={setting.value}")
+
+
+@topics.command("alter")
+@name_option
+@click.option("--partitions", type=click.IntRange(min=1), required=True, help="How many there should be; never fewer.")
+@json_option
+@cluster_command
+def alter(target: Target, name: str, partitions: int, as_json: bool) -> None:
+    """Give a topic more partitions. (Settings: penstock configs set.)"""
+    with target.admin() as admin:
+        before = len(admin.topic(name).partitions)
+        admin.add_partitions(name, partitions)
+    if as_json:
+        show_json({"topic": name, "partitions": partitions, "partitions_before": before})
+    else:
+        click.echo(f"Topic {name} now has {_count(partitions, 'partition')} (before: {before}).")
+
+
+@topics.command("delete")
+@name_option
+@click.option("--if-exists", is_flag=True, help="A topic that does not exist is no failure.")
+@json_option
+@cluster_command
+def delete(target: Target, name: str, if_exists: bool, as_json: bool) -> None:
+    """Delete a topic with all its records."""
+    from penstock.clients import UnknownTopic
+
+    with target.admin() as admin:
+        try:
+            admin.delete_topic(name)
+            deleted = True
+        except UnknownTopic:
+            if not if_exists:
+                raise
+            deleted = False
+    if as_json:
+        show_json({"topic": name, "deleted": deleted})
+    else:
+        click.echo(f"Deleted topic {name}." if deleted else f"There is no topic {name}.")
+
+
+def partition_line(number: int, leader: int | None, isr: tuple[int, ...]) -> str:
+    return f"Partition {number}: Leader={'none' if leader is None else leader}, ISR=[{','.join(map(str, isr))}]"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,430 @@
+"""`BlockingAdmin`: topics, groups, offsets and settings of a cluster. The asyncio one calls it in threads.
+
+Each call asks the cluster; nothing is remembered between calls. Safe to share between threads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, wait
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Literal, Self, TypedDict, Unpack
+
+from confluent_kafka import (
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    ConsumerGroupType,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+)
+from confluent_kafka import TopicPartition as LibrdkafkaPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs do not re-export
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from penstock.clients.cluster import (
+    BrokerInfo,
+    ClusterInfo,
+    ConfigSetting,
+    GroupInfo,
+    GroupListing,
+    MemberInfo,
+    OffsetChange,
+    PartitionInfo,
+    PartitionLag,
+    ShiftBy,
+    TopicInfo,
+)
+from penstock.clients.errors import ClientClosed, CommitFailed, GroupNotEmpty, TimedOut, UnknownGroup, Unreachable
+from penstock.clients.records import Position, TopicPartition
+from penstock.clients.settings import Connection
+
+Kind = Literal["topic", "broker", "group"]
+
+POLL_S = 0.2
+_STATES = {
+    ConsumerGroupState.PREPARING_REBALANCING: "PreparingRebalance",
+    ConsumerGroupState.COMPLETING_REBALANCING: "CompletingRebalance",
+    ConsumerGroupState.STABLE: "Stable",
+    ConsumerGroupState.DEAD: "Dead",
+    ConsumerGroupState.EMPTY: "Empty",
+}
+_PROTOCOLS: dict[ConsumerGroupType, Literal["classic", "consumer"]] = {
+    ConsumerGroupType.CLASSIC: "classic",
+    ConsumerGroupType.CONSUMER: "consumer",
+}
+_SOURCES: dict[ConfigSource, Literal["topic", "broker", "cluster", "file", "default", "group"]] = {
+    ConfigSource.DYNAMIC_TOPIC_CONFIG: "topic",
+    ConfigSource.DYNAMIC_BROKER_CONFIG: "broker",
+    ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG: "cluster",
+    ConfigSource.STATIC_BROKER_CONFIG: "file",
+    ConfigSource.DEFAULT_CONFIG: "default",
+    ConfigSource.GROUP_CONFIG: "group",
+}
+_RESOURCES: dict[Kind, ResourceType] = {
+    "topic": ResourceType.TOPIC,
+    "broker": ResourceType.BROKER,
+    "group": ResourceType.GROUP,
+}
+
+
+class AdminOptions(TypedDict, total=False):
+    timeout_s: float
+    """Of one request; 30 unless told."""
+    client_id: str
+    settings: Mapping[str, object]
+    """Anything else by librdkafka's name."""
+
+
+class BlockingAdmin:
+    def __init__(self, bootstrap_servers: str | None = None, **options: Unpack[AdminOptions]) -> None:
+        self._timeout_s = options.get("timeout_s", 30.0)
+        self._connection = Connection(
+            bootstrap_servers, options.get("client_id", "penstock"), options.get("settings", {})
+        )
+        try:
+            self._client: AdminClient | None = AdminClient(self._connection.configuration({}))
+        except (KafkaException, TypeError, ValueError) as error:
+            raise self._connection.refused_setting(error, "admin client") from error
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._connection.servers
+
+    # -- cluster and topics ----------------------------------------------------------------------------------
+
+    def cluster(self) -> ClusterInfo:
+        found = self._ask(
+            "cannot describe the cluster", lambda client, timeout: client.describe_cluster(request_timeout=timeout)
+        )
+        brokers = sorted((_broker(node) for node in found.nodes), key=lambda broker: broker.id)
+        controller = found.controller.id if found.controller is not None and found.controller.id >= 0 else None
+        return ClusterInfo(found.cluster_id or "", controller, tuple(brokers))
+
+    def topics(self) -> list[TopicInfo]:
+        """All of them, by name."""
+        try:
+            found = self._open().list_topics(timeout=self._timeout_s)
+        except KafkaException as error:
+            self._open().poll(0)
+            raise self._connection.error(error, "cannot list topics") from error
+        self._connection.answered()
+        return [
+            TopicInfo(
+                name,
+                tuple(
+                    PartitionInfo(one.id, one.leader if one.leader >= 0 else None, tuple(one.replicas), tuple(one.isrs))
+                    for _, one in sorted(topic.partitions.items())
+                ),
+            )
+            for name, topic in sorted(found.topics.items())
+        ]
+
+    def topic(self, name: str) -> TopicInfo:
+        found = self._ask(
+            f"topic {name}",
+            lambda client, timeout: client.describe_topics(TopicCollection([name]), request_timeout=timeout)[name],
+        )
+        return TopicInfo(
+            name,
+            tuple(
+                PartitionInfo(
+                    one.id,
+                    one.leader.id if one.leader is not None and one.leader.id >= 0 else None,
+                    tuple(node.id for node in one.replicas),
+                    tuple(node.id for node in one.isr),
+                )
+                for one in sorted(found.partitions, key=lambda one: int(one.id))
+            ),
+        )
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        """None: the broker's default."""
+        new = NewTopic(name, partitions or -1, replication_factor or -1, config=dict(configs or {}))
+        self._ask(
+            f"cannot create topic {name}",
+            lambda client, timeout: client.create_topics([new], request_timeout=timeout, operation_timeout=timeout)[
+                name
+            ],
+        )
+
+    def delete_topic(self, name: str) -> None:
+        self._ask(
+            f"cannot delete topic {name}",
+            lambda client, timeout: client.delete_topics([name], request_timeout=timeout, operation_timeout=timeout)[
+                name
+            ],
+        )
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Up to `total`; there is no way back."""
+        self._ask(
+            f"cannot give topic {name} {total} partitions",
+            lambda client, timeout: client.create_partitions(
+                [NewPartitions(name, total)], request_timeout=timeout, operation_timeout=timeout
+            )[name],
+        )
+
+    # -- offsets ---------------------------------------------------------------------------------------------
+
+    def offsets(
+        self, partitions: Iterable[TopicPartition], at: Literal["earliest", "latest"] | datetime
+    ) -> dict[TopicPartition, int]:
+        """By time: the first record not older, or the end where there is none."""
+        asked = list(partitions)
+        if not asked:
+            return {}
+        spec: Any
+        if isinstance(at, datetime):
+            spec = OffsetSpec.for_timestamp(int(at.timestamp() * 1000))
+        else:
+            spec = OffsetSpec.earliest() if at == "earliest" else OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {LibrdkafkaPartition(*one): spec for one in asked}
+        futures = self._open().list_offsets(wanted, request_timeout=self._timeout_s)
+        found: dict[TopicPartition, int] = {}
+        for partition, future in futures.items():
+            key = TopicPartition(partition.topic, partition.partition)
+            found[key] = self._wait(f"cannot read offsets of {key}", future).offset
+        missing = [key for key, offset in found.items() if offset < 0]
+        if missing and isinstance(at, datetime):
+            found.update(self.offsets(missing, "latest"))
+        return found
+
+    # -- groups ----------------------------------------------------------------------------------------------
+
+    def groups(self) -> list[GroupListing]:
+        found = self._ask(
+            "cannot list groups", lambda client, timeout: client.list_consumer_groups(request_timeout=timeout)
+        )
+        if found.errors and not found.valid:
+            raise self._connection.error(found.errors[0], "cannot list groups")
+        listed = [
+            GroupListing(one.group_id, _state(one), _PROTOCOLS.get(getattr(one, "type", None), "unknown"))  # type: ignore[arg-type]
+            for one in found.valid
+        ]
+        return sorted(listed, key=lambda one: one.group_id)
+
+    def group(self, group_id: str) -> GroupInfo:
+        found = self._ask(
+            f"group {group_id}",
+            lambda client, timeout: client.describe_consumer_groups([group_id], request_timeout=timeout)[group_id],
+        )
+        state = _state(found)
+        if state == "Dead":
+            raise UnknownGroup(f"group {group_id} does not exist", "GROUP_ID_NOT_FOUND")
+        members = tuple(
+            MemberInfo(
+                one.member_id,
+                one.client_id,
+                one.host.lstrip("/"),
+                one.group_instance_id or None,
+                tuple(sorted(TopicPartition(part.topic, part.partition) for part in one.assignment.topic_partitions)),
+            )
+            for one in found.members
+        )
+        return GroupInfo(
+            group_id,
+            state,
+            _PROTOCOLS.get(found.type, "unknown"),
+            found.partition_assignor or "",
+            found.coordinator.id if found.coordinator is not None else None,
+            tuple(sorted(members, key=lambda member: (member.partitions[:1], member.client_id, member.member_id))),
+        )
+
+    def group_offsets(self, group_id: str) -> dict[TopicPartition, int]:
+        """What the group has committed."""
+        found = self._ask(
+            f"cannot read the offsets of group {group_id}",
+            lambda client, timeout: client.list_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group_id)], request_timeout=timeout
+            )[group_id],
+        )
+        return {
+            TopicPartition(one.topic, one.partition): one.offset
+            for one in found.topic_partitions
+            if one.error is None and one.offset >= 0
+        }
+
+    def set_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Refused while the group has members."""
+        wanted = [LibrdkafkaPartition(*one, offset) for one, offset in offsets.items()]
+        doing = f"cannot set offsets of group {group_id}"
+        try:
+            found = self._ask(
+                doing,
+                lambda client, timeout: client.alter_consumer_group_offsets(
+                    [ConsumerGroupTopicPartitions(group_id, wanted)], request_timeout=timeout
+                )[group_id],
+            )
+        except CommitFailed as error:
+            raise _not_empty(doing) from error
+        for one in found.topic_partitions:
+            if one.error is not None:
+                if one.error.code() == KafkaError.UNKNOWN_MEMBER_ID:
+                    raise _not_empty(doing)
+                raise self._connection.error(one.error, f"{doing} in {one.topic}-{one.partition}")
+
+    def delete_group(self, group_id: str) -> None:
+        self._ask(
+            f"cannot delete group {group_id}",
+            lambda client, timeout: client.delete_consumer_groups([group_id], request_timeout=timeout)[group_id],
+        )
+
+    def lag(self, group_id: str) -> list[PartitionLag]:
+        """Every partition that the group has committed or is assigned, by topic and number."""
+        group = self.group(group_id)
+        committed = self.group_offsets(group_id)
+        owners = {one: member.member_id for member in group.members for one in member.partitions}
+        partitions = sorted({*committed, *owners})
+        starts, ends = self.offsets(partitions, "earliest"), self.offsets(partitions, "latest")
+        return [PartitionLag(*one, committed.get(one), starts[one], ends[one], owners.get(one)) for one in partitions]
+
+    def reset_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition], to: Position | ShiftBy, *, dry_run: bool = False
+    ) -> list[OffsetChange]:
+        """Old and new offsets. What lies outside of the log is moved to its nearest end, as Kafka's own tool does."""
+        asked = sorted(partitions)
+        try:
+            group = self.group(group_id)
+        except UnknownGroup:
+            pass  # it begins with these offsets
+        else:
+            if group.members:
+                raise GroupNotEmpty(
+                    f"group {group_id} has {len(group.members)} active member{'s' * (len(group.members) > 1)}: "
+                    "stop them first, since they would go on from where they are",
+                    "NON_EMPTY_GROUP",
+                )
+        committed = self.group_offsets(group_id)
+        starts, ends = self.offsets(asked, "earliest"), self.offsets(asked, "latest")
+        times = self.offsets(asked, to) if isinstance(to, datetime) else {}
+
+        def target(one: TopicPartition) -> int:
+            match to:
+                case "earliest":
+                    return starts[one]
+                case "latest":
+                    return ends[one]
+                case datetime():
+                    return times[one]
+                case ShiftBy():
+                    return committed.get(one, starts[one]) + to.records
+                case int():
+                    return to
+                case _:
+                    return committed.get(one, starts[one])
+
+        changes = [
+            OffsetChange(*one, committed.get(one), min(max(target(one), starts[one]), ends[one])) for one in asked
+        ]
+        if changes and not dry_run:
+            self.set_group_offsets(group_id, {TopicPartition(one.topic, one.partition): one.new for one in changes})
+        return changes
+
+    # -- settings --------------------------------------------------------------------------------------------
+
+    def configs(self, kind: Kind, name: str) -> list[ConfigSetting]:
+        resource = ConfigResource(_RESOURCES[kind], name)
+        found = self._ask(
+            f"cannot read the settings of {kind} {name}",
+            lambda client, timeout: client.describe_configs([resource], request_timeout=timeout)[resource],
+        )
+        return [
+            ConfigSetting(
+                entry.name,
+                entry.value,
+                _SOURCES.get(ConfigSource(entry.source), "unknown"),
+                entry.is_read_only,
+                entry.is_sensitive,
+                tuple(entry.synonyms),
+            )
+            for _, entry in sorted(found.items())
+        ]
+
+    def alter_configs(
+        self, kind: Kind, name: str, *, set_: Mapping[str, str] | None = None, delete: Iterable[str] = ()
+    ) -> None:
+        """Only what is named changes; a deleted setting falls back to its default."""
+        entries = [
+            *(
+                ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+                for key, value in (set_ or {}).items()
+            ),
+            *(ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in delete),
+        ]
+        resource = ConfigResource(_RESOURCES[kind], name, incremental_configs=entries)
+        self._ask(
+            f"cannot change the settings of {kind} {name}",
+            lambda client, timeout: client.incremental_alter_configs([resource], request_timeout=timeout)[resource],
+        )
+
+    # -- asking ----------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._client = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self) -> AdminClient:
+        if self._client is None:
+            raise ClientClosed("admin client")
+        return self._client
+
+    def _ask(self, doing: str, request: Callable[[AdminClient, float], Future[Any]]) -> Any:
+        try:
+            future = request(self._open(), self._timeout_s)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise self._connection.refused_setting(error, "request") from error
+        return self._wait(doing, future)
+
+    def _wait(self, doing: str, future: Future[Any]) -> Any:
+        client = self._open()
+        deadline = time.monotonic() + self._timeout_s + 1  # librdkafka has its own, and knows more
+        while not wait([future], POLL_S).done:
+            client.poll(0)  # log lines and connection errors
+            if time.monotonic() > deadline:
+                if self._connection.is_down:
+                    raise Unreachable(self._connection.servers)
+                raise TimedOut(f"{doing}: no answer in time", "TIMED_OUT")
+        client.poll(0)
+        try:
+            result = future.result()
+        except KafkaException as error:
+            raise self._connection.error(error, doing) from error
+        self._connection.answered()
+        return result
+
+
+def _broker(node: Any) -> BrokerInfo:
+    return BrokerInfo(node.id, node.host, node.port, node.rack or None)
+
+
+def _state(described: Any) -> str:
+    return _STATES.get(getattr(described, "state", None), "Unknown")  # type: ignore[arg-type]
+
+
+def _not_empty(doing: str) -> GroupNotEmpty:
+    return GroupNotEmpty(f"{doing}: it has active members, stop them first", "NON_EMPTY_GROUP")

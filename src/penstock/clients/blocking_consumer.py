@@ -1,0 +1,450 @@
+"""`BlockingConsumer`: a consumer for one thread. The asyncio one drives it from a thread of its own.
+
+Invariants: librdkafka is called by one thread at a time. A partition that was taken away leaves nothing behind: what
+was done with is stored before it goes, what was not handed out is dropped. A start position given in `on_assign` is
+part of the assignment, since librdkafka cannot seek in a partition that it does not fetch yet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Self, TypeAlias, Unpack
+
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer as LibrdkafkaConsumer
+from confluent_kafka import TopicPartition as LibrdkafkaPartition
+
+from penstock.clients.consumer_config import ConsumerConfig, ConsumerOptions
+from penstock.clients.errors import BadSetting, ClientClosed, ClientError
+from penstock.clients.handout import Handout
+from penstock.clients.metrics import ConsumerMetrics, Counts, Statistics, consumer_metrics
+from penstock.clients.records import Position, Record, TopicPartition, record_of
+from penstock.clients.settings import Connection, log
+
+SLICE_S = 0.1
+SEEK_PAUSE_S = 0.02
+
+Partitions: TypeAlias = Iterable[TopicPartition]
+OnRebalance: TypeAlias = Callable[[list[TopicPartition]], None]
+Commitable: TypeAlias = Record | Iterable[Record] | Mapping[TopicPartition, int]
+
+
+class BlockingConsumer:
+    """
+    with BlockingConsumer("localhost:9092", group="billing") as consumer:
+        consumer.subscribe("events")
+        for record in consumer:
+            print(record.text())
+    """
+
+    def __init__(self, bootstrap_servers: str | None = None, **options: Unpack[ConsumerOptions]) -> None:
+        config = self._config = ConsumerConfig(**options)
+        self._connection = Connection(bootstrap_servers, config.client_id, config.settings)
+        self._timeout_s = config.request_timeout_ms / 1000
+        self.handout = Handout()
+        self._statistics = Statistics()
+        self._error: ClientError | None = None
+        self._ended: set[TopicPartition] = set()
+        self._starts: dict[TopicPartition, int] | None = None
+        self._commits = self._commits_failed = self._rebalances = 0
+        self._stored_at = time.monotonic()
+        self._is_closed = False
+        own = {"stats_cb": self._on_statistics, "on_commit": self._on_commit}
+        try:
+            self._client = LibrdkafkaConsumer(self._connection.configuration({**config.librdkafka(), **own}))
+        except (KafkaException, TypeError, ValueError) as error:
+            raise self._connection.refused_setting(error, "consumer") from error
+
+    # -- what to read ----------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        *topics: str,
+        on_assign: OnRebalance | None = None,
+        on_revoke: OnRebalance | None = None,
+        on_lost: OnRebalance | None = None,
+    ) -> None:
+        """As a member of the group. A topic that begins with ^ is a regular expression.
+
+        `on_assign` may seek; `on_revoke` may commit; `on_lost` is told what others have already.
+        """
+        if self._config.group is None:
+            raise BadSetting("subscribe needs a group: give group=..., or use assign")
+        self._open()
+
+        def assigned(_: LibrdkafkaConsumer, partitions: list[LibrdkafkaPartition]) -> None:
+            self._assigned(partitions, on_assign)
+
+        def revoked(_: LibrdkafkaConsumer, partitions: list[LibrdkafkaPartition]) -> None:
+            self._revoked(partitions, on_revoke)
+
+        def lost(_: LibrdkafkaConsumer, partitions: list[LibrdkafkaPartition]) -> None:
+            self._revoked(partitions, on_lost, is_lost=True)
+
+        with self._translated("cannot subscribe"):
+            self._client.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
+
+    def unsubscribe(self) -> None:
+        self._open()
+        self._store()
+        with self._translated("cannot unsubscribe"):
+            self._client.unsubscribe()
+        self.handout.forget_all()
+
+    def assign(
+        self, *what: str | TopicPartition, at: Position | Mapping[TopicPartition, Position] = "committed"
+    ) -> None:
+        """Partitions, or all partitions of topics, without a group's say. Replaces what was assigned before."""
+        self._open()
+        partitions = [one for item in what for one in (self.partitions(item) if isinstance(item, str) else (item,))]
+        starts = at if isinstance(at, Mapping) else dict.fromkeys(partitions, at)
+        partitions = partitions or list(starts)
+        offsets = self._offsets_of(starts, seeking=False)
+        with self._translated("cannot assign partitions"):
+            self._client.assign([LibrdkafkaPartition(*one, offsets.get(one, OFFSET_STORED)) for one in partitions])
+        self.handout.forget_all()
+        self._ended.clear()
+
+    def assignment(self) -> list[TopicPartition]:
+        self._open()
+        with self._translated("cannot tell the assignment"):
+            return sorted(_own(one) for one in self._client.assignment())
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        self._open()
+        with self._translated(f"cannot learn the partitions of {topic}"):
+            entry = self._client.list_topics(topic, timeout=self._timeout_s).topics[topic]
+        if entry.error is not None:
+            raise self._connection.error(entry.error, f"topic {topic}")
+        return [TopicPartition(topic, number) for number in sorted(entry.partitions)]
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def poll(self, max_records: int | None = None, timeout_s: float = 1.0) -> list[Record]:
+        """What is there, waiting for the first record; empty when none came in time."""
+        self.handout.finish()
+        deadline = time.monotonic() + timeout_s
+        while not self.handout:
+            self.fill(max(0.0, min(SLICE_S, deadline - time.monotonic())))
+            if time.monotonic() >= deadline:
+                break
+        return self.handout.take(max_records or self._config.max_poll_records)
+
+    def __iter__(self) -> Iterator[Record]:
+        """Without end."""
+        while True:
+            record = self.next_buffered()
+            if record is not None:
+                if self.wants_store():
+                    self._store()
+                yield record
+            else:
+                self.fill(SLICE_S)
+
+    def next_buffered(self) -> Record | None:
+        self.handout.finish()
+        taken = self.handout.take(1)
+        return taken[0] if taken else None
+
+    def fill(self, timeout_s: float) -> None:
+        """Waits for one message, then takes what has arrived with it."""
+        self._open()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        self._store()
+        with self._translated("cannot read"):
+            first = self._client.poll(timeout_s)
+            if first is None:
+                return
+            rest = self._client.consume(self._config.max_poll_records - 1, 0)
+        self.handout.add(record_of(message) for message in (first, *rest) if self._is_record(message))
+        if self._error is not None and not self.handout:
+            error, self._error = self._error, None
+            raise error
+
+    def _is_record(self, message: Message) -> bool:
+        error = message.error()
+        if error is None:
+            self._ended.discard(TopicPartition(message.topic() or "", message.partition() or 0))
+            return True
+        if error.code() == KafkaError._PARTITION_EOF:
+            self._ended.add(TopicPartition(message.topic() or "", message.partition() or 0))
+        elif error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+            log.warning("%s", error.str())  # it may still be created
+        elif self._error is None:
+            self._error = self._connection.error(error, "cannot read")
+        return False
+
+    def at_end(self) -> bool:
+        """Nothing is buffered, and every assigned partition was read to the end it had a moment ago."""
+        assigned = self.assignment()
+        return not self.handout and bool(assigned) and self._ended.issuperset(assigned)
+
+    # -- moving ----------------------------------------------------------------------------------------------
+
+    def seek(self, to: Position, partitions: Partitions | None = None) -> None:
+        """All assigned partitions unless told which. Reading goes on from there."""
+        self._open()
+        if partitions is None:
+            partitions = self._starts if self._starts is not None else self.assignment()
+        offsets = self._offsets_of(dict.fromkeys(partitions, to), seeking=True)
+        for partition, offset in offsets.items():
+            self._seek(partition, offset)
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """The offset of the next record to be handed out, where that is known."""
+        buffered = self.handout.first_buffered(partition)
+        return self.handout.positions().get(partition) if buffered is None else buffered
+
+    def pause(self, partitions: Partitions) -> None:
+        self._open()
+        paused = list(partitions)
+        with self._translated("cannot pause"):
+            self._client.pause([LibrdkafkaPartition(*one) for one in paused])
+        for one in paused:
+            first = self.handout.first_buffered(one)
+            if first is not None:
+                self._client.seek(LibrdkafkaPartition(*one, first))  # fetched again after resume
+        self.handout.forget(paused, buffered_only=True)
+
+    def resume(self, partitions: Partitions) -> None:
+        self._open()
+        with self._translated("cannot resume"):
+            self._client.resume([LibrdkafkaPartition(*one) for one in partitions])
+
+    def _seek(self, partition: TopicPartition, offset: int) -> None:
+        self.handout.forget([partition])
+        self._ended.discard(partition)
+        if self._starts is not None:
+            self._starts[partition] = offset
+            return
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                self._client.seek(LibrdkafkaPartition(*partition, offset))
+                return
+            except KafkaException as error:
+                # A fresh assignment takes a moment to be fetched from.
+                if error.args[0].code() != KafkaError._STATE or time.monotonic() > deadline:
+                    raise self._connection.error(error, f"cannot seek in {partition}") from error
+            time.sleep(SEEK_PAUSE_S)
+
+    def _offsets_of(self, positions: Mapping[TopicPartition, Position], *, seeking: bool) -> dict[TopicPartition, int]:
+        """librdkafka's numbers for positions."""
+        offsets: dict[TopicPartition, int] = {}
+        times: dict[TopicPartition, datetime] = {}
+        committed: list[TopicPartition] = []
+        for partition, position in positions.items():
+            match position:
+                case datetime():
+                    times[partition] = position
+                case "earliest":
+                    offsets[partition] = OFFSET_BEGINNING
+                case "latest":
+                    offsets[partition] = OFFSET_END
+                case "committed":
+                    committed.append(partition)
+                case int():
+                    offsets[partition] = position
+                case _:
+                    raise BadSetting(
+                        f"{position!r} is no position: give an offset, a datetime, earliest, latest or committed"
+                    )
+        reset = OFFSET_BEGINNING if self._config.auto_offset_reset == "earliest" else OFFSET_END
+        if committed and self._config.group is None:
+            offsets.update(dict.fromkeys(committed, reset))
+        elif committed and seeking:
+            found = self.committed(committed)
+            offsets.update({one: reset if (offset := found[one]) is None else offset for one in committed})
+        elif committed:
+            offsets.update(dict.fromkeys(committed, OFFSET_STORED))
+        for partition, offset in self.offsets_at(times).items():
+            offsets[partition] = OFFSET_END if offset is None else offset
+        return offsets
+
+    # -- offsets ---------------------------------------------------------------------------------------------
+
+    def commit(self, what: Commitable | None = None) -> None:
+        """Waits for the coordinator. Without an argument: everything handed out so far."""
+        offsets = self.offsets_to_commit(what)
+        if offsets:
+            self.commit_offsets(offsets)
+
+    def offsets_to_commit(self, what: Commitable | None) -> dict[TopicPartition, int]:
+        if what is None:
+            return self.handout.positions()
+        if isinstance(what, Mapping):
+            return dict(what)
+        records = (what,) if isinstance(what, Record) else what
+        offsets: dict[TopicPartition, int] = {}
+        for record in records:
+            key = record.topic_partition
+            offsets[key] = max(offsets.get(key, 0), record.offset + 1)
+        return offsets
+
+    def commit_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._open()
+        if self._config.group is None:
+            raise BadSetting("commit needs a group: give group=...")
+        doing = "cannot commit"
+        with self._translated(doing):
+            answers = self._client.commit(
+                offsets=[LibrdkafkaPartition(*partition, offset) for partition, offset in offsets.items()],
+                asynchronous=False,
+            )
+        for answer in answers:
+            if answer.error is not None:
+                raise self._connection.error(answer.error, f"{doing} {_own(answer)}")
+
+    def committed(self, partitions: Partitions | None = None) -> dict[TopicPartition, int | None]:
+        self._open()
+        asked = self.assignment() if partitions is None else list(partitions)
+        with self._translated("cannot read committed offsets"):
+            found = self._client.committed([LibrdkafkaPartition(*one) for one in asked], timeout=self._timeout_s)
+        return {_own(one): one.offset if one.offset >= 0 else None for one in found}
+
+    def bounds(self, partition: TopicPartition) -> tuple[int, int]:
+        """First offset there is, and the one after the last."""
+        self._open()
+        with self._translated(f"cannot read the offsets of {partition}"):
+            return self._client.get_watermark_offsets(LibrdkafkaPartition(*partition), timeout=self._timeout_s)
+
+    def offsets_at(self, times: Mapping[TopicPartition, datetime]) -> dict[TopicPartition, int | None]:
+        """The first record not older than the time; None where there is none."""
+        if not times:
+            return {}
+        self._open()
+        asked = [LibrdkafkaPartition(*one, _milliseconds(when)) for one, when in times.items()]
+        with self._translated("cannot look offsets up by time"):
+            found = self._client.offsets_for_times(asked, timeout=self._timeout_s)
+        for one in found:
+            if one.error is not None:
+                raise self._connection.error(one.error, f"cannot look up {_own(one)}")
+        return {_own(one): one.offset if one.offset >= 0 else None for one in found}
+
+    def wants_store(self) -> bool:
+        """Something is done with, and automatic commits have not heard of it for a while."""
+        return self.handout.has_done() and time.monotonic() - self._stored_at > 1.0
+
+    def store(self) -> None:
+        self._store()
+
+    def _store(self) -> None:
+        """Hand what is done with to librdkafka, which commits it every auto_commit_interval_ms."""
+        self._stored_at = time.monotonic()
+        if not self._config.auto_commit or self._config.group is None:
+            return
+        done = self.handout.take_done()
+        if not done:
+            return
+        try:
+            self._client.store_offsets(offsets=[LibrdkafkaPartition(*one, offset) for one, offset in done.items()])
+        except KafkaException as error:
+            # A partition that is gone has another owner, who starts from the last commit.
+            log.debug("offsets not stored: %s", error)
+
+    # -- rebalances and reports ------------------------------------------------------------------------------
+
+    def _assigned(self, partitions: list[LibrdkafkaPartition], told: OnRebalance | None) -> None:
+        self._rebalances += 1
+        self._starts = {}
+        try:
+            if told is not None and partitions:
+                self._starts = dict.fromkeys(map(_own, partitions), OFFSET_STORED)
+                told([_own(one) for one in partitions])
+        finally:
+            starts, self._starts = self._starts, None
+            with_starts = [LibrdkafkaPartition(*_own(one), starts.get(_own(one), OFFSET_STORED)) for one in partitions]
+            if self._config.is_cooperative:
+                self._client.incremental_assign(with_starts)
+            else:
+                self._client.assign(with_starts)
+
+    def _revoked(
+        self, partitions: list[LibrdkafkaPartition], told: OnRebalance | None, *, is_lost: bool = False
+    ) -> None:
+        self._rebalances += 1
+        gone = [_own(one) for one in partitions]
+        if not is_lost:
+            self._store()
+        try:
+            if told is not None and gone:
+                told(gone)
+        finally:
+            self.handout.forget(gone)
+            self._ended.difference_update(gone)
+
+    def _on_statistics(self, document: str) -> None:
+        self._statistics.received(document, self._counts())
+
+    def _on_commit(self, error: KafkaError | None, partitions: list[LibrdkafkaPartition]) -> None:
+        if error is None:
+            self._commits += 1
+        elif error.code() != KafkaError._NO_OFFSET:
+            self._commits_failed += 1
+            log.warning("commit failed: %s", error.str())
+
+    def _counts(self) -> Counts:
+        return Counts(self.handout.records, self.handout.size_bytes, self._commits_failed, self._commits)
+
+    def metrics(self) -> ConsumerMetrics:
+        return consumer_metrics(self._statistics, self._counts(), self.handout.positions(), self._rebalances)
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    def close(self, *, is_done: bool = True) -> None:
+        """Commits what is done with, if commits are automatic, and leaves the group.
+
+        `is_done=False`: the records handed out last were not handled, so that they come again.
+        """
+        if self._is_closed:
+            return
+        if is_done:
+            self.handout.finish()
+        self._store()
+        self._is_closed = True
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(is_done=error is None)
+
+    def _open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed("consumer")
+
+    def _translated(self, doing: str) -> _Translated:
+        return _Translated(self._connection, doing)
+
+
+class _Translated:
+    """librdkafka's exceptions become ours."""
+
+    def __init__(self, connection: Connection, doing: str) -> None:
+        self._connection = connection
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, KafkaException):
+            raise self._connection.error(error, self._doing) from error
+
+
+def _own(partition: LibrdkafkaPartition) -> TopicPartition:
+    return TopicPartition(partition.topic, partition.partition)
+
+
+def _milliseconds(when: datetime) -> int:
+    return int(when.timestamp() * 1000)

@@ -1,0 +1,160 @@
+"""What can go wrong for a client, each with a sentence that says what to do.
+
+ClientError(sentence, name)            name: Kafka's or librdkafka's word for it, for programs
++-- BadSetting                         refused before anything was sent (also a ConfigError)
++-- Unreachable                        no broker answers
++-- TimedOut                           no answer in time: it may or may not have happened
++-- Refused                            the cluster said no
+|   +-- UnknownTopic, TopicExists
+|   +-- UnknownGroup, GroupNotEmpty
+|   `-- NotAllowed                     authentication or authorisation
++-- DeliveryFailed                     a record was not acknowledged
++-- CommitFailed                       the partitions belong to another member by now
++-- NotPolled                          max_poll_interval_ms went by between two polls
+`-- ClientClosed                       used after close
+"""
+
+from __future__ import annotations
+
+from confluent_kafka import KafkaError
+
+from penstock.model.errors import ConfigError, PenstockError
+
+
+class ClientError(PenstockError):
+    def __init__(self, sentence: str, name: str = "") -> None:
+        super().__init__(sentence)
+        self.name = name
+
+
+class BadSetting(ClientError, ConfigError):
+    pass
+
+
+class Unreachable(ClientError):
+    def __init__(self, servers: str, reason: str = "") -> None:
+        why = f" ({reason})" if reason else ""
+        super().__init__(f"no broker answers at {servers}{why}: is it running, and is this its address?", "UNREACHABLE")
+        self.servers = servers
+
+
+class TimedOut(ClientError):
+    pass
+
+
+class Refused(ClientError):
+    pass
+
+
+class UnknownTopic(Refused):
+    pass
+
+
+class TopicExists(Refused):
+    pass
+
+
+class UnknownGroup(Refused):
+    pass
+
+
+class GroupNotEmpty(Refused):
+    pass
+
+
+class NotAllowed(Refused):
+    pass
+
+
+class DeliveryFailed(ClientError):
+    pass
+
+
+class CommitFailed(ClientError):
+    pass
+
+
+class NotPolled(ClientError):
+    pass
+
+
+class ClientClosed(ClientError):
+    def __init__(self, what: str) -> None:
+        super().__init__(f"this {what} is closed: make a new one", "CLOSED")
+
+
+TIMEOUTS = frozenset(
+    (
+        KafkaError._TIMED_OUT,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError.REQUEST_TIMED_OUT,
+    )
+)
+_NO_CONNECTION = frozenset((KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE))
+
+_KINDS: dict[int, type[Refused]] = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART: UnknownTopic,
+    KafkaError._UNKNOWN_TOPIC: UnknownTopic,
+    KafkaError._UNKNOWN_PARTITION: UnknownTopic,
+    KafkaError.TOPIC_ALREADY_EXISTS: TopicExists,
+    KafkaError.GROUP_ID_NOT_FOUND: UnknownGroup,
+    KafkaError.NON_EMPTY_GROUP: GroupNotEmpty,
+    KafkaError._AUTHENTICATION: NotAllowed,
+    KafkaError.SASL_AUTHENTICATION_FAILED: NotAllowed,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: NotAllowed,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: NotAllowed,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: NotAllowed,
+}
+_STALE_MEMBER = frozenset(
+    (
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.STALE_MEMBER_EPOCH,
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError._ASSIGNMENT_LOST,
+    )
+)
+_ADVICE: dict[int, str] = {
+    KafkaError.MSG_SIZE_TOO_LARGE: "send less at a time, or raise max.message.bytes of the topic",
+    KafkaError.INVALID_REPLICATION_FACTOR: "there must be as many brokers as replicas",
+    KafkaError.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas asks for",
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "fewer replicas are in sync than min.insync.replicas asks for",
+    KafkaError.INCONSISTENT_GROUP_PROTOCOL: "its other members use no assignment strategy that this one offers",
+    KafkaError.UNSUPPORTED_VERSION: "the broker does not serve this request",
+    KafkaError._UNSUPPORTED_FEATURE: "the broker does not serve this request",
+    KafkaError._AUTO_OFFSET_RESET: "seek to an offset that exists, or set auto_offset_reset to earliest or latest",
+    KafkaError.POLICY_VIOLATION: "",
+}
+
+
+def translate(error: KafkaError, doing: str, servers: str, *, is_down: bool = False) -> ClientError:
+    """`doing` opens the sentence ("cannot create topic x"); `is_down` says that no broker answered lately."""
+    code = error.code()
+    if code in _NO_CONNECTION or (is_down and code in TIMEOUTS):
+        return Unreachable(servers)
+    if code in TIMEOUTS:
+        return TimedOut(f"{doing}: no answer in time; it may or may not have happened", error.name())
+    if code == KafkaError._INVALID_ARG:
+        return BadSetting(f"{doing}: {_reason(error)}", error.name())
+    if code == KafkaError._MAX_POLL_EXCEEDED:
+        return NotPolled(
+            "too long between two polls, so the group gave the partitions to others: handle fewer records a poll "
+            "(max_poll_records) or raise max_poll_interval_ms",
+            error.name(),
+        )
+    if code in _STALE_MEMBER:
+        return CommitFailed(
+            f"{doing}: the partitions have moved to another member, which gets the records again", error.name()
+        )
+    kind = _KINDS.get(code, Refused)
+    advice = _ADVICE.get(code, "")
+    return kind(f"{doing}: {_reason(error)}" + (f"; {advice}" if advice else ""), error.name())
+
+
+def _reason(error: KafkaError) -> str:
+    """The broker's own words without a full stop, and Kafka's name once."""
+    said = error.str().rstrip(". ")
+    name = error.name().lstrip("_")
+    return said if name in said else f"{said} ({name})"

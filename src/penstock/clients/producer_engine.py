@@ -1,0 +1,245 @@
+"""What both producers stand on: one librdkafka handle, the thread that serves it, partitions, counts.
+
+Deliveries are reported in the serving thread: `sink(result)` once a record, then `after_poll()` once for all that
+came together, so that an event loop is woken once and not a thousand times.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal, TypeAlias, TypedDict
+
+from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import Producer as LibrdkafkaProducer
+
+from penstock.clients.errors import ClientClosed, ClientError, DeliveryFailed, Refused, TimedOut, Unreachable
+from penstock.clients.metrics import LATENCIES_KEPT, Counts, ProducerMetrics, Statistics, producer_metrics
+from penstock.clients.partitioners import NATIVE, Partitioner, resolve
+from penstock.clients.records import Delivery, Headers, Payload, header_list
+from penstock.clients.settings import Connection
+
+Sink: TypeAlias = Callable[[Delivery | ClientError], None]
+
+POLL_S = 0.1
+PARTITION_COUNT_AGE_S = 60.0
+METADATA_PAUSE_S = 0.05
+CREATION_GRACE_S = 2.0
+FULL_QUEUE_PAUSE_S = 0.002
+LOCAL_PARTITION = -1  # librdkafka decides
+
+
+class ProducerOptions(TypedDict, total=False):
+    """Keyword arguments of a producer; `ProducerConfig` has their meaning and defaults."""
+
+    acks: Literal["all", 0, 1]
+    idempotent: bool | None
+    batch_size_bytes: int
+    linger_ms: float
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"]
+    partitioner: Partitioner
+    retries: int | None
+    delivery_timeout_ms: int
+    buffer_size_bytes: int
+    metrics_interval_ms: int
+    client_id: str
+    settings: Mapping[str, object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerConfig:
+    acks: Literal["all", 0, 1] = "all"
+    idempotent: bool | None = None
+    """Retries never write a record twice or out of order. None: on when acks is "all", which it needs."""
+    batch_size_bytes: int = 16_384
+    linger_ms: float = 10
+    """How long a batch waits for company."""
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
+    partitioner: Partitioner = "hash"
+    retries: int | None = None
+    """None: until delivery_timeout_ms is over."""
+    delivery_timeout_ms: int = 120_000
+    buffer_size_bytes: int = 64 * 1024 * 1024
+    """Of records not acknowledged; when full, `send` waits."""
+    metrics_interval_ms: int = 1000
+    client_id: str = "penstock"
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """Anything else by librdkafka's name, for example {"security.protocol": "SSL"}."""
+
+    def librdkafka(self) -> dict[str, object]:
+        named: dict[str, object] = {
+            "acks": self.acks,
+            "enable.idempotence": self.acks == "all" if self.idempotent is None else self.idempotent,
+            "batch.size": self.batch_size_bytes,
+            "linger.ms": self.linger_ms,
+            "compression.type": self.compression,
+            "partitioner": NATIVE,
+            "delivery.timeout.ms": self.delivery_timeout_ms,
+            "queue.buffering.max.kbytes": max(1, self.buffer_size_bytes // 1024),
+            "statistics.interval.ms": self.metrics_interval_ms,
+        }
+        if self.retries is not None:
+            named["retries"] = self.retries
+        return named
+
+
+class ProducerEngine:
+    def __init__(self, servers: str | None, config: ProducerConfig, after_poll: Callable[[], None]) -> None:
+        self._connection = Connection(servers, config.client_id, config.settings)
+        self.delivery_timeout_s = config.delivery_timeout_ms / 1000
+        self._after_poll = after_poll
+        self._statistics = Statistics()
+        self._latencies: deque[float] = deque(maxlen=LATENCIES_KEPT)
+        self._sent = self._sent_bytes = self._failed = 0
+        self._partition_counts: dict[str, tuple[int, float]] = {}
+        own = {**config.librdkafka(), "stats_cb": self._on_statistics}
+        try:
+            self._partitioner = resolve(config.partitioner)
+            self._client = LibrdkafkaProducer(self._connection.configuration(own))
+        except (KafkaException, TypeError, ValueError) as error:
+            raise self._connection.refused_setting(error, "producer") from error
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._serve, name="penstock-producer", daemon=True)
+        self._thread.start()
+
+    # -- sending ---------------------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        topic: str,
+        value: Payload,
+        key: Payload,
+        partition: int,
+        headers: Headers,
+        timestamp_ms: int | None,
+        sink: Sink,
+    ) -> bool:
+        """False: the queue is full, try again in a moment."""
+        if self._is_closed:
+            raise ClientClosed("producer")
+        try:
+            self._client.produce(
+                topic,
+                value,
+                key,
+                partition,
+                on_delivery=partial(self._on_delivery, sink),
+                timestamp=timestamp_ms or 0,
+                headers=header_list(headers),
+            )
+        except BufferError:
+            return False
+        except KafkaException as error:
+            raise self._delivery_error(error.args[0], topic) from error
+        return True
+
+    def partition_for(self, topic: str, key: Payload, value: Payload) -> int | None:
+        """None: ask `learn_partitions` first."""
+        if self._partitioner is None:
+            return LOCAL_PARTITION
+        count, known_at = self._partition_counts.get(topic, (0, 0.0))
+        if not count or time.monotonic() - known_at > PARTITION_COUNT_AGE_S:
+            return None
+        chosen = self._partitioner(topic, _bytes(key), _bytes(value), count)
+        if not 0 <= chosen < count:
+            raise DeliveryFailed(
+                f"the partitioner chose partition {chosen} of {topic}, which has 0 to {count - 1}", "INVALID_PARTITION"
+            )
+        return chosen
+
+    def learn_partitions(self, topic: str) -> None:
+        """Blocks. The first question makes the broker create the topic, where it does that; a later one is answered."""
+        doing = f"cannot learn the partitions of {topic}"
+        deadline = time.monotonic() + CREATION_GRACE_S
+        while True:
+            try:
+                found = self._client.list_topics(topic, timeout=self.delivery_timeout_s)
+            except KafkaException as error:
+                raise self._connection.error(error, doing) from error
+            entry = found.topics[topic]
+            if entry.error is None:
+                self._partition_counts[topic] = (len(entry.partitions), time.monotonic())
+                self._connection.answered()
+                return
+            is_new = entry.error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
+            if time.monotonic() > deadline or not is_new:
+                raise self._connection.error(entry.error, doing)
+            time.sleep(METADATA_PAUSE_S)
+
+    def is_flushed(self) -> bool:
+        return len(self._client) == 0
+
+    def flush(self, timeout_s: float) -> None:
+        """Blocks until everything sent so far was acknowledged or failed."""
+        left = self._client.flush(timeout_s)
+        if left:
+            if self._connection.is_down:
+                raise Unreachable(self._connection.servers)
+            raise TimedOut(f"{left} records are not acknowledged after {timeout_s:g} s", "TIMED_OUT")
+
+    def close(self, timeout_s: float) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self.flush(timeout_s)
+        finally:
+            if not self.is_flushed():
+                self._client.purge()
+                self._client.flush(1.0)  # reports what was purged
+            self._thread.join()
+
+    def metrics(self) -> ProducerMetrics:
+        return producer_metrics(self._statistics, self._counts(), len(self._client), self._latencies.copy())
+
+    # -- the serving thread ----------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while not (self._is_closed and self.is_flushed()):
+            self._client.poll(POLL_S)
+            self._after_poll()
+        self._after_poll()
+
+    def _on_delivery(self, sink: Sink, error: KafkaError | None, message: Message) -> None:
+        topic = message.topic() or ""
+        if error is not None:
+            self._failed += 1
+            sink(self._delivery_error(error, topic))
+            return
+        self._connection.is_down = False
+        latency_s = message.latency() or 0.0
+        self._latencies.append(latency_s)
+        self._sent += 1
+        self._sent_bytes += len(message)
+        _, timestamp_ms = message.timestamp()
+        offset = message.offset()
+        sink(
+            Delivery(
+                topic,
+                message.partition() or 0,
+                None if offset is None or offset < 0 else offset,
+                timestamp_ms if timestamp_ms > 0 else None,
+                latency_s * 1000,
+            )
+        )
+
+    def _on_statistics(self, document: str) -> None:
+        self._statistics.received(document, self._counts())
+
+    def _counts(self) -> Counts:
+        return Counts(self._sent, self._sent_bytes, self._failed)
+
+    def _delivery_error(self, error: KafkaError, topic: str) -> ClientError:
+        doing = f"a record for {topic} was not delivered"
+        reason = self._connection.error(error, doing)
+        if isinstance(reason, Refused | Unreachable):
+            return reason
+        return DeliveryFailed(str(reason), error.name())
+
+
+def _bytes(payload: Payload) -> bytes | None:
+    return payload.encode() if isinstance(payload, str) else payload

@@ -1,0 +1,104 @@
+"""The values a client sends and receives. Frozen; keys and values are bytes, as they lie in the log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, TIMESTAMP_NOT_AVAILABLE, Message
+
+Payload: TypeAlias = bytes | str | None
+Headers: TypeAlias = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+Position: TypeAlias = int | datetime | Literal["earliest", "latest", "committed"]
+"""Where reading starts: an offset, the first record not older than a time, an end of the log, the group's offset."""
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of the log."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int | None
+    """When it was created, or appended where the topic says so."""
+    is_append_time: bool
+    leader_epoch: int | None
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def time(self) -> datetime | None:
+        return None if self.timestamp_ms is None else datetime.fromtimestamp(self.timestamp_ms / 1000, UTC)
+
+    def text(self) -> str:
+        """The value as UTF-8; an absent one is empty."""
+        return (self.value or b"").decode()
+
+    def json(self) -> Any:
+        return None if self.value is None else json.loads(self.value)
+
+    def header(self, name: str) -> bytes | None:
+        """The last header of that name, as Kafka's clients take it."""
+        return next((value for key, value in reversed(self.headers) if key == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecord:
+    """A record to be sent, for `send_many`."""
+
+    value: Payload
+    key: Payload = None
+    headers: Headers = ()
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The cluster acknowledged a record."""
+
+    topic: str
+    partition: int
+    offset: int | None
+    """None with acks=0, where nobody says."""
+    timestamp_ms: int | None
+    latency_ms: float
+    """From `send` to the acknowledgement."""
+
+
+def record_of(message: Message) -> Record:
+    kind, timestamp_ms = message.timestamp()
+    headers = message.headers()
+    return Record(
+        message.topic() or "",
+        message.partition() or 0,
+        message.offset() or 0,
+        message.key(),
+        message.value(),
+        tuple(headers) if headers else (),  # type: ignore[arg-type]  # received headers are (str, bytes | None)
+        None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
+        kind == TIMESTAMP_LOG_APPEND_TIME,
+        message.leader_epoch(),
+    )
+
+
+def header_list(headers: Headers) -> list[tuple[str, bytes | str | None]] | None:
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    return list(pairs) or None

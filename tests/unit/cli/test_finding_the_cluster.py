@@ -1,0 +1,243 @@
+"""How commands find a cluster, what they say when there is none, `doctor`, completion."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from command_line import CommandLine
+from penstock.cli.connection import split_address
+from penstock.cli.times import parse_time
+from penstock.model.errors import ConfigError
+from penstock.testing import Broker
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["topics", "list"],
+        ["groups", "list"],
+        ["cluster", "status"],
+        ["lag", "--group", "g"],
+        ["produce", "--topic", "t"],
+        ["consume", "--topic", "t"],
+        ["configs", "describe", "--topic", "t"],
+    ],
+)
+def test_no_broker_is_one_sentence(cli: CommandLine, command: list[str], closed_port: int) -> None:
+    address = f"127.0.0.1:{closed_port}"
+    ran = cli(*command, "--bootstrap-server", address)
+    assert ran.code == 1
+    assert ran.out == ""
+    assert ran.err == (
+        f"penstock: no broker answers at {address}: start one with `penstock start` or use --bootstrap-server\n"
+    )
+
+
+def test_option_then_environment_then_default(
+    cli: CommandLine, penstock_broker: Broker, monkeypatch: pytest.MonkeyPatch, closed_port: int
+) -> None:
+    monkeypatch.setenv("PENSTOCK_BOOTSTRAP_SERVERS", f"127.0.0.1:{closed_port}")
+    assert cli("topics", "list").code == 1
+    assert cli("topics", "list", "--bootstrap-server", penstock_broker.bootstrap_servers).code == 0
+    several = f"127.0.0.1:{closed_port},{penstock_broker.bootstrap_servers}"
+    assert cli("topics", "list", "--bootstrap-server", several).code == 0
+    monkeypatch.delenv("PENSTOCK_BOOTSTRAP_SERVERS")
+    monkeypatch.setattr("penstock.cli.connection.DEFAULT_BOOTSTRAP_SERVERS", penstock_broker.bootstrap_servers)
+    assert cli("topics", "list").code == 0
+
+
+def test_a_properties_file_of_client_settings(
+    cli: CommandLine, penstock_broker: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("PENSTOCK_BOOTSTRAP_SERVERS")
+    file = tmp_path / "client.properties"
+    file.write_text(f"bootstrap.servers={penstock_broker.bootstrap_servers}\nsecurity.protocol=plaintext\n")
+    assert cli("topics", "list", "--command-config", str(file)).code == 0
+    file.write_text(f"bootstrap.servers={penstock_broker.bootstrap_servers}\nno.such.setting=1\n")
+    refused = cli("topics", "list", "--command-config", str(file))
+    assert refused.code == 2
+    assert "no.such.setting" in refused.err
+    assert cli("topics", "list", "--command-config", str(tmp_path / "none")).code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("localhost:9092", ("localhost", 9092)),
+        ("localhost", ("localhost", 9092)),
+        ("[::1]:9093", ("::1", 9093)),
+        ("[::1]", ("::1", 9092)),
+        ("PLAINTEXT://h:1", ("h", 1)),
+    ],
+)
+def test_addresses(text: str, address: tuple[str, int]) -> None:
+    assert split_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", ":9092", "h:port", "h:0", "h:70000"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        split_address(text)
+
+
+def test_times() -> None:
+    assert parse_time("2026-01-31T12:00:00") == datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert parse_time("2026-01-31T12:00:00+02:00") == datetime(2026, 1, 31, 10, tzinfo=UTC)
+    assert parse_time("1700000000000") == datetime.fromtimestamp(1_700_000_000, UTC)
+    assert 899 < (datetime.now(UTC) - parse_time("15m")).total_seconds() < 960
+    with pytest.raises(ValueError, match="isoformat"):
+        parse_time("soon")
+
+
+def test_doctor_when_all_is_well(cli: CommandLine, penstock_broker: Broker) -> None:
+    lines = cli("doctor").lines
+    assert lines[-1] == "Everything is in order."
+    text = "\n".join(lines)
+    assert "librdkafka" in lines[0]
+    assert "from PENSTOCK_BOOTSTRAP_SERVERS" in lines[1]
+    assert f"advertises {penstock_broker.bootstrap_servers}, which connects from here" in text
+    assert "this machine only" in text
+    assert f"keeps its data in {penstock_broker.data_directory}" in text
+    assert "0 offline, 0 under-replicated" in text
+    findings = json.loads(cli("doctor", "--json").out)
+    assert {finding["state"] for finding in findings} <= {"ok", "warning"}
+
+
+def test_doctor_explains_an_advertised_address_that_does_not_answer(
+    cli: CommandLine, penstock_broker_factory: Callable[..., Broker], closed_port: int
+) -> None:
+    broker = penstock_broker_factory({"advertised.listeners": f"PLAINTEXT://127.0.0.1:{closed_port}"})
+    # The embedded broker tells the address it advertises; the one it listens on is in its settings.
+    port = listening_port(broker)
+    ran = cli("doctor", "--bootstrap-server", f"127.0.0.1:{port}")
+    assert ran.code == 1
+    assert f"advertises 127.0.0.1:{closed_port}, which does not connect from here" in ran.out
+    assert "advertised.listeners" in ran.out
+
+
+def listening_port(broker: Broker) -> int:
+    """The port that is bound, whatever is advertised."""
+    assert broker._node is not None
+    return int(broker._node.addresses[0].rpartition(":")[2])
+
+
+def test_doctor_when_nothing_listens(cli: CommandLine, closed_port: int) -> None:
+    ran = cli("doctor", "--bootstrap-server", f"127.0.0.1:{closed_port}")
+    assert ran.code == 1
+    assert "PROBLEM" in ran.out
+    assert "penstock start" in ran.out
+
+
+def test_doctor_at_a_port_that_speaks_something_else(cli: CommandLine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            for _ in range(2):  # the probe of the port, then the request
+                connection, _address = server.accept()
+                with connection:
+                    if connection.recv(1024):
+                        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        ran = cli("doctor", "--bootstrap-server", f"127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+    assert ran.code == 1
+    assert "does not speak Kafka's protocol" in ran.out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(cli: CommandLine, shell: str) -> None:
+    for name in ("penstock", "streaming-system"):
+        script = cli("completion", shell, name=name).out
+        assert name in script
+        assert f"_{name.replace('-', '_').upper()}_COMPLETE" in script
+    assert cli("completion", "tcsh").code == 2
+
+
+def complete(words: str, environment: dict[str, str]) -> list[str]:
+    ran = subprocess.run(
+        [sys.executable, "-m", "penstock.cli"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={
+            **environment,
+            "_PENSTOCK_COMPLETE": "bash_complete",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split(" ")) - 1),
+        },
+    )
+    return [line.partition(",")[2] for line in ran.stdout.splitlines()]
+
+
+def test_completion_of_commands_options_and_topics(
+    cli: CommandLine, penstock_broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("topics", "create", "--name", f"complete-{topic}", "--partitions", "1")
+    monkeypatch.setattr(sys, "argv", ["penstock"])
+    environment = {**os.environ, "PENSTOCK_BOOTSTRAP_SERVERS": penstock_broker.bootstrap_servers}
+    assert complete("penstock to", environment) == ["topics"]
+    assert "--to-earliest" in complete("penstock groups reset-offsets --to-e", environment)
+    assert complete(f"penstock topics describe --name complete-{topic[:3]}", environment) == [f"complete-{topic}"]
+
+
+def test_every_command_has_help_under_both_names(cli: CommandLine) -> None:
+    top = cli("--help", name="streaming-system").out
+    assert "Usage: streaming-system" in top
+    for words in (
+        "topics create", "topics describe", "topics alter", "topics list", "topics delete", "groups list",
+        "groups describe", "groups reset-offsets", "groups delete", "cluster status", "cluster under-replicated", "lag",
+        "produce", "consume", "configs describe", "configs set", "configs delete", "doctor", "completion", "log dump",
+    ):  # fmt: skip
+        assert words.split(" ")[0] in top
+        for name in ("penstock", "streaming-system"):
+            shown = cli(*words.split(" "), "--help", name=name)
+            assert shown.code == 0
+            assert f"Usage: {name} {words}" in shown.out
+
+
+def test_help_and_completion_do_not_load_the_client_library() -> None:
+    script = (
+        "import sys; from penstock.cli import topics, groups, lag, cluster, produce, consume, configs, completion; "
+        "import penstock; assert 'confluent_kafka' not in sys.modules; penstock.Producer; "
+        "assert 'confluent_kafka' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_a_mistake_of_ours_is_one_sentence(penstock_broker: Broker) -> None:
+    script = (
+        "import sys, penstock.cli.connection as c; from penstock.cli import main; "
+        "c.Target.admin = lambda self: 1 / 0; sys.argv = ['penstock', 'topics', 'list']; main()"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 1
+    assert "unexpected ZeroDivisionError" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    shown = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PENSTOCK_TRACEBACK": "1"},
+    )
+    assert "Traceback" in shown.stderr

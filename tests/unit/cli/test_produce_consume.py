@@ -1,0 +1,194 @@
+"""`produce` and `consume`: formats, keys, headers, where reading starts and ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from command_line import CommandLine
+from penstock.testing import Broker
+
+PENSTOCK = [sys.executable, "-m", "penstock.cli"]
+
+
+def test_lines_in_and_out(cli: CommandLine, topic: str) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "1")
+    sent = cli("produce", "--topic", topic, stdin=b"one\ntwo\r\nthree")
+    assert (sent.code, sent.out) == (0, "")
+    assert sent.err == f"Sent 3 records to {topic}.\n"
+    assert cli("consume", "--topic", topic).lines == ["one", "two", "three"]
+    assert cli("consume", "--topic", topic, "--max", "2").lines == ["one", "two"]
+    assert cli("consume", "--topic", topic, "--offset", "1").lines == ["two", "three"]
+    assert cli("consume", "--topic", topic, "--offset", "-1").lines == ["three"]
+    assert cli("consume", "--topic", topic, "--offset", "99").lines == []
+    assert cli("consume", "--topic", topic, "--from-time", "1h").lines == ["one", "two", "three"]
+    assert cli("consume", "--topic", topic, "--from-time", "2100-01-01").lines == []
+    assert json.loads(cli("produce", "--topic", topic, "--json", stdin=b"x\n").out) == {"topic": topic, "sent": 1}
+
+
+def test_keys_headers_and_formats(cli: CommandLine, topic: str) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "1")
+    cli(
+        "produce", "--topic", topic, "--key-separator", ":", "--header", "trace=t1", "--null-value", "NULL",
+        stdin=b"user-1:hello\nuser-2:NULL\n",
+    )  # fmt: skip
+    assert cli("consume", "--topic", topic, "--key", "--headers").lines == [
+        "trace:t1\tuser-1\thello",
+        "trace:t1\tuser-2\tnull",
+    ]
+    assert cli("consume", "--topic", topic, "--format", "hex", "--key", "--separator", " ").lines == [
+        "757365722d31 68656c6c6f",
+        "757365722d32 null",
+    ]
+    first, second = map(json.loads, cli("consume", "--topic", topic, "--format", "json").lines)
+    assert first | {"timestamp": 0} == {
+        "topic": topic,
+        "partition": 0,
+        "offset": 0,
+        "timestamp": 0,
+        "key": "user-1",
+        "value": "hello",
+        "headers": [["trace", "t1"]],
+    }
+    assert abs(first["timestamp"] - time.time() * 1000) < 60_000
+    assert second["value"] is None
+    template = r"{topic}/{partition}@{offset} {key}={value}\t{header.trace}"
+    assert cli("consume", "--topic", topic, "--template", template).lines[0] == f"{topic}/0@0 user-1=hello\tt1"
+    assert cli("consume", "--topic", topic, "--template", "{nothing}").code == 2
+
+
+def test_json_makes_the_round_trip(cli: CommandLine, topic: str) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "1")
+    lines = [
+        {"value": {"base64": "/wA="}, "key": "k", "headers": {"h": None}, "timestamp": 1_700_000_000_000},
+        {"value": {"a": [1, 2]}},
+        {"value": "text"},
+        {"value": None, "key": {"base64": "//4="}},
+    ]
+    cli("produce", "--topic", topic, "--format", "json", stdin="\n".join(map(json.dumps, lines)).encode())
+    written = cli("consume", "--topic", topic, "--format", "json")
+    found = [json.loads(line) for line in written.lines]
+    assert [one["value"] for one in found] == [{"base64": "/wA="}, '{"a":[1,2]}', "text", None]
+    assert [one["key"] for one in found] == ["k", None, None, {"base64": "//4="}]
+    assert found[0]["headers"] == [["h", None]]
+    assert found[0]["timestamp"] == 1_700_000_000_000
+    copy = f"{topic}-copy"
+    cli("topics", "create", "--name", copy, "--partitions", "1")
+    cli("produce", "--topic", copy, "--format", "json", stdin=written.out.encode())
+    again = [json.loads(line) for line in cli("consume", "--topic", copy, "--format", "json").lines]
+    assert [one | {"topic": topic} for one in again] == found
+
+
+def test_filters(cli: CommandLine, topic: str) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "1")
+    cli(
+        "produce",
+        "--topic",
+        topic,
+        "--key-separator",
+        ":",
+        stdin=b'a:{"s":"up","n":1}\nb:{"s":"down","n":2}\na:plain\n',
+    )
+
+    def offsets(*tests: str) -> list[str]:
+        filters = [word for test in tests for word in ("--filter", test)]
+        return cli("consume", "--topic", topic, "--template", "{offset}", *filters).lines
+
+    assert offsets("up|plain") == ["0", "2"]
+    assert offsets("key=a") == ["0", "2"]
+    assert offsets("key!=a") == ["1"]
+    assert offsets("json.s=down") == ["1"]
+    assert offsets("json.n!=2", "key~^a$") == ["0", "2"]
+    assert offsets("value!~plain") == ["0", "1"]
+    assert cli("consume", "--topic", topic, "--filter", "(").code == 2
+
+
+def test_files_and_whole_files(cli: CommandLine, topic: str, tmp_path: Path) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "1")
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_bytes(b"1\n2\n")
+    second.write_bytes(b"3\n")
+    cli("produce", "--topic", topic, str(first), str(second))
+    cli("produce", "--topic", topic, "--format", "file", "--key", "k", str(first))
+    assert (
+        cli("consume", "--topic", topic, "--template", "{offset}{key}:{value};").out == "0:1;\n1:2;\n2:3;\n3k:1\n2\n;\n"
+    )
+    missing = cli("produce", "--topic", topic, str(tmp_path / "none"))
+    assert missing.code == 2
+    assert "no such file" in missing.err
+    bad = cli("produce", "--topic", topic, "--key-separator", ":", stdin=b"a:1\nbroken\n")
+    assert bad.code == 2
+    assert "standard input, line 2: no ':' between key and value" in bad.err
+
+
+def test_partitions_and_round_robin(cli: CommandLine, topic: str) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "3")
+    cli("produce", "--topic", topic, "--partitioner", "round-robin", stdin=b"a\nb\nc\nd\ne\nf\n")
+    counts = [len(cli("consume", "--topic", topic, "--partition", str(number)).lines) for number in range(3)]
+    assert counts == [2, 2, 2]
+    cli("produce", "--topic", topic, "--partition", "2", stdin=b"g\n")
+    assert cli("consume", "--topic", topic, "--partition", "2", "--filter", "g").lines == ["g"]
+    refused = cli("consume", "--topic", topic, "--partition", "7")
+    assert refused.code == 2
+    assert "partitions 0 to 2" in refused.err
+
+
+def test_an_empty_topic_and_a_missing_one(cli: CommandLine, topic: str) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "2")
+    assert cli("consume", "--topic", topic).lines == []
+    missing = cli("consume", "--topic", f"{topic}-missing")
+    assert missing.code == 1
+    assert f"topic {topic}-missing" in missing.err
+
+
+def test_contradictions_are_usage_errors(cli: CommandLine, topic: str) -> None:
+    assert cli("consume", "--topic", topic, "--from-beginning", "--offset", "1").code == 2
+    assert cli("consume", "--topic", topic, "--group", "g", "--offset", "1").code == 2
+    assert cli("consume", "--topic", topic, "--from-time", "yesterday-ish").code == 2
+    assert cli("consume", "--topic", topic, "--format", "template").code == 2
+    assert cli("consume").code == 2
+
+
+@pytest.fixture
+def environment(penstock_broker: Broker) -> dict[str, str]:
+    return {**os.environ, "PENSTOCK_BOOTSTRAP_SERVERS": penstock_broker.bootstrap_servers}
+
+
+def test_follow_prints_what_comes_and_ends_on_interrupt(
+    cli: CommandLine, topic: str, environment: dict[str, str]
+) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "1")
+    cli("produce", "--topic", topic, stdin=b"old\n")
+    with subprocess.Popen(
+        [*PENSTOCK, "consume", "--topic", topic, "--follow", "--from-beginning"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"old\n"
+        cli("produce", "--topic", topic, stdin=b"new\n")
+        assert process.stdout.readline() == b"new\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, b"", b"")
+
+
+def test_a_closed_pipe_is_quiet(cli: CommandLine, topic: str, environment: dict[str, str]) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "1")
+    cli("produce", "--topic", topic, stdin=b"x" * 100 + b"\n" + (b"y" * 100 + b"\n") * 5000)
+    ran = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m penstock.cli consume --topic {topic} | head -1"],
+        capture_output=True,
+        env=environment,
+        timeout=60,
+    )
+    assert ran.stdout == b"x" * 100 + b"\n"
+    assert ran.stderr == b""

@@ -1,0 +1,132 @@
+"""Topic and cluster commands against a real broker; the seed's are word for word."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+import pytest
+
+from command_line import CommandLine
+from penstock.testing import Broker
+
+PARTITION = re.compile(r"Partition (\d+): Leader=(\d+), ISR=\[\d+(?:,\d+)*\]")
+
+
+def test_create_describe_alter_as_in_the_seed(
+    cli: CommandLine, penstock_broker_factory: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_BOOTSTRAP_SERVERS", penstock_broker_factory().bootstrap_servers)
+    assert cli("topics", "create", "--name", "events", "--partitions", "3").lines == [
+        "Created topic events with 3 partitions, replication factor 1."
+    ]
+    described = cli("topics", "describe", "--name", "events").lines
+    assert described == [f"Partition {number}: Leader=1, ISR=[1]" for number in range(3)]
+    assert all(map(PARTITION.fullmatch, described))
+    assert cli("topics", "alter", "--name", "events", "--partitions", "6").lines == [
+        "Topic events now has 6 partitions (before: 3)."
+    ]
+    assert len(cli("topics", "describe", "--name", "events").lines) == 6
+    assert cli("topics", "list").lines == ["TOPIC   PARTITIONS  REPLICATION", "events           6            1"]
+
+
+def test_three_replicas_need_three_brokers(cli: CommandLine, topic: str) -> None:
+    ran = cli("topics", "create", "--name", topic, "--partitions", "3", "--replication-factor", "3")
+    assert ran.code == 1
+    assert ran.out == ""
+    assert ran.err.startswith(f"penstock: cannot create topic {topic}: ")
+    assert "INVALID_REPLICATION_FACTOR" in ran.err
+    assert "as many brokers as replicas" in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_partitions_never_decrease(cli: CommandLine, topic: str) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "3")
+    ran = cli("topics", "alter", "--name", topic, "--partitions", "2")
+    assert ran.code == 1
+    assert f"cannot give topic {topic} 2 partitions" in ran.err
+    assert "INVALID_PARTITIONS" in ran.err
+
+
+def test_create_twice_and_delete(cli: CommandLine, topic: str) -> None:
+    assert cli("topics", "create", "--name", topic, "--partitions", "1").code == 0
+    again = cli("topics", "create", "--name", topic)
+    assert again.code == 1
+    assert "TOPIC_ALREADY_EXISTS" in again.err
+    assert "exists already" in cli("topics", "create", "--name", topic, "--if-not-exists").lines[0]
+    assert cli("topics", "delete", "--name", topic).lines == [f"Deleted topic {topic}."]
+    gone = cli("topics", "delete", "--name", topic)
+    assert gone.code == 1
+    assert topic in gone.err
+    assert cli("topics", "delete", "--name", topic, "--if-exists").lines == [f"There is no topic {topic}."]
+
+
+def test_describing_what_is_not_there_creates_nothing(cli: CommandLine, topic: str) -> None:
+    ran = cli("topics", "describe", "--name", topic)
+    assert ran.code == 1
+    assert ran.err.startswith(f"penstock: topic {topic}: ")
+    assert topic not in cli("topics", "list", "--internal").out
+
+
+def test_details_and_json(cli: CommandLine, topic: str) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "1", "--config", "retention.ms=60000")
+    cli("produce", "--topic", topic, stdin=b"a\nb\n")
+    assert cli("topics", "describe", "--name", topic, "--details").lines == [
+        "PARTITION  LEADER  REPLICAS  ISR  START  END",
+        "        0       1  [1]       [1]      0    2",
+        "retention.ms=60000",
+    ]
+    assert json.loads(cli("topics", "describe", "--name", topic, "--json").out) == {
+        "topic": topic,
+        "partitions": [
+            {"partition": 0, "leader": 1, "replicas": [1], "isr": [1], "log_start_offset": 0, "log_end_offset": 2}
+        ],
+        "configs": {"retention.ms": "60000"},
+    }
+    listed = json.loads(cli("topics", "list", "--json").out)
+    assert {"topic": topic, "partitions": 1, "replication_factor": 1, "under_replicated": 0} in listed
+
+
+def test_cluster_status_as_in_the_seed(cli: CommandLine, penstock_broker: Broker, topic: str) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "2")
+    lines = cli("cluster", "status").lines
+    assert lines[0].startswith("Cluster:    ")
+    assert lines[1] == "Status:     healthy"
+    assert re.fullmatch(r"Partitions: \d+ \(0 under-replicated, 0 offline\)", lines[3])
+    assert lines[4].split() == ["BROKER", "ADDRESS", "LEADS", "ROLE"]
+    broker_id, address, _, role = lines[5].split()
+    assert (broker_id, address, role) == ("1", penstock_broker.bootstrap_servers, "controller")
+    status = json.loads(cli("cluster", "status", "--json").out)
+    assert status["status"] == "healthy"
+    assert status["brokers"] == [{"id": 1, "host": "127.0.0.1", "port": penstock_broker.port, "rack": None}]
+
+
+def test_cluster_under_replicated_as_in_the_seed(cli: CommandLine) -> None:
+    assert cli("cluster", "under-replicated").lines == ["No under-replicated partitions."]
+    assert json.loads(cli("cluster", "under-replicated", "--json").out) == []
+
+
+def test_configs(cli: CommandLine, topic: str) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "1")
+    assert "retention.ms" not in cli("configs", "describe", "--topic", topic).out
+    assert cli("configs", "set", "--topic", topic, "retention.ms=1000", "segment.bytes=2000000").lines == [
+        f"topic {topic}: retention.ms=1000",
+        f"topic {topic}: segment.bytes=2000000",
+    ]
+    described = [line.split() for line in cli("configs", "describe", "--topic", topic).lines]
+    assert described[0] == ["NAME", "VALUE", "SET", "BY"]
+    assert [words for words in described if words[-1] == "topic"] == [
+        ["retention.ms", "1000", "topic"],
+        ["segment.bytes", "2000000", "topic"],
+    ]
+    assert cli("configs", "delete", "--topic", topic, "retention.ms").lines == [
+        f"topic {topic}: retention.ms is back at 604800000"
+    ]
+    refused = cli("configs", "set", "--topic", topic, "retention.ms=soon")
+    assert refused.code == 1
+    assert "retention.ms" in refused.err
+    every = json.loads(cli("configs", "describe", "--broker", "1", "--all", "--json").out)
+    assert {"log.dirs", "num.partitions"} <= {one["name"] for one in every}
+    assert cli("configs", "set", "--topic", topic, "nothing").code == 2
+    assert cli("configs", "describe").code == 2
