@@ -19,7 +19,7 @@ from penstock.records.batch import (
     read_header,
     with_append_time,
 )
-from penstock.records.builder import Record, build_batch, iterate_records, seal
+from penstock.records.builder import Record, build_batch, decode_uncompressed, iterate_records, seal
 from penstock.records.compression import GZIP, LZ4, NAMES, SNAPPY, ZSTD, compress, decompress
 from penstock.sim.disk import SimDisk
 from penstock.storage.cleaner.plan import (
@@ -321,6 +321,19 @@ def test_records_that_cannot_be_read_stay_as_they_are() -> None:
     assert after is not None
     assert after.read() == before.read()
     assert done.malformed_batches == 5
+
+
+def test_records_that_cannot_be_read_take_nobodys_place() -> None:
+    scene = Scene()
+    scene.append((b"a", b"1"), (b"b", b"1"), (b"c", b"1"), (b"c", b"2"))
+    good = build_batch([Record(b"a", b"2", (), NOW_MS), Record(b"b", b"2", (), NOW_MS)])
+    scene.append_raw(seal(read_header(good), good[HEADER_SIZE:-3]))
+    scene.append_raw(seal(read_header(good)._replace(record_count=3, last_offset_delta=2), good[HEADER_SIZE:]))
+    scene.append((b"d", b"1"))
+    assert scene.clean().malformed_batches == 2
+    piece = scene.log.read(0, 1)
+    assert piece is not None
+    assert [record.offset for record in decode_uncompressed(piece.read())] == [0, 1, 3]
 
 
 def test_damage_stops_the_cleaning_and_touches_nothing() -> None:

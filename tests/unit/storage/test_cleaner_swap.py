@@ -246,6 +246,29 @@ def test_old_segments_that_outlived_the_swap_are_dropped(disk: SimDisk) -> None:
     assert offsets(log) == [3, 7, 9, 10, 11, 12, 13, 14, 15]
 
 
+def test_an_old_segment_of_which_nothing_was_kept_is_dropped_too(disk: SimDisk) -> None:
+    log = new_log(disk, replace(CONFIG, segment_bytes=180))
+    for _ in range(3):
+        append(log, b"a")
+        append(log, b"b")
+        log.roll(NOW_MS)
+    flush_blocking(disk, log)
+    second = disk.open(f"{DIRECTORY}/{2:020d}.log").read(0, 10_000)
+    swap, outcome = rewritten(disk, log)
+    assert outcome.bases == (0,)
+    log.config = replace(CONFIG, segment_bytes=300)
+    swap, outcome = rewritten(disk, log)
+    assert outcome.bases == (0, 2)
+    assert log.begin_swap(swap, log.generation)
+    swap.commit()
+    assert log.end_swap(swap, outcome)
+    disk.open(f"{DIRECTORY}/{2:020d}.log", create=True).write(0, [second])
+    disk.kill()
+    log = reopened(disk, recovery_point=6)
+    assert log.segment_bases == [0, 4, 6]
+    assert offsets(log) == [4, 5]
+
+
 def test_an_unfinished_commit_is_undone(disk: SimDisk) -> None:
     log = filled(disk)
     rewritten(disk, log)

@@ -11,13 +11,15 @@ Invariants, as in Kafka where not said otherwise
   one of a new segment (Kafka: of a cleaning), so that a segment tells where it ends.
 - A tombstone stays until `delete.retention.ms` after the cleaning that met it first: that one writes the time of
   deletion into the batch (DELETE_HORIZON_BIT, in the place of the base timestamp).
-- Every checksum is checked before a batch is copied. A batch whose records cannot be read stays as it is.
+- Every checksum is checked before a batch is copied. A batch whose records cannot be read stays as it is, and takes
+  no other record's place.
 """
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 
 from crc32c import crc32c
 
@@ -73,6 +75,9 @@ class _Cleaning:
         self._spend = spend
         self._offsets: dict[bytes, int] = {}
         self._latest_offset = plan.first_dirty_offset - 1
+        self._live = array("q")  # the offsets of the map, rising
+        self._next_live = 0  # the first of them at or after the batch at hand
+        self._knows_all_live = True
         self._transactions = CleanedTransactions(plan.aborted or ())
         self._records_read = self._records_kept = self._bytes_read = self._bytes_written = self._malformed = 0
 
@@ -83,6 +88,11 @@ class _Cleaning:
 
         At least one batch is taken in, so that every cleaning gets further than the last.
         """
+        self._learn_until_full()
+        if self._knows_all_live:
+            self._live.extend(sorted(self._offsets.values()))
+
+    def _learn_until_full(self) -> None:
         plan, offsets = self._plan, self._offsets
         transactions = CleanedTransactions(plan.aborted or ())
         bases = [base for base, _ in plan.segments[1:]] + [plan.end_offset]
@@ -105,9 +115,16 @@ class _Cleaning:
                 return
             if self._plan.aborted is None or transactions.is_aborted(header):
                 return
-        with suppress(ApiError, MalformedRecords):  # kept as it is by the second pass
+        try:
             payload, start, end = _payload(data, at, header)
-            put_keys(payload, start, end, header.base_offset, self._plan.first_dirty_offset, self._offsets)
+            count = put_keys(payload, start, end, header.base_offset, self._plan.first_dirty_offset, self._offsets)
+            if count != header.record_count:
+                raise MalformedRecords(f"{count} records, {header.record_count} announced")
+        except (ApiError, MalformedRecords):  # kept as it is by the second pass, and nothing goes because of it
+            self._knows_all_live = False
+            base_offset, offsets = header.base_offset, self._offsets
+            for key in [key for key, offset in offsets.items() if offset >= base_offset]:
+                del offsets[key]
 
     # -- second pass -----------------------------------------------------------------------------------------
 
@@ -191,6 +208,8 @@ class _Cleaning:
                 return _emptied(header) if keeps_empty else None
         if not header.record_count:
             return _emptied_again(data, at, header) if keeps_empty else None
+        if self._is_superseded(header):
+            return _emptied(header) if keeps_empty else None
         drops_tombstones = bool(header.attributes & DELETE_HORIZON_BIT) and header.base_timestamp <= self._plan.now_ms
         try:
             payload, start, end = _payload(data, at, header)
@@ -209,6 +228,18 @@ class _Cleaning:
             return self._original(data, at, header)
         self._records_kept += retained.kept
         return self._rebuilt(header, payload, retained.runs, retained.kept, sets_horizon)
+
+    def _is_superseded(self, header: BatchHeader) -> bool:
+        """Whether no offset of the map is in this batch of the dirty part: then its records need not be looked at."""
+        if (
+            not self._knows_all_live
+            or header.base_offset < self._plan.first_dirty_offset
+            or header.last_offset > self._latest_offset
+        ):
+            return False
+        first = bisect_left(self._live, header.base_offset, self._next_live)
+        self._next_live = bisect_right(self._live, header.last_offset, first)
+        return first == self._next_live
 
     def _filter_control(self, data: bytes, at: int, header: BatchHeader, keeps_empty: bool) -> Buffer | None:
         if self._plan.aborted is None:
