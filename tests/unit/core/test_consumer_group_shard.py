@@ -284,7 +284,7 @@ def test_when_the_last_consumer_goes_the_group_is_classic_again_and_rebalances(d
 
 
 def test_a_silent_consumer_turns_the_group_back_too(driver: ConsumerDriver) -> None:
-    members, generation = upgraded(driver)
+    members, _ = upgraded(driver)
     for _ in range(50):
         driver.wait(1_000)
         group = driver.shard.groups[GROUP]
@@ -357,14 +357,23 @@ def test_a_group_that_cannot_be_read_or_may_not_move_stays_classic(driver: Consu
     assert driver.enter("new").error is ErrorCode.GROUP_ID_NOT_FOUND
     assert driver.heartbeat(members[0], generation) is ErrorCode.NONE
 
-    driver.consumer_settings = ConsumerSettings()
-    token = driver.join(members[0], protocols=(("range", subscription("t", "u")),))
-    generation = driver.joined(token).generation
+
+def test_a_group_with_an_assignor_of_its_own_stays_classic(driver: ConsumerDriver) -> None:
     custom = assignment(t=[0])[:-4] + b"\0\0\0\1x"
-    driver.sync(members[0], generation, {members[0]: custom})
+    member, token = driver.new_member(protocols=(("my-own", subscription("t")),))
+    driver.sync(member, driver.joined(token).generation, {member: custom})
     refused = driver.enter("new")
+    assert refused.error is ErrorCode.GROUP_ID_NOT_FOUND
     assert "custom assignor" in str(refused.message)
-    assert driver.heartbeat(members[0], generation) is ErrorCode.NONE
+    assert driver.heartbeat(member, 1) is ErrorCode.NONE
+
+
+def test_what_stock_assignors_put_beside_an_assignment_is_no_hindrance(driver: ConsumerDriver) -> None:
+    sticky = assignment(t=[0])[:-4] + b"\0\0\0\1x"
+    member, token = driver.new_member(protocols=(("cooperative-sticky", subscription("t")),))
+    driver.sync(member, driver.joined(token).generation, {member: sticky})
+    assert driver.enter("new").error is ErrorCode.NONE
+    assert driver.group.current[member].assigned == driver.owned(0)
 
 
 def test_members_that_wait_in_a_classic_group_are_sent_to_join_again(driver: ConsumerDriver) -> None:

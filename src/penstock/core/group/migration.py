@@ -62,6 +62,8 @@ from penstock.core.group.timers import Timers
 from penstock.model.errors import ApiError, ErrorCode
 
 CONSUMER: Final = "consumer"
+STOCK_ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
+"""What they put beside an assignment may be lost. Kafka refuses that too, and with it librdkafka's stickiness."""
 DOWNGRADED: Final = "downgraded"
 """Timer: the classic group that a consumer group became shall rebalance, as soon as it is there."""
 
@@ -113,7 +115,7 @@ class Migration:
         for member_id, member in group.members.items():
             subscription = read_subscription(member.metadata(group.protocol_name) or member.protocols[0][1])
             partitions, has_more = read_assignment(member.assignment)
-            if has_more:
+            if has_more and group.protocol_name not in STOCK_ASSIGNORS:
                 raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "an unsupported custom assignor is in use")
             held = self._by_id(partitions)
             metadata = MemberMetadata(
