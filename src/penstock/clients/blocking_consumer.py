@@ -298,7 +298,9 @@ class BlockingConsumer:
             )
         for answer in answers:
             if answer.error is not None:
+                self._commits_failed += 1
                 raise self._connection.error(answer.error, f"{doing} {_own(answer)}")
+        self._commits += 1
 
     def committed(self, partitions: Partitions | None = None) -> dict[TopicPartition, int | None]:
         self._open()
@@ -382,6 +384,7 @@ class BlockingConsumer:
         self._statistics.received(document, self._counts())
 
     def _on_commit(self, error: KafkaError | None, partitions: list[LibrdkafkaPartition]) -> None:
+        """Automatic commits; the others are answered where they are made."""
         if error is None:
             self._commits += 1
         elif error.code() != KafkaError._NO_OFFSET:
@@ -406,8 +409,10 @@ class BlockingConsumer:
         if is_done:
             self.handout.finish()
         self._store()
-        self._is_closed = True
-        self._client.close()
+        try:
+            self._client.close()  # on_revoke may still commit
+        finally:
+            self._is_closed = True
 
     def __enter__(self) -> Self:
         return self
