@@ -1,0 +1,316 @@
+"""Which log the broker compacts when, and what else may happen to it meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from random import Random
+from typing import TypeVar
+
+import pytest
+
+from penstock.config.broker import BrokerConfig
+from penstock.core.metadata.image import MetadataImage
+from penstock.core.metadata.records import ConfigChanged, TopicCreated
+from penstock.model.errors import StorageError
+from penstock.ports.disk import File
+from penstock.records.batch import read_header
+from penstock.records.builder import Record, build_batch, decode_uncompressed
+from penstock.replica.cleaning import LogCleaning
+from penstock.replica.hosting import HostedPartitions
+from penstock.replica.partition import Partition
+from penstock.sim.disk import SimDisk
+from penstock.storage import checkpoints
+from penstock.storage.cleaner.plan import Cleaned, CleanPlan, Outcome, RewrittenSegment, Uncleanable
+from penstock.storage.cleaner.rewrite import clean
+from penstock.storage.group_commit import GroupCommit
+
+NOW_MS = 1_700_000_000_000
+T = TypeVar("T")
+
+
+class FixedClock:
+    def __init__(self) -> None:
+        self.ms = NOW_MS
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+
+class NoEntropy:
+    def random_bytes(self, size: int) -> bytes:
+        return bytes(size)
+
+
+class Flusher:
+    def __init__(self, disk: SimDisk) -> None:
+        self._disk = disk
+
+    def flush(
+        self, files: Sequence[File], directories: Sequence[str], on_stable: Callable[[OSError | None], None]
+    ) -> None:
+        for file in files:
+            file.sync()
+        for directory in directories:
+            self._disk.sync_directory(directory)
+        on_stable(None)
+
+
+class Workers:
+    """Runs work in place, after whatever a test wants to happen first."""
+
+    def __init__(self) -> None:
+        self.before: Callable[[], None] = lambda: None
+        self.error: OSError | None = None
+
+    def run(self, work: Callable[[], T]) -> Awaitable[T]:
+        async def run() -> T:
+            self.before()
+            if self.error is not None:
+                raise self.error
+            return work()
+
+        return run()
+
+
+class InPlace:
+    """The rewriter without a process. `meanwhile` happens before each outcome."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self._disk = disk
+        self.plans: list[CleanPlan] = []
+        self.meanwhile: Callable[[Outcome], None] = lambda outcome: None
+        self.error: StorageError | None = None
+        self.rests = 0
+        self.is_stopped = False
+
+    async def rewrite(self, plan: CleanPlan) -> AsyncGenerator[Outcome, None]:
+        self.plans.append(plan)
+        for outcome in clean(self._disk, plan):
+            self.meanwhile(outcome)
+            if self.error is not None:
+                raise self.error
+            yield outcome
+
+    async def rest(self) -> None:
+        self.rests += 1
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+class World:
+    def __init__(self, topics: dict[str, dict[str, str]]) -> None:
+        self.disk = SimDisk(Random(1))
+        self.disk.make_directory("/data")
+        self.disk.sync_directory("")
+        self.image = MetadataImage()
+        for number, (name, overrides) in enumerate(topics.items()):
+            self.image.replay(TopicCreated(name, bytes([number] * 16).hex(), ((1,),)))
+            settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", **overrides}
+            self.image.replay(ConfigChanged(2, name, settings))
+        self.open()
+
+    def open(self) -> None:
+        self.clock, self.workers, self.rewriter = FixedClock(), Workers(), InPlace(self.disk)
+        broker, _ = BrokerConfig.load(None, {"log.dirs": "/data", "log.cleaner.dedupe.buffer.size": "100000"})
+        commit = GroupCommit(lambda callback: callback(), Flusher(self.disk))
+        self.hosted = HostedPartitions(
+            self.disk, "/data", broker, self.image, commit, self.workers, self.clock, NoEntropy()
+        )
+        self.hosted.open_all(lambda done, total: None, threads=1)
+        self.cleaning = LogCleaning(self.hosted, self.rewriter, self.disk, self.workers, self.clock)
+
+    def fill(self, topic: str, *, rounds: int = 3) -> Partition:
+        """Keys a and b, each in its own batch, in `rounds` segments and the active one."""
+        partition = self.hosted.get(topic, 0)
+        for _ in range(rounds):
+            for key in (b"a", b"b"):
+                self.append(partition, key)
+            partition.log.roll(self.clock.ms)
+        self.append(partition, b"c")
+        return partition
+
+    def append(self, partition: Partition, key: bytes) -> None:
+        data = build_batch([Record(key, b"v", (), self.clock.ms)])
+        partition.append(read_header(data), data, self.clock.ms)
+
+    def offsets(self, topic: str) -> list[int]:
+        partition = self.hosted.get(topic, 0)
+        result, offset = [], partition.log.log_start_offset
+        while (piece := partition.read(offset, 1)) is not None:
+            result += [record.offset for record in decode_uncompressed(piece.read())]
+            offset = piece.next_offset
+        return result
+
+    def persisted(self) -> dict[tuple[str, int], int]:
+        return checkpoints.read_offsets(self.disk, f"/data/{checkpoints.CLEANED_OFFSETS}")
+
+    def leftovers(self, topic: str) -> list[str]:
+        return [name for name in self.disk.list_directory(f"/data/{topic}-0") if name.endswith((".cleaned", ".swap"))]
+
+
+async def test_the_dirtiest_log_comes_first_and_what_is_clean_is_left_alone() -> None:
+    world = World({"half": {}, "whole": {}, "kept": {"cleanup.policy": "delete"}})
+    for topic in ("half", "kept"):
+        world.fill(topic)
+    assert await world.cleaning.run() == 1
+    assert world.persisted() == {("half", 0): 6}
+    world.fill("half", rounds=1)
+    world.fill("whole")
+    assert await world.cleaning.run() == 2
+    assert [plan.directory for plan in world.rewriter.plans] == ["/data/half-0", "/data/whole-0", "/data/half-0"]
+    assert world.offsets("half") == [6, 7, 8, 9]
+    assert world.offsets("whole") == [4, 5, 6]
+    assert world.offsets("kept") == list(range(7))
+    assert await world.cleaning.run() == 0
+    assert world.rewriter.rests == 2
+    assert world.rewriter.plans[0].max_keys == 450
+
+
+async def test_the_recovery_point_is_persisted_before_anything_is_replaced() -> None:
+    world = World({"t": {}})
+    world.fill("t")
+    seen: list[int] = []
+    world.rewriter.meanwhile = lambda outcome: seen.append(
+        checkpoints.read_offsets(world.disk, f"/data/{checkpoints.RECOVERY_POINTS}")["t", 0]
+    )
+    await world.cleaning.run()
+    assert min(seen) >= 6
+
+
+async def test_what_is_clean_is_known_after_a_restart() -> None:
+    world = World({"t": {}, "gone": {}})
+    for topic in ("t", "gone"):
+        world.fill(topic)
+    await world.cleaning.run()
+    world.disk.crash()
+    world.open()
+    assert world.hosted.get("t", 0).log.cleaned_offset == 6
+    assert await world.cleaning.run() == 0
+    assert world.offsets("t") == [4, 5, 6]
+    await world.hosted.topic_deleted("gone", bytes([1] * 16))
+    await world.hosted.persist_offsets()
+    assert world.persisted() == {("t", 0): 6}
+
+
+async def test_readers_at_the_high_watermark_are_not_misled_by_an_old_position() -> None:
+    world = World({"t": {}})
+    partition = world.fill("t")
+    partition.log.roll(NOW_MS)  # the high watermark was last seen in a segment that is compacted now
+    await world.cleaning.run()
+    assert world.offsets("t") == [4, 5, 6]
+    assert partition.high_watermark == 7
+    world.append(partition, b"d")
+    assert world.offsets("t") == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("moment", [RewrittenSegment, Cleaned])
+async def test_a_topic_deleted_meanwhile(moment: type[Outcome]) -> None:
+    world = World({"t": {}})
+    world.fill("t")
+    waiting: list[Awaitable[None]] = []
+
+    def meanwhile(outcome: Outcome) -> None:
+        if isinstance(outcome, moment):
+            waiting.append(world.hosted.topic_deleted("t", bytes(16)))
+
+    world.rewriter.meanwhile = meanwhile
+    assert await world.cleaning.run() == 0
+    for removal in waiting:
+        await removal
+    assert waiting
+    assert world.persisted() == {}
+    assert not [name for name in world.disk.list_directory("/data") if name.startswith("t-0")]
+
+
+async def test_records_deleted_meanwhile_make_it_start_over() -> None:
+    world = World({"t": {}})
+    partition = world.fill("t")
+    world.rewriter.meanwhile = lambda outcome: None if partition.log.log_start_offset else delete()
+
+    def delete() -> None:
+        partition.delete_records(3)
+
+    assert await world.cleaning.run() == 0
+    assert world.leftovers("t") == []
+    assert world.offsets("t") == [3, 4, 5, 6]
+    assert await world.cleaning.run() == 1
+    assert world.offsets("t") == [4, 5, 6]
+    assert partition.log.log_start_offset == 3
+
+
+async def test_records_deleted_while_the_swap_is_committed_cancel_it() -> None:
+    world = World({"t": {}})
+    partition = world.fill("t")
+
+    def before() -> None:
+        if world.leftovers("t") and not partition.log.log_start_offset:
+            partition.delete_records(3)
+
+    world.workers.before = before
+    assert await world.cleaning.run() == 0
+    assert world.leftovers("t") == []
+    assert await world.cleaning.run() == 1
+    assert world.offsets("t") == [4, 5, 6]
+
+
+async def test_retention_waits_for_the_cleaning() -> None:
+    world = World({"t": {"cleanup.policy": "compact,delete", "retention.ms": "1"}})
+    partition = world.fill("t")
+    world.clock.ms += 1000
+    removed: list[int] = []
+    world.rewriter.meanwhile = lambda outcome: removed.append(world.hosted.apply_retention())
+    assert await world.cleaning.run() == 1
+    assert removed == [0, 0]
+    assert world.hosted.apply_retention() == 2
+    assert partition.log.log_start_offset == 7
+
+
+async def test_a_failure_is_tried_again_and_damage_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    world = World({"t": {}})
+    world.fill("t")
+    world.rewriter.error = StorageError("the rewriting process died")
+    assert await world.cleaning.run() == 0
+    assert len(world.rewriter.plans) == 1, "not at once"
+    world.rewriter.error = Uncleanable("corrupt batch")
+    assert await world.cleaning.run() == 0
+    world.rewriter.error = None
+    assert await world.cleaning.run() == 0
+    assert len(world.rewriter.plans) == 2
+    assert "to be tried again: the rewriting process died" in caplog.text
+    assert "not compacted any more until a restart: corrupt batch" in caplog.text
+
+
+async def test_a_disk_that_fails_while_the_swap_is_committed() -> None:
+    world = World({"t": {}})
+    world.fill("t")
+
+    def before() -> None:
+        world.workers.error = OSError("no space") if world.leftovers("t") else None
+
+    world.workers.before = before
+    assert await world.cleaning.run() == 0
+    assert world.leftovers("t") == []
+    world.workers.before = lambda: None
+    world.workers.error = None
+    assert await world.cleaning.run() == 1
+    assert world.offsets("t") == [4, 5, 6]
+
+
+async def test_nothing_is_begun_while_stopping() -> None:
+    world = World({"t": {}, "u": {}})
+    world.fill("t")
+    world.fill("u")
+    world.rewriter.meanwhile = lambda outcome: world.cleaning.stop()
+    assert await world.cleaning.run() == 1
+    assert world.rewriter.is_stopped
+    assert len(world.rewriter.plans) == 1
+
+
+async def test_a_segment_grows_no_longer_than_a_record_may_stay_uncompacted() -> None:
+    world = World({"t": {"max.compaction.lag.ms": "100"}, "plain": {"cleanup.policy": "delete"}})
+    assert world.hosted.get("t", 0).log.config.segment_ms == 100
+    assert world.hosted.get("plain", 0).log.config.segment_ms == 604_800_000
