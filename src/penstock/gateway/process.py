@@ -30,6 +30,7 @@ class DoorPlan(NamedTuple):
     http_fds: tuple[int, ...]
     line_fds: tuple[int, ...]
     lifeline_fd: int
+    version: str
 
 
 async def serve(plan: DoorPlan, clock: Clock) -> None:
@@ -42,7 +43,7 @@ async def serve(plan: DoorPlan, clock: Clock) -> None:
             if plan.line_fds:
                 doors.create_task(_serve_lines(cluster, producer, clock, _sockets(plan.line_fds), stopping))
             if plan.http_fds:
-                doors.create_task(_serve_http(cluster, producer, clock, _sockets(plan.http_fds), stopping))
+                doors.create_task(_serve_http(cluster, producer, clock, plan, stopping))
     finally:
         await producer.close()
         cluster.close()
@@ -60,11 +61,11 @@ async def _serve_lines(
 
 
 async def _serve_http(
-    cluster: Cluster, producer: Producer, clock: Clock, sockets: list[socket.socket], stopping: asyncio.Event
+    cluster: Cluster, producer: Producer, clock: Clock, plan: DoorPlan, stopping: asyncio.Event
 ) -> None:
     from penstock.gateway.http.server import HttpServer  # a process without this door does not pay for it
 
-    await HttpServer(cluster, producer, clock).run(sockets, stopping)
+    await HttpServer(cluster, producer, clock, plan.version).run(_sockets(plan.http_fds), stopping)
 
 
 def _sockets(descriptors: tuple[int, ...]) -> list[socket.socket]:

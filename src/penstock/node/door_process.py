@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 
+from penstock import __version__
 from penstock.gateway.process import DoorPlan, serve
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.loop import run
@@ -24,6 +25,7 @@ def main() -> None:
         tuple(given["http_fds"]),
         tuple(given["line_fds"]),
         given["lifeline_fd"],
+        __version__,
     )
     run(serve(plan, SystemClock()))
 

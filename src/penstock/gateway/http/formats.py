@@ -23,7 +23,8 @@ from penstock.client.fetching import TopicPartition
 from penstock.gateway.http.errors import Refused
 from penstock.records.builder import Record
 
-NULL = msgspec.Raw(b"null")
+Given = msgspec.Raw | msgspec.UnsetType
+"""Any JSON as it was written, or nothing at all."""
 
 
 class Format(Enum):
@@ -58,13 +59,15 @@ def of_accept(header: str) -> Format:
 # -- in -----------------------------------------------------------------------------------
 
 
-def encode_key(raw: msgspec.Raw, kind: Format) -> bytes | None:
-    if kind is Format.PLAIN and bytes(raw).startswith(b'"'):
+def encode_key(raw: Given, kind: Format) -> bytes | None:
+    if kind is Format.PLAIN and isinstance(raw, msgspec.Raw) and bytes(raw).startswith(b'"'):
         return _string(raw, "a key").encode()
     return encode_value(raw, kind, "a key")
 
 
-def encode_value(raw: msgspec.Raw, kind: Format, what: str = "a value") -> bytes | None:
+def encode_value(raw: Given, kind: Format, what: str = "a value") -> bytes | None:
+    if isinstance(raw, msgspec.UnsetType):
+        return None
     data = bytes(raw)
     if data == b"null":
         return None
@@ -93,36 +96,40 @@ def show_records(partition: TopicPartition, records: Iterable[Record], kind: For
 
 
 def show_record(partition: TopicPartition, record: Record, kind: Format) -> dict[str, Any]:
-    shown: dict[str, Any] = {"topic": partition.topic, "key": None, "value": None}
-    _show(shown, "key", record.key, kind, text_first=kind is Format.PLAIN)
-    _show(shown, "value", record.value, kind, text_first=False)
-    shown["partition"] = partition.partition
-    shown["offset"] = record.offset
+    key, key_encoding = _show(record.key, kind, text_first=kind is Format.PLAIN)
+    value, value_encoding = _show(record.value, kind, text_first=False)
+    shown: dict[str, Any] = {
+        "topic": partition.topic,
+        "key": key,
+        "value": value,
+        "partition": partition.partition,
+        "offset": record.offset,
+    }
     if kind is Format.PLAIN:
         shown["timestamp"] = record.timestamp_ms
         if record.headers:
             shown["headers"] = [
                 {"name": name, "value": None if value is None else to_base64(value)} for name, value in record.headers
             ]
+    if key_encoding:
+        shown["key_encoding"] = key_encoding
+    if value_encoding:
+        shown["value_encoding"] = value_encoding
     return shown
 
 
-def _show(shown: dict[str, Any], name: str, data: bytes | None, kind: Format, *, text_first: bool) -> None:
+def _show(data: bytes | None, kind: Format, *, text_first: bool) -> tuple[object, str | None]:
+    """What to print, and how it is encoded where that is not what the format promises."""
     if data is None:
-        return
+        return None, None
     if kind is Format.BINARY:
-        shown[name] = to_base64(data)
-        return
+        return to_base64(data), None
     if not text_first and is_json(data):
-        shown[name] = msgspec.Raw(data)
-        return
+        return msgspec.Raw(data), None
     try:
-        shown[name] = data.decode("utf-8")
-        if not text_first:
-            shown[f"{name}_encoding"] = "text"
+        return data.decode("utf-8"), None if text_first else "text"
     except UnicodeDecodeError:
-        shown[name] = to_base64(data)
-        shown[f"{name}_encoding"] = "base64"
+        return to_base64(data), "base64"
 
 
 def is_json(data: bytes) -> bool:

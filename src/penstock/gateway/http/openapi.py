@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from penstock import __version__
 from penstock.gateway.http.operations import JSON, Operation
 from penstock.gateway.http.shapes import Error
 
@@ -17,31 +16,40 @@ _PARAMETER = re.compile(r"\{(\w+)\}")
 _PATH_SCHEMAS: dict[str, dict[str, Any]] = {
     "topic": {"type": "string", "pattern": "^[a-zA-Z0-9._-]+$", "minLength": 1, "maxLength": 249},
     "partition": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
-    "group": {"type": "string", "pattern": "^[a-zA-Z0-9._-]+$", "minLength": 1, "maxLength": 200},
+    "group": {"type": "string", "pattern": "^[a-zA-Z0-9._-]+$", "minLength": 1, "maxLength": 249},
     "instance": {"type": "string", "pattern": "^[a-zA-Z0-9._-]+$", "minLength": 1, "maxLength": 200},
-    "cluster": {"type": "string", "pattern": "^[A-Za-z0-9_-]+$", "minLength": 1, "maxLength": 64},
     "broker": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
+}
+# What an operation makes, last, and the path that leads there.
+_SUPPLIES = {
+    "publish": {"topic": "$request.path.topic"},
+    "createTopic": {"cluster": "$request.path.cluster", "topic": "$response.body#/topic_name"},
+    "createInstance": {"group": "$request.path.group", "instance": "$response.body#/instance_id"},
+    "setGroupOffsets": {"group": "$request.path.group"},
 }
 _ERROR_REF = {"$ref": "#/components/schemas/Error"}
 # Not about what was asked: the cluster is away, or there is too much of everything.
 _ANY_TIME = (429, 500, 501, 503)
 
 
-def describe(operations: Iterable[Operation]) -> dict[str, Any]:
+def describe(operations: Iterable[Operation], version: str, cluster_id: str) -> dict[str, Any]:
     rows = list(operations)
-    kinds = [Error]
+    kinds: list[type] = [Error]
     for row in rows:
         kinds += [kind for kind in (row.body, *row.answers.values()) if kind is not None and kind not in kinds]
     schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    # A batch, or one event: what a struct cannot say.
+    components["ProduceRequest"]["anyOf"] = [{"required": [name]} for name in ("records", "key", "value", "payload")]
     known = dict(zip(kinds, schemas, strict=True))
+    path_schemas = {**_PATH_SCHEMAS, "cluster": {"type": "string", "enum": [cluster_id]}}
     paths: dict[str, dict[str, Any]] = {}
     for row in rows:
-        paths.setdefault(row.path, {})[row.method.lower()] = _operation(row, known)
+        paths.setdefault(row.path, {})[row.method.lower()] = _operation(row, known, _links(row, rows), path_schemas)
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Penstock HTTP",
-            "version": __version__,
+            "version": version,
             "description": "Publish, read and look at the log over HTTP. "
             "Shapes follow Confluent's REST proxy v2 and v3 where those exist.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
@@ -52,14 +60,32 @@ def describe(operations: Iterable[Operation]) -> dict[str, Any]:
     }
 
 
-def _operation(row: Operation, schemas: dict[type, dict[str, Any]]) -> dict[str, Any]:
+def _links(row: Operation, rows: list[Operation]) -> dict[str, Any]:
+    """Where to go from here: what this operation makes is what those others work on."""
+    supplied = _SUPPLIES.get(row.name, {})
+    made = next(reversed(supplied), "")
+    links = {}
+    for other in rows:
+        wanted = _PARAMETER.findall(other.path)
+        if made in wanted:
+            parameters = {name: supplied[name] for name in wanted if name in supplied}
+            links[other.name] = {"operationId": other.name, "parameters": parameters}
+    return links
+
+
+def _operation(
+    row: Operation,
+    schemas: dict[type, dict[str, Any]],
+    links: dict[str, Any],
+    path_schemas: dict[str, dict[str, Any]],
+) -> dict[str, Any]:
     described: dict[str, Any] = {
         "operationId": row.name,
         "summary": row.summary,
         "tags": [row.tag],
         "parameters": [
             *(
-                {"name": name, "in": "path", "required": True, "schema": _PATH_SCHEMAS[name]}
+                {"name": name, "in": "path", "required": True, "schema": path_schemas[name]}
                 for name in _PARAMETER.findall(row.path)
             ),
             *(
@@ -69,6 +95,8 @@ def _operation(row: Operation, schemas: dict[type, dict[str, Any]]) -> dict[str,
         ],
         "responses": {str(status): _answer(status, kind, row, schemas) for status, kind in row.answers.items()},
     }
+    if links:
+        described["responses"][str(next(iter(row.answers)))]["links"] = links
     if row.body is not None:
         content = {media_type: {"schema": schemas[row.body]} for media_type in row.body_types}
         described["requestBody"] = {"required": row.body_required, "content": content}

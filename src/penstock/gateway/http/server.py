@@ -36,8 +36,9 @@ BACKLOG = 1024
 
 
 class HttpServer:
-    def __init__(self, cluster: Cluster, producer: Producer, clock: Clock) -> None:
+    def __init__(self, cluster: Cluster, producer: Producer, clock: Clock, version: str) -> None:
         self._door = Door(cluster, producer, clock)
+        self._version = version
         self._consumers = Consumers()
         self.operations = (
             Operation("GET", "/health", "health", "Whether the cluster answers.", "Cluster", health, {200: Health}),
@@ -48,7 +49,7 @@ class HttpServer:
         )
         self.app = Starlette(
             routes=[
-                *(self._route(operation) for operation in self.operations),
+                *self._routes(),
                 Route("/openapi.json", self._describe, methods=["GET"]),
             ],
             exception_handlers={
@@ -61,16 +62,26 @@ class HttpServer:
             },
         )
 
-    def _route(self, operation: Operation) -> Route:
+    def _routes(self) -> list[Route]:
+        """One a path, so that a wrong method is told which ones are right."""
+        paths: dict[str, dict[str, Operation]] = {}
+        for operation in self.operations:
+            paths.setdefault(operation.path, {})[operation.method] = operation
+        return [self._route(path, methods) for path, methods in paths.items()]
+
+    def _route(self, path: str, methods: dict[str, Operation]) -> Route:
         async def endpoint(request: Request) -> Response:
+            # Starlette adds HEAD to GET.
+            operation = methods["GET" if request.method == "HEAD" else request.method]
             return await operation.endpoint(self._door, request)
 
-        return Route(operation.path, endpoint, methods=[operation.method], name=operation.name)
+        return Route(path, endpoint, methods=list(methods))
 
     async def _describe(self, request: Request) -> Response:
         from penstock.gateway.http.openapi import describe
 
-        return answer(describe(self.operations))
+        info = await self._door.cluster.describe()
+        return answer(describe(self.operations, self._version, info.cluster_id))
 
     async def run(self, sockets: Sequence[socket.socket], stopping: asyncio.Event) -> None:
         config = uvicorn.Config(

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from penstock.gateway.http.formats import NULL
+from penstock.gateway.http.formats import Given
 
 Partition = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Timestamp = Annotated[int, Meta(ge=0, le=2**62)]
 TopicName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]+$", min_length=1, max_length=249)]
 Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]+$", min_length=1, max_length=200)]
+
+
+NumberOrText = Annotated[int, Meta(ge=0, le=60_000)] | Annotated[str, Meta(pattern=r"^[0-9]{1,4}$|^[1-5][0-9]{4}$")]
+"""Confluent's clients send numbers as text."""
 
 
 class Error(Struct):
@@ -35,9 +38,9 @@ class Header(Struct):
 
 
 class ProduceRecord(Struct):
-    key: msgspec.Raw = NULL
-    value: msgspec.Raw = NULL
-    payload: msgspec.Raw = NULL
+    key: Given = UNSET
+    value: Given = UNSET
+    payload: Given = UNSET
     """Another name of value."""
     partition: Partition | None = None
     timestamp: Timestamp | None = None
@@ -45,9 +48,9 @@ class ProduceRecord(Struct):
 
 
 class PartitionRecord(Struct):
-    key: msgspec.Raw = NULL
-    value: msgspec.Raw = NULL
-    payload: msgspec.Raw = NULL
+    key: Given = UNSET
+    value: Given = UNSET
+    payload: Given = UNSET
     timestamp: Timestamp | None = None
     headers: list[Header] = []
 
@@ -56,9 +59,9 @@ class ProduceRequest(Struct):
     """A batch in `records`, or one event as itself."""
 
     records: Annotated[list[ProduceRecord], Meta(min_length=1, max_length=10_000)] | None = None
-    key: msgspec.Raw = NULL
-    value: msgspec.Raw = NULL
-    payload: msgspec.Raw = NULL
+    key: Given = UNSET
+    value: Given = UNSET
+    payload: Given = UNSET
     partition: Partition | None = None
     timestamp: Timestamp | None = None
     headers: list[Header] = []
@@ -82,7 +85,7 @@ class ProduceResponse(Struct):
 
 
 class Data(Struct):
-    data: msgspec.Raw = NULL
+    data: Given = UNSET
     type: Literal["BINARY", "JSON", "STRING"] = "JSON"
 
 
@@ -155,10 +158,10 @@ class ConsumedRecord(Struct):
     offset: int
     key: Any = None
     value: Any = None
-    timestamp: int | msgspec.UnsetType = msgspec.UNSET
-    headers: list[Header] | msgspec.UnsetType = msgspec.UNSET
-    key_encoding: str | msgspec.UnsetType = msgspec.UNSET
-    value_encoding: str | msgspec.UnsetType = msgspec.UNSET
+    timestamp: int | UnsetType = UNSET
+    headers: list[Header] | UnsetType = UNSET
+    key_encoding: str | UnsetType = UNSET
+    value_encoding: str | UnsetType = UNSET
 
 
 class OffsetRange(Struct):
@@ -196,8 +199,8 @@ class CreateInstance(Struct):
     format: Literal["json", "binary", "plain"] = "binary"
     auto_offset_reset: Literal["earliest", "latest", "none"] = field(name="auto.offset.reset", default="latest")
     auto_commit_enable: Literal["true", "false"] | bool = field(name="auto.commit.enable", default="false")
-    fetch_min_bytes: str | int | None = field(name="fetch.min.bytes", default=None)
-    consumer_request_timeout_ms: str | int | None = field(name="consumer.request.timeout.ms", default=None)
+    fetch_min_bytes: NumberOrText | None = field(name="fetch.min.bytes", default=None)
+    consumer_request_timeout_ms: NumberOrText | None = field(name="consumer.request.timeout.ms", default=None)
 
 
 class InstanceCreated(Struct):

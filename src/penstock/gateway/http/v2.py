@@ -16,6 +16,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -130,6 +131,8 @@ async def publish(door: Door, request: Request) -> Response:
     kind = of_content_type(request.headers.get("content-type", ""))
     name = topic_name(request)
     body = decode(await read_body(request), shapes.ProduceRequest)
+    if body.records is None and (body.key, body.value, body.payload) == (UNSET, UNSET, UNSET):
+        raise Refused(422, "a body has records, or is one event with a key, a value or a payload")
     records: Sequence[shapes.ProduceRecord | shapes.ProduceRequest] = (body,) if body.records is None else body.records
     made = [(build_record(door, record, kind), record.partition) for record in records]
     return await publish_all(door, request, await door.cluster.topic(name, create=True), made)
@@ -146,7 +149,7 @@ async def publish_to_partition(door: Door, request: Request) -> Response:
 def build_record(
     door: Door, given: shapes.ProduceRecord | shapes.PartitionRecord | shapes.ProduceRequest, kind: Format
 ) -> Record:
-    value = given.payload if bytes(given.value) == b"null" else given.value
+    value = given.payload if given.value is UNSET else given.value
     return Record(
         encode_key(given.key, kind),
         encode_value(value, kind),
@@ -223,12 +226,16 @@ async def read_records(door: Door, request: Request) -> Response:
             offset = await position_at(door.cluster, partition, timestamp_ms)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + (DEFAULT_TIMEOUT_MS if timeout_ms is None else timeout_ms) / 1000
+    records: list[Record] = []
     while True:
-        wait_ms = max(0, round((deadline - loop.time()) * 1000))
+        wait_ms = 0 if records else max(0, round((deadline - loop.time()) * 1000))
         fetched = await fetch_one(door.cluster, partition, offset, max_wait_ms=wait_ms, max_bytes=max_bytes)
-        # Control records move the position and are not shown: look again.
-        if fetched.records or (not wait_ms and fetched.next_offset == offset):
-            return answer(show_records(partition, fetched.records[:most], kind), media_type=kind.value)
+        records += fetched.records[: most - len(records)]
+        max_bytes -= sum(len(record.value or b"") for record in fetched.records)
+        is_end = fetched.next_offset in (offset, fetched.high_watermark)
+        # A fetch may stop short of what there is (at the end of a segment), or find control records only.
+        if (records and (is_end or len(records) == most or max_bytes <= 0)) or (is_end and not wait_ms):
+            return answer(show_records(partition, records, kind), media_type=kind.value)
         offset = fetched.next_offset
 
 
