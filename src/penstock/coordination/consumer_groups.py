@@ -72,4 +72,5 @@ def _settings(config: BrokerConfig) -> ConsumerSettings:
         assignors=known or tuple(ASSIGNORS),
         can_upgrade=policy in ("upgrade", "bidirectional"),
         can_downgrade=policy in ("downgrade", "bidirectional"),
+        is_enabled="consumer" in cast(tuple[str, ...], config.settings.value("group.coordinator.rebalance.protocols")),
     )

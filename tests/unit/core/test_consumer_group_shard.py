@@ -387,6 +387,11 @@ def test_members_that_wait_in_a_classic_group_are_sent_to_join_again(driver: Con
     assert generation == 1
 
 
+def test_the_protocol_can_be_switched_off(driver: ConsumerDriver) -> None:
+    driver.consumer_settings = ConsumerSettings(is_enabled=False)
+    assert driver.enter("m1").error is ErrorCode.UNSUPPORTED_VERSION
+
+
 def test_downgrade_can_be_switched_off(driver: ConsumerDriver) -> None:
     members, _ = upgraded(driver)
     driver.consumer_settings = ConsumerSettings(can_downgrade=False)

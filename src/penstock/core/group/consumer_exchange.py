@@ -18,6 +18,7 @@ class ConsumerSettings(NamedTuple):
     assignors: tuple[str, ...] = ("uniform", "range")
     can_upgrade: bool = True
     can_downgrade: bool = True
+    is_enabled: bool = True
 
 
 class ConsumerHeartbeatRequest(NamedTuple):

@@ -140,6 +140,7 @@ class ConsumerProtocol:
             self.publish(draft, out)
         if replaced_id is not None:
             self.forget_member(group.group_id, replaced_id)
+            out.reload_if_lost = True
         self.watch(after, member_id, settings, now_ms, moved=current is not before)
         changed = joins or request.is_full or current.assigned != before.assigned
         return ConsumerHeartbeatReply(

@@ -77,6 +77,8 @@ class ConsumerGroups:
         out = Outcome()
         settings = self._settings_of(request.group_id)
         try:
+            if not settings.is_enabled:
+                raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
             validate(request, settings, brings_member_id=brings_member_id)
             if request.member_epoch < 0:
                 self._leave(request, token, settings, now_ms, out)
@@ -140,6 +142,7 @@ class ConsumerGroups:
     def remove(self, group: ConsumerGroup, gone: Gone, now_ms: int, out: Outcome) -> None:
         """Members left or are given up. When all that stay speak the classic protocol, so does the group again."""
         settings = self._settings_of(group.group_id)
+        out.reload_if_lost = True  # their timers are gone
         if self.migration.may_downgrade(group, gone, settings):
             self.migration.downgrade(group, gone, settings, now_ms, out)
         else:

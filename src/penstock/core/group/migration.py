@@ -202,6 +202,7 @@ class Migration:
             draft.replace_static(replaced_id, member_id)
             draft.tell(What.REPLACED, member_id, f"instance {request.instance_id}, was {replaced_id}", leads_to=0)
             self._protocol.forget_member(group.group_id, replaced_id)
+            out.reload_if_lost = True
         changed = draft.update_member(member_id, _classic_metadata(request, subscription))
         if self.may_downgrade(draft.group, {}, settings):
             # The last member of the new protocol came back with the old one.
