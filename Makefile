@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench bench-partitions property chaos fuzz test-kafka-jars conformance codecs reference clean
+.PHONY: help install demo test check format bench bench-partitions property chaos compaction fuzz fuzz-http test-kafka-jars conformance codecs reference clean
 
 help: ## List what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,8 +49,15 @@ conformance: install ## librdkafka's own tests; SUITE=path to the suite (needs n
 chaos: install ## kill -9, freeze, full disk and flipped bits, ROUNDS times (default 100)
 	PENSTOCK_CHAOS_ROUNDS=$(or $(ROUNDS),100) $(BIN)/python -m pytest tests/chaos --timeout=0 -q
 
+compaction: install ## A million updates of a thousand keys, the broker killed while it compacts them, KILLS times (default 40)
+	PENSTOCK_COMPACTION_UPDATES=$(or $(UPDATES),1000000) PENSTOCK_CHAOS_ROUNDS=$(or $(KILLS),40) $(BIN)/python -m pytest tests/chaos/test_cleaning_killed.py --timeout=0 -q -s
+
 fuzz: install ## FRAMES mutated frames (default 2000000) with SEED (default 1)
 	PENSTOCK_FUZZ_FRAMES=$(or $(FRAMES),2000000) PENSTOCK_FUZZ_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/fuzz --timeout=0 -q
+
+fuzz-http: install ## A stock OpenAPI fuzzer against the HTTP door, EXAMPLES an operation (default 50) with SEED (default 1)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt schemathesis
+	$(BIN)/python tools/fuzz_http.py $(or $(EXAMPLES),50) $(or $(SEED),1)
 
 test-kafka-jars: install ## Kafka's own dump-log tool on our files (needs Java 17; jars in KAFKA_LIBS or by `make bench`)
 	$(BIN)/python -m pytest -m kafka_jars tests/kafka_jars

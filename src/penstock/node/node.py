@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import cast
 
 from penstock.api.cluster_view import ClusterView
 from penstock.api.dispatch import PIPELINED
@@ -219,9 +218,7 @@ class Node:
 
     def _build_cleaner(self) -> None:
         """Nothing runs before a log is due: the process that rewrites is started by the first one."""
-        self._rewriter = CleanerProcess(
-            self._loop, cast(float, self.config.settings.value("log.cleaner.io.max.bytes.per.second"))
-        )
+        self._rewriter = CleanerProcess(self._loop, lambda: self.running.current.log_cleaner_io_max_bytes_per_second)
         self.cleaning = LogCleaning(self.partitions, self._rewriter, self._disk, self._workers, self.clock)
         self._undo.append(self._close_cleaner)
 
@@ -237,9 +234,8 @@ class Node:
         self._every(settings.log_retention_check_interval_ms / 1000, "retention", self._apply_retention)
         self._every(settings.log_flush_offset_checkpoint_interval_ms / 1000, "checkpoint", self._checkpoint)
         self._every(REMOVE_INTERVAL_S, "remove", self._remove_deleted_files)
-        if settings.settings.value("log.cleaner.enable"):
-            backoff_ms = cast(int, settings.settings.value("log.cleaner.backoff.ms"))
-            self._every(max(backoff_ms / 1000, CLEAN_INTERVAL_MIN_S), "clean", self._clean)
+        if settings.log_cleaner_enable:
+            self._clean_later()
 
     def _every(self, interval_s: float, name: str, work: Callable[[], object]) -> None:
         def tick() -> None:
@@ -254,7 +250,12 @@ class Node:
     def _remove_deleted_files(self) -> None:
         self._run(self.partitions.remove_deleted_files())
 
+    def _clean_later(self) -> None:
+        backoff_s = self.running.current.log_cleaner_backoff_ms / 1000  # may change while the broker runs
+        self._timers["clean"] = self._loop.call_later(max(backoff_s, CLEAN_INTERVAL_MIN_S), self._clean)
+
     def _clean(self) -> None:
+        self._clean_later()
         self._run(self.cleaning.run())
 
     def _apply_retention(self) -> None:

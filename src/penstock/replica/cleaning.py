@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from typing import Protocol, cast
+from typing import Protocol
 
 from penstock.model.errors import StorageError
 from penstock.ports.clock import Clock
@@ -135,11 +135,8 @@ class LogCleaning:
         raise StorageError("the rewriting process ended without a word")
 
     def _max_keys(self) -> int:
-        settings = self._partitions.broker.settings
-        return max_keys(
-            cast(int, settings.value("log.cleaner.dedupe.buffer.size")),
-            cast(float, settings.value("log.cleaner.io.buffer.load.factor")),
-        )
+        broker = self._partitions.broker
+        return max_keys(broker.log_cleaner_dedupe_buffer_size, broker.log_cleaner_io_buffer_load_factor)
 
     async def _put_in_place(self, partition: Partition, rewritten: RewrittenSegment, generation: int) -> bool:
         """False: the log has changed meanwhile, and the work was in vain."""

@@ -11,7 +11,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import penstock
@@ -22,7 +22,8 @@ MODULE = "penstock.runtime.cleaner_worker"
 
 
 class CleanerProcess:
-    def __init__(self, loop: asyncio.AbstractEventLoop, max_bytes_per_second: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, max_bytes_per_second: Callable[[], float]) -> None:
+        """The limit is asked for whenever the process is started."""
         self._loop = loop
         self._max_bytes_per_second = max_bytes_per_second
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-cleaner")
@@ -72,7 +73,7 @@ class CleanerProcess:
         source = os.path.dirname(os.path.dirname(os.path.abspath(penstock.__file__)))
         path = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", MODULE, repr(self._max_bytes_per_second)],
+            [sys.executable, "-m", MODULE, repr(self._max_bytes_per_second())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},

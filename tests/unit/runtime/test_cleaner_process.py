@@ -33,7 +33,7 @@ FAST = 1e300
 
 @pytest.fixture
 async def cleaner() -> AsyncIterator[CleanerProcess]:
-    process = CleanerProcess(asyncio.get_running_loop(), FAST)
+    process = CleanerProcess(asyncio.get_running_loop(), lambda: FAST)
     yield process
     process.stop()
     process.close()
@@ -88,7 +88,7 @@ async def test_segments_come_one_by_one_and_the_process_is_reused(cleaner: Clean
 
 async def test_a_killed_process_is_reported_and_started_again(cleaner: CleanerProcess, tmp_path: Path) -> None:
     plan = plan_of(tmp_path / "t-0")
-    cleaner._max_bytes_per_second = SLOW
+    cleaner._max_bytes_per_second = lambda: SLOW
 
     async def rewrite_and_kill() -> None:
         async for _ in cleaner.rewrite(plan):
@@ -97,13 +97,13 @@ async def test_a_killed_process_is_reported_and_started_again(cleaner: CleanerPr
 
     with pytest.raises(StorageError, match="died"):
         await rewrite_and_kill()
-    cleaner._max_bytes_per_second = FAST
+    cleaner._max_bytes_per_second = lambda: FAST
     assert isinstance([outcome async for outcome in cleaner.rewrite(plan)][-1], Cleaned)
 
 
 async def test_who_stops_listening_ends_the_work(cleaner: CleanerProcess, tmp_path: Path) -> None:
     plan = plan_of(tmp_path / "t-0")
-    cleaner._max_bytes_per_second = SLOW
+    cleaner._max_bytes_per_second = lambda: SLOW
     async with aclosing(cleaner.rewrite(plan)) as outcomes:
         await anext(outcomes)
         pid = cleaner.pid
@@ -113,7 +113,7 @@ async def test_who_stops_listening_ends_the_work(cleaner: CleanerProcess, tmp_pa
 
 async def test_stop_interrupts_the_work(cleaner: CleanerProcess, tmp_path: Path) -> None:
     plan = plan_of(tmp_path / "t-0")
-    cleaner._max_bytes_per_second = SLOW
+    cleaner._max_bytes_per_second = lambda: SLOW
     outcomes = cleaner.rewrite(plan)
     await anext(outcomes)
     asyncio.get_running_loop().call_later(0.05, cleaner.stop)
