@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from typing import IO, TYPE_CHECKING, Literal
 
 import click
@@ -18,9 +17,10 @@ from penstock.cli.record_lines import read_hex, read_json
 from penstock.model.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.clients import BlockingProducer, Delivery, NewRecord
+    from penstock.clients import BlockingProducer, ClientError, Delivery, NewRecord
 
 LINE_LIMIT = 64 * 1024 * 1024
+PROGRESS_STEP = 64 * 1024
 Format = Literal["raw", "json", "hex", "file"]
 
 
@@ -98,22 +98,22 @@ def produce(
 
 
 class Count:
-    """How many arrived. Futures are not kept: there may be millions."""
+    """How many arrived."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.delivered = 0
         self.failed = 0
-        self._first: BaseException | None = None
+        self._first: ClientError | None = None
 
-    def note(self, future: Future[Delivery]) -> None:
-        error = future.exception()
+    def note(self, result: Delivery | ClientError) -> None:
+        """In the producer's thread, and while it is flushed in ours."""
         with self._lock:
-            if error is None:
-                self.delivered += 1
-            else:
+            if isinstance(result, PenstockError):
                 self.failed += 1
-                self._first = self._first or error
+                self._first = self._first or result
+            else:
+                self.delivered += 1
 
     def raise_failures(self) -> None:
         if self._first is not None:
@@ -186,17 +186,22 @@ def _send(
 ) -> None:
     name = "standard input" if source == "-" else source
     with click.open_file(source, "rb") as stream, progress(_size(source), name) as bar:
+        unseen = 0
         for record, size in reader.records(stream, name):
-            future = producer.submit(
+            producer.enqueue(
                 topic,
                 record.value,
+                then=count.note,
                 key=record.key,
                 partition=partition,
                 headers=record.headers,
                 timestamp_ms=record.timestamp_ms,
             )
-            future.add_done_callback(count.note)
-            bar.update(size)
+            unseen += size
+            if unseen >= PROGRESS_STEP:
+                bar.update(unseen)
+                unseen = 0
+        bar.update(unseen)
 
 
 def _check_files(files: tuple[str, ...]) -> None:

@@ -100,5 +100,7 @@ def record_of(message: Message) -> Record:
 
 
 def header_list(headers: Headers) -> list[tuple[str, bytes | str | None]] | None:
+    if not headers:
+        return None
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     return list(pairs) or None
