@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import cast
 
 from penstock.cluster.running_config import RunningConfig
@@ -32,7 +32,7 @@ class ImageTopics:
         topic = self._image.topics_by_id.get(topic_id)
         return None if topic is None else topic.name
 
-    def names(self) -> Iterable[str]:
+    def names(self) -> Collection[str]:
         return self._image.topics
 
 

@@ -14,6 +14,7 @@ from penstock.core.group.consumer_records import decode
 from penstock.core.group.exchange import Outcome
 from penstock.core.group.story import Stories, What
 from penstock.core.group.timers import Timers
+from penstock.core.group.topic_regex import matching_topics
 from penstock.model.errors import ApiError, ErrorCode
 
 
@@ -429,7 +430,6 @@ def test_an_unknown_member_is_told_so() -> None:
 
 
 def test_subscription_by_expression_follows_the_topics() -> None:
-    pytest.importorskip("re2")
     world = World(**{"foo-1": 1, "bar": 1})
     client = Client(world, "m1", topic_regex="foo.*")
     settle(world, client)
@@ -446,11 +446,20 @@ def test_subscription_by_expression_follows_the_topics() -> None:
 
 
 def test_an_expression_that_makes_no_sense_is_refused_and_a_costly_one_is_not_costly() -> None:
-    pytest.importorskip("re2")
     world = World(**{"a" * 200 + "b": 1})
     assert code_of(world.join, "m1", topic_regex="(foo") is ErrorCode.INVALID_REGULAR_EXPRESSION
     assert not world.group.members
     assert world.join("m1", topic_regex="(a+)+c").assignment == {}
+
+
+def test_what_an_expression_said_is_kept_and_still_true() -> None:
+    assert matching_topics("a.*", ["ab", "b", "a"]) == ("a", "ab")
+    assert matching_topics("a.*", ["ac", "b", "a"]) == ("a", "ac")
+    many = [f"a{number}" for number in range(3_000)]
+    assert len(matching_topics("a.*", many)) == 3_000
+    assert matching_topics("a.*", ["b"]) == ()
+    with pytest.raises(ApiError, match="longer than 32767"):
+        matching_topics("x" * 40_000, [])
 
 
 def test_a_group_reloaded_from_a_compacted_log_is_the_same_group() -> None:

@@ -12,7 +12,7 @@ Invariant: a partition is in `owners` under at most one member, who has it assig
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import Enum
 from hashlib import blake2b
 from typing import ClassVar, NamedTuple, Protocol
@@ -52,7 +52,7 @@ class Topics(Protocol):
 
     def name_of(self, topic_id: bytes) -> str | None: ...
 
-    def names(self) -> Iterable[str]: ...
+    def names(self) -> Collection[str]: ...
 
 
 class NoTopics:
