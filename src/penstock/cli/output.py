@@ -15,7 +15,7 @@ def show_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
     leans_right = [
-        bool(rows) and all(value is None or isinstance(value, int) for value in column)
+        {int} <= set(map(type, column)) <= {int, type(None)}
         for column in (zip(*rows, strict=True) if rows else [()] * len(headers))
     ]
     for row in (list(headers), *cells):

@@ -1,4 +1,4 @@
-"""The consumers with partitions assigned by hand: reading, moving, ends, metrics. Groups: test_consumer_group.py."""
+"""The consumers with partitions assigned by hand: reading, moving, ends, metrics. Groups: test_client_groups.py."""
 
 from __future__ import annotations
 
