@@ -155,6 +155,9 @@ class Cluster:
         if node_id not in self._brokers:
             await self._metadata([], create=False)
         broker = self._brokers.get(node_id)
+        if broker is not None and len(self._brokers) == len(self._bootstrap) == 1:
+            # Where we found it. What it advertises may be meant for the other side of a network's edge.
+            return self._bootstrap[0]
         if broker is None:
             raise BrokerUnreachable(f"broker {node_id} is not known to the cluster")
         return broker.host, broker.port

@@ -17,6 +17,10 @@ from penstock.client.fetching import TopicPartition
 from penstock.client.subscription import decode_assignment
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
+from penstock.wire.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
 from penstock.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from penstock.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
@@ -194,8 +198,48 @@ async def list_groups(cluster: Cluster) -> list[GroupSummary]:
 
 
 async def describe_group(cluster: Cluster, group: str) -> GroupInfo:
-    """A classic group with its members. Raises ApiError(GROUP_ID_NOT_FOUND)."""
+    """A group of either protocol with its members. Raises ApiError(GROUP_ID_NOT_FOUND)."""
+    try:
+        return await _describe_classic(cluster, group)
+    except ApiError as error:
+        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+    return await _describe_consumer(cluster, group)
 
+
+async def _describe_consumer(cluster: Cluster, group: str) -> GroupInfo:
+    """The protocol of KIP-848."""
+
+    async def send(node_id: int, connection: Connection) -> GroupInfo:
+        answer = await connection.call(
+            Api.CONSUMER_GROUP_DESCRIBE,
+            ConsumerGroupDescribeRequest(group_ids=[group]),
+            ConsumerGroupDescribeResponse,
+        )
+        entry = answer.groups[0]
+        if entry.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"group '{group}' does not exist")
+        check(entry.error_code, entry.error_message)
+        members = tuple(
+            MemberInfo(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                tuple(
+                    TopicPartition(topic.topic_name, partition)
+                    for topic in member.assignment.topic_partitions
+                    for partition in topic.partitions
+                ),
+            )
+            for member in entry.members
+        )
+        return GroupInfo(group, entry.group_state, "consumer", entry.assignor_name, members, node_id)
+
+    return await with_coordinator(cluster, group, send)
+
+
+async def _describe_classic(cluster: Cluster, group: str) -> GroupInfo:
     async def send(node_id: int, connection: Connection) -> GroupInfo:
         answer = await connection.call(
             Api.DESCRIBE_GROUPS, DescribeGroupsRequest(groups=[group]), DescribeGroupsResponse

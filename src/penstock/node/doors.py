@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import socket
@@ -30,6 +31,10 @@ FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 STOP_TIMEOUT_S = 3.0
 REAP_PAUSE_S = 0.01
+
+
+def _is_taken(error: ConfigError) -> bool:
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
 
 
 class Doors:
@@ -56,7 +61,7 @@ class Doors:
             try:
                 return bind(endpoint.host, endpoint.port)
             except ConfigError as error:
-                if "is taken" not in str(error) or not tries_left:
+                if not tries_left or not _is_taken(error):
                     raise ConfigError(
                         f"penstock.{name}.listener: {error}, or leave the setting empty to keep this door closed"
                     ) from error

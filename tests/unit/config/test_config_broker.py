@@ -198,6 +198,8 @@ PARSED_FIELDS = {
     "advertised_listeners",
     "listener_security_protocol_map",
     "controller_quorum_voters",
+    "penstock_http_listener",
+    "penstock_line_listener",
 }
 
 

@@ -31,7 +31,6 @@ from penstock.gateway.http.errors import Refused
 from penstock.gateway.http.formats import Format, encode_value, of_content_type
 from penstock.gateway.http.operations import Door, Operation, answer, decode, no_content, read_body
 from penstock.gateway.http.v2 import build_headers, deliver, existing_partition, existing_topic, topic_name
-from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.builder import Record
 
 MAX_STREAMED = 10_000
@@ -373,7 +372,7 @@ def show_group_summary(info: ClusterInfo, group: GroupSummary, links: Links) -> 
 
 async def get_group(door: Door, request: Request) -> Response:
     info, links = await open_cluster(door, request)
-    group = await find_group(door, group_name(request))
+    group = await describe_group(door.cluster, group_name(request))
     return answer(show_group_fields(info, group.group_id, group.state, group.assignor, group.coordinator_id, links))
 
 
@@ -395,22 +394,9 @@ def show_group_fields(
     )
 
 
-async def find_group(door: Door, group: str) -> GroupInfo:
-    """Also one of the newer protocol, which DescribeGroups does not know: then without members."""
-    try:
-        return await describe_group(door.cluster, group)
-    except ApiError as error:
-        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
-            raise
-        for entry in await list_groups(door.cluster):
-            if entry.group_id == group:
-                return GroupInfo(group, entry.state, entry.protocol_type, "", (), entry.coordinator_id)
-        raise
-
-
 async def list_members(door: Door, request: Request) -> Response:
     info, links = await open_cluster(door, request)
-    group = await find_group(door, group_name(request))
+    group = await describe_group(door.cluster, group_name(request))
     path = f"consumer-groups/{group.group_id}/consumers"
     shown = (
         links.resource(
@@ -430,7 +416,7 @@ async def list_members(door: Door, request: Request) -> Response:
 
 async def list_lags(door: Door, request: Request) -> Response:
     info, links = await open_cluster(door, request)
-    group = await find_group(door, group_name(request))
+    group = await describe_group(door.cluster, group_name(request))
     path = f"consumer-groups/{group.group_id}/lags"
     shown = (
         links.resource("KafkaConsumerLag", f"{path}/{entry['topic_name']}/partitions/{entry['partition_id']}", **entry)
@@ -441,7 +427,7 @@ async def list_lags(door: Door, request: Request) -> Response:
 
 async def lag_summary(door: Door, request: Request) -> Response:
     info, links = await open_cluster(door, request)
-    group = await find_group(door, group_name(request))
+    group = await describe_group(door.cluster, group_name(request))
     entries = await lags(door, info, group)
     worst: Mapping[str, Any] = max(entries, key=lambda entry: int(entry["lag"]), default={})
     path = f"consumer-groups/{group.group_id}/lag-summary"
