@@ -261,8 +261,9 @@ class HostedPartitions:
             partition.delete()
             partition.log.close(clean=False)
             aside = f"{self.directory}/{name}-{partition.index}.{self._entropy.random_bytes(16).hex()}{DELETED_SUFFIX}"
-            self._disk.rename(partition.log.directory, aside)
-            doomed.append(aside)
+            if self._disk.exists(partition.log.directory):  # made by the first append
+                self._disk.rename(partition.log.directory, aside)
+                doomed.append(aside)
 
         def remove() -> None:
             for path in doomed:

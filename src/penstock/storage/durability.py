@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.ports.disk import Disk, File
-from penstock.storage.files import SNAPSHOT
+from penstock.storage.files import SNAPSHOT, parent_of
 from penstock.storage.segment import Segment
 
 
@@ -56,6 +56,10 @@ class Unsynced:
     def names_changed(self) -> None:
         if self._directory not in self._directories:
             self._directories.append(self._directory)
+
+    def directory_made(self) -> None:
+        """The log's own directory is new: so is its name in the one above."""
+        self._directories = [self._directory, parent_of(self._directory)]
 
     def take_directories(self) -> list[str]:
         self._flushing, self._directories = self._directories, []

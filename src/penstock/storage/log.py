@@ -25,6 +25,7 @@ from penstock.model.errors import ApiError, ErrorCode, LogOffline, StorageError
 from penstock.ports.disk import Buffer, Disk, File
 from penstock.records.batch import LENGTH_OVERHEAD, PREFIX, PREFIX_SIZE, BatchHeader, iterate_headers
 from penstock.storage import rolling, slices, timestamps
+from penstock.storage.checkpoints import write_partition_metadata
 from penstock.storage.durability import Flush, LogCheckpoint, Position, Recovery, Unsynced
 from penstock.storage.files import write_whole
 from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
@@ -57,6 +58,8 @@ class Log:
         self.recovery = recovered.report
         self.offline: OSError | None = None
         self.is_closed = False
+        self._is_directory_there = recovered.is_directory_there
+        self._topic_id = recovered.topic_id
         self._hints: dict[int, tuple[Segment, int]] = {}  # offset a reader will ask for -> where it lies
         self._snapshot_bytes = self.size_bytes  # what the log held at the last snapshot
         self._checkpoints = 0
@@ -223,6 +226,14 @@ class Log:
         if self.first_unflushed_ms is None:
             self.first_unflushed_ms = now_ms
 
+    def _make_directory(self) -> None:
+        self._disk.make_directory(self.directory)
+        if self._topic_id is not None:
+            # Not synced: should it get lost, recovery writes it again.
+            write_partition_metadata(self._disk, self.directory, self._topic_id, sync=False)
+        self._unsynced.directory_made()
+        self._is_directory_there = True
+
     def _make_room(self, size: int, base_offset: int, last_offset: int, timestamp: int) -> Segment:
         """The segment for the next batch, the slow way: the first append, a new setting, a roll."""
         self._check_usable()
@@ -235,6 +246,8 @@ class Log:
                 rolling.arm(segment, self._config, timestamp)
             if segment.writer is None:
                 if not segment.is_file_there:
+                    if not self._is_directory_there:
+                        self._make_directory()
                     segment.create_file()
                     self._unsynced.names_changed()
                 segment.writer = segment.file()

@@ -48,6 +48,8 @@ class RecoveredLog:
         self.epochs = LeaderEpochs()
         self.producers = ProducerStates()
         self.snapshots = Snapshots(disk, directory, [])
+        self.is_directory_there = True
+        self.topic_id: bytes | None = None
         self.unsynced_directories: list[str] = []
         self.unsynced_segments: list[Segment] = []
         self.unsynced_paths: list[str] = []
@@ -71,9 +73,10 @@ class RecoveredLog:
         try:
             names = self.disk.list_directory(self.directory)
         except FileNotFoundError:
-            self.disk.make_directory(self.directory)
-            self.unsynced_directories = [self.directory, parent_of(self.directory)]
-            names = []
+            # Made by the first append: a topic of a thousand partitions costs nothing until it is used.
+            self.is_directory_there = False
+            self.topic_id = topic_id
+            return
         bases: list[int] = []
         for name in names:
             stem, dot, suffix = name.partition(".")
@@ -130,7 +133,7 @@ class RecoveredLog:
 
     def load_after_crash(self) -> None:
         """Scan from the recovery point, and cut at the first batch that is not sound or does not follow."""
-        if not self.unsynced_directories:  # what we see may never have been synced
+        if self.is_directory_there:  # what we see may never have been synced
             self.unsynced_directories = [self.directory, parent_of(self.directory)]
         if not self.segments:
             return
@@ -296,8 +299,11 @@ class RecoveredLog:
             self.log_end_offset = self.stable_offset = log_start_offset
             segment = Segment(self.disk, self.directory, log_start_offset, self.open_files, is_file_there=False)
             if log_start_offset:  # only a file name remembers it; a log from 0 gets its file with the first batch
+                self.disk.make_directory(self.directory)
+                self.is_directory_there = True
                 segment.create_file()
                 self.disk.sync_directory(self.directory)
+                self.disk.sync_directory(parent_of(self.directory))
             self.segments = [segment]
         self.log_start_offset = max(log_start_offset, self.log_start_offset, self.segments[0].base_offset)
 
