@@ -25,7 +25,7 @@ from penstock.model.errors import ApiError, ErrorCode, LogOffline, StorageError
 from penstock.ports.disk import Buffer, Disk, File
 from penstock.records.batch import LENGTH_OVERHEAD, PREFIX, PREFIX_SIZE, BatchHeader, iterate_headers
 from penstock.storage import rolling, slices, timestamps
-from penstock.storage.checkpoints import write_partition_metadata
+from penstock.storage.checkpoints import PARTITION_METADATA, write_partition_metadata
 from penstock.storage.durability import Flush, LogCheckpoint, Position, Recovery, Unsynced
 from penstock.storage.files import write_whole
 from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
@@ -60,6 +60,7 @@ class Log:
         self.is_closed = False
         self._is_directory_there = recovered.is_directory_there
         self._topic_id = recovered.topic_id
+        self._unsynced_metadata: list[str] = []  # partition.metadata, until the first flush
         self._hints: dict[int, tuple[Segment, int]] = {}  # offset a reader will ask for -> where it lies
         self._snapshot_bytes = self.size_bytes  # what the log held at the last snapshot
         self._checkpoints = 0
@@ -229,8 +230,9 @@ class Log:
     def _make_directory(self) -> None:
         self._disk.make_directory(self.directory)
         if self._topic_id is not None:
-            # Not synced: should it get lost, recovery writes it again.
+            # Stable with the first batch: without it nobody could tell whose log this is.
             write_partition_metadata(self._disk, self.directory, self._topic_id, sync=False)
+            self._unsynced_metadata = [f"{self.directory}/{PARTITION_METADATA}"]
         self._unsynced.directory_made()
         self._is_directory_there = True
 
@@ -433,6 +435,8 @@ class Log:
         """Drop everything; the next batch gets `offset`. Blocks; see `truncate_to`."""
         self._check_usable()
         try:
+            if not self._is_directory_there:
+                self._make_directory()
             self._drop_segments(0, len(self._segments))
             self.snapshots.drop_all()
             self._segments.add(offset)
@@ -553,8 +557,13 @@ class Log:
             return None
         if self.log_end_offset == self.stable_offset and not self._unsynced.has_names:
             return None
-        files: list[File] = [segment.file() for segment in self._unsynced.segments]
-        files.append(active.file())
+        try:
+            files: list[File] = [segment.file() for segment in self._unsynced.segments]
+            files.append(active.file())
+            files += [self._disk.open(path) for path in self._unsynced_metadata]
+        except OSError as error:  # no descriptor left, say: then nothing can be made stable either
+            self._go_offline(error)
+            return None
         self._is_flushing = True
         self._flush_begun_offset = self.log_end_offset
         self.first_unflushed_ms = None
@@ -566,6 +575,7 @@ class Log:
             self._go_offline(error)
             return
         self._unsynced.directories_are_stable()
+        self._unsynced_metadata = []
         if flush.generation != self._generation:
             return
         end = flush.end
@@ -620,6 +630,11 @@ class Log:
         return LogCheckpoint(
             self._disk, self.directory, self.stable_offset, paths, renames, self.snapshots.stable_paths
         )
+
+    def put_back(self, checkpoint: LogCheckpoint) -> None:
+        """It could not be made stable: the next one has to."""
+        self._unsynced.paths = [path for path in checkpoint.paths if not path.endswith(".tmp")] + self._unsynced.paths
+        self.epochs.is_dirty = True
 
     def _is_snapshot_due(self, closing: bool) -> bool:
         """Recovery begins with the newest snapshot, or with nothing at the base of the recovery point's segment."""
@@ -676,6 +691,8 @@ class Log:
             self._is_flushing = False
             self._unsynced.put_back_directories()
         flush = self.begin_flush()
+        if self.offline is not None:
+            raise LogOffline(self.directory, self.offline)
         checkpoint = self.prepare_checkpoint(closing=True)
         try:
             for file in flush.files if flush else ():

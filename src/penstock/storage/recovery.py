@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
-from penstock.model.errors import CorruptBatch, StorageError
+from penstock.model.errors import CorruptBatch, ForeignDirectory, StorageError
 from penstock.ports.disk import Disk
 from penstock.records.batch import BatchHeader
 from penstock.storage.checkpoints import PARTITION_METADATA, read_partition_metadata, write_partition_metadata
@@ -114,7 +114,7 @@ class RecoveredLog:
             # Not synced: should it get lost, it is written again.
             write_partition_metadata(self.disk, self.directory, topic_id, sync=False)
         elif stored != topic_id:
-            raise StorageError(f"{self.directory} belongs to topic id {stored.hex()}, not {topic_id.hex()}")
+            raise ForeignDirectory(f"{self.directory} belongs to topic id {stored.hex()}, not {topic_id.hex()}")
 
     # -- segments --------------------------------------------------------------------------------------------
 
@@ -289,6 +289,15 @@ class RecoveredLog:
 
     # -- bounds, epochs, producers ---------------------------------------------------------------------------
 
+    def refuse_loss(self) -> None:
+        """What is below the recovery point was stable. If the log ends before it, files are missing or cut."""
+        if self.log_end_offset < self.recovery_point:
+            raise StorageError(
+                f"{self.directory} ends at offset {self.log_end_offset}, but everything below "
+                f"{self.recovery_point} was stable: files are missing or cut off; restore them, "
+                "or delete and create the topic anew"
+            )
+
     def settle_bounds(self, log_start_offset: int) -> None:
         """At least one segment, and a log start within the log."""
         if self.segments and log_start_offset > self.log_end_offset:
@@ -348,12 +357,30 @@ def headers_from(segments: list[Segment], offset: int, end_offset: int) -> Itera
                 yield segment, position, header
 
 
+def batches_before(segments: list[Segment], offset: int) -> Iterator[BatchHeader]:
+    """The last few hundred KB of batches below `offset`, of one segment."""
+    at = bisect_left([segment.base_offset for segment in segments], offset) - 1
+    if at < 0:
+        return
+    segment = segments[at]
+    found = segment.find(offset) if at + 1 == len(segments) else None
+    end = found[0] if found is not None else segment.size
+    entry = segment.index.floor(1, max(end - _WALK_BYTES, 0))
+    try:
+        for _, header in segment.walk(entry[1] if entry is not None else 0, end, _WALK_BYTES):
+            yield header
+    except CorruptBatch:
+        return  # found and reported when it is read
+
+
 def replay_producers(segments: list[Segment], snapshots: Snapshots, start: int, end_offset: int) -> ProducerStates:
     """The newest sound snapshot within the log and the batches after it; without one, those from `start`."""
     newest = snapshots.load_newest(end_offset)
     producers = ProducerStates()
     if newest is not None:
         start, producers = newest
+        if len(producers):
+            producers.recall(batches_before(segments, start))
     for segment, position, header in headers_from(segments, start, end_offset):
         if header.base_offset >= end_offset:
             break
@@ -380,6 +407,7 @@ def recover(
         log.load_clean()
     else:
         log.load_after_crash()
+    log.refuse_loss()
     log.settle_bounds(log_start_offset)
     log.load_epochs(clean=clean_shutdown)
     log.load_producers(clean=clean_shutdown)

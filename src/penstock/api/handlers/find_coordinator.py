@@ -22,9 +22,12 @@ log = logging.getLogger(__name__)
 
 GROUP = 0
 WHAT = {
-    GROUP: ("group", "consumer groups are not there yet: use assign() with an explicit offset, and do not commit"),
-    1: ("transactional id", "transactions are not there yet: use a producer without one"),
-    2: ("share group", "share groups are not there yet: use assign() with an explicit offset"),
+    GROUP: (
+        "group",
+        "consumer groups are not there yet; assign() with an explicit offset works, subscribe() and commit() wait for ever",
+    ),
+    1: ("transactional id", "transactions are not there yet; a producer without one works"),
+    2: ("share group", "share groups are not there yet; a consumer with assign() and an explicit offset works"),
 }
 MAX_WARNINGS = 200  # bounds memory and log both: keys come from outside
 SHOWN_CHARACTERS = 100
@@ -51,7 +54,7 @@ class FindCoordinatorHandler:
             return
         self._warned[asked] = None
         kind, advice = WHAT.get(key_type, WHAT[GROUP])
-        log.warning("client %r asked for the coordinator of %s %r: %s", asked[0], kind, asked[2], advice)
+        log.warning("client %r looks for the coordinator of %s %r: %s", asked[0], kind, asked[2], advice)
         if len(self._warned) == MAX_WARNINGS:
             log.warning("no more lines about coordinators until the next start: there were %d", MAX_WARNINGS)
 
