@@ -24,7 +24,8 @@ GROUP = 0
 WHAT = {
     GROUP: (
         "group",
-        "consumer groups are not there yet; assign() with an explicit offset works, subscribe() and commit() wait for ever",
+        "consumer groups are not there yet; assign() with an explicit offset works, "
+        "subscribe() and commit() wait for ever",
     ),
     1: ("transactional id", "transactions are not there yet; a producer without one works"),
     2: ("share group", "share groups are not there yet; a consumer with assign() and an explicit offset works"),
