@@ -73,6 +73,17 @@ def await_true(condition: Callable[[], bool], otherwise: str) -> None:
         time.sleep(0.02)
 
 
+def settled_descriptors(pid: int) -> int:
+    """Their number once the broker has closed what its clients closed: the same for half a second."""
+    count, since, deadline = descriptors(pid), time.monotonic(), time.monotonic() + PATIENCE_S
+    while time.monotonic() - since < 0.5:
+        assert time.monotonic() < deadline, "the number of descriptors does not settle"
+        time.sleep(0.02)
+        if (now := descriptors(pid)) != count:
+            count, since = now, time.monotonic()
+    return count
+
+
 class Conversation:
     """One connection: everything is sent at once, then answers are counted until the sentinel's or the end."""
 
@@ -255,7 +266,7 @@ def test_parked_fetches_go_with_their_clients(broker: BrokerProcess) -> None:
     asked = FetchTopic(topic=TOPIC, partitions=[FetchPartition(partition=0, partition_max_bytes=1000)])
     request = FetchRequest(max_wait_ms=(1 << 31) - 1, min_bytes=1, max_bytes=1000, session_epoch=-1, topics=[asked])
     check_good_client(broker)
-    open_files = descriptors(broker.pid)
+    open_files = settled_descriptors(broker.pid)
     for _ in range(3):
         clients = [RawClient(broker.port) for _ in range(100)]
         for number, client in enumerate(clients):

@@ -41,16 +41,21 @@ FALSE_ALARM = re.compile(r"Non-consecutive offsets in \S*?(\d{20})\.log\n +-1 is
 def jars() -> str:
     named = os.environ.get("KAFKA_LIBS")
     places = [Path(named)] if named else sorted((ROOT / ".bench" / "kafka").glob("*"))
+    # Without these no test here can run: one sentence for all of them.
+    if shutil.which("java") is None:
+        pytest.exit("java is not on the path: Kafka's tools need Java 17", returncode=2)
     for place in places:
         if any(place.glob("kafka-tools-[0-9]*.jar")):
             return f"{place}/*"
-    pytest.fail(
-        f"no kafka-tools jar in {named or '.bench/kafka'}: set KAFKA_LIBS to the libs directory of a Kafka release"
+    pytest.exit(
+        f"no kafka-tools jar in {named or '.bench/kafka'}: set KAFKA_LIBS to the libs directory of a Kafka release, "
+        "or let `make bench` fetch them",
+        returncode=2,
     )
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(jars: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data directory of a broker that served all sorts of batches and was stopped cleanly."""
     with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})

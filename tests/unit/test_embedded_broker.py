@@ -6,9 +6,11 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.model.errors import ConfigError
 from penstock.testing import Broker
@@ -68,13 +70,71 @@ def test_a_taken_port_is_said(tmp_path: os.PathLike[str]) -> None:
         Broker(port=broker.port).start()
 
 
-def test_start_and_stop_may_be_repeated() -> None:
+def test_start_and_stop_may_be_repeated_and_keep_the_port() -> None:
     broker = Broker()
+    ports = set()
     for _ in range(3):
         broker.start()
+        ports.add(broker.port)
         produce(broker.bootstrap_servers, "t", [b"x"])
         broker.stop()
         broker.stop()
+    assert len(ports) == 1
+
+
+def test_what_runs_is_not_started_again() -> None:
+    with Broker() as broker, pytest.raises(RuntimeError, match="running already"):
+        broker.start()
+
+
+@pytest.mark.parametrize("name", ["bootstrap_servers", "port", "data_directory"])
+def test_a_broker_that_does_not_run_has_no_address(name: str) -> None:
+    broker = Broker()
+    with pytest.raises(RuntimeError, match="not running"):
+        getattr(broker, name)
+    with broker:
+        assert getattr(broker, name)
+    with pytest.raises(RuntimeError, match="not running"):
+        getattr(broker, name)
+
+
+def test_settings_may_be_numbers_and_bools() -> None:
+    settings = {"num.partitions": 7, "auto.create.topics.enable": False, "log.cleaner.min.cleanable.ratio": 0.25}
+    with Broker(settings) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        for made in admin.create_topics([NewTopic("wide")]).values():
+            made.result(10)
+        assert len(admin.list_topics("wide", timeout=10).topics["wide"].partitions) == 7
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"num.partition": 3}, r"^unknown setting 'num.partition': did you mean num.partitions\?$"),
+        ({"num.partitions": 0}, r"Value must be at least 1 \(in settings\)"),
+        ({"log.dirs": "/elsewhere"}, "data="),
+        ({"log.dir": "/elsewhere"}, "data="),
+        ({"num.partitions": None}, "num.partitions in settings is None"),
+    ],
+)
+def test_bad_settings_are_refused_and_leave_nothing(
+    settings: dict[str, object], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(ConfigError, match=sentence):
+        Broker(settings).start()  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_beside_listeners_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not both"):
+        Broker({"listeners": "PLAINTEXT://127.0.0.1:0"}, port=9999).start()
+
+
+def test_every_interface_has_an_address_to_use() -> None:
+    for host in ("", "0.0.0.0"):
+        with Broker({"listeners": f"PLAINTEXT://{host}:0"}) as broker:
+            produce(broker.bootstrap_servers, "t", [b"x"])
 
 
 def test_fixture_serves(penstock_broker: Broker) -> None:
@@ -83,7 +143,7 @@ def test_fixture_serves(penstock_broker: Broker) -> None:
 
 
 def test_factory_takes_settings(penstock_broker_factory: Callable[..., Broker]) -> None:
-    broker = penstock_broker_factory({"num.partitions": "7"})
+    broker = penstock_broker_factory({"num.partitions": 7})
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     producer.produce("wide", b"x")
     producer.flush(10)

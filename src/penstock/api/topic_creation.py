@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from penstock.cluster.controller import Controller
 from penstock.cluster.running_config import RunningConfig
-from penstock.core.metadata.decisions import check_new_topic, check_topic_name
-from penstock.model.errors import ApiError, ErrorCode
+from penstock.core.metadata.decisions import check_topic_name, create_topic
+from penstock.model.errors import ApiError, ErrorCode, PenstockError
+
+log = logging.getLogger(__name__)
 
 
 class TopicCreation:
@@ -28,10 +31,15 @@ class TopicCreation:
         check_topic_name(name)
 
     def create_soon(self, name: str) -> None:
-        """Start auto-creation if the broker allows it; many callers may ask for one name."""
+        """Start auto-creation if the broker allows it; many callers may ask for one name.
+
+        Raises ApiError for what can be known at once, so that whoever asked is told why.
+        """
         if not self._running.current.auto_create_topics_enable or name in self._pending:
             return
-        check_new_topic(self._controller.image, name)
+        # A rehearsal: the controller decides again when it is this topic's turn.
+        partitions, factor = self.default_partitions, self.default_replication_factor
+        create_topic(self._controller.image, self._controller.brokers, name, bytes(16), partitions, factor, {}, {})
         task = asyncio.ensure_future(self._create(name))
         self._pending[name] = task
         task.add_done_callback(lambda _: self._pending.pop(name))
@@ -39,8 +47,8 @@ class TopicCreation:
     async def _create(self, name: str) -> None:
         try:
             await self._controller.create_topic(name, self.default_partitions, self.default_replication_factor, {}, {})
-        except ApiError as error:
-            # Somebody created it meanwhile, which is what was wanted. Anything else the next
-            # Metadata request meets again and answers.
-            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise
+        except PenstockError as error:
+            # Somebody created it meanwhile, which is what was wanted. Nobody waits for this task, so
+            # anything else is said here; the next Metadata request tries again.
+            if not (isinstance(error, ApiError) and error.code is ErrorCode.TOPIC_ALREADY_EXISTS):
+                log.warning("topic %s was not created for a client that asked for it: %s", name, error)

@@ -1,69 +1,20 @@
 """The `penstock` command (also installed as `streaming-system`).
 
-Commands are imported when they are called: `penstock start` should be up before a
-person's hand has left the key. Bad input is one sentence and exit code 2, never a traceback.
+Next to nothing is imported here: Ctrl-C counts from the first moment, and most of that moment is imports.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 
-import click
-
-from penstock import __version__
-from penstock.model.errors import ConfigError, PenstockError
-
-COMMANDS = {
-    "start": ("penstock.cli.start", "start", "Run a broker in the foreground."),
-    "topics": ("penstock.cli.topics", "topics", "Create, list, describe, alter and delete topics."),
-    "groups": ("penstock.cli.groups", "groups", "List, describe, reset and delete consumer groups."),
-    "lag": ("penstock.cli.lag", "lag", "How far groups are behind."),
-    "cluster": ("penstock.cli.cluster", "cluster", "Health of the cluster."),
-    "produce": ("penstock.cli.produce", "produce", "Send records from standard input or files."),
-    "consume": ("penstock.cli.consume", "consume", "Print records."),
-    "configs": ("penstock.cli.configs", "configs", "Settings of topics, brokers and groups."),
-    "log": ("penstock.cli.log", "log", "Look into log segments and indexes."),
-    "doctor": ("penstock.cli.doctor", "doctor", "Explain how this machine reaches the cluster."),
-    "completion": ("penstock.cli.completion", "completion", "Print a completion script for the shell."),
-}
-
-
-class LazyGroup(click.Group):
-    """Knows names and one-line helps without importing a command."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
-        module, attribute, _ = COMMANDS[name]
-        __import__(module)
-        command: click.Command = getattr(sys.modules[module], attribute)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, "-V", "--version", message="penstock %(version)s")
-def penstock() -> None:
-    """An event streaming platform that every Kafka client already speaks to."""
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 def main() -> None:
-    name = os.path.basename(sys.argv[0])
     try:
-        penstock(prog_name="penstock" if name.endswith(".py") else name)
-    except ConfigError as error:
-        fail(str(error), 2)
-    except PenstockError as error:
-        fail(str(error), 1)
+        from penstock.cli.commands import run
 
-
-def fail(sentence: str, code: int) -> None:
-    click.echo(f"penstock: {sentence}", err=True)
+        code = run()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     sys.exit(code)

@@ -5,6 +5,7 @@ Only reads, so it may be pointed at the directory of a running broker. Exit code
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -24,6 +25,7 @@ from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
 TRANSACTION_INDEX = ".txnindex"
 SUFFIXES = (LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX, SNAPSHOT)
 WRITE_PAUSE_S = 0.1
+BROKEN_PIPE = 141  # 128 + SIGPIPE, as shells have it
 METADATA_DIRECTORY = "__cluster_metadata-0"
 
 
@@ -56,7 +58,7 @@ def dump_command(paths: tuple[str, ...], records: bool, max_bytes: int, as_json:
         try:
             for finding in _findings(path, records):
                 problems += finding.kind == PROBLEM
-                click.echo(show.line(path, finding))
+                _write(show.line(path, finding))
         except FileNotFoundError:
             if path in paths:
                 raise ConfigError(f"{path} is gone") from None
@@ -66,6 +68,18 @@ def dump_command(paths: tuple[str, ...], records: bool, max_bytes: int, as_json:
     if problems:
         click.echo(f"penstock: found {problems} problem{'s' * (problems > 1)}", err=True)
         sys.exit(1)
+
+
+def _write(line: str) -> None:
+    try:
+        click.echo(line)
+    except OSError as error:
+        # The interpreter flushes standard output once more at its end, and would complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:
+            # `penstock log dump ... | head` has seen enough.
+            sys.exit(BROKEN_PIPE)
+        raise ConfigError(f"cannot write to standard output: {error.strerror}") from error
 
 
 # -- files ---------------------------------------------------------------------------------------------------

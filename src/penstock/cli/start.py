@@ -9,13 +9,14 @@ import resource
 import signal
 import sys
 import time
+from types import FrameType
 
 import click
 
 from penstock import __version__
 from penstock.config.broker import BrokerConfig
 from penstock.config.doors import ANY_FREE_PORT
-from penstock.model.errors import ConfigError
+from penstock.model.errors import ConfigError, StorageError
 from penstock.node.node import Node
 from penstock.runtime.loop import run
 
@@ -26,7 +27,11 @@ log = logging.getLogger("penstock")
 @click.argument("properties", required=False, metavar="[FILE]")
 @click.option("--host", help="Address to listen on (default 127.0.0.1; '' for every interface).")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on (default 9092; 0 for any free one).")
-@click.option("--data", metavar="DIR", help="Data directory (default: $XDG_DATA_HOME/penstock).")
+@click.option(
+    "--data",
+    metavar="DIR",
+    help="Data directory (default: $XDG_DATA_HOME/penstock, else ~/.local/share/penstock).",
+)
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting by its Kafka name; repeatable."
 )
@@ -45,11 +50,12 @@ def start(
     settings: tuple[str, ...],
     log_level: str,
 ) -> None:
-    """Run a broker in the foreground until SIGTERM or Ctrl-C.
+    """Run a broker in the foreground until SIGTERM, SIGHUP or Ctrl-C.
 
     FILE is a Kafka-style properties file with Kafka's own names; flags override it.
     Without a file the broker serves on 127.0.0.1:9092, HTTP + JSON on 127.0.0.1:8082 and
-    the line protocol on 127.0.0.1:9099. An empty data directory is formatted by itself.
+    the line protocol on 127.0.0.1:9099. A data directory without meta.properties and
+    without data is formatted by itself.
     """
     logging.basicConfig(
         level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(message)s", force=True
@@ -67,17 +73,27 @@ def start(
         if port == 0 and properties is None:
             overrides = {**ANY_FREE_PORT, **overrides}
     if data is not None:
+        if "log.dirs" in overrides or "log.dir" in overrides:
+            raise ConfigError("give --data or --set log.dirs=..., not both")
         overrides["log.dirs"] = data
     config, warnings = BrokerConfig.load(properties, overrides)
     for warning in warnings:
         log.warning("%s", warning)
+    if (host is not None or port is not None) and "advertised.listeners" not in overrides:
+        _warn_of_other_address(config)
     _raise_file_limit()
+    # Not Python's own handler, which asyncio would replace by one that waits for the start to end.
+    signal.signal(signal.SIGINT, _interrupt)
     run(_serve(config))
 
 
 def _doors(node: Node) -> str:
     names = {"http": "HTTP on ", "line": "lines on "}
     return "".join(f", {names[name]}{address}" for name, address in node.doors.addresses.items())
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _overrides(settings: tuple[str, ...]) -> dict[str, str]:
@@ -90,6 +106,19 @@ def _overrides(settings: tuple[str, ...]) -> dict[str, str]:
     return overrides
 
 
+def _warn_of_other_address(config: BrokerConfig) -> None:
+    """The file's advertised.listeners outlives --host and --port, and may well be meant to: a forwarded port."""
+    for endpoint in config.listeners:
+        advertised = config.advertised_listeners.get(endpoint.name, endpoint)
+        if advertised != endpoint:
+            log.warning(
+                "listening on %s, but advertised.listeners still sends clients to %s; "
+                "change that with --set advertised.listeners=...",
+                endpoint,
+                advertised,
+            )
+
+
 def _raise_file_limit() -> None:
     """A broker holds one descriptor a partition and one a client: take what the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -100,20 +129,30 @@ def _raise_file_limit() -> None:
 async def _serve(config: BrokerConfig) -> None:
     started = time.monotonic()
     node = Node(config)
-    await node.start()
+    try:
+        await node.start()
+    except StorageError as error:
+        # Whatever keeps a broker from starting ends the command in the same way.
+        raise ConfigError(str(error)) from error
+    stopping = _stop_signal()
     # What start-up made lives as long as the process: keep the collector from walking it again.
     gc.collect()
     gc.freeze()
-    loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
     click.echo(
-        f"penstock {__version__} ready on {', '.join(node.addresses)}: node {config.node_id}, "
+        f"penstock {__version__} ready on {', '.join(node.places)}: node {config.node_id}, "
         f"data in {node.directory.path}{_doors(node)} ({time.monotonic() - started:.2f} s)"
     )
-    sys.stdout.flush()
     await stopping.wait()
     log.info("stopping: draining connections and closing logs")
     await node.stop()
     log.info("stopped cleanly")
+
+
+def _stop_signal() -> asyncio.Event:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # Under nohup a hang-up is ignored, and stays so.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, stopping.set)
+    return stopping

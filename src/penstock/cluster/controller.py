@@ -8,6 +8,7 @@ that was reported created is visible at once.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -26,6 +27,8 @@ from penstock.model.errors import ApiError, ErrorCode
 from penstock.ports.clock import Entropy
 
 PRODUCER_ID_BLOCK = 1000
+
+log = logging.getLogger(__name__)
 
 
 class MetadataListener(Protocol):
@@ -162,6 +165,10 @@ class Controller:
         removal.add_done_callback(self._removals.pop)
 
     async def settle(self) -> None:
-        """Before shutdown: let removals finish."""
-        while self._removals:
-            await next(iter(self._removals))
+        """Before shutdown: let removals finish. What could not be removed goes at the next start."""
+        outcomes = await asyncio.gather(*self._removals, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, OSError):
+                log.warning("a deleted topic's files are still there: %s", outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome

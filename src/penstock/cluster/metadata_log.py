@@ -50,6 +50,8 @@ class MetadataLog:
         self._commit: GroupCommit | None = None
         self._awaiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
+        # What a killed process wrote and did not flush is replayed below, so it must stay.
+        flush_blocking(disk, self.log)
         for message in self.log.recovery.messages:
             log.warning("%s: %s", DIRECTORY, message)
 
@@ -91,10 +93,16 @@ class MetadataLog:
         self.log.append(header, batch, 0, now_ms)
 
     def begin_flush(self) -> Flush | None:
-        return self.log.begin_flush() if self.log.offline is None else None
+        ticket = self.log.begin_flush() if self.log.offline is None else None
+        if ticket is None and self.log.offline is not None:
+            self._release(self.log.offline)
+        return ticket
 
     def end_flush(self, ticket: Flush, error: OSError | None) -> None:
         self.log.end_flush(ticket, error)
+        self._release(error)
+
+    def _release(self, error: OSError | None) -> None:
         while self._awaiting and (error is not None or self._awaiting[0][0] <= self.log.stable_offset):
             _, future = self._awaiting.popleft()
             if future.done():

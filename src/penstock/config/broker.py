@@ -23,7 +23,7 @@ from penstock.config.listeners import (
     parse_voters,
 )
 from penstock.config.properties import parse_properties
-from penstock.config.settings import BROKER_KEYS, Settings, listener_override
+from penstock.config.settings import BROKER_KEYS, Settings, broker_key, listener_override
 from penstock.model.errors import ConfigError
 
 # What `penstock start` without a file adds to the defaults: reachable from this machine only.
@@ -144,15 +144,23 @@ class BrokerConfig(NamedTuple):
         overrides: Mapping[str, str] | None = None,
         *,
         environ: Mapping[str, str] = os.environ,
+        source: str = "from --set",
+        strict: bool = False,
     ) -> tuple[BrokerConfig, list[str]]:
-        """From a properties file (or none) and flags, which win; with warnings about what was ignored."""
+        """From a properties file (or none) and flags, which win; with warnings about what was ignored.
+
+        `source` says in errors where `overrides` come from. `strict` refuses unknown names instead.
+        """
         overrides = overrides or {}
         given = dict(_WITHOUT_FILE) if path is None else _read_file(path)
         for name in overrides:
             given.pop(_OVERRIDE_DROPS.get(name, ""), None)
         given.update(overrides)
         static = {name: text for name, text in given.items() if name in BROKER_KEYS or listener_override(name)}
-        warnings = [_unknown(name) for name in given if name not in static]
+        warnings = [_unknown(name, "" if strict else " ignored") for name in given if name not in static]
+        if strict and warnings:
+            raise ConfigError(warnings[0])
+        _check_values(static, overrides, source, f"in {path}")
         _settle_node_id(static, path)
         if not static.get("log.dirs"):
             static["log.dirs"] = static.get("log.dir") or _data_directory(environ)
@@ -199,21 +207,38 @@ def _settle_node_id(static: dict[str, str], path: str | None) -> None:
     static["node.id"] = static["broker.id"] = node_id or broker_id or ""
 
 
+def _check_values(static: Mapping[str, str], overrides: Mapping[str, str], source: str, file: str) -> None:
+    """Here and not in `Settings`, because here it is known where a value was written."""
+    for name, text in static.items():
+        try:
+            broker_key(name).parse(text)
+        except ConfigError as error:
+            raise ConfigError(f"{error} ({source if name in overrides else file})") from None
+
+
 def _data_directory(environ: Mapping[str, str]) -> str:
     base = environ.get("XDG_DATA_HOME", "")
     if not os.path.isabs(base):
         # The XDG rules: a relative path counts as unset.
-        base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local", "share")
+        home = environ.get("HOME")
+        if not home:
+            raise ConfigError(
+                "there is no default data directory, because neither HOME nor XDG_DATA_HOME is set: "
+                "name one with --data or log.dirs"
+            )
+        base = os.path.join(home, ".local", "share")
     return os.path.join(base, "penstock")
 
 
-def _unknown(name: str) -> str:
+def _unknown(name: str, outcome: str) -> str:
     # Only a misspelt file pays for these imports.
     from difflib import get_close_matches
 
     from penstock.config.topic_keys import TOPIC_SYNONYMS
 
-    sentence = f"unknown setting '{name}' ignored"
+    sentence = f"unknown setting '{name}'{outcome}"
+    if name.startswith("zookeeper."):
+        return f"{sentence}: there is no ZooKeeper any more, as in Kafka 4; metadata lies in the data directory"
     near = TOPIC_SYNONYMS[name].split()[:1] if name in TOPIC_SYNONYMS else get_close_matches(name, BROKER_KEYS, 1, 0.8)
     return f"{sentence}: did you mean {near[0]}?" if near else sentence
 

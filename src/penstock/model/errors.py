@@ -5,6 +5,7 @@ PenstockError
 |   `-- OutcomeUnknown                 it may or may not have happened: the client retries
 +-- StorageError                       the disk did something; carries KAFKA_STORAGE_ERROR
 |   +-- CorruptBatch(path, position)   bytes on disk do not match their checksum
+|   +-- ForeignDirectory               a log directory that belongs to another topic
 |   `-- LogOffline                     a log that must not be touched again until restart
 +-- ProtocolError                      bytes that are not Kafka's protocol: close
 `-- ConfigError                        a bad setting: one sentence, exit code 2
@@ -141,6 +142,10 @@ class CorruptBatch(StorageError):
         self.path = path
         self.position = position
         self.reason = reason
+
+
+class ForeignDirectory(StorageError):
+    """A log directory that belongs to another topic."""
 
 
 class LogOffline(StorageError):

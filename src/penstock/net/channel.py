@@ -21,6 +21,8 @@ from penstock.ports.disk import FileSlice
 HIGH_WATER_BYTES = 1 << 20
 # sendfile of a huge range would hold the loop; give others a turn in between.
 SENDFILE_CHUNK_BYTES = 4 << 20
+# How long a peer may take to hang up after our last byte.
+LINGER_S = 1.0
 
 
 class SocketChannel:
@@ -144,7 +146,7 @@ class SocketChannel:
             self._was_full = False
             self._receiver.writable()
         if self._draining and not queue:
-            self._close(None)
+            self._linger()
 
     def _send_slice(self, part: FileSlice) -> int:
         fd = part.file.fileno()
@@ -159,11 +161,39 @@ class SocketChannel:
         return self._sock.send(data)
 
     def close(self, *, drain: bool = False) -> None:
-        if drain and self._queue and not self._closed:
+        if not drain:
+            self._close(None)
+        elif not self._draining and not self._closed:
             self._draining = True
             self.pause_reading()
-        else:
-            self._close(None)
+            if not self._queue:
+                self._linger()
+
+    def _linger(self) -> None:
+        """Say that nothing more comes, and let the peer hang up.
+
+        Closing with bytes unread would reset the connection, and a reset takes from the peer
+        the answers it has not read yet.
+        """
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            self._close(error)
+            return
+        self._loop.add_reader(self._fd, self._discard)
+        self._reading = True
+        self._loop.call_later(LINGER_S, self._close, None)
+
+    def _discard(self) -> None:
+        try:
+            while self._sock.recv(1 << 16):
+                pass
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._close(error)
+            return
+        self._close(None)
 
     def _close(self, error: OSError | None) -> None:
         if self._closed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 from penstock.api.cluster_view import ClusterView
 from penstock.api.dispatch import PIPELINED
@@ -42,6 +43,9 @@ EXPIRE_INTERVAL_S = 0.2
 REMOVE_INTERVAL_S = 1.0
 CLEAN_INTERVAL_MIN_S = 0.1
 PROGRESS_EVERY_S = 2.0
+# Hosts that mean more than one address: how a client here reaches them, and what to call them.
+LOCAL = {"": "localhost", "0.0.0.0": "127.0.0.1", "::": "::1"}
+EVERY = {"": " (every interface)", "0.0.0.0": " (every IPv4 interface)", "::": " (every IPv6 interface)"}
 
 
 class Node:
@@ -71,6 +75,7 @@ class Node:
             self._open_partitions()
             self._build_apis()
             self._build_cleaner()
+            self._warn_of_missing_brokers()
             self._start_timers()
             self._serve()
         except BaseException:
@@ -173,8 +178,9 @@ class Node:
         if report.partitions:
             how = "after a clean stop" if report.was_clean else "after a crash"
             log.info(
-                "opened %d partitions %s in %.2f s (scanned %d bytes, cut %d torn bytes, rebuilt %d indexes)",
+                "opened %d partition%s %s in %.2f s (scanned %d bytes, cut %d torn bytes, rebuilt %d indexes)",
                 report.partitions,
+                "s" * (report.partitions != 1),
                 how,
                 self._loop.time() - started,
                 report.scanned_bytes,
@@ -224,6 +230,26 @@ class Node:
 
     async def _close_cleaner(self) -> None:
         self._rewriter.close()
+
+    def _warn_of_missing_brokers(self) -> None:
+        """Settings made for a cluster: each is valid, and each stops somebody's producer here."""
+        brokers = len(self.controller.brokers)
+        settings = self.running.current.settings
+        factor = self.running.current.default_replication_factor
+        if factor > brokers:
+            log.warning(
+                "default.replication.factor=%d, but there is %d broker: topics that leave the factor to the broker "
+                "will be refused with INVALID_REPLICATION_FACTOR",
+                factor,
+                brokers,
+            )
+        in_sync = cast(int, settings.value("min.insync.replicas"))
+        if in_sync > brokers:
+            log.warning(
+                "min.insync.replicas=%d, but there is %d broker: acks=all will be refused with NOT_ENOUGH_REPLICAS",
+                in_sync,
+                brokers,
+            )
 
     def _start_timers(self) -> None:
         settings = self.config
@@ -286,12 +312,19 @@ class Node:
 
     @property
     def addresses(self) -> list[str]:
-        """What a client may use, one a listener."""
-        result = []
-        for listener, endpoint in zip(self.listeners, self.config.listeners, strict=True):
-            host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host or "localhost"
-            result.append(f"{host}:{listener.port}")
-        return result
+        """What a client on this machine may use, one a listener."""
+        return [
+            f"{_bracketed(LOCAL.get(endpoint.host, endpoint.host))}:{listener.port}"
+            for listener, endpoint in zip(self.listeners, self.config.listeners, strict=True)
+        ]
+
+    @property
+    def places(self) -> list[str]:
+        """Where it listens, for people, one a listener."""
+        return [
+            f"{_bracketed(endpoint.host) or '*'}:{listener.port}{EVERY.get(endpoint.host, '')}"
+            for listener, endpoint in zip(self.listeners, self.config.listeners, strict=True)
+        ]
 
     # -- down ---------------------------------------------------------------------------
 
@@ -317,6 +350,10 @@ class Node:
 def _reachable(host: str) -> str:
     """An address of this machine for a host to listen on."""
     return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 class Progress:

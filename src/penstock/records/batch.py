@@ -112,7 +112,7 @@ def validate_produced(data: Buffer) -> BatchHeader:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{size} bytes are too few for a record batch")
     header = BatchHeader._make(HEADER.unpack_from(data, 0))
     if header.magic != MAGIC:
-        code = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT if header.magic in (0, 1) else ErrorCode.CORRUPT_MESSAGE
+        code = ErrorCode.INVALID_RECORD if header.magic in (0, 1) else ErrorCode.CORRUPT_MESSAGE
         raise ApiError(code, f"record batch magic {header.magic}: only magic 2 is accepted")
     if header.batch_length != size - LENGTH_OVERHEAD:
         if HEADER_SIZE <= header.batch_length + LENGTH_OVERHEAD < size:
@@ -124,6 +124,11 @@ def validate_produced(data: Buffer) -> BatchHeader:
         raise ApiError(
             ErrorCode.INVALID_RECORD,
             f"record count {header.record_count} does not fit last offset delta {header.last_offset_delta}",
+        )
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        raise ApiError(
+            ErrorCode.INVALID_RECORD,
+            f"producer {header.producer_id} with sequence {header.base_sequence}, epoch {header.producer_epoch}",
         )
     return header
 

@@ -10,26 +10,28 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata.image import MetadataImage, PartitionState, TopicState
-from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.model.errors import ApiError, ErrorCode, ForeignDirectory, StorageError
 from penstock.ports.clock import Clock, Entropy
 from penstock.ports.disk import Disk
 from penstock.ports.workers import Workers
 from penstock.replica.partition import Partition
 from penstock.storage import checkpoints
 from penstock.storage.group_commit import GroupCommit, flush_blocking
-from penstock.storage.log import Log
+from penstock.storage.log import Log, LogCheckpoint
 from penstock.storage.log_config import LogConfig
 
 log = logging.getLogger(__name__)
 
 DELETED_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+MAX_FILE_NAME = 255
 METADATA_DIRECTORY = "__cluster_metadata-0"
 
 
@@ -141,10 +143,7 @@ class HostedPartitions:
             # Left by topics that were deleted just before a crash.
             self._recovery_points.clear()
             self._log_starts.clear()
-            self._write_offsets(
-                checkpoints.RECOVERY_POINTS,
-                {(partition.topic, partition.index): partition.log.persisted_recovery_point for partition in self},
-            )
+            self._write_offsets(checkpoints.RECOVERY_POINTS, self._persisted_recovery_points())
             self._write_offsets(checkpoints.LOG_START_OFFSETS, self._current_log_starts())
         self._cleaned_offsets.clear()
         self._write_cleaned_offsets(self._current_cleaned_offsets())
@@ -154,12 +153,16 @@ class HostedPartitions:
         """What a crash left in the page cache may be whole and still not stable. Under the default
         policy nobody reads such bytes, so they are made stable before anybody is served."""
         with ThreadPoolExecutor(threads, thread_name_prefix="penstock-open") as pool:
-            for outcome in [
+            flushes = [
                 pool.submit(flush_blocking, self._disk, partition.log)
                 for partition in self
                 if partition.is_durable and partition.log.stable_offset < partition.log.log_end_offset
-            ]:
-                outcome.result()
+            ]
+        for flush in flushes:
+            try:
+                flush.result()
+            except StorageError as error:
+                log.critical("%s", error)
 
     def _remove_leftovers(self) -> None:
         known = {f"{topic.name}-{state.index}" for topic in self._image.topics.values() for state in topic.partitions}
@@ -168,7 +171,21 @@ class HostedPartitions:
             if name.endswith(DELETED_SUFFIX):
                 self._disk.remove_directory(path)
             elif name not in known and name.rpartition("-")[2].isdigit() and name != METADATA_DIRECTORY:
-                log.warning("%s belongs to no topic in the metadata; left as it is", path)
+                self._set_aside(path, STRAY_SUFFIX, "belongs to no topic in the metadata")
+
+    def _set_aside(self, path: str, suffix: str, reason: str | None = None) -> str | None:
+        """Rename a directory out of the way of its name; the new path, or None when that failed."""
+        name = path.rpartition("/")[2]
+        unique = f".{self._entropy.random_bytes(16).hex()}{suffix}"
+        aside = f"{self.directory}/{name[: MAX_FILE_NAME - len(unique)]}{unique}"
+        try:
+            self._disk.rename(path, aside)
+        except OSError as error:
+            log.error("cannot set %s aside: %s", path, error)
+            return None
+        if reason is not None:
+            log.warning("%s %s: set aside as %s", path, reason, aside)
+        return aside
 
     def _host(self, topic: TopicState, states: list[PartitionState], report: OpeningReport | None = None) -> None:
         config = self.resolve_config(topic.name)
@@ -227,18 +244,34 @@ class HostedPartitions:
                 topic_id=topic_id,
                 cleaned_offset=cleaned_offset,
             )
+        except ForeignDirectory as error:
+            # Of a topic of this name that was deleted just before a crash.
+            if self._set_aside(directory, STRAY_SUFFIX, str(error)) is not None:
+                return self._open(directory, settings, recovery_point, log_start_offset, cleaned_offset, topic_id)
+            return self._offline(directory, settings, error, recovery_point, log_start_offset, cleaned_offset)
         except StorageError as error:
-            log.critical("%s; the partition is offline, its files are left as they are", error)
-            placeholder = Log.offline_at(
-                self._disk,
-                directory,
-                settings,
-                OSError(errno.EIO, str(error)),
-                recovery_point=recovery_point,
-                log_start_offset=log_start_offset,
-            )
-            placeholder.cleaned_offset = cleaned_offset
-            return placeholder
+            return self._offline(directory, settings, error, recovery_point, log_start_offset, cleaned_offset)
+
+    def _offline(
+        self,
+        directory: str,
+        settings: LogConfig,
+        error: StorageError,
+        recovery_point: int,
+        log_start_offset: int,
+        cleaned_offset: int,
+    ) -> Log:
+        log.critical("%s; the partition is offline, its files are left as they are", error)
+        placeholder = Log.offline_at(
+            self._disk,
+            directory,
+            settings,
+            OSError(errno.EIO, str(error)),
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+        )
+        placeholder.cleaned_offset = cleaned_offset
+        return placeholder
 
     def close_all(self, progress: Callable[[int, int], None], threads: int) -> None:
         """Clean shutdown: everything stable, indexes and snapshots written, marker last. Blocks."""
@@ -247,31 +280,47 @@ class HostedPartitions:
         # synced from several threads because the disk merges their commits.
         with ThreadPoolExecutor(threads, thread_name_prefix="penstock-close") as pool:
             closing = [pool.submit(self._close_one, partition) for partition in partitions]
+            is_clean = True
             for count, outcome in enumerate(closing):
-                outcome.result()
+                is_clean = outcome.result() and is_clean
                 progress(count + 1, len(partitions))
-        self._write_offsets(
-            checkpoints.RECOVERY_POINTS,
-            {(partition.topic, partition.index): partition.log.stable_offset for partition in partitions},
-        )
+        self._write_offsets(checkpoints.RECOVERY_POINTS, self._persisted_recovery_points())
         self._write_offsets(checkpoints.LOG_START_OFFSETS, self._current_log_starts())
-        if all(partition.log.offline is None for partition in partitions):
+        if is_clean:
             checkpoints.write_clean_shutdown_marker(self._disk, self.directory)
 
-    def _close_one(self, partition: Partition) -> None:
+    def _close_one(self, partition: Partition) -> bool:
+        """Whether the next start may trust this log unseen. Only then does its recovery point rise."""
         try:
-            partition.log.close(clean=partition.log.offline is None)
+            partition.log.close(clean=True)
         except StorageError as error:
             log.critical("%r could not be closed cleanly: %s", partition, error)
+            return False
+        if partition.log.offline is not None:
+            return False
+        partition.log.persisted_recovery_point = partition.log.stable_offset
+        return True
+
+    def _persisted_recovery_points(self) -> dict[tuple[str, int], int]:
+        return {(partition.topic, partition.index): partition.log.persisted_recovery_point for partition in self}
 
     # -- metadata changes ---------------------------------------------------------------
 
+    def _clear_the_way(self, topic: TopicState, first: int) -> None:
+        for state in topic.partitions[first:]:
+            path = f"{self.directory}/{topic.name}-{state.index}"
+            if self._disk.exists(path):
+                self._set_aside(path, STRAY_SUFFIX, "is in the way of a new topic")
+
     def topic_created(self, topic: TopicState) -> None:
+        self._clear_the_way(topic, 0)
         self.by_name[topic.name] = self.by_id[topic.topic_id] = []
         self._host(topic, topic.partitions)
 
     def partitions_added(self, topic: TopicState) -> None:
-        self._host(topic, topic.partitions[len(self.by_name[topic.name]) :])
+        first = len(self.by_name[topic.name])
+        self._clear_the_way(topic, first)
+        self._host(topic, topic.partitions[first:])
 
     def topic_deleted(self, name: str, topic_id: bytes) -> Awaitable[None]:
         """Forget the topic and rename its files at once; a worker removes them."""
@@ -282,9 +331,10 @@ class HostedPartitions:
             self._deleted_since.pop(partition, None)
             partition.delete()
             partition.log.close(clean=False)
-            aside = f"{self.directory}/{name}-{partition.index}.{self._entropy.random_bytes(16).hex()}{DELETED_SUFFIX}"
-            self._disk.rename(partition.log.directory, aside)
-            doomed.append(aside)
+            if self._disk.exists(partition.log.directory):  # made by the first append
+                aside = self._set_aside(partition.log.directory, DELETED_SUFFIX)
+                if aside is not None:
+                    doomed.append(aside)
 
         def remove() -> None:
             for path in doomed:
@@ -349,7 +399,7 @@ class HostedPartitions:
                 continue
             try:
                 bases = partition.log.apply_retention(now_ms, partition.high_watermark)
-            except StorageError as error:
+            except (StorageError, OSError) as error:
                 log.error("retention of %r: %s", partition, error)
                 continue
             if bases:
@@ -368,24 +418,41 @@ class HostedPartitions:
         Prepared on the loop, made stable in a worker. `only`: of these partitions alone.
         """
         async with self._checkpointing:
-            prepared = [
-                (partition, partition.log.prepare_checkpoint())
-                for partition in (self if only is None else only)
-                if partition.log.offline is None and not partition.is_deleted
-            ]
+            prepared = self._prepare_checkpoints(self if only is None else only)
 
-            def make_stable() -> None:
-                for partition, checkpoint in prepared:
+            def make_stable() -> list[OSError | None]:
+                outcomes: list[OSError | None] = []
+                for _, checkpoint in prepared:
                     try:
                         checkpoint.make_stable()
-                    except FileNotFoundError:
-                        if not partition.is_deleted:
-                            raise
+                    except OSError as error:
+                        outcomes.append(error)
+                    else:
+                        outcomes.append(None)
+                return outcomes
 
-            await self._workers.run(make_stable)
-            for partition, checkpoint in prepared:
-                partition.log.persisted_recovery_point = checkpoint.recovery_point
-            await self._persist_offsets()
+            outcomes = await self._workers.run(make_stable)
+            risen: list[tuple[Partition, int]] = []
+            for (partition, checkpoint), failure in zip(prepared, outcomes, strict=True):
+                if failure is None:
+                    risen.append((partition, checkpoint.recovery_point))
+                elif not partition.is_deleted:
+                    partition.log.put_back(checkpoint)
+                    log.error("checkpoint of %r: %s", partition, failure)
+            await self._persist_offsets(risen)
+            for partition, recovery_point in risen:
+                partition.log.persisted_recovery_point = recovery_point
+
+    def _prepare_checkpoints(self, partitions: Iterable[Partition]) -> list[tuple[Partition, LogCheckpoint]]:
+        prepared: list[tuple[Partition, LogCheckpoint]] = []
+        for partition in partitions:
+            if partition.log.offline is not None or partition.is_deleted:
+                continue
+            try:
+                prepared.append((partition, partition.log.prepare_checkpoint()))
+            except StorageError as error:
+                log.error("checkpoint of %r: %s", partition, error)
+        return prepared
 
     async def persist_offsets(self) -> None:
         """Write both checkpoint files anew: after delete-records, and after a topic is gone.
@@ -396,10 +463,11 @@ class HostedPartitions:
         async with self._checkpointing:
             await self._persist_offsets()
 
-    async def _persist_offsets(self) -> None:
-        recovery_points = {
-            (partition.topic, partition.index): partition.log.persisted_recovery_point for partition in self
-        }
+    async def _persist_offsets(self, risen: Sequence[tuple[Partition, int]] = ()) -> None:
+        recovery_points = self._persisted_recovery_points()
+        for partition, recovery_point in risen:
+            if not partition.is_deleted:
+                recovery_points[partition.topic, partition.index] = recovery_point
         log_starts = self._current_log_starts()
         cleaned_offsets = self._current_cleaned_offsets()
 
@@ -431,4 +499,8 @@ class HostedPartitions:
             self._persisted_cleaned_offsets = offsets
 
     def _write_offsets(self, name: str, offsets: dict[tuple[str, int], int]) -> None:
-        checkpoints.write_offsets(self._disk, f"{self.directory}/{name}", offsets)
+        path = f"{self.directory}/{name}"
+        try:
+            checkpoints.write_offsets(self._disk, path, offsets)
+        except OSError as error:
+            raise StorageError(f"cannot write {path}: {error}") from error

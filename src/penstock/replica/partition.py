@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from penstock.config.topic import TopicConfig
-from penstock.model.errors import ApiError, ErrorCode, LogOffline
+from penstock.model.errors import ApiError, ErrorCode, LogOffline, StorageError
 from penstock.ports.disk import Buffer
 from penstock.records.batch import BatchHeader
 from penstock.storage.group_commit import IDLE, GroupCommit
@@ -106,6 +106,8 @@ class Partition:
         A repeat of a remembered idempotent batch returns the original offset.
         """
         log = self.log
+        if log.offline is not None:  # also for a repeat: what it repeats may be lost
+            self.check_online()
         if header.producer_id >= 0:
             duplicate = log.producers.check(header)
             if duplicate is not None:
@@ -136,16 +138,22 @@ class Partition:
     def begin_flush(self) -> Flush | None:
         if self.is_deleted or self.log.offline is not None:
             return None
-        return self.log.begin_flush()
+        ticket = self.log.begin_flush()
+        if ticket is None and self.log.offline is not None:
+            self._went_offline(self.log.offline)
+        return ticket
 
     def end_flush(self, ticket: Flush, error: OSError | None) -> None:
         self.log.end_flush(ticket, error)
         if error is not None:
-            if not self.is_deleted:
-                log.critical("%r is offline: flush failed: %s; restart the broker after mending the disk", self, error)
-            self._fail(ErrorCode.KAFKA_STORAGE_ERROR)
+            self._went_offline(error)
         elif self.is_durable:
             self._advance(ticket.end)
+
+    def _went_offline(self, error: OSError) -> None:
+        if not self.is_deleted:
+            log.critical("%r is offline: flush failed: %s; restart the broker after mending the disk", self, error)
+        self._fail(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _advance(self, end: Position) -> None:
         if end.offset <= self.high_watermark:
@@ -188,22 +196,28 @@ class Partition:
         if self.log.offline is not None:
             raise LogOffline(self.log.directory, self.log.offline)
 
+    def check_offset(self, offset: int) -> None:
+        if offset < self.log.log_start_offset or offset > self.log.log_end_offset:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+
     def read(self, offset: int, max_bytes: int, *, read_committed: bool = False) -> LogSlice | None:
         """Whole batches from the one that holds `offset`; None when nothing is readable yet."""
         log = self.log
         # First of all: a log that could not be opened knows nothing of its offsets, and a client
         # that is told "out of range" starts over somewhere else.
         self.check_online()
-        if offset < log.log_start_offset or offset > log.log_end_offset:
-            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        self.check_offset(offset)
         limit = self.high_watermark
         if read_committed:
             limit = self.last_stable_offset
         if offset >= limit:
             return None
-        if limit < self.high_watermark:
-            return log.read_below(offset, max_bytes, limit)
-        return log.read(offset, max_bytes, self._end)
+        try:
+            if limit < self.high_watermark:
+                return log.read_below(offset, max_bytes, limit)
+            return log.read(offset, max_bytes, self._end)
+        except OSError as error:
+            raise StorageError(f"cannot read {self!r} at offset {offset}: {error}") from error
 
     # -- housekeeping -------------------------------------------------------------------
 

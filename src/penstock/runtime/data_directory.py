@@ -1,7 +1,9 @@
 """The data directory as a whole: one process at a time, and whose it is.
 
 .lock            held (flock) while a broker runs
-meta.properties  Kafka's file: cluster id, node id, directory id; made when the directory is empty
+meta.properties  Kafka's file: cluster id, node id, directory id; made when it is not there
+
+A missing meta.properties beside a metadata log is refused: formatting would give the data another cluster id.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from penstock.ports.clock import Entropy
 
 META_PROPERTIES = "meta.properties"
 LOCK = ".lock"
+METADATA_LOG = "__cluster_metadata-0"
+RESTORE = "restore the file from a copy or use another data directory"
 
 
 def random_id(entropy: Entropy) -> str:
@@ -51,6 +55,10 @@ class DataDirectory:
         try:
             os.makedirs(self.path, exist_ok=True)
             self._lock_fd = os.open(os.path.join(self.path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ConfigError(
+                f"{self.path} is not a directory; choose another data directory with --data or log.dirs"
+            ) from error
         except OSError as error:
             raise ConfigError(
                 f"data directory {self.path} is not writable: {error.strerror}; choose another with --data or log.dirs"
@@ -71,17 +79,22 @@ class DataDirectory:
             with open(path, encoding="utf-8") as file:
                 found = parse_properties(file.read())
         except FileNotFoundError:
+            if os.path.isdir(os.path.join(self.path, METADATA_LOG)):
+                raise ConfigError(f"{path} is missing, but there is data beside it; {RESTORE}") from None
             self._format(path, node_id, cluster_id or random_id(entropy), entropy)
             return
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-        if found.get("node.id") != str(node_id):
+        except (UnicodeDecodeError, ConfigError) as error:
+            raise ConfigError(f"{path} is damaged: it is not a properties file; {RESTORE}") from error
+        for name in ("node.id", "cluster.id"):
+            if not found.get(name):
+                raise ConfigError(f"{path} is damaged: it has no {name}; {RESTORE}")
+        if found["node.id"] != str(node_id):
             raise ConfigError(
-                f"data directory {self.path} belongs to node.id={found.get('node.id')}, "
+                f"data directory {self.path} belongs to node.id={found['node.id']}, "
                 f"this broker is node.id={node_id}; use the right directory or node.id"
             )
-        if not found.get("cluster.id"):
-            raise ConfigError(f"{path} has no cluster.id; restore the file or use another data directory")
         if cluster_id and found["cluster.id"] != cluster_id:
             raise ConfigError(
                 f"data directory {self.path} belongs to cluster {found['cluster.id']}, not to {cluster_id}"

@@ -73,11 +73,9 @@ class OsFile:
     def _probe(self, position: int) -> bool:
         try:
             os.preadv(self._fd, [bytearray(1)], position, os.RWF_NOWAIT)
-        except BlockingIOError:
-            return False
         except OSError as error:
-            if error.errno not in _UNSUPPORTED:
-                raise
+            # Any other error belongs to whoever reads, off the loop.
+            return error.errno in _UNSUPPORTED
         return True
 
     def close(self) -> None:

@@ -69,9 +69,14 @@ class ThreadFlusher:
     def _hand_over(self) -> None:
         self._is_waking = False
         outcomes = self._outcomes
-        while outcomes:
-            on_stable, error = outcomes.popleft()
-            on_stable(error)
+        try:
+            while outcomes:
+                on_stable, error = outcomes.popleft()
+                on_stable(error)
+        finally:
+            if outcomes:  # a callback raised: the others must not wait for the next flush
+                self._is_waking = True
+                self._loop.call_soon(self._hand_over)
 
     def close(self) -> None:
         for _ in self._threads:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.ports.disk import Disk, File
-from penstock.storage.files import SNAPSHOT
+from penstock.storage.files import SNAPSHOT, parent_of
 from penstock.storage.segment import Segment
 
 
@@ -57,6 +57,10 @@ class Unsynced:
         if self._directory not in self._directories:
             self._directories.append(self._directory)
 
+    def directory_made(self) -> None:
+        """The log's own directory is new: so is its name in the one above."""
+        self._directories = [self._directory, parent_of(self._directory)]
+
     def take_directories(self) -> list[str]:
         self._flushing, self._directories = self._directories, []
         return self._flushing
@@ -92,7 +96,7 @@ class LogCheckpoint:
     `make_stable` may block; it touches nothing but these files and may run in a thread.
     """
 
-    __slots__ = ("_directory", "_disk", "_paths", "_renames", "_stable_paths", "recovery_point")
+    __slots__ = ("_directory", "_disk", "_renames", "_stable_paths", "paths", "recovery_point")
 
     def __init__(
         self,
@@ -106,20 +110,20 @@ class LogCheckpoint:
         self._disk = disk
         self._stable_paths = stable_paths
         self._directory = directory
-        self._paths = paths
+        self.paths = paths
         self._renames = renames
         self.recovery_point = recovery_point
 
     @property
     def is_needed(self) -> bool:
         """Whether there is anything to make stable."""
-        return bool(self._paths)
+        return bool(self.paths)
 
     def make_stable(self) -> None:
         """Raises OSError; a file that was deleted in the meantime is no longer needed."""
-        if not self._paths:
+        if not self.paths:
             return
-        for path in self._paths:
+        for path in self.paths:
             try:
                 file = self._disk.open(path)
             except FileNotFoundError:
@@ -131,7 +135,7 @@ class LogCheckpoint:
         for old, new in self._renames:
             self._disk.rename(old, new)
         self._disk.sync_directory(self._directory)
-        self._stable_paths.update(path for path in self._paths if path.endswith(SNAPSHOT))
+        self._stable_paths.update(path for path in self.paths if path.endswith(SNAPSHOT))
 
 
 class Recovery:

@@ -27,6 +27,7 @@ from penstock.model.errors import ApiError, ErrorCode, LogOffline, StorageError
 from penstock.ports.disk import Buffer, Disk, File
 from penstock.records.batch import LENGTH_OVERHEAD, PREFIX, PREFIX_SIZE, BatchHeader, iterate_headers
 from penstock.storage import rolling, slices, timestamps
+from penstock.storage.checkpoints import PARTITION_METADATA, write_partition_metadata
 from penstock.storage.cleaner.plan import RewrittenSegment
 from penstock.storage.cleaner.swap import Swap
 from penstock.storage.durability import Flush, LogCheckpoint, Position, Recovery, Unsynced
@@ -61,6 +62,9 @@ class Log:
         self.recovery = recovered.report
         self.offline: OSError | None = None
         self.is_closed = False
+        self._is_directory_there = recovered.is_directory_there
+        self._topic_id = recovered.topic_id
+        self._unsynced_metadata: list[str] = []  # partition.metadata, until the first flush
         self._hints: dict[int, tuple[Segment, int]] = {}  # offset a reader will ask for -> where it lies
         self._snapshot_bytes = self.size_bytes  # what the log held at the last snapshot
         self._checkpoints = 0
@@ -247,6 +251,15 @@ class Log:
         if self.first_unflushed_ms is None:
             self.first_unflushed_ms = now_ms
 
+    def _make_directory(self) -> None:
+        self._disk.make_directory(self.directory)
+        if self._topic_id is not None:
+            # Stable with the first batch: without it nobody could tell whose log this is.
+            write_partition_metadata(self._disk, self.directory, self._topic_id, sync=False)
+            self._unsynced_metadata = [f"{self.directory}/{PARTITION_METADATA}"]
+        self._unsynced.directory_made()
+        self._is_directory_there = True
+
     def _make_room(self, size: int, base_offset: int, last_offset: int, timestamp: int) -> Segment:
         """The segment for the next batch, the slow way: the first append, a new setting, a roll."""
         self._check_usable()
@@ -259,6 +272,8 @@ class Log:
                 rolling.arm(segment, self._config, timestamp)
             if segment.writer is None:
                 if not segment.is_file_there:
+                    if not self._is_directory_there:
+                        self._make_directory()
                     segment.create_file()
                     self._unsynced.names_changed()
                 segment.writer = segment.file()
@@ -446,6 +461,8 @@ class Log:
         self._check_usable()
         try:
             self._cancel_swap()
+            if not self._is_directory_there:
+                self._make_directory()
             self._drop_segments(0, len(self._segments))
             self.snapshots.drop_all()
             self._segments.add(offset)
@@ -608,8 +625,13 @@ class Log:
             return None
         if self.log_end_offset == self.stable_offset and not self._unsynced.has_names:
             return None
-        files: list[File] = [segment.file() for segment in self._unsynced.segments]
-        files.append(active.file())
+        try:
+            files: list[File] = [segment.file() for segment in self._unsynced.segments]
+            files.append(active.file())
+            files += [self._disk.open(path) for path in self._unsynced_metadata]
+        except OSError as error:  # no descriptor left, say: then nothing can be made stable either
+            self._go_offline(error)
+            return None
         self._is_flushing = True
         self._flush_begun_offset = self.log_end_offset
         self.first_unflushed_ms = None
@@ -621,6 +643,7 @@ class Log:
             self._go_offline(error)
             return
         self._unsynced.directories_are_stable()
+        self._unsynced_metadata = []
         if flush.generation != self._generation:
             return
         end = flush.end
@@ -675,6 +698,11 @@ class Log:
         return LogCheckpoint(
             self._disk, self.directory, self.stable_offset, paths, renames, self.snapshots.stable_paths
         )
+
+    def put_back(self, checkpoint: LogCheckpoint) -> None:
+        """It could not be made stable: the next one has to."""
+        self._unsynced.paths = [path for path in checkpoint.paths if not path.endswith(".tmp")] + self._unsynced.paths
+        self.epochs.is_dirty = True
 
     def _is_snapshot_due(self, closing: bool) -> bool:
         """Recovery begins with the newest snapshot, or with nothing at the base of the recovery point's segment."""
@@ -731,6 +759,8 @@ class Log:
             self._is_flushing = False
             self._unsynced.put_back_directories()
         flush = self.begin_flush()
+        if self.offline is not None:
+            raise LogOffline(self.directory, self.offline)
         checkpoint = self.prepare_checkpoint(closing=True)
         try:
             for file in flush.files if flush else ():

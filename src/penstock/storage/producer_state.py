@@ -6,8 +6,7 @@ any of them. State is dropped only when a producer has been idle for `producer_i
 its records does not forget it.
 
 A snapshot holds the state before the offset in its name: Kafka's version 1, which carries only the last batch
-of each producer (a repeat of an older one is then answered DUPLICATE_SEQUENCE_NUMBER, which clients take for
-success).
+of each producer. The others are found again in the log before it (`recall`), as far as they lie near its end.
 
     byte  size  field
     0     2     version (1)
@@ -19,7 +18,7 @@ success).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -35,7 +34,6 @@ SNAPSHOT_HEAD = Struct(">hIi")
 _CRC_END = 6
 SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
 _CONTROL_VALUE = Struct(">hi")  # version, coordinator epoch
-_HALF_OF_SEQUENCES = 1 << 30
 
 
 class ProducedBatch(NamedTuple):
@@ -56,6 +54,7 @@ class Producer:
         "batches",
         "coordinator_epoch",
         "epoch",
+        "first_sequence",
         "is_fresh",
         "last_seen_ms",
         "last_timestamp",
@@ -67,6 +66,7 @@ class Producer:
         self.producer_id = producer_id
         self.epoch = epoch
         self.batches: list[ProducedBatch] = []
+        self.first_sequence: int | None = None  # of this epoch; None: not known, a snapshot does not say
         self.last_timestamp = -1
         self.last_seen_ms = -1
         self.is_fresh = True
@@ -131,9 +131,14 @@ class ProducerStates:
         for batch in producer.batches:
             if batch.first_sequence == first and batch.last_sequence == last:
                 return batch.first_offset
-        # Wholly behind the last sequence, on the circle of sequence numbers: stored once, forgotten since.
-        behind = (last_sequence - last) & 0x7FFFFFFF
-        if producer.batches and behind < _HALF_OF_SEQUENCES and header.last_offset_delta <= _HALF_OF_SEQUENCES:
+        # Between the first sequence we saw and the last, on the circle of sequence numbers: stored
+        # once, forgotten since. Behind the first we cannot know: the batch may have been refused, and
+        # clients take "duplicate" for "stored".
+        oldest = producer.first_sequence
+        if (
+            oldest is not None
+            and (first - oldest) & 0x7FFFFFFF <= (last - oldest) & 0x7FFFFFFF <= (last_sequence - oldest) & 0x7FFFFFFF
+        ):
             raise ApiError(
                 ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
                 f"producer {header.producer_id} repeats sequence {first} to {last}, the last seen is {last_sequence}",
@@ -152,6 +157,7 @@ class ProducerStates:
         elif producer.epoch != epoch:
             producer.epoch = epoch
             producer.batches.clear()
+            producer.first_sequence = None
         self.is_dirty = True
         producer.last_timestamp = max_timestamp
         producer.is_fresh = True
@@ -159,6 +165,8 @@ class ProducerStates:
             self._end_transaction(producer, header, data)
             return
         batches = producer.batches
+        if not batches:
+            producer.first_sequence = base_sequence
         if len(batches) == REMEMBERED_BATCHES:
             del batches[0]
         batches.append(
@@ -228,6 +236,25 @@ class ProducerStates:
         for entry in SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[SNAPSHOT_HEAD.size :]):
             states._restore(Producer(entry[0], entry[1]), entry)
         return states
+
+    def recall(self, headers: Iterable[BatchHeader]) -> None:
+        """A snapshot knows the last batch of each producer; the log, just before it, knows some more of them."""
+        chains: dict[int, list[ProducedBatch]] = {}
+        for header in headers:
+            producer = self._producers.get(header.producer_id)
+            if producer is None or producer.epoch != header.producer_epoch or header.is_control:
+                continue
+            chain = chains.setdefault(header.producer_id, [])
+            if chain and header.base_sequence != (chain[-1].last_sequence + 1) & 0x7FFFFFFF:
+                chain.clear()
+            chain.append(
+                ProducedBatch(header.base_sequence, header.last_sequence, header.base_offset, header.last_offset)
+            )
+        for producer_id, chain in chains.items():
+            producer = self._producers[producer_id]
+            if producer.batches == chain[-1:]:
+                producer.first_sequence = chain[0].first_sequence
+                producer.batches = chain[-REMEMBERED_BATCHES:]
 
     def _restore(self, producer: Producer, entry: tuple[int, ...]) -> None:
         _, _, sequence, offset, delta, timestamp, coordinator_epoch, transaction_first_offset = entry

@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
-from penstock.model.errors import CorruptBatch, StorageError
+from penstock.model.errors import CorruptBatch, ForeignDirectory, StorageError
 from penstock.ports.disk import Disk
 from penstock.records.batch import BatchHeader
 from penstock.storage.checkpoints import PARTITION_METADATA, read_partition_metadata, write_partition_metadata
@@ -61,6 +61,8 @@ class RecoveredLog:
         self.epochs = LeaderEpochs()
         self.producers = ProducerStates()
         self.snapshots = Snapshots(disk, directory, [])
+        self.is_directory_there = True
+        self.topic_id: bytes | None = None
         self.unsynced_directories: list[str] = []
         self.unsynced_segments: list[Segment] = []
         self.unsynced_paths: list[str] = []
@@ -84,9 +86,10 @@ class RecoveredLog:
         try:
             names = self.disk.list_directory(self.directory)
         except FileNotFoundError:
-            self.disk.make_directory(self.directory)
-            self.unsynced_directories = [self.directory, parent_of(self.directory)]
-            names = []
+            # Made by the first append: a topic of a thousand partitions costs nothing until it is used.
+            self.is_directory_there = False
+            self.topic_id = topic_id
+            return
         bases: list[int] = []
         for name in self._settle_swaps(names):
             stem, dot, suffix = name.partition(".")
@@ -132,7 +135,7 @@ class RecoveredLog:
             # Not synced: should it get lost, it is written again.
             write_partition_metadata(self.disk, self.directory, topic_id, sync=False)
         elif stored != topic_id:
-            raise StorageError(f"{self.directory} belongs to topic id {stored.hex()}, not {topic_id.hex()}")
+            raise ForeignDirectory(f"{self.directory} belongs to topic id {stored.hex()}, not {topic_id.hex()}")
 
     # -- segments --------------------------------------------------------------------------------------------
 
@@ -151,7 +154,7 @@ class RecoveredLog:
 
     def load_after_crash(self) -> None:
         """Scan from the recovery point, and cut at the first batch that is not sound or does not follow."""
-        if not self.unsynced_directories:  # what we see may never have been synced
+        if self.is_directory_there:  # what we see may never have been synced
             self.unsynced_directories = [self.directory, parent_of(self.directory)]
         if not self.segments:
             return
@@ -350,6 +353,15 @@ class RecoveredLog:
 
     # -- bounds, epochs, producers ---------------------------------------------------------------------------
 
+    def refuse_loss(self) -> None:
+        """What is below the recovery point was stable. If the log ends before it, files are missing or cut."""
+        if self.log_end_offset < self.recovery_point:
+            raise StorageError(
+                f"{self.directory} ends at offset {self.log_end_offset}, but everything below "
+                f"{self.recovery_point} was stable: files are missing or cut off; restore them, "
+                "or delete and create the topic anew"
+            )
+
     def settle_bounds(self, log_start_offset: int) -> None:
         """At least one segment, and a log start within the log."""
         if self.segments and log_start_offset > self.log_end_offset:
@@ -360,8 +372,11 @@ class RecoveredLog:
             self.log_end_offset = self.stable_offset = log_start_offset
             segment = Segment(self.disk, self.directory, log_start_offset, self.open_files, is_file_there=False)
             if log_start_offset:  # only a file name remembers it; a log from 0 gets its file with the first batch
+                self.disk.make_directory(self.directory)
+                self.is_directory_there = True
                 segment.create_file()
                 self.disk.sync_directory(self.directory)
+                self.disk.sync_directory(parent_of(self.directory))
             self.segments = [segment]
         self.log_start_offset = max(log_start_offset, self.log_start_offset, self.segments[0].base_offset)
 
@@ -406,12 +421,30 @@ def headers_from(segments: list[Segment], offset: int, end_offset: int) -> Itera
                 yield segment, position, header
 
 
+def batches_before(segments: list[Segment], offset: int) -> Iterator[BatchHeader]:
+    """The last few hundred KB of batches below `offset`, of one segment."""
+    at = bisect_left([segment.base_offset for segment in segments], offset) - 1
+    if at < 0:
+        return
+    segment = segments[at]
+    found = segment.find(offset) if at + 1 == len(segments) else None
+    end = found[0] if found is not None else segment.size
+    entry = segment.index.floor(1, max(end - _WALK_BYTES, 0))
+    try:
+        for _, header in segment.walk(entry[1] if entry is not None else 0, end, _WALK_BYTES):
+            yield header
+    except CorruptBatch:
+        return  # found and reported when it is read
+
+
 def replay_producers(segments: list[Segment], snapshots: Snapshots, start: int, end_offset: int) -> ProducerStates:
     """The newest sound snapshot within the log and the batches after it; without one, those from `start`."""
     newest = snapshots.load_newest(end_offset)
     producers = ProducerStates()
     if newest is not None:
         start, producers = newest
+        if len(producers):
+            producers.recall(batches_before(segments, start))
     for segment, position, header in headers_from(segments, start, end_offset):
         if header.base_offset >= end_offset:
             break
@@ -440,6 +473,7 @@ def recover(
         log.load_clean()
     else:
         log.load_after_crash()
+    log.refuse_loss()
     log.settle_bounds(log_start_offset)
     log.load_epochs(clean=clean_shutdown)
     log.load_producers(clean=clean_shutdown)

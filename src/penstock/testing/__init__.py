@@ -14,15 +14,18 @@ session) and `penstock_broker_factory`.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import tempfile
 import threading
+from collections.abc import Mapping
 from types import TracebackType
 
 import uvloop
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.doors import CLOSED
+from penstock.model.errors import ConfigError
 from penstock.node.node import Node
 
 __all__ = ["Broker"]
@@ -31,25 +34,25 @@ START_TIMEOUT_S = 30.0
 
 
 class Broker:
-    """`settings` are Kafka's broker settings by name, for example {"num.partitions": "3"}.
+    """`settings` are Kafka's broker settings by name, for example {"num.partitions": 3}.
 
-    With `data` the directory is kept, so that a second Broker can go on from it.
+    With `data` the directory is kept, so that a second Broker can go on from it. A broker that is
+    started again listens on the port it had.
     Flushing is left to the system unless a setting says otherwise: tests want speed, and the
     directory is gone at the end anyway.
     """
 
     def __init__(
         self,
-        settings: dict[str, str] | None = None,
+        settings: Mapping[str, str | int | float | bool] | None = None,
         *,
-        data: str | None = None,
+        data: str | os.PathLike[str] | None = None,
         port: int = 0,
         durable: bool = False,
     ) -> None:
-        self._settings = {"listeners": f"PLAINTEXT://127.0.0.1:{port}", **CLOSED}
-        if not durable:
-            self._settings["log.flush.interval.messages"] = str(2**63 - 1)
-        self._settings.update(settings or {})
+        self._settings = dict(settings or {})
+        self._durable = durable
+        self._port = port
         self._data = data
         self._temporary: str | None = None
         self._thread: threading.Thread | None = None
@@ -57,25 +60,40 @@ class Broker:
         self._node: Node | None = None
         self._started = threading.Event()
         self._failure: BaseException | None = None
-        self.bootstrap_servers = ""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(self._running.addresses)
 
     @property
     def port(self) -> int:
-        return int(self.bootstrap_servers.rpartition(":")[2])
+        """Of the first listener."""
+        return self._running.listeners[0].port
 
     @property
     def data_directory(self) -> str:
         """Where the log segments lie."""
-        assert self._node is not None, "the broker is not running"
-        return self._node.directory.path
+        return self._running.directory.path
+
+    @property
+    def _running(self) -> Node:
+        if self._node is None:
+            raise RuntimeError("this broker is not running: use it in a `with` block, or call start() first")
+        return self._node
 
     def start(self) -> Broker:
         if self._thread is not None:
             raise RuntimeError("this broker is running already")
+        settings = self._texts()
         directory = self._data
         if directory is None:
             directory = self._temporary = tempfile.mkdtemp(prefix="penstock-")
-        config, _ = BrokerConfig.load(None, {**self._settings, "log.dirs": directory})
+        try:
+            settings["log.dirs"] = os.fspath(directory)
+            config, _ = BrokerConfig.load(None, settings, source="in settings", strict=True)
+        except ConfigError:
+            self._clean_up()
+            raise
         self._started.clear()
         self._failure = None
         self._thread = threading.Thread(target=self._run, args=(config,), name="penstock-broker", daemon=True)
@@ -97,8 +115,24 @@ class Broker:
         self._thread.join()
         self._clean_up()
 
+    def _texts(self) -> dict[str, str]:
+        """The settings as a properties file would have them. Raises ConfigError."""
+        if "log.dirs" in self._settings or "log.dir" in self._settings:
+            raise ConfigError("log.dirs is in settings: give the directory as data=...")
+        if "listeners" in self._settings and self._port:
+            raise ConfigError("listeners is in settings: give port=... or listeners, not both")
+        texts = {"listeners": f"PLAINTEXT://127.0.0.1:{self._port}", **CLOSED}
+        if not self._durable:
+            texts["log.flush.interval.messages"] = str(2**63 - 1)
+        for name, value in self._settings.items():
+            if not isinstance(value, str | int | float):
+                raise ConfigError(f"{name} in settings is {value!r}: give a string, a number or a bool")
+            texts[name] = str(value).lower() if isinstance(value, bool) else str(value)
+        return texts
+
     def _clean_up(self) -> None:
         self._thread = None
+        self._node = None
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
@@ -117,12 +151,15 @@ class Broker:
 
     async def _serve(self, config: BrokerConfig) -> None:
         self._stopping = asyncio.Event()
-        self._node = Node(config)
-        await self._node.start()
-        self.bootstrap_servers = ",".join(self._node.addresses)
+        node = Node(config)
+        await node.start()
+        self._node = node
+        if "listeners" not in self._settings:
+            # Clients of a broker that is stopped and started again find it where it was.
+            self._port = self.port
         self._started.set()
         await self._stopping.wait()
-        await self._node.stop()
+        await node.stop()
 
     def __enter__(self) -> Broker:
         return self.start()

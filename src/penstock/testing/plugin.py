@@ -6,7 +6,7 @@ pays nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,12 +26,12 @@ def penstock_broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def penstock_broker_factory() -> Iterator[Callable[..., Broker]]:
-    """Start brokers with settings of their own: `penstock_broker_factory({"num.partitions": "3"})`."""
+    """Start brokers with settings of their own: `penstock_broker_factory({"num.partitions": 3})`."""
     from penstock.testing import Broker
 
     brokers: list[Broker] = []
 
-    def start(settings: dict[str, str] | None = None, **options: Any) -> Broker:
+    def start(settings: Mapping[str, str | int | float | bool] | None = None, **options: Any) -> Broker:
         broker = Broker(settings, **options).start()
         brokers.append(broker)
         return broker

@@ -7,6 +7,8 @@ import time
 import pytest
 from wire_client import WireClient
 
+from penstock.cluster.metadata_log import MetadataLog
+from penstock.model.errors import StorageError
 from penstock.testing import Broker
 from penstock.wire.apis import Api
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -44,6 +46,31 @@ class TestAutoCreation:
             for _ in range(3):
                 assert ask(client, 12, "never").topics[0].error_code == 3
                 time.sleep(0.02)
+
+    @pytest.mark.parametrize(
+        ("setting", "code"), [({"default.replication.factor": "3"}, 38), ({"num.partitions": "100000"}, 44)]
+    )
+    def test_what_cannot_be_created_is_answered(
+        self, setting: dict[str, str], code: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with Broker(setting) as broker, WireClient(broker.port) as client:
+            for version in (0, 3, 12):
+                assert ask(client, version, "impossible").topics[0].error_code == code
+            assert ask(client, 12, "impossible", create=False).topics[0].error_code == 3
+        assert "exception was never retrieved" not in caplog.text
+
+    def test_a_creation_that_fails_later_is_one_line(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def fail(self: MetadataLog, records: object) -> None:
+            raise StorageError("no space left")
+
+        with Broker() as broker, WireClient(broker.port) as client:
+            monkeypatch.setattr(MetadataLog, "append", fail)
+            assert ask(client, 12, "unlucky").topics[0].error_code == 3
+        assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+            "topic unlucky was not created for a client that asked for it: no space left"
+        ]
 
     @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "x" * 250])
     def test_bad_names(self, wire: WireClient, name: str) -> None:

@@ -102,7 +102,7 @@ class TestRefused:
     def test_an_old_message_format(self, wire: WireClient, magic: int) -> None:
         old = bytearray(batch(b"value"))
         old[16] = magic
-        self.refused(wire, wire.create_topic(), bytes(old), 43)
+        self.refused(wire, wire.create_topic(), bytes(old), 87)
 
     def test_a_count_that_does_not_fit_the_offsets(self, wire: WireClient) -> None:
         plain = batch(b"a", b"b")

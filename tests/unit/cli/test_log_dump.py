@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from penstock.cli import penstock
+from penstock.cli.commands import penstock
 from penstock.cluster.metadata_log import DIRECTORY as METADATA_DIRECTORY
 from penstock.core.metadata.records import ClusterCreated, encode
 from penstock.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, read_header
@@ -258,6 +258,21 @@ def test_bad_usage_is_one_sentence(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert "not a file of a log" in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_closed_pipe_is_silent_and_a_full_disk_is_not_a_read_error(directory: Path) -> None:
+    command = [sys.executable, "-m", "penstock.cli", "log", "dump", "--records", str(directory)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    with process.stderr:
+        assert process.stderr.read() == ""
+    assert process.wait(30) == 141
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert result.returncode == 2
+    assert result.stderr == "penstock: cannot write to standard output: No space left on device\n"
 
 
 def flip(file: Path, at: int) -> None:

@@ -8,7 +8,9 @@ from penstock.model.errors import ConfigError
 
 
 def broker(**static: str) -> BrokerConfig:
-    return BrokerConfig.load(None, {name.replace("_", "."): text for name, text in static.items()}, environ={})[0]
+    return BrokerConfig.load(
+        None, {name.replace("_", "."): text for name, text in static.items()}, environ={"HOME": "/h"}
+    )[0]
 
 
 def test_defaults_are_kafkas_except_for_the_flush() -> None:

@@ -81,7 +81,7 @@ BATCH = build_batch([Record(b"k", b"value", timestamp_ms=5), Record(None, None, 
         (BATCH + BATCH, ErrorCode.INVALID_RECORD),
         (corrupt(BATCH, 70), ErrorCode.CORRUPT_MESSAGE),
         (corrupt(BATCH, 25), ErrorCode.CORRUPT_MESSAGE),
-        (BATCH[:16] + b"\1" + BATCH[17:], ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        (BATCH[:16] + b"\1" + BATCH[17:], ErrorCode.INVALID_RECORD),
         (BATCH[:16] + b"\7" + BATCH[17:], ErrorCode.CORRUPT_MESSAGE),
     ],
 )

@@ -124,6 +124,16 @@ def test_after_a_failed_flush_everyone_is_told_and_nothing_goes_on() -> None:
         world.partition.read(0, 1000)
 
 
+def test_a_repeat_on_an_offline_log_is_refused_too() -> None:
+    world = World()
+    data = build_batch([Record(None, b"v", (), NOW_MS)], producer_id=1, producer_epoch=0, base_sequence=0)
+    world.partition.append(read_header(data), data, NOW_MS)
+    world.disk.fail_sync = lambda path: path.endswith(".log")
+    world.flusher.let_go()
+    with pytest.raises(StorageError):
+        world.partition.append(read_header(data), data, NOW_MS)
+
+
 def test_with_flushing_left_to_the_system_a_write_is_visible_at_once() -> None:
     world = World({"flush.messages": NEVER})
     world.append()

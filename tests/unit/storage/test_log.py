@@ -92,16 +92,28 @@ def test_offsets_and_epoch_are_written_into_the_batch(disk: SimDisk) -> None:
     assert log.end_position() == (4, 0, 2 * BATCH_BYTES)
 
 
-def test_an_empty_log_has_no_segment_file(disk: SimDisk) -> None:
+def test_an_empty_log_leaves_nothing_on_disk(disk: SimDisk) -> None:
     log = open_log(disk, topic_id=b"\7" * 16)
-    assert disk.list_directory(DIRECTORY) == ["partition.metadata"]
     assert log.begin_flush() is None
+    log.checkpoint()
     log.close(clean=True)
+    assert not disk.exists(DIRECTORY)
     assert open_log(disk, clean=True, topic_id=b"\7" * 16).log_end_offset == 0
 
 
+def test_the_first_append_makes_the_directory_and_its_flush_keeps_it(disk: SimDisk) -> None:
+    log = open_log(disk, topic_id=b"\7" * 16)
+    append(log)
+    assert disk.list_directory(DIRECTORY) == [f"{0:020d}.log", "partition.metadata"]
+    flush(log, disk)
+    disk.crash()
+    assert open_log(disk, topic_id=b"\7" * 16).log_end_offset == 1
+
+
 def test_another_topics_directory_is_refused(disk: SimDisk) -> None:
-    open_log(disk, topic_id=b"\7" * 16).close(clean=True)
+    log = open_log(disk, topic_id=b"\7" * 16)
+    append(log)
+    log.close(clean=True)
     with pytest.raises(StorageError, match="topic id"):
         open_log(disk, clean=True, topic_id=b"\1" * 16)
 

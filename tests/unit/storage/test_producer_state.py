@@ -82,8 +82,17 @@ def test_sequences_wrap() -> None:
     producers = states((LAST_SEQUENCE - 1, 4))  # ends with sequence 1
     assert producers.check(header(2)) is None
     assert producers.check(header(LAST_SEQUENCE - 1, 4)) == 100
-    assert refusal(producers, header(LAST_SEQUENCE - 5, 2)) == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert refusal(producers, header(LAST_SEQUENCE - 5, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert refusal(producers, header(3)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    producers = states(*[(sequence & LAST_SEQUENCE, 1) for sequence in range(LAST_SEQUENCE - 5, LAST_SEQUENCE + 5)])
+    assert refusal(producers, header(LAST_SEQUENCE - 4, 2)) == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+
+
+def test_what_was_never_stored_is_no_duplicate() -> None:
+    """Its first batch was refused, the second taken: "duplicate" would tell the client that both are there."""
+    producers = states((3, 2))
+    assert refusal(producers, header(0, 3)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(producers, header(2, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_replicated_batches_are_not_judged() -> None:
@@ -127,7 +136,7 @@ def test_a_snapshot_keeps_the_last_batch_of_each_producer() -> None:
     assert restored is not None
     assert restored.check(header(2, 3)) == 102
     assert restored.check(header(5)) is None
-    assert refusal(restored, header(0, 2)) == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert refusal(restored, header(0, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER  # a snapshot cannot know
     assert restored.first_unstable_offset == 200
     assert restored.encode_snapshot() == producers.encode_snapshot()
 
@@ -162,3 +171,23 @@ def test_idle_producers_expire_but_not_in_a_transaction() -> None:
     assert producers.expire(now_ms=904_999, expiration_ms=5000) == []
     assert producers.expire(now_ms=905_000, expiration_ms=5000) == [7]
     assert [producer.producer_id for producer in producers] == [8]
+
+
+def test_the_log_before_a_snapshot_recalls_the_other_batches() -> None:
+    appended = [(number * 2, 2) for number in range(8)]
+    producers = states(*appended)
+    restored = ProducerStates.decode_snapshot(producers.encode_snapshot())
+    assert restored is not None
+    stored = [header(sequence, count)._replace(base_offset=100 + sequence) for sequence, count in appended]
+    restored.recall([header(7)._replace(producer_id=9), *stored, header(0, epoch=5)])
+    for sequence, count in appended[-5:]:
+        assert restored.check(header(sequence, count)) == 100 + sequence
+    assert refusal(restored, header(0, 2)) == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+
+
+def test_batches_that_do_not_lead_to_the_snapshot_are_not_recalled() -> None:
+    restored = ProducerStates.decode_snapshot(states((4, 2)).encode_snapshot())
+    assert restored is not None
+    restored.recall([header(0, 2), header(9, 2)])
+    assert refusal(restored, header(0, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert restored.check(header(6)) is None

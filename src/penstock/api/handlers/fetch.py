@@ -25,7 +25,7 @@ from penstock.api.fetch_sessions import (
     FetchSessions,
     SessionPartition,
 )
-from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, ProtocolError, StorageError
+from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
 from penstock.ports.disk import FileSlice
 from penstock.ports.workers import Workers
 from penstock.replica.hosting import HostedPartitions
@@ -43,6 +43,7 @@ from penstock.wire.messages.fetch import (
 log = logging.getLogger(__name__)
 
 READ_COMMITTED = 1
+MAX_REPORTED = 1000
 CallLater: TypeAlias = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
 
 
@@ -127,6 +128,9 @@ class Fetch:
             # Only the first batch of a response may exceed the limits.
             if found is not None and (found.size <= limit or not self.bytes_found):
                 data.records = found
+        else:
+            partition.check_online()
+            partition.check_offset(asked.fetch_offset)
         return data
 
     # -- parking ------------------------------------------------------------------------
@@ -147,16 +151,23 @@ class Fetch:
 
     def _look_again(self) -> None:
         self._is_notified = False
-        if not self._parked_on:
-            return
-        self.read()
-        if self.bytes_found >= self.min_bytes or self.has_error:
-            self._finish()
+        self._try(is_due=False)
 
     def _complete(self) -> None:
-        if self._parked_on:
+        self._try(is_due=True)
+
+    def _try(self, *, is_due: bool) -> None:
+        if not self._parked_on:
+            return
+        try:
             self.read()
-            self._finish()
+            if is_due or self.bytes_found >= self.min_bytes or self.has_error:
+                self._finish()
+        except BaseException:
+            # A defect: this client must not wait for ever. The loop logs it.
+            self._unpark()
+            self.ctx.connection.abort(ProtocolError("internal error"))
+            raise
 
     def _finish(self) -> None:
         self._unpark()
@@ -195,7 +206,7 @@ class FetchHandler:
         self._loop = loop
         self._max_bytes = max_bytes
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._reported: dict[tuple[str, int], None] = {}
+        self._reported: dict[str, None] = {}
         self.bytes_out = 0
         self.cold_reads = 0
 
@@ -274,13 +285,15 @@ class FetchHandler:
         self.cold_reads += 1
         slices = [(partition.log, data.records) for data, partition in cold if isinstance(data.records, LogSlice)]
 
-        def verify() -> list[LogSlice | CorruptBatch]:
-            outcomes: list[LogSlice | CorruptBatch] = []
+        def verify() -> list[LogSlice | StorageError]:
+            outcomes: list[LogSlice | StorageError] = []
             for owner, piece in slices:
                 try:
                     outcomes.append(owner.verify_slice(piece))
-                except CorruptBatch as error:
+                except StorageError as error:
                     outcomes.append(error)
+                except OSError as error:
+                    outcomes.append(StorageError(f"cannot read {piece!r}: {error}"))
             return outcomes
 
         outcomes = await self._workers.run(verify)
@@ -290,15 +303,17 @@ class FetchHandler:
                 data.records = outcome
             else:
                 self._report(partition, outcome)
-                failed = _error(data.partition_index, ErrorCode.CORRUPT_MESSAGE)
+                failed = _error(data.partition_index, outcome.code)
                 data.error_code, data.records = failed.error_code, failed.records
         return self._respond(fetch)
 
-    def _report(self, partition: Partition, corrupt: CorruptBatch) -> None:
-        key = (corrupt.path, corrupt.position)
-        if key not in self._reported:
-            self._reported[key] = None
-            log.critical("%r: %s; it is not served", partition, corrupt)
+    def _report(self, partition: Partition, failure: StorageError) -> None:
+        """Once for each damaged batch; clients ask for it again and again."""
+        if str(failure) not in self._reported:
+            if len(self._reported) >= MAX_REPORTED:
+                self._reported.clear()
+            self._reported[str(failure)] = None
+            log.critical("%r: %s; it is not served", partition, failure)
 
     def _respond(self, fetch: Fetch) -> FetchResponse:
         response = FetchResponse(session_id=fetch.session_id)

@@ -29,6 +29,7 @@ from penstock.records.batch import (
     HEADER_SIZE,
     TRANSACTIONAL_BIT,
     BatchHeader,
+    read_header,
     validate_produced,
     with_append_time,
 )
@@ -45,8 +46,12 @@ from penstock.wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from penstock.wire.primitives import Records
 
 NOTHING: Mapping[int, ApiError | None] = MappingProxyType({})
+
+# Batches of a compacted topic up to here are checked in place; more go to a worker.
+FEW_RECORDS = 200
 
 
 class PendingProduce:
@@ -105,13 +110,13 @@ class ProduceHandler:
     ) -> ProduceResponse | Coroutine[Any, Any, ProduceResponse | None] | None:
         if request.acks not in (ACKS_ALL, 1, 0):
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
-        if jobs := self._recompression_jobs(request):
+        if jobs := self._preparation_jobs(request):
             ctx.connection.hold()
             for topic in request.topic_data:
                 for data in topic.partition_data:
                     if isinstance(data.records, memoryview):
                         data.records = bytes(data.records)  # the frame's memory is reused
-            return self._recompress_first(ctx, request, jobs)
+            return self._prepare_first(ctx, request, jobs)
         response = self._append_all(ctx, request)
         if len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1:
             self._offer_lane(ctx, request, response)
@@ -133,9 +138,9 @@ class ProduceHandler:
             lane.learn(ctx.version, ctx.frame, request, partitions[index])
 
     def _append_all(
-        self, ctx: RequestContext, request: ProduceRequest, recompressed: Mapping[int, ApiError | None] = NOTHING
+        self, ctx: RequestContext, request: ProduceRequest, prepared: Mapping[int, ApiError | None] = NOTHING
     ) -> ProduceResponse | None:
-        """`recompressed`: by the identity of its data, what came of a batch that was to change its codec."""
+        """`prepared`: by the identity of its data, what came of a batch that went through a worker first."""
         acks = request.acks
         by_id = ctx.version >= 13
         now_ms = self._clock.now_ms()
@@ -164,14 +169,14 @@ class ProduceHandler:
                     _set_error(entry, ErrorCode.INVALID_RECORD, "no record batch")
                     continue
                 try:
-                    version = ctx.version
-                    if id(data) in recompressed:
-                        if (refusal := recompressed[id(data)]) is not None:
-                            raise refusal
-                        version = self.max_version  # what the client's version allows was checked on what it sent
-                    end = self._append(version, acks, partition, records, now_ms, entry)
+                    is_prepared = id(data) in prepared
+                    if is_prepared and (refusal := prepared[id(data)]) is not None:
+                        raise refusal
+                    end = self._append(ctx.version, acks, partition, records, now_ms, entry, is_prepared=is_prepared)
                 except (ApiError, StorageError) as error:
                     _set_error(entry, ErrorCode(error.code), str(error))
+                    if isinstance(error, RecordsRefused):
+                        entry.record_errors = error.record_errors()
                     continue
                 if acks == ACKS_ALL and end > partition.high_watermark:
                     if pending is None:
@@ -195,15 +200,20 @@ class ProduceHandler:
         records: Buffer,
         now_ms: int,
         entry: PartitionProduceResponse,
+        *,
+        is_prepared: bool,
     ) -> int:
-        """Append one batch and fill in its entry; returns the offset that acks=all waits for."""
+        """Append one batch and fill in its entry; returns the offset that acks=all waits for.
+
+        A prepared batch was checked as the client sent it: its codec against the version, its keys.
+        """
         header = validate_produced(records)
         config = partition.config
         if header.attributes & (CONTROL_BIT | TRANSACTIONAL_BIT):
             if header.is_control:
                 raise ApiError(ErrorCode.INVALID_RECORD, "clients may not write control batches")
             raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
-        if header.attributes & 7:
+        if header.attributes & 7 and not is_prepared:
             _check_codec(header, version)
         _check_size(records, config)
         if len(records) > config.segment_bytes:
@@ -211,8 +221,8 @@ class ProduceHandler:
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"a batch of {len(records)} bytes is larger than segment.bytes={config.segment_bytes}",
             )
-        if "compact" in config.cleanup_policy:
-            _check_keys(header, records, entry)
+        if "compact" in config.cleanup_policy and not is_prepared:
+            _check_keys(header, records)
         if acks == ACKS_ALL:
             partition.check_min_isr()
         if config.log_append_time:
@@ -230,24 +240,27 @@ class ProduceHandler:
         counters.records += header.record_count
         return base_offset + header.record_count
 
-    # -- compression.type ---------------------------------------------------------------
+    # -- what needs the records: compression.type, keys of a compacted topic ------------------
 
-    def _recompression_jobs(self, request: ProduceRequest) -> list[tuple[PartitionProduceData, TopicConfig]]:
-        """Batches for topics that want their own codec."""
+    def _preparation_jobs(self, request: ProduceRequest) -> list[tuple[PartitionProduceData, TopicConfig]]:
+        """Batches whose records must be looked at and are too many to do that on the loop."""
         jobs: list[tuple[PartitionProduceData, TopicConfig]] = []
         for topic in request.topic_data:
             partitions = self._partitions.by_name.get(topic.name) or self._partitions.by_id.get(topic.topic_id)
-            if not partitions or partitions[0].config.compression_type == "producer":
+            if not partitions:
                 continue
             config = partitions[0].config
-            jobs += [(data, config) for data in topic.partition_data]
+            if config.compression_type != "producer":
+                jobs += [(data, config) for data in topic.partition_data]
+            elif "compact" in config.cleanup_policy:
+                jobs += [(data, config) for data in topic.partition_data if not _is_small(data.records)]
         return jobs
 
-    async def _recompress_first(
+    async def _prepare_first(
         self, ctx: RequestContext, request: ProduceRequest, jobs: list[tuple[PartitionProduceData, TopicConfig]]
     ) -> ProduceResponse | None:
-        """Stage zero: bring the batches into the topic's codec, then go on as usual."""
-        outcomes = await self._workers.run(lambda: _recompress_all(jobs, ctx.version))
+        """Stage zero: check keys and bring the batches into the topic's codec, then go on as usual."""
+        outcomes = await self._workers.run(lambda: _prepare_all(jobs, ctx.version))
         return self._append_all(ctx, request, outcomes)
 
     # -- time ---------------------------------------------------------------------------
@@ -326,24 +339,40 @@ def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> 
         )
 
 
-def _check_keys(header: BatchHeader, records: Buffer, entry: PartitionProduceResponse) -> None:
+class RecordsRefused(ApiError):
+    """Records without a key on a compacted topic, by their place in the batch."""
+
+    def __init__(self, indexes: list[int]) -> None:
+        super().__init__(ErrorCode.INVALID_RECORD, "One or more records have been rejected")
+        self._indexes = indexes
+
+    def record_errors(self) -> list[BatchIndexAndErrorMessage]:
+        message = "Compacted topic cannot accept message without key"
+        return [
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message) for index in self._indexes
+        ]
+
+
+def _is_small(records: Records) -> bool:
+    """Few enough records, in plain sight, to walk them on the loop."""
+    if not isinstance(records, memoryview) or len(records) < HEADER_SIZE:
+        return True  # refused before anybody walks it
+    header = read_header(records)
+    return header.compression == 0 and header.record_count <= FEW_RECORDS
+
+
+def _check_keys(header: BatchHeader, records: Buffer) -> None:
     """A compacted topic cannot keep a record that has no key."""
     payload = decompress(header.compression, memoryview(records)[HEADER_SIZE:])
     try:
-        for index, record in enumerate(iterate_records(header, payload)):
-            if record.key is None:
-                entry.record_errors.append(
-                    BatchIndexAndErrorMessage(
-                        batch_index=index, batch_index_error_message="Compacted topic cannot accept message without key"
-                    )
-                )
+        missing = [index for index, record in enumerate(iterate_records(header, payload)) if record.key is None]
     except MalformedRecords as error:
         raise ApiError(ErrorCode.INVALID_RECORD, str(error)) from error
-    if entry.record_errors:
-        raise ApiError(ErrorCode.INVALID_RECORD, "One or more records have been rejected")
+    if missing:
+        raise RecordsRefused(missing)
 
 
-def _recompress_all(jobs: list[tuple[PartitionProduceData, TopicConfig]], version: int) -> dict[int, ApiError | None]:
+def _prepare_all(jobs: list[tuple[PartitionProduceData, TopicConfig]], version: int) -> dict[int, ApiError | None]:
     """Runs in a worker. By the identity of the data: None when all is well, or why it is refused."""
     outcomes: dict[int, ApiError | None] = {}
     for data, config in jobs:
@@ -354,9 +383,12 @@ def _recompress_all(jobs: list[tuple[PartitionProduceData, TopicConfig]], versio
             header = validate_produced(data.records)
             _check_codec(header, version)
             _check_size(data.records, config)  # before as well as after, as Kafka does
-            codec = CODEC_BY_NAME[config.compression_type]
-            if header.compression != codec:
-                data.records = recompress(header, data.records, codec, _level(config))
+            if "compact" in config.cleanup_policy:
+                _check_keys(header, data.records)
+            if config.compression_type != "producer":
+                codec = CODEC_BY_NAME[config.compression_type]
+                if header.compression != codec:
+                    data.records = recompress(header, data.records, codec, _level(config))
         except ApiError as error:
             outcomes[id(data)] = error
     return outcomes

@@ -1,0 +1,78 @@
+"""The commands by name, and what becomes of their errors.
+
+Commands are imported when they are called: `penstock start` should be up before a
+person's hand has left the key. Bad input is one sentence and exit code 2, never a traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from penstock import __version__
+from penstock.cli import INTERRUPTED
+from penstock.model.errors import ConfigError, PenstockError
+
+COMMANDS = {
+    "start": ("penstock.cli.start", "start", "Run a broker in the foreground."),
+    "topics": ("penstock.cli.topics", "topics", "Create, list, describe, alter and delete topics."),
+    "groups": ("penstock.cli.groups", "groups", "List, describe, reset and delete consumer groups."),
+    "lag": ("penstock.cli.lag", "lag", "How far groups are behind."),
+    "cluster": ("penstock.cli.cluster", "cluster", "Health of the cluster."),
+    "produce": ("penstock.cli.produce", "produce", "Send records from standard input or files."),
+    "consume": ("penstock.cli.consume", "consume", "Print records."),
+    "configs": ("penstock.cli.configs", "configs", "Settings of topics, brokers and groups."),
+    "log": ("penstock.cli.log", "log", "Look into log segments and indexes."),
+    "doctor": ("penstock.cli.doctor", "doctor", "Explain how this machine reaches the cluster."),
+    "completion": ("penstock.cli.completion", "completion", "Print a completion script for the shell."),
+}
+
+
+class LazyGroup(click.Group):
+    """Knows names and one-line helps without importing a command."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[name]
+        __import__(module)
+        command: click.Command = getattr(sys.modules[module], attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, "-V", "--version", message="penstock %(version)s")
+def penstock() -> None:
+    """An event streaming platform that every Kafka client already speaks to."""
+
+
+def run() -> int:
+    """The exit code. KeyboardInterrupt passes through, or arrives as click's Abort."""
+    try:
+        # Not standalone: click would say "Aborted!" and exit with 1.
+        name = os.path.basename(sys.argv[0])
+        outcome = penstock.main(prog_name="penstock" if name.endswith(".py") else name, standalone_mode=False)
+    except click.Abort:
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except ConfigError as error:
+        return fail(str(error), 2)
+    except PenstockError as error:
+        return fail(str(error), 1)
+    return outcome if isinstance(outcome, int) else 0
+
+
+def fail(sentence: str, code: int) -> int:
+    click.echo(f"penstock: {sentence}", err=True)
+    return code
