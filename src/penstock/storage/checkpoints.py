@@ -56,8 +56,15 @@ def read_offsets(disk: Disk, path: str) -> dict[tuple[str, int], int]:
             topic, partition, offset = line.split()
             result[topic, int(partition)] = int(offset)
     except ValueError as error:
-        raise StorageError(f"{path} is damaged: {error}") from error
+        reason = "it is not text" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise StorageError(f"{path} is damaged: {reason}; {_ADVICE[path.rpartition('/')[2]]}") from error
     return result
+
+
+_ADVICE = {
+    RECOVERY_POINTS: "restore it from a copy, or delete it: all logs are then scanned from their start",
+    LOG_START_OFFSETS: "restore it from a copy; without it records that were deleted would come back",
+}
 
 
 def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes, *, sync: bool = True) -> None:

@@ -10,7 +10,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "src" / "penstock"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-MEASURED = ROOT / "docs" / "benchmarks.md"  # written by `make bench`
 
 _LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
@@ -29,7 +28,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         if target.startswith(("http:", "https:")):
             continue
         path = (page.parent / target).resolve() if target else page
-        assert path.exists() or path == MEASURED, f"{page.name}: {target}"
+        assert path.exists(), f"{page.name}: {target}"
         if anchor:
             assert anchor in anchors(path), f"{page.name}: {target}#{anchor}"
 
