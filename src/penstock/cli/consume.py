@@ -96,14 +96,15 @@ def consume(
         found = consumer.partitions(topic)
         if group is not None:
             consumer.subscribe(topic)
-            records = _of_group(consumer, follow=follow, timeout_s=target.timeout_s)
+            records = _of_group(consumer, None if follow else Patience(target, topic))
         else:
             wanted = [one for one in found if not partitions or one.partition in partitions]
             if len(wanted) < len(set(partitions)):
                 raise ConfigError(f"topic {topic} has partitions 0 to {len(found) - 1}")
             ends = {one: consumer.bounds(one) for one in wanted}
             _assign(consumer, ends, from_start, from_time, offset)
-            records = _of_partitions(consumer, None if follow else {one: end for one, (_, end) in ends.items()})
+            last = None if follow else {one: end for one, (_, end) in ends.items()}
+            records = _of_partitions(consumer, last, Patience(target, topic))
         with contextlib.suppress(KeyboardInterrupt):  # the way --follow ends
             _print(filter(passes, records), line, max_records, sys.stdout.buffer)
 
@@ -122,7 +123,26 @@ def _print(records: Iterator[Record | None], line: Line, max_records: int | None
     out.flush()
 
 
-def _of_partitions(consumer: BlockingConsumer, ends: dict[TopicPartition, int] | None) -> Iterator[Record | None]:
+class Patience:
+    """Reading to an end must end, whatever becomes of the broker."""
+
+    def __init__(self, target: Target, topic: str) -> None:
+        self._target = target
+        self._topic = topic
+        self._heard_at = time.monotonic()
+
+    def heard(self) -> None:
+        self._heard_at = time.monotonic()
+
+    def wait(self) -> None:
+        if time.monotonic() - self._heard_at > self._target.timeout_s:
+            self._target.check()
+            raise PenstockError(f"nothing came from {self._topic} for {self._target.timeout_s:g} s before its end")
+
+
+def _of_partitions(
+    consumer: BlockingConsumer, ends: dict[TopicPartition, int] | None, patience: Patience
+) -> Iterator[Record | None]:
     """With `ends`, what lies before them."""
     left = {one for one, end in (ends or {}).items() if end > 0}
     while ends is None or left:
@@ -133,26 +153,29 @@ def _of_partitions(consumer: BlockingConsumer, ends: dict[TopicPartition, int] |
                 yield record
             if ends is not None and record.offset + 1 >= ends[at]:
                 left.discard(at)
-        if not batch:
+        if batch:
+            patience.heard()
+        else:
             yield None
             if ends is not None and consumer.at_end():
                 return
+            if ends is not None:
+                patience.wait()
 
 
-def _of_group(consumer: BlockingConsumer, *, follow: bool, timeout_s: float) -> Iterator[Record | None]:
-    deadline = time.monotonic() + timeout_s
+def _of_group(consumer: BlockingConsumer, patience: Patience | None) -> Iterator[Record | None]:
+    """With `patience`, to the end of what this member was given."""
     while True:
         batch = consumer.poll(max_records=1, timeout_s=POLL_S)  # what was not printed must not be committed
         yield from batch
-        if batch:
-            continue
-        yield None
-        if follow:
-            continue
-        if consumer.at_end():
-            return
-        if not consumer.assignment() and time.monotonic() > deadline:
-            raise PenstockError(f"the group gave this member no partition within {timeout_s:g} s")
+        if not batch:
+            yield None
+        if patience is not None and batch:
+            patience.heard()
+        elif patience is not None:
+            if consumer.at_end():
+                return
+            patience.wait()
 
 
 def _assign(
