@@ -391,20 +391,3 @@ def subscribed_topics(metadata: bytes) -> list[str] | None:
         return [fields.string() for _ in range(fields.int32())]
     except (IndexError, struct.error, UnicodeDecodeError):
         return None
-
-
-def count_assigned(assignment: bytes) -> int | None:
-    """Partitions in a consumer's assignment: version int16, array of (topic, array of int32); None if it is not one."""
-    if not assignment:
-        return 0
-    count = 0
-    try:
-        fields = Fields(assignment, 2)
-        for _ in range(fields.int32()):
-            fields.string()
-            partitions = fields.int32()
-            fields.skip(4 * partitions)
-            count += partitions
-    except (IndexError, struct.error, UnicodeDecodeError):
-        return None
-    return count

@@ -10,7 +10,8 @@ Must not know: the log, other kinds of groups, how deadlines are waited for.
 
 from __future__ import annotations
 
-from penstock.core.group.classic import ClassicGroup, ClassicMember, count_assigned
+from penstock.core.group.classic import ClassicGroup, ClassicMember
+from penstock.core.group.embedded_protocol import read_assignment
 from penstock.core.group.exchange import (
     HeartbeatReply,
     HeartbeatRequest,
@@ -26,7 +27,7 @@ from penstock.core.group.exchange import (
 )
 from penstock.core.group.settings import GroupSettings
 from penstock.core.group.states import Act, Move, Request, State
-from penstock.core.group.story import Stories, StoryEvent, What
+from penstock.core.group.story import Holding, Stories, StoryEvent, What, holding
 from penstock.core.group.timers import TimerKey, Timers
 from penstock.model.errors import ApiError, ErrorCode
 
@@ -452,15 +453,10 @@ class ClassicProtocol:
             group.reasons.append(f"{member} {what.value}" + (f" ({why})" if why else ""))
 
     def _tell_assigned(self, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int, out: Outcome) -> None:
-        counts: list[tuple[str, int]] = []
-        if group.uses_consumer_protocol:
-            for member in group.members.values():
-                count = count_assigned(assignments.get(member.member_id, b""))
-                if count is not None:
-                    counts.append((member.label, count))
-        event = StoryEvent(
-            now_ms, group.generation, What.ASSIGNED, group.leader, group.protocol_name or "", tuple(counts)
-        )
+        held = _holdings(group, assignments)
+        counts = tuple((label, sum(len(partitions) for _, partitions in one)) for label, one in held.items())
+        why, holdings = group.protocol_name or "", tuple(held.values())
+        event = StoryEvent(now_ms, group.generation, What.ASSIGNED, group.leader, why, counts, holdings)
         self._stories.tell(group.group_id, event)
         shares = sorted(count for _, count in counts)
         spread = f", {sum(shares)} partitions, {shares[0]} to {shares[-1]} each" if shares else ""
@@ -469,6 +465,19 @@ class ClassicProtocol:
             f"({group.protocol_name}){spread}{_why(group)}"
         )
         group.reasons.clear()
+
+
+def _holdings(group: ClassicGroup, assignments: dict[str, bytes]) -> dict[str, Holding]:
+    """By member, where the assignment is one that can be read."""
+    held: dict[str, Holding] = {}
+    if group.uses_consumer_protocol:
+        for member in group.members.values():
+            try:
+                partitions, _ = read_assignment(assignments.get(member.member_id, b""))
+            except ApiError:
+                continue
+            held[member.label] = holding(partitions)
+    return held
 
 
 def _why(group: ClassicGroup) -> str:
