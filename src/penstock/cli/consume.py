@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Literal
 import click
 
 from penstock.cli.connection import Target, cluster_command, complete_groups, complete_topics
+from penstock.cli.output import progress
 from penstock.cli.record_filter import parse_filters
 from penstock.cli.record_lines import Line, hex_line, json_line, raw_line, template_line
 from penstock.cli.times import PointInTime
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 Format = Literal["raw", "json", "hex", "template"]
 POLL_S = 0.1
+PROGRESS_STEP = 1000
 
 
 @click.command()
@@ -88,6 +90,7 @@ def consume(
         target.servers,
         group=group,
         auto_offset_reset="earliest" if from_start else "latest",
+        fetch_max_wait_ms=500 if follow else 50,  # the end is known when a fetch comes back empty
         request_timeout_ms=int(target.timeout_s * 1000),
         client_id="penstock-cli",
         settings=target.settings,
@@ -105,6 +108,9 @@ def consume(
             _assign(consumer, ends, from_start, from_time, offset)
             last = None if follow else {one: end for one, (_, end) in ends.items()}
             records = _of_partitions(consumer, last, Patience(target, topic))
+            if last is not None and from_time is None and offset is None and not sys.stdout.isatty():
+                total = sum(end - start for start, end in ends.values())
+                records = _watched(records, min(total, max_records or total), topic)
         with contextlib.suppress(KeyboardInterrupt):  # the way --follow ends
             _print(filter(passes, records), line, max_records, sys.stdout.buffer)
 
@@ -121,6 +127,19 @@ def _print(records: Iterator[Record | None], line: Line, max_records: int | None
             if printed == max_records:
                 break
     out.flush()
+
+
+def _watched(records: Iterator[Record | None], total: int, label: str) -> Iterator[Record | None]:
+    """A progress bar for whoever redirects the output and watches."""
+    with progress(total, label) as bar:
+        unseen = 0
+        for record in records:
+            yield record
+            unseen += record is not None
+            if record is None or unseen >= PROGRESS_STEP:
+                bar.update(unseen)
+                unseen = 0
+        bar.update(unseen)
 
 
 class Patience:
