@@ -31,6 +31,7 @@ from penstock.replica.partition import Partition
 log = logging.getLogger(__name__)
 
 Operation: TypeAlias = Callable[[GroupShard, Token, int], Outcome]
+News: TypeAlias = Callable[[GroupShard, int], Outcome]
 
 LOAD_BYTES: Final = 8 << 20
 REPLAYED_IN_ONE_GO: Final = 5_000
@@ -162,6 +163,10 @@ class HostedShard:
         future = self._waiting[token] = self._loop.create_future()
         self._apply(operation(self.shard, token, self._now_ms()))
         return future
+
+    def tell(self, news: News) -> None:
+        if self._refusal is None:
+            self._apply(news(self.shard, self._now_ms()))
 
     def topics_deleted(self, topics: Sequence[str]) -> None:
         if self._refusal is None:
