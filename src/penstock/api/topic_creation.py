@@ -7,6 +7,7 @@ import asyncio
 from penstock.cluster.controller import Controller
 from penstock.cluster.running_config import RunningConfig
 from penstock.core.metadata.decisions import check_new_topic, check_topic_name
+from penstock.core.metadata.image import INTERNAL_TOPICS
 from penstock.model.errors import ApiError, ErrorCode
 
 
@@ -31,6 +32,8 @@ class TopicCreation:
         """Start auto-creation if the broker allows it; many callers may ask for one name."""
         if not self._running.current.auto_create_topics_enable or name in self._pending:
             return
+        if name in INTERNAL_TOPICS:
+            return  # a coordinator makes its topic when it is first needed, with settings of its own
         check_new_topic(self._controller.image, name)
         task = asyncio.ensure_future(self._create(name))
         self._pending[name] = task

@@ -126,8 +126,17 @@ class HostedShard:
         return await self._workers.run(partial(self._decode, latest))
 
     def _decode(self, latest: Latest) -> list[CoordinatorRecord]:
-        decoded = (self.shard.decode(key, value) for key, value in latest.items())
-        return [record for record in decoded if record is not None]
+        """What is no record of ours was produced by somebody else, and must not keep the groups from being served."""
+        records: list[CoordinatorRecord] = []
+        for key, value in latest.items():
+            try:
+                record = self.shard.decode(key, value)
+            except StorageError as error:
+                log.error("%r: ignored: %s", self, error)
+            else:
+                if record is not None:
+                    records.append(record)
+        return records
 
     def _serve(self) -> None:
         self._loading = None

@@ -20,6 +20,7 @@ from penstock.wire.messages.find_coordinator import FindCoordinatorRequest
 from penstock.wire.messages.heartbeat import HeartbeatRequest
 from penstock.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from penstock.wire.messages.list_groups import ListGroupsRequest
+from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from penstock.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -75,6 +76,16 @@ def test_the_coordinator_is_here_at_the_first_question(version: int) -> None:
         assert found.node_id == 1
         topic = wire.describe("__consumer_offsets")
         assert (len(topic.partitions), topic.is_internal) == (5, True)
+
+
+def test_asking_for_the_topic_by_name_does_not_make_it() -> None:
+    """It would come with the settings of any other topic, and forget offsets by retention."""
+    with Broker(SETTINGS) as broker, WireClient(broker.port) as wire:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="__consumer_offsets")])
+        for _ in range(3):
+            assert wire.call(Api.METADATA, 12, request).topics[0].error_code == 3
+        GroupClient(wire, "g").find()
+        assert len(wire.describe("__consumer_offsets").partitions) == 5
 
 
 def test_other_kinds_of_coordinators(client: GroupClient) -> None:

@@ -25,6 +25,8 @@ from penstock.core.group.exchange import (
 from penstock.core.group.settings import GroupSettings
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.ports.disk import File
+from penstock.records.batch import read_header
+from penstock.records.builder import Record, build_batch
 from penstock.replica.partition import Partition
 from penstock.sim.disk import SimDisk
 from penstock.storage.group_commit import GroupCommit
@@ -200,6 +202,20 @@ async def test_loading_takes_a_moment_and_says_so() -> None:
     assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     await world.loaded()
     assert (await world.heartbeat()).error is ErrorCode.NONE
+    world.hosted.stop(ErrorCode.NOT_COORDINATOR)
+
+
+async def test_what_somebody_else_wrote_is_passed_over() -> None:
+    world = World()
+    world.commit(5)
+    for key in (b"\0\1nonsense", b"", b"\x7fwhatever", None):
+        data = build_batch([Record(key, b"value", timestamp_ms=NOW_MS)])
+        world.partition.append(read_header(data), data, NOW_MS)
+    world.flusher.let_go()
+    world.hosted.stop(ErrorCode.NOT_COORDINATOR)
+    world.open()
+    await world.loaded()
+    assert await world.offset() == 5
     world.hosted.stop(ErrorCode.NOT_COORDINATOR)
 
 
