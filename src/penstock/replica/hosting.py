@@ -30,6 +30,7 @@ from penstock.storage.log_config import LogConfig
 log = logging.getLogger(__name__)
 
 DELETED_SUFFIX = "-delete"
+MAX_FILE_NAME = 255
 METADATA_DIRECTORY = "__cluster_metadata-0"
 
 
@@ -161,6 +162,11 @@ class HostedPartitions:
             ]:
                 outcome.result()
 
+    def _directory_of_deleted(self, topic: str, partition: int) -> str:
+        """As Kafka: a long topic's name is cut, since a file's name has an end."""
+        suffix = f"-{partition}.{self._entropy.random_bytes(16).hex()}{DELETED_SUFFIX}"
+        return f"{self.directory}/{topic[: MAX_FILE_NAME - len(suffix)]}{suffix}"
+
     def _remove_leftovers(self) -> None:
         known = {f"{topic.name}-{state.index}" for topic in self._image.topics.values() for state in topic.partitions}
         for name in self._disk.list_directory(self.directory):
@@ -282,7 +288,7 @@ class HostedPartitions:
             self._deleted_since.pop(partition, None)
             partition.delete()
             partition.log.close(clean=False)
-            aside = f"{self.directory}/{name}-{partition.index}.{self._entropy.random_bytes(16).hex()}{DELETED_SUFFIX}"
+            aside = self._directory_of_deleted(name, partition.index)
             self._disk.rename(partition.log.directory, aside)
             doomed.append(aside)
 
