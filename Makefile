@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench bench-partitions property chaos compaction fuzz fuzz-http test-kafka-jars conformance codecs reference clean
+.PHONY: help install demo test check format bench bench-partitions bench-groups property chaos compaction fuzz fuzz-http test-kafka-jars conformance codecs reference clean
 
 help: ## List what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ bench: install ## Penstock beside Apache Kafka, interleaved (needs Maven and Jav
 
 bench-partitions: install ## 4,000 partitions: create, write, stop, restart, crash (needs Maven and Java 17)
 	$(BIN)/python -m bench partitions --docs
+
+bench-groups: install ## A consumer group of 100 members forms, loses 10 and settles, both protocols (needs Maven and Java 17)
+	$(BIN)/python -m bench groups --docs
 
 property: install ## The log's property test for as long as EXAMPLES says (default 20000)
 	PENSTOCK_PROPERTY_EXAMPLES=$(or $(EXAMPLES),20000) $(BIN)/python -m pytest tests/property --timeout=0 -q

@@ -2,6 +2,7 @@
 
 python -m bench              every scenario, Penstock and Apache Kafka in interleaved rounds
 python -m bench partitions   4,000 partitions on one broker
+python -m bench groups       a consumer group of 100 members forms, and settles when 10 leave
 python -m bench driver       the driver against a sink that does nothing
 python -m bench render       docs/benchmarks.md from the results at hand
 python -m bench list         the scenarios
@@ -22,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from bench import machine, partitions, report, results, runner
+from bench import groups, machine, partitions, report, results, runner
 from bench.brokers import (
     JVM_FLAGS,
     ROOT,
@@ -35,7 +36,7 @@ from bench.brokers import (
     kafka_jars,
 )
 from bench.runner import Side
-from bench.scenarios import PARTITIONS, SCENARIOS, ManyPartitions, Scenario, Start
+from bench.scenarios import GROUPS, PARTITIONS, SCENARIOS, GroupOfMembers, ManyPartitions, Scenario, Start
 from bench.selftest import against_sink
 
 QUICK_SHARE = 0.04
@@ -44,7 +45,7 @@ DOCS = ROOT / "docs" / "benchmarks.md"
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Penstock beside Apache Kafka")
-    commands = ("all", "partitions", "driver", "render", "list")
+    commands = ("all", "partitions", "groups", "driver", "render", "list")
     parser.add_argument("command", nargs="?", default="all", choices=commands)
     parser.add_argument("--rounds", type=int, default=None, help="rounds by broker and scenario (default 3)")
     parser.add_argument("--only", default="", metavar="NAME,...", help="scenarios whose name starts with one of these")
@@ -176,6 +177,24 @@ def _measure_partitions(makers: dict[str, BrokerMaker], options: argparse.Namesp
     return kept
 
 
+def _measure_groups(makers: dict[str, BrokerMaker], options: argparse.Namespace, out: Path) -> results.Results:
+    rounds = options.rounds or (1 if options.quick else 3)
+    pairs: list[tuple[Scenario, GroupOfMembers]] = []
+    for scenario in GROUPS:
+        load = runner.scaled(scenario.load, QUICK_SHARE) if options.quick else scenario.load
+        assert isinstance(load, GroupOfMembers)
+        pairs.append((scenario, load))
+    estimate = sum(scenario.estimate_s for scenario in GROUPS) * (rounds + 1) * len(makers)
+    _say(f"both protocols x {rounds} rounds x {len(makers)} brokers: about {estimate / 60:.0f} minutes")
+    _stay_quiet()
+    kept = results.Results(_environment(makers, None), {scenario.name: _new_outcome(scenario) for scenario in GROUPS})
+    configured = {key: groups.configured(make) for key, make in makers.items()}
+    with _running(configured, True) as sides:
+        groups.run_rounds(sides, pairs, rounds, kept.outcomes, lambda line: _say("  " + line))
+    kept.save(out)
+    return kept
+
+
 def _chosen(only: str) -> list[Scenario]:
     prefixes = tuple(part.strip() for part in only.split(",") if part.strip())
     chosen = [scenario for scenario in SCENARIOS if not prefixes or scenario.name.startswith(prefixes)]
@@ -199,7 +218,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _end_on_terminate)
     match options.command:
         case "list":
-            for scenario in (*SCENARIOS, PARTITIONS):
+            for scenario in (*SCENARIOS, PARTITIONS, *GROUPS):
                 _say(f"{scenario.name:<28} {scenario.section}: {scenario.title}")
             return 0
         case "driver":
@@ -210,13 +229,23 @@ def main() -> int:
             return 0
     machine.raise_file_limit()
     makers = _makers(options)
-    many = options.command == "partitions"
-    name = "partitions" if many else "bench"
-    scenarios = [PARTITIONS] if many else _chosen(options.only)
-    real = report.PARTITIONS_FILE if many else report.BENCH_FILE
-    out = options.out or (WORK / f"{name}-quick.json" if options.quick else real)
+    scenarios: list[Scenario]
+    match options.command:
+        case "partitions":
+            scenarios, real = [PARTITIONS], report.PARTITIONS_FILE
+        case "groups":
+            scenarios, real = list(GROUPS), report.GROUPS_FILE
+        case _:
+            scenarios, real = _chosen(options.only), report.BENCH_FILE
+    out = options.out or (WORK / f"{real.stem}-quick.json" if options.quick else real)
     try:
-        kept = _measure_partitions(makers, options, out) if many else _measure(scenarios, makers, options, out)
+        match options.command:
+            case "partitions":
+                kept = _measure_partitions(makers, options, out)
+            case "groups":
+                kept = _measure_groups(makers, options, out)
+            case _:
+                kept = _measure(scenarios, makers, options, out)
     except runner.FAILURES as error:
         _say(f"error: {error}")
         return 1

@@ -11,19 +11,20 @@ from itertools import groupby
 from pathlib import Path
 
 from bench.results import KAFKA, PENSTOCK, Outcome, Results, Summary, load, summarize
-from bench.scenarios import METRICS, PARTITIONS, SCENARIOS, Compare, Scenario, Target
+from bench.scenarios import GROUPS, METRICS, PARTITIONS, SCENARIOS, Compare, Scenario, Target
 
 RESULTS = Path(__file__).resolve().parent / "results"
 NOTES = Path(__file__).resolve().parent / "notes.md"
 BENCH_FILE = RESULTS / "bench.json"
 PARTITIONS_FILE = RESULTS / "partitions.json"
+GROUPS_FILE = RESULTS / "groups.json"
 
 _HEAD = """# Benchmarks
 
-This page is written by `make bench` and `python -m bench partitions`; do not edit it. Penstock and Apache Kafka run on
-the same machine, both up, one measured at a time, in interleaved rounds. Every figure is the median of the rounds, with
-the lowest and highest in brackets; the ratio is Penstock / Apache Kafka, the median of the ratios round by round, again
-with lowest and highest. "hit" and "missed" judge the median against the target.
+This page is written by `make bench`, `make bench-partitions` and `make bench-groups`; do not edit it. Penstock and
+Apache Kafka run on the same machine, both up, one measured at a time, in interleaved rounds. Every figure is the median
+of the rounds, with the lowest and highest in brackets; the ratio is Penstock / Apache Kafka, the median of the ratios
+round by round, again with lowest and highest. "hit" and "missed" judge the median against the target.
 """
 
 _METHOD = """## How it is measured
@@ -44,6 +45,10 @@ _METHOD = """## How it is measured
 - Time to first message counts from process start on an empty data directory to the first acknowledged record, with the
   topic created on the way. Apache Kafka's directory is formatted beforehand, outside the clock; Penstock formats its
   own.
+- Groups: members are confluent-kafka with no setting but address, group and protocol, in four processes beside both
+  brokers. The clock starts when they are told to join, before they connect, and when 10 are told to close; it stops
+  with the last change of what a member holds, when every partition has one holder and no member two more than another.
+  `group.initial.rebalance.delay.ms=0` on both, as in the properties file that Apache Kafka comes with.
 """
 
 
@@ -164,6 +169,9 @@ def render() -> str:
     if many is not None:
         parts += _tables([PARTITIONS], many)
         parts += [targets_line([PARTITIONS], many) + "\n", _environment(many)]
+    if (groups := load(GROUPS_FILE)) is not None:
+        parts += _tables(GROUPS, groups)
+        parts += [targets_line(GROUPS, groups) + "\n", _environment(groups)]
     if NOTES.exists():
         parts.append(NOTES.read_text())
     parts.append(_METHOD)

@@ -17,7 +17,19 @@ from bench.brokers import Broker, BrokerFailed, BrokerMaker
 from bench.client import Client, first_acknowledged
 from bench.driver import LoadFailed, ProduceLoad, RateLoad, Throughput, percentile
 from bench.results import Metrics, Outcome
-from bench.scenarios import Fetch, Flush, Load, ManyPartitions, OneRecord, Produce, Rate, Scenario, Start, Stock
+from bench.scenarios import (
+    Fetch,
+    Flush,
+    GroupOfMembers,
+    Load,
+    ManyPartitions,
+    OneRecord,
+    Produce,
+    Rate,
+    Scenario,
+    Start,
+    Stock,
+)
 from bench.wire import BrokerError, records_per_batch
 
 FAILURES = (BrokerError, BrokerFailed, LoadFailed, OSError)
@@ -188,8 +200,8 @@ def run_once(side: Side, scenario: Scenario) -> Metrics:
             return _start(side, load)
         case Stock() as load:
             return _stock(broker, load, scenario.flush)
-        case ManyPartitions():
-            raise ValueError("the partitions scenario has a command of its own")
+        case ManyPartitions() | GroupOfMembers():
+            raise ValueError("partitions and groups have commands of their own")
 
 
 def warm_up(broker: Broker, share: float) -> None:
@@ -267,3 +279,5 @@ def scaled(load: Load, share: float) -> Load:
             return replace(load, record_count=int(load.record_count * share))
         case ManyPartitions():
             return ManyPartitions(topics=2, partitions=20)
+        case GroupOfMembers():
+            return replace(load, members=10, partitions=30, leaving=2)

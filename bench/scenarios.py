@@ -73,6 +73,9 @@ METRICS: Mapping[str, Metric] = {
     "clean_restart_s": Metric("clean restart to first acknowledged record", "s"),
     "crash_restart_s": Metric("restart after kill -9 to first acknowledged record", "s"),
     "partitions_rss_mb": Metric("memory", "MB"),
+    "form_s": Metric("all members have their partitions", "s"),
+    "settle_s": Metric("settled after 10 of them left", "s"),
+    "group_cpu_s": Metric("broker CPU, both together", "s"),
 }
 
 
@@ -141,7 +144,18 @@ class ManyPartitions:
     shown = ("create_s", "write_s", "stop_s", "clean_restart_s", "crash_restart_s", "partitions_rss_mb")
 
 
-Load = Produce | Fetch | OneRecord | Rate | Start | Stock | ManyPartitions
+@dataclass(frozen=True, slots=True)
+class GroupOfMembers:
+    """Its own command and its own steps: `bench.groups`."""
+
+    protocol: str
+    members: int = 100
+    partitions: int = 300
+    leaving: int = 10
+    shown = ("form_s", "settle_s", "group_cpu_s")
+
+
+Load = Produce | Fetch | OneRecord | Rate | Start | Stock | ManyPartitions | GroupOfMembers
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +190,8 @@ class Scenario:
                 return 8.0
             case ManyPartitions():
                 return 60.0
+            case GroupOfMembers():
+                return 25.0
 
 
 def _kb(size_bytes: int) -> str:
@@ -291,4 +307,16 @@ PARTITIONS = Scenario(
     ManyPartitions(),
     Flush.DEFAULT,
     tuple(_at_most(0.333, metric) for metric in ManyPartitions.shown if metric != "create_s"),
+)
+
+GROUPS: tuple[Scenario, ...] = tuple(
+    Scenario(
+        f"groups-{protocol}",
+        "A consumer group of 100 members over 300 partitions",
+        title,
+        GroupOfMembers(protocol),
+        Flush.DEFAULT,
+        (_at_most(0.5, "form_s"), _at_most(0.5, "settle_s")),
+    )
+    for protocol, title in (("classic", "classic protocol"), ("consumer", "consumer protocol (KIP-848)"))
 )

@@ -2,9 +2,11 @@
 
     python tools/fuzz_http.py [EXAMPLES] [SEED]
 
-Every check of Schemathesis but one counts: no 5xx, answers as described, bad requests refused, right methods. The one
-that is left out (positive_data_acceptance) wants every request that fits the schema to be accepted, and a schema does
-not say that an offset exists, that text is base64, or that 1.0 is not an integer here. Exit code 0: nothing found.
+Every check of Schemathesis but two counts: no 5xx, answers as described, bad requests refused, right methods. Left out:
+positive_data_acceptance wants every request that fits the schema to be accepted, and a schema does not say that an
+offset exists, that text is base64, or that 1.0 is not an integer here; use_after_free wants 404 for the subscription
+of a consumer that has unsubscribed, which is an empty list in Confluent's API. The tail of a topic is left out too: it
+is a stream without an end, and the fuzzer waits for one. Exit code 0: nothing found.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 
-CHECKS_LEFT_OUT = "positive_data_acceptance"
+CHECKS_LEFT_OUT = "positive_data_acceptance,use_after_free"
+ENDLESS = "tailTopic"
 REQUEST_TIMEOUT_S = "70"  # longer than the longest long poll
 
 
@@ -34,6 +37,7 @@ def main(arguments: list[str]) -> int:
                 [
                     *(sys.executable, "-m", "schemathesis.cli", "run", f"http://{door[1]}/openapi.json"),
                     *("--checks", "all", "--exclude-checks", CHECKS_LEFT_OUT, "--suppress-health-check", "all"),
+                    *("--exclude-operation-id", ENDLESS),
                     *("--max-examples", examples, "--seed", seed, "--request-timeout", REQUEST_TIMEOUT_S),
                 ],
                 check=False,

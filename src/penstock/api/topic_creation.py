@@ -8,6 +8,7 @@ import logging
 from penstock.cluster.controller import Controller
 from penstock.cluster.running_config import RunningConfig
 from penstock.core.metadata.decisions import check_topic_name, create_topic
+from penstock.core.metadata.image import INTERNAL_TOPICS
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ class TopicCreation:
         """
         if not self._running.current.auto_create_topics_enable or name in self._pending:
             return
+        if name in INTERNAL_TOPICS:
+            return  # a coordinator makes its topic when it is first needed, with settings of its own
         # A rehearsal: the controller decides again when it is this topic's turn.
         partitions, factor = self.default_partitions, self.default_replication_factor
         create_topic(self._controller.image, self._controller.brokers, name, bytes(16), partitions, factor, {}, {})

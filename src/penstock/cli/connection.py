@@ -144,8 +144,12 @@ def cluster_command(command: Callable[Concatenate[Target, P], R]) -> Callable[..
             # Whoever read our output has seen enough. What is still buffered goes nowhere, quietly.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
+        except NoBroker:
+            raise
         except PenstockError as error:
-            if type(error).__name__ == "Unreachable":  # the client library may not be loaded at all
+            from penstock.clients import Unreachable
+
+            if isinstance(error, Unreachable):
                 raise NoBroker(target.servers) from error
             raise
 

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Literal
 import click
 
 from penstock.cli.connection import Target, cluster_command, complete_groups, complete_topics
+from penstock.cli.output import progress
 from penstock.cli.record_filter import parse_filters
 from penstock.cli.record_lines import Line, hex_line, json_line, raw_line, template_line
 from penstock.cli.times import PointInTime
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 Format = Literal["raw", "json", "hex", "template"]
 POLL_S = 0.1
+PROGRESS_STEP = 1000
 
 
 @click.command()
@@ -88,6 +90,7 @@ def consume(
         target.servers,
         group=group,
         auto_offset_reset="earliest" if from_start else "latest",
+        fetch_max_wait_ms=500 if follow else 50,  # the end is known when a fetch comes back empty
         request_timeout_ms=int(target.timeout_s * 1000),
         client_id="penstock-cli",
         settings=target.settings,
@@ -96,14 +99,18 @@ def consume(
         found = consumer.partitions(topic)
         if group is not None:
             consumer.subscribe(topic)
-            records = _of_group(consumer, follow=follow, timeout_s=target.timeout_s)
+            records = _of_group(consumer, None if follow else Patience(target, topic))
         else:
             wanted = [one for one in found if not partitions or one.partition in partitions]
             if len(wanted) < len(set(partitions)):
                 raise ConfigError(f"topic {topic} has partitions 0 to {len(found) - 1}")
             ends = {one: consumer.bounds(one) for one in wanted}
             _assign(consumer, ends, from_start, from_time, offset)
-            records = _of_partitions(consumer, None if follow else {one: end for one, (_, end) in ends.items()})
+            last = None if follow else {one: end for one, (_, end) in ends.items()}
+            records = _of_partitions(consumer, last, Patience(target, topic))
+            if last is not None and from_time is None and offset is None and not sys.stdout.isatty():
+                total = sum(end - start for start, end in ends.values())
+                records = _watched(records, min(total, max_records or total), topic)
         with contextlib.suppress(KeyboardInterrupt):  # the way --follow ends
             _print(filter(passes, records), line, max_records, sys.stdout.buffer)
 
@@ -122,7 +129,39 @@ def _print(records: Iterator[Record | None], line: Line, max_records: int | None
     out.flush()
 
 
-def _of_partitions(consumer: BlockingConsumer, ends: dict[TopicPartition, int] | None) -> Iterator[Record | None]:
+def _watched(records: Iterator[Record | None], total: int, label: str) -> Iterator[Record | None]:
+    """A progress bar for whoever redirects the output and watches."""
+    with progress(total, label) as bar:
+        unseen = 0
+        for record in records:
+            yield record
+            unseen += record is not None
+            if record is None or unseen >= PROGRESS_STEP:
+                bar.update(unseen)
+                unseen = 0
+        bar.update(unseen)
+
+
+class Patience:
+    """Reading to an end must end, whatever becomes of the broker."""
+
+    def __init__(self, target: Target, topic: str) -> None:
+        self._target = target
+        self._topic = topic
+        self._heard_at = time.monotonic()
+
+    def heard(self) -> None:
+        self._heard_at = time.monotonic()
+
+    def wait(self) -> None:
+        if time.monotonic() - self._heard_at > self._target.timeout_s:
+            self._target.check()
+            raise PenstockError(f"nothing came from {self._topic} for {self._target.timeout_s:g} s before its end")
+
+
+def _of_partitions(
+    consumer: BlockingConsumer, ends: dict[TopicPartition, int] | None, patience: Patience
+) -> Iterator[Record | None]:
     """With `ends`, what lies before them."""
     left = {one for one, end in (ends or {}).items() if end > 0}
     while ends is None or left:
@@ -133,26 +172,29 @@ def _of_partitions(consumer: BlockingConsumer, ends: dict[TopicPartition, int] |
                 yield record
             if ends is not None and record.offset + 1 >= ends[at]:
                 left.discard(at)
-        if not batch:
+        if batch:
+            patience.heard()
+        else:
             yield None
             if ends is not None and consumer.at_end():
                 return
+            if ends is not None:
+                patience.wait()
 
 
-def _of_group(consumer: BlockingConsumer, *, follow: bool, timeout_s: float) -> Iterator[Record | None]:
-    deadline = time.monotonic() + timeout_s
+def _of_group(consumer: BlockingConsumer, patience: Patience | None) -> Iterator[Record | None]:
+    """With `patience`, to the end of what this member was given."""
     while True:
         batch = consumer.poll(max_records=1, timeout_s=POLL_S)  # what was not printed must not be committed
         yield from batch
-        if batch:
-            continue
-        yield None
-        if follow:
-            continue
-        if consumer.at_end():
-            return
-        if not consumer.assignment() and time.monotonic() > deadline:
-            raise PenstockError(f"the group gave this member no partition within {timeout_s:g} s")
+        if not batch:
+            yield None
+        if patience is not None and batch:
+            patience.heard()
+        elif patience is not None:
+            if consumer.at_end():
+                return
+            patience.wait()
 
 
 def _assign(

@@ -1,4 +1,4 @@
-"""`penstock groups`: list, describe, reset-offsets, delete."""
+"""`penstock groups`: list, describe, explain, reset-offsets, delete."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from penstock.cli.connection import Target, cluster_command, complete_groups, complete_topics, json_option
 from penstock.cli.output import show_json, show_table
+from penstock.cli.story import fetch_story, story_lines
 from penstock.cli.times import PointInTime
 from penstock.model.errors import ConfigError
 
@@ -23,7 +24,7 @@ NO_MEMBER = "(no member)"
 
 @click.group()
 def groups() -> None:
-    """List, describe, reset and delete consumer groups."""
+    """List, describe, explain, reset and delete consumer groups."""
 
 
 @groups.command("list")
@@ -64,6 +65,29 @@ def describe(target: Target, group_id: str, as_json: bool) -> None:
         click.echo(f"{name}: Partitions [{_partitions(held)}], Lag: {_total(held)}")
     if not by_member:
         click.echo(f"Group {group_id} is {group.state.lower()} and has committed nothing.", err=True)
+
+
+@groups.command("explain")
+@group_option
+@click.option("--all", "show_all", is_flag=True, help="Every member of large assignments.")
+@json_option
+@cluster_command
+def explain(target: Target, group_id: str, show_all: bool, as_json: bool) -> None:
+    """What happened to a group, and who got which partitions.
+
+    Members that joined, left, timed out or changed what they subscribe to, and why; each rebalance with its
+    assignment. The coordinator keeps the last events, since it started.
+    """
+    with target.admin() as admin:
+        group = admin.group(group_id)
+    told = fetch_story(target, group_id)
+    if as_json:
+        show_json({"group": group_id, "state": group.state, "protocol": group.protocol, "story": told})
+        return
+    for line in story_lines(told, show_all=show_all):
+        click.echo(line)
+    if not told:
+        click.echo(f"Nothing has happened to group {group_id} since its coordinator started.", err=True)
 
 
 @groups.command("reset-offsets")

@@ -46,7 +46,15 @@ from penstock.clients.cluster import (
     ShiftBy,
     TopicInfo,
 )
-from penstock.clients.errors import ClientClosed, CommitFailed, GroupNotEmpty, TimedOut, UnknownGroup, Unreachable
+from penstock.clients.errors import (
+    ClientClosed,
+    CommitFailed,
+    GroupNotEmpty,
+    Refused,
+    TimedOut,
+    UnknownGroup,
+    Unreachable,
+)
 from penstock.clients.records import Position, TopicPartition
 from penstock.clients.settings import Connection
 
@@ -341,6 +349,7 @@ class BlockingAdmin:
     # -- settings --------------------------------------------------------------------------------------------
 
     def configs(self, kind: Kind, name: str) -> list[ConfigSetting]:
+        self._check_broker(kind, name)
         resource = ConfigResource(_RESOURCES[kind], name)
         found = self._ask(
             f"cannot read the settings of {kind} {name}",
@@ -362,6 +371,7 @@ class BlockingAdmin:
         self, kind: Kind, name: str, *, set_: Mapping[str, str] | None = None, delete: Iterable[str] = ()
     ) -> None:
         """Only what is named changes; a deleted setting falls back to its default."""
+        self._check_broker(kind, name)
         entries = [
             *(
                 ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
@@ -374,6 +384,13 @@ class BlockingAdmin:
             f"cannot change the settings of {kind} {name}",
             lambda client, timeout: client.incremental_alter_configs([resource], request_timeout=timeout)[resource],
         )
+
+    def _check_broker(self, kind: Kind, name: str) -> None:
+        """A question for a broker goes to that broker, and librdkafka would wait for it to appear."""
+        if kind == "broker":
+            known = [str(broker.id) for broker in self.cluster().brokers]
+            if name not in known:
+                raise Refused(f"there is no broker {name}: there is {', '.join(known)}", "BROKER_ID_NOT_REGISTERED")
 
     # -- asking ----------------------------------------------------------------------------------------------
 

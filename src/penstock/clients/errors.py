@@ -97,6 +97,7 @@ _KINDS: dict[int, type[Refused]] = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: UnknownTopic,
     KafkaError._UNKNOWN_TOPIC: UnknownTopic,
     KafkaError._UNKNOWN_PARTITION: UnknownTopic,
+    KafkaError._NOENT: UnknownTopic,
     KafkaError.TOPIC_ALREADY_EXISTS: TopicExists,
     KafkaError.GROUP_ID_NOT_FOUND: UnknownGroup,
     KafkaError.NON_EMPTY_GROUP: GroupNotEmpty,
@@ -125,7 +126,6 @@ _ADVICE: dict[int, str] = {
     KafkaError.UNSUPPORTED_VERSION: "the broker does not serve this request",
     KafkaError._UNSUPPORTED_FEATURE: "the broker does not serve this request",
     KafkaError._AUTO_OFFSET_RESET: "seek to an offset that exists, or set auto_offset_reset to earliest or latest",
-    KafkaError.POLICY_VIOLATION: "",
 }
 
 
@@ -150,11 +150,15 @@ def translate(error: KafkaError, doing: str, servers: str, *, is_down: bool = Fa
         )
     kind = _KINDS.get(code, Refused)
     advice = _ADVICE.get(code, "")
-    return kind(f"{doing}: {_reason(error)}" + (f"; {advice}" if advice else ""), error.name())
+    reason = f"there is no such topic or partition ({_name(error)})" if kind is UnknownTopic else _reason(error)
+    return kind(f"{doing}: {reason}" + (f"; {advice}" if advice else ""), error.name())
 
 
 def _reason(error: KafkaError) -> str:
     """The broker's own words without a full stop, and Kafka's name once."""
-    said = error.str().rstrip(". ")
-    name = error.name().lstrip("_")
-    return said if name in said else f"{said} ({name})"
+    said = error.str().removeprefix("Broker: ").removeprefix("Local: ").rstrip(". ")
+    return said if _name(error) in said else f"{said} ({_name(error)})"
+
+
+def _name(error: KafkaError) -> str:
+    return error.name().lstrip("_")

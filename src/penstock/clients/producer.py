@@ -90,6 +90,7 @@ class Producer:
     async def flush(self, timeout_s: float | None = None) -> None:
         """Until everything submitted so far was acknowledged or failed."""
         await asyncio.to_thread(self._engine.flush, self._engine.delivery_timeout_s if timeout_s is None else timeout_s)
+        self._settle()
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Flushes first; what is not acknowledged in time fails."""

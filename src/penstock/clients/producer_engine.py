@@ -25,7 +25,7 @@ from penstock.clients.settings import Connection
 
 Sink: TypeAlias = Callable[[Delivery | ClientError], None]
 
-POLL_S = 0.1
+POLL_S = 0.05
 PARTITION_COUNT_AGE_S = 60.0
 METADATA_PAUSE_S = 0.05
 CREATION_GRACE_S = 2.0

@@ -128,8 +128,11 @@ class BrokerConfig(NamedTuple):
     # What Kafka does not have
     penstock_cluster_id: str | None
     penstock_flush_threads: int
+    penstock_group_heartbeat_hold_ms: int
+    penstock_group_rebalance_settle_ms: int
     penstock_http_listener: Endpoint | None
     penstock_line_listener: Endpoint | None
+    penstock_log_format: str
     penstock_requests_in_flight_per_connection: int
     penstock_shutdown_drain_ms: int
 

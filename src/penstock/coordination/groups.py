@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from penstock.cluster.controller import Controller
 from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
 from penstock.coordination.consumer_groups import ConsumerSettingsOf, ImageTopics
-from penstock.coordination.hosted_shard import HostedShard, Operation
+from penstock.coordination.hosted_shard import HostedShard, News, Operation
 from penstock.core.group.settings import GroupSettings
 from penstock.core.group.shard import GroupShard
 from penstock.core.group.story import StoryEvent
@@ -145,9 +145,18 @@ class GroupCoordinator:
 
     async def call(self, group_id: str, kind: type[R], operation: Operation) -> R:
         """Ask the shard of a group. Raises ApiError when it is not here, not loaded or cannot write."""
-        reply = await self._shard_of(group_id).call(operation)
+        reply = await self.submit(group_id, operation)
         assert isinstance(reply, kind)
         return reply
+
+    def submit(self, group_id: str, operation: Operation) -> asyncio.Future[Any]:
+        """The same in this very turn, for a request that what the client sends next may concern."""
+        return self._shard_of(group_id).call(operation)
+
+    def tell(self, group_id: str, news: News) -> None:
+        """Something that needs no answer."""
+        if self._shards:
+            self._shard_of(group_id).tell(news)
 
     async def call_all(self, kind: type[R], operation: Operation) -> list[R]:
         """Ask every shard."""

@@ -31,6 +31,7 @@ from penstock.replica.partition import Partition
 log = logging.getLogger(__name__)
 
 Operation: TypeAlias = Callable[[GroupShard, Token, int], Outcome]
+News: TypeAlias = Callable[[GroupShard, int], Outcome]
 
 LOAD_BYTES: Final = 8 << 20
 REPLAYED_IN_ONE_GO: Final = 5_000
@@ -125,8 +126,17 @@ class HostedShard:
         return await self._workers.run(partial(self._decode, latest))
 
     def _decode(self, latest: Latest) -> list[CoordinatorRecord]:
-        decoded = (self.shard.decode(key, value) for key, value in latest.items())
-        return [record for record in decoded if record is not None]
+        """What is no record of ours was produced by somebody else, and must not keep the groups from being served."""
+        records: list[CoordinatorRecord] = []
+        for key, value in latest.items():
+            try:
+                record = self.shard.decode(key, value)
+            except StorageError as error:
+                log.error("%r: ignored: %s", self, error)
+            else:
+                if record is not None:
+                    records.append(record)
+        return records
 
     def _serve(self) -> None:
         self._loading = None
@@ -162,6 +172,10 @@ class HostedShard:
         future = self._waiting[token] = self._loop.create_future()
         self._apply(operation(self.shard, token, self._now_ms()))
         return future
+
+    def tell(self, news: News) -> None:
+        if self._refusal is None:
+            self._apply(news(self.shard, self._now_ms()))
 
     def topics_deleted(self, topics: Sequence[str]) -> None:
         if self._refusal is None:

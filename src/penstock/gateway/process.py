@@ -3,6 +3,7 @@
     plan        what the broker hands over: where to connect, and inherited descriptors
     lifeline    one end of a socket pair. A byte means stop in good order. Its end means that the
                 broker died: leave at once, since the next broker wants these ports.
+    metrics     one end of another, where the broker tells its metrics (`observability.channel`)
 
 Must not know: how it was started, the broker's own state.
 """
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 from penstock.client.cluster import Cluster
 from penstock.client.producer import Producer
+from penstock.observability.channel import MetricsReader
 from penstock.ports.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,7 @@ class DoorPlan(NamedTuple):
     http_fds: tuple[int, ...]
     line_fds: tuple[int, ...]
     lifeline_fd: int
+    metrics_fd: int
     version: str
 
 
@@ -65,7 +68,8 @@ async def _serve_http(
 ) -> None:
     from penstock.gateway.http.server import HttpServer  # a process without this door does not pay for it
 
-    await HttpServer(cluster, producer, clock, plan.version).run(_sockets(plan.http_fds), stopping)
+    metrics = MetricsReader(*_sockets((plan.metrics_fd,)))
+    await HttpServer(cluster, producer, clock, plan.version, metrics).run(_sockets(plan.http_fds), stopping)
 
 
 def _sockets(descriptors: tuple[int, ...]) -> list[socket.socket]:

@@ -79,6 +79,7 @@ class Connection:
         "last_active",
         "listener_name",
         "shortcut",
+        "when_blocked",
         "when_closed",
     )
 
@@ -115,6 +116,9 @@ class Connection:
         self.shortcut: Shortcut | None = None  # tried first by the layer above, see `api.produce_lane`
         # Called at the end: whoever is parked on behalf of this client lets go.
         self.when_closed: dict[Callable[[], None], None] = {}
+        # Called with the key of a request that must wait for the one before it: whoever holds back
+        # that one's answer may let it go.
+        self.when_blocked: Callable[[int], None] | None = None
 
     @property
     def in_flight(self) -> int:
@@ -173,6 +177,8 @@ class Connection:
             in_flight = self._next_slot - self._head_slot
             if in_flight and (not is_pipelined or self._exclusive or in_flight >= self._max_in_flight):
                 self._block()
+                if self.when_blocked is not None:
+                    self.when_blocked(key)
                 return
             if len(self._out) > MAX_CORKED_PARTS:
                 self._flush()

@@ -102,7 +102,7 @@ class Apis:
             DeleteTopicsHandler(controller, running),
             CreatePartitionsHandler(controller),
             DescribeTopicPartitionsHandler(cluster, max_partitions=config.max_request_partition_size_limit),
-            DescribeConfigsHandler(resources),
+            DescribeConfigsHandler(resources, groups.story),
             IncrementalAlterConfigsHandler(resources),
             AlterConfigsHandler(resources),
             ListConfigResourcesHandler(cluster),

@@ -23,7 +23,7 @@ from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
 from penstock.storage.cleaner.plan import Cleaned, CleanPlan, Outcome, RewrittenSegment, Uncleanable, max_keys
 from penstock.storage.cleaner.survey import Survey, make_plan, survey
-from penstock.storage.cleaner.swap import Swap, remove_rewritten
+from penstock.storage.cleaner.swap import Swap, remove_unfinished
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,9 @@ class LogCleaning:
         owner = partition.log
         owner.is_being_cleaned = True
         try:
-            return await self._clean_unguarded(partition, found)
+            if await self._clean_unguarded(partition, found):
+                return 1
+            self._failed[partition] = None  # it has changed meanwhile
         except Uncleanable as error:
             self._uncleanable[partition] = None
             if not partition.is_deleted:
@@ -114,15 +116,17 @@ class LogCleaning:
                 log.error("%r: compaction failed, to be tried again: %s", partition, error)
         finally:
             owner.is_being_cleaned = False
+        if not partition.is_deleted:
+            with suppress(OSError):
+                await self._workers.run(lambda: remove_unfinished(self._disk, owner.directory))
         return 0
 
-    async def _clean_unguarded(self, partition: Partition, found: Survey) -> int:
+    async def _clean_unguarded(self, partition: Partition, found: Survey) -> bool:
         owner = partition.log
         if owner.persisted_recovery_point < found.end_offset:
             await self._partitions.checkpoint([partition])
             if owner.persisted_recovery_point < found.end_offset or partition.is_deleted:
-                self._failed[partition] = None
-                return 0
+                return False
         generation = owner.generation
         plan = make_plan(owner, found, self._clock.now_ms(), self._max_keys())
         async with aclosing(self._rewriter.rewrite(plan)) as outcomes:
@@ -130,8 +134,7 @@ class LogCleaning:
                 if isinstance(outcome, Cleaned):
                     return await self._finish(partition, plan, outcome, generation)
                 if outcome.is_changed and not await self._put_in_place(partition, outcome, generation):
-                    self._failed[partition] = None
-                    return 0
+                    return False
         raise StorageError("the rewriting process ended without a word")
 
     def _max_keys(self) -> int:
@@ -143,8 +146,6 @@ class LogCleaning:
         owner = partition.log
         swap = Swap(self._disk, owner.directory, rewritten.bases, rewritten.size)
         if not owner.begin_swap(swap, generation):
-            with suppress(OSError):
-                remove_rewritten(self._disk, owner.directory, swap.base_offset)
             return False
         try:
             await self._workers.run(swap.commit)
@@ -159,12 +160,12 @@ class LogCleaning:
         await self._workers.run(lambda: self._disk.sync_directory(owner.directory))
         return True
 
-    async def _finish(self, partition: Partition, plan: CleanPlan, cleaned: Cleaned, generation: int) -> int:
+    async def _finish(self, partition: Partition, plan: CleanPlan, cleaned: Cleaned, generation: int) -> bool:
         owner = partition.log
         if cleaned.end_offset <= plan.first_dirty_offset:
             raise Uncleanable(f"no batch from offset {plan.first_dirty_offset} on could be taken in")
         if partition.is_deleted or owner.generation != generation:
-            return 0
+            return False
         owner.cleaned_offset = cleaned.end_offset
         await self._partitions.persist_offsets()
         log.info(
@@ -181,4 +182,4 @@ class LogCleaning:
             log.warning(
                 "%r: %d batches hold no readable records and stay as they are", partition, cleaned.malformed_batches
             )
-        return 1
+        return True

@@ -7,6 +7,7 @@ else. When its input ends, so does it, at once, whatever it is doing: then the b
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -39,6 +40,7 @@ class Throttle:
 
 def main() -> None:
     os.nice(NICE)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which ends this process in its time
     plans: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_read_plans, args=(plans,), daemon=True).start()
     throttle = Throttle(float(sys.argv[1]))

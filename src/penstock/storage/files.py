@@ -21,7 +21,8 @@ SNAPSHOT = ".snapshot"
 CLEANED = ".cleaned"
 SWAP = ".swap"
 SEGMENT_SUFFIXES = (INDEX, TIME_INDEX, LOG)  # the order in which a swap renames: what counts comes last
-LEFTOVERS = (".deleted", CLEANED, SWAP, ".tmp")
+DELETED = ".deleted"
+LEFTOVERS = (DELETED, CLEANED, SWAP, ".tmp")
 
 
 def file_path(directory: str, offset: int, suffix: str) -> str:

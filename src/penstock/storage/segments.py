@@ -6,18 +6,28 @@ from bisect import bisect_right
 
 from penstock.ports.disk import Disk
 from penstock.records.batch import BatchHeader
-from penstock.storage.files import INDEX, LOG, SEGMENT_SUFFIXES, SWAP, TIME_INDEX, file_path
+from penstock.storage.files import DELETED, INDEX, LOG, SEGMENT_SUFFIXES, SWAP, TIME_INDEX, file_path
 from penstock.storage.segment import OpenFiles, Segment
 
 
 class Segments:
-    __slots__ = ("_deleted_paths", "_directory", "_disk", "_open_files", "active", "bases", "items")
+    __slots__ = (
+        "_deleted_paths",
+        "_directory",
+        "_disk",
+        "_open_files",
+        "_set_aside_count",
+        "active",
+        "bases",
+        "items",
+    )
 
     def __init__(self, disk: Disk, directory: str, items: list[Segment], open_files: OpenFiles) -> None:
         self._disk = disk
         self._directory = directory
         self._open_files = open_files
         self._deleted_paths: list[str] = []
+        self._set_aside_count = 0
         self.items = items
         self.bases = [segment.base_offset for segment in items]
         self.active = items[-1]
@@ -69,8 +79,11 @@ class Segments:
             for suffix in (LOG, INDEX, TIME_INDEX):
                 path = file_path(self._directory, segment.base_offset, suffix)
                 if self._disk.exists(path):
-                    self._disk.rename(path, path + ".deleted")
-                    self._deleted_paths.append(path + ".deleted")
+                    # Not over one set aside before: freeing a large file takes its time.
+                    self._set_aside_count += 1
+                    aside = f"{path}.{self._set_aside_count}{DELETED}"
+                    self._disk.rename(path, aside)
+                    self._deleted_paths.append(aside)
         return doomed
 
     def run_of(self, bases: list[int]) -> tuple[int, int] | None:

@@ -130,7 +130,7 @@ class AdminBroker:
             DeleteTopicsHandler(self.controller, self.running),
             CreatePartitionsHandler(self.controller),
             DescribeTopicPartitionsHandler(cluster, max_partitions=config.max_request_partition_size_limit),
-            DescribeConfigsHandler(resources),
+            DescribeConfigsHandler(resources, lambda group: ()),
             IncrementalAlterConfigsHandler(resources),
             AlterConfigsHandler(resources),
             ListConfigResourcesHandler(cluster),

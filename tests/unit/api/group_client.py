@@ -43,7 +43,7 @@ class GroupClient:
         request = FindCoordinatorRequest(key=self.group, coordinator_keys=[self.group])
         return self.wire.call(Api.FIND_COORDINATOR, version, request)
 
-    def join(self, member: str = "", version: int = 9, **changes: Any) -> JoinGroupResponse:
+    def join_request(self, member: str = "", **changes: Any) -> JoinGroupRequest:
         fields: dict[str, Any] = {
             "group_id": self.group,
             "session_timeout_ms": 10_000,
@@ -52,7 +52,10 @@ class GroupClient:
             "protocol_type": "consumer",
             "protocols": [JoinGroupRequestProtocol(name="range", metadata=SUBSCRIPTION)],
         }
-        response: JoinGroupResponse = self.wire.call(Api.JOIN_GROUP, version, JoinGroupRequest(**{**fields, **changes}))
+        return JoinGroupRequest(**{**fields, **changes})
+
+    def join(self, member: str = "", version: int = 9, **changes: Any) -> JoinGroupResponse:
+        response: JoinGroupResponse = self.wire.call(Api.JOIN_GROUP, version, self.join_request(member, **changes))
         return response
 
     def enter_or_error(self) -> JoinGroupResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,10 @@ from penstock.wire.apis import Api
 from penstock.wire.messages.delete_groups import DeleteGroupsRequest
 from penstock.wire.messages.describe_groups import DescribeGroupsRequest
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest
+from penstock.wire.messages.heartbeat import HeartbeatRequest
 from penstock.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from penstock.wire.messages.list_groups import ListGroupsRequest
+from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from penstock.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -29,7 +33,12 @@ from penstock.wire.messages.offset_fetch import (
 )
 from penstock.wire.messages.sync_group import SyncGroupRequest
 
-SETTINGS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "5"}
+# Heartbeats are held only where a test is about that: the others ask for one answer after the other.
+SETTINGS = {
+    "penstock.group.heartbeat.hold.ms": "0",
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "5",
+}
 _names = itertools.count(1)
 
 
@@ -67,6 +76,16 @@ def test_the_coordinator_is_here_at_the_first_question(version: int) -> None:
         assert found.node_id == 1
         topic = wire.describe("__consumer_offsets")
         assert (len(topic.partitions), topic.is_internal) == (5, True)
+
+
+def test_asking_for_the_topic_by_name_does_not_make_it() -> None:
+    """It would come with the settings of any other topic, and forget offsets by retention."""
+    with Broker(SETTINGS) as broker, WireClient(broker.port) as wire:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="__consumer_offsets")])
+        for _ in range(3):
+            assert wire.call(Api.METADATA, 12, request).topics[0].error_code == 3
+        GroupClient(wire, "g").find()
+        assert len(wire.describe("__consumer_offsets").partitions) == 5
 
 
 def test_other_kinds_of_coordinators(client: GroupClient) -> None:
@@ -164,6 +183,62 @@ def test_a_rebalance_of_two(client: GroupClient, other: GroupClient) -> None:
     other.wire.socket.close()
     client.leave(second.member_id)
     assert client.heartbeat(first.member_id, 2) == 27
+
+
+def test_a_heartbeat_is_answered_when_a_rebalance_begins() -> None:
+    settings = {**SETTINGS, "penstock.group.heartbeat.hold.ms": "3000"}
+    with Broker(settings) as broker, WireClient(broker.port) as wire, WireClient(broker.port) as wire_too:
+        client, other = GroupClient(wire, "g"), GroupClient(wire_too, "g")
+        client.find()
+        joined = client.stable()
+        held = Later(lambda: client.heartbeat(joined.member_id, 1))
+        assert held.is_waiting(0.5)
+        joining = Later(other.enter)
+        assert held.result() == 27
+        client.join(joined.member_id)
+        assert joining.result().error_code == 0
+
+
+def test_a_held_heartbeat_is_not_in_the_way() -> None:
+    settings = {**SETTINGS, "penstock.group.heartbeat.hold.ms": "3000"}
+    with Broker(settings) as broker, WireClient(broker.port) as wire:
+        client = GroupClient(wire, "g")
+        client.find()
+        joined = client.stable()
+        request = HeartbeatRequest(group_id="g", generation_id=1, member_id=joined.member_id)
+        started = time.monotonic()
+        for _ in range(10):
+            wire.send(Api.HEARTBEAT, 4, request)
+            wire.send(Api.LIST_GROUPS, 5, ListGroupsRequest())
+            assert wire.receive(Api.HEARTBEAT, 4)[1].error_code == 0
+            assert wire.receive(Api.LIST_GROUPS, 5)[1].error_code == 0
+        assert time.monotonic() - started < 1
+
+
+def test_leaving_does_not_wait_for_the_join_before_it(client: GroupClient, other: GroupClient) -> None:
+    client.stable()
+    given = other.join()
+    assert given.error_code == 79
+    wire = other.wire
+    wire.send(Api.JOIN_GROUP, 9, other.join_request(given.member_id))
+    identity = MemberIdentity(member_id=given.member_id)
+    wire.send(Api.LEAVE_GROUP, 5, LeaveGroupRequest(group_id=other.group, members=[identity]))
+    assert wire.receive(Api.JOIN_GROUP, 9)[1].error_code == 27
+    assert [member.error_code for member in wire.receive(Api.LEAVE_GROUP, 5)[1].members] == [0]
+
+
+def test_leaving_does_not_wait_for_the_sync_before_it(client: GroupClient, other: GroupClient) -> None:
+    first = client.stable()
+    joining = Later(other.enter)
+    assert joining.is_waiting()
+    client.join(first.member_id)
+    second = joining.result()
+    syncing = Later(lambda: other.sync(second))
+    assert syncing.is_waiting()
+    identity = MemberIdentity(member_id=second.member_id)
+    other.wire.send(Api.LEAVE_GROUP, 5, LeaveGroupRequest(group_id=other.group, members=[identity]))
+    assert syncing.result().error_code == 27
+    assert [member.error_code for member in other.wire.receive(Api.LEAVE_GROUP, 5)[1].members] == [0]
 
 
 def test_bad_sessions_groups_and_protocols(client: GroupClient) -> None:

@@ -51,11 +51,27 @@ ADVERTISED = {
     Api.LIST_CONFIG_RESOURCES: (0, 1),
     Api.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
 }
+# What is asked of a group is answered in `test_group_wire` and `test_consumer_group_wire`; here nobody has one.
+GROUPS = {
+    Api.OFFSET_COMMIT: (2, 10),
+    Api.OFFSET_FETCH: (1, 10),
+    Api.JOIN_GROUP: (0, 9),
+    Api.HEARTBEAT: (0, 4),
+    Api.LEAVE_GROUP: (0, 5),
+    Api.SYNC_GROUP: (0, 5),
+    Api.DESCRIBE_GROUPS: (0, 6),
+    Api.LIST_GROUPS: (0, 5),
+    Api.DELETE_GROUPS: (0, 2),
+    Api.OFFSET_DELETE: (0, 0),
+    Api.CONSUMER_GROUP_HEARTBEAT: (0, 1),
+    Api.CONSUMER_GROUP_DESCRIBE: (0, 1),
+}
 EVERY_VERSION = [
     (key, version)
     for key, (first, last) in ADVERTISED.items()
     for version in range(3 if key is Api.PRODUCE else first, last + 1)
 ]
+EVERY_GROUP_VERSION = [(key, version) for key, (first, last) in GROUPS.items() for version in range(first, last + 1)]
 
 
 class Sample:
@@ -110,11 +126,12 @@ def test_every_version_is_answered(wire: WireClient, key: Api, version: int) -> 
     sample = Sample(topic, wire.describe(topic).topic_id, f"{topic}-new")
     response = wire.call(key, version, sample.request(key, version))
     assert isinstance(response, api(key).response)
-    # There are no groups yet: nobody coordinates them.
-    assert getattr(response, "error_code", 0) == (15 if key is Api.FIND_COORDINATOR and version < 4 else 0)
+    assert getattr(response, "error_code", 0) == 0
 
 
-@pytest.mark.parametrize(("key", "version"), EVERY_VERSION, ids=lambda value: getattr(value, "name", str(value)))
+@pytest.mark.parametrize(
+    ("key", "version"), EVERY_VERSION + EVERY_GROUP_VERSION, ids=lambda value: getattr(value, "name", str(value))
+)
 def test_an_empty_request_is_answered_too(wire: WireClient, key: Api, version: int) -> None:
     request = api(key).request()
     if key is Api.PRODUCE:
@@ -127,7 +144,7 @@ def test_what_is_advertised(wire: WireClient, version: int) -> None:
     request = ApiVersionsRequest(client_software_name="wire", client_software_version="1")
     response: ApiVersionsResponse = wire.call(Api.API_VERSIONS, version, request)
     ranges = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
-    assert ranges == ADVERTISED
+    assert ranges == ADVERTISED | GROUPS
     assert response.finalized_features_epoch == -1
 
 
@@ -173,7 +190,8 @@ class TestTheUnknownClosesTheConnection:
             (1234, 0),
             (-7, 0),
             (4, 0),
-            (Api.OFFSET_COMMIT, 5),
+            (Api.OFFSET_COMMIT, 1),
+            (Api.WRITE_TXN_MARKERS, 1),
         ],
     )
     def test_without_a_word(self, wire: WireClient, wire_broker: Broker, key: int, version: int) -> None:

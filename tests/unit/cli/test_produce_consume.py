@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from command_line import CommandLine
+from penstock.clients import BlockingConsumer, TopicPartition
 from penstock.testing import Broker
 
 PENSTOCK = [sys.executable, "-m", "penstock.cli"]
@@ -192,3 +194,22 @@ def test_a_closed_pipe_is_quiet(cli: CommandLine, topic: str, environment: dict[
     )
     assert ran.stdout == b"x" * 100 + b"\n"
     assert ran.stderr == b""
+
+
+def test_a_broker_that_dies_while_it_is_read(
+    cli: CommandLine, penstock_broker_factory: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = penstock_broker_factory()
+    monkeypatch.setenv("PENSTOCK_BOOTSTRAP_SERVERS", broker.bootstrap_servers)
+    cli("produce", "--topic", "t", stdin=b"x\n" * 10)
+    bounds = BlockingConsumer.bounds
+
+    def then_stop(self: BlockingConsumer, partition: TopicPartition) -> tuple[int, int]:
+        found = bounds(self, partition)
+        broker.stop()
+        return found
+
+    monkeypatch.setattr(BlockingConsumer, "bounds", then_stop)
+    ran = cli("consume", "--topic", "t", "--timeout", "1")
+    assert ran.code == 1
+    assert ran.err.startswith(f"penstock: no broker answers at {broker.bootstrap_servers}: start one")

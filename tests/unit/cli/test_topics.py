@@ -130,3 +130,4 @@ def test_configs(cli: CommandLine, topic: str) -> None:
     assert {"log.dirs", "num.partitions"} <= {one["name"] for one in every}
     assert cli("configs", "set", "--topic", topic, "nothing").code == 2
     assert cli("configs", "describe").code == 2
+    assert "there is no broker 7: there is 1" in cli("configs", "describe", "--broker", "7").err

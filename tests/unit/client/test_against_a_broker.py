@@ -253,6 +253,14 @@ async def test_a_topic_that_is_deleted_and_created_again(cluster: Cluster, topic
     assert (await producer.publish(topic, record(b"new"), 1)).offset == 0
 
 
+async def test_a_topic_with_the_longest_name_is_deleted(cluster: Cluster) -> None:
+    name = "n" * 249
+    producer = Producer(cluster)
+    for _ in range(2):
+        assert (await producer.publish(name, record(b"x"))).offset == 0
+        await delete_topic(cluster, name)
+
+
 async def test_the_client_survives_a_restart_of_the_broker(tmp_path_factory: pytest.TempPathFactory) -> None:
     data = str(tmp_path_factory.mktemp("data"))
     broker = Broker(data=data).start()

@@ -158,6 +158,12 @@ class Driver:
         assert isinstance(reply, HeartbeatReply)
         return reply.error
 
+    def hold_heartbeat(self, member: str, generation: int) -> Token:
+        token = self.token()
+        request = HeartbeatRequest(self.group_id, member, None, generation, may_wait=True)
+        self.take(self.shard.heartbeat(request, token, self.now_ms))
+        return token
+
     def leave(self, *members: str | LeavingMember) -> LeaveReply:
         token = self.token()
         leaving = tuple(m if isinstance(m, LeavingMember) else LeavingMember(m, None) for m in members)

@@ -21,6 +21,7 @@ actions = st.tuples(
             "join",
             "sync",
             "heartbeat",
+            "held heartbeat",
             "commit",
             "leave",
             "leave static",
@@ -62,6 +63,8 @@ class Histories:
                 driver.sync(member, generation, self.share(group), instance_id=instance)
             case "heartbeat":
                 driver.heartbeat(member, generation, instance)
+            case "held heartbeat":
+                driver.hold_heartbeat(member, generation)
             case "commit":
                 if driver.commit(self.last_committed + 1, member, generation) is ErrorCode.NONE:
                     self.last_committed += 1
@@ -105,9 +108,9 @@ def check(driver: Driver) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(actions, max_size=60), st.sampled_from([0, 3_000]))
-def test_histories(history: list[tuple[str, int]], delay_ms: int) -> None:
-    driver = Driver(NO_DELAY._replace(initial_rebalance_delay_ms=delay_ms))
+@given(st.lists(actions, max_size=60), st.sampled_from([0, 3_000]), st.sampled_from([0, 250]))
+def test_histories(history: list[tuple[str, int]], delay_ms: int, settle_ms: int) -> None:
+    driver = Driver(NO_DELAY._replace(initial_rebalance_delay_ms=delay_ms, settle_ms=settle_ms))
     clients = Histories(driver)
     asked_before_restart = 0
     for action, which in history:

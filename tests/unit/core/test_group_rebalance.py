@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from group_driver import GROUP, NO_DELAY, Driver, assignment, subscription
 
-from penstock.core.group.exchange import JoinedMember, LeavingMember
+from penstock.core.group.exchange import HeartbeatReply, JoinedMember, LeavingMember
 from penstock.core.group.settings import GroupSettings
 from penstock.core.group.states import State
 from penstock.core.group.story import What
@@ -102,6 +102,58 @@ def test_a_newcomer_starts_a_rebalance_that_members_hear_of() -> None:
     assert driver.heartbeat(newcomer, generation_after) is ErrorCode.NONE
 
 
+def test_a_rebalance_waits_until_the_coming_and_going_is_over() -> None:
+    driver = Driver(NO_DELAY._replace(settle_ms=250))
+    first, token = driver.new_member()
+    driver.settle({first: token})  # alone there is nobody to wait for
+    second, joined = driver.new_member()
+    again = driver.join(first)
+    driver.wait(200)
+    third, also_joined = driver.new_member()  # the quiet begins anew
+    driver.wait(249)
+    assert not {joined, again, also_joined} & set(driver.replies)
+    driver.wait(1)
+    assert driver.settle({first: again, second: joined, third: also_joined}) == 2
+    # Those who only ask for a new assignment do not wait.
+    tokens = {first: driver.join(first), second: driver.join(second), third: driver.join(third)}
+    assert driver.settle(tokens) == 3
+
+
+def test_endless_coming_and_going_is_not_waited_for() -> None:
+    driver = Driver(NO_DELAY._replace(settle_ms=250))
+    first, token = driver.new_member()
+    driver.settle({first: token})
+    driver.new_member()
+    again = driver.join(first)
+    for _ in range(9):
+        driver.wait(110)
+        assert again not in driver.replies
+        driver.new_member()
+    driver.wait(10)
+    assert driver.joined(again).generation == 2
+
+
+def test_somebody_who_was_given_an_id_is_waited_for_while_settling() -> None:
+    driver = Driver(NO_DELAY._replace(settle_ms=250))
+    first, token = driver.new_member()
+    driver.settle({first: token})
+    driver.new_member()
+    again = driver.join(first)
+    third = driver.joined(driver.join()).member_id
+    driver.wait(5_000)
+    assert again not in driver.replies
+    driver.join(third)
+    assert driver.joined(again).generation == 2
+
+
+def test_the_last_one_to_leave_is_not_waited_for() -> None:
+    driver = Driver(NO_DELAY._replace(settle_ms=250))
+    first, token = driver.new_member()
+    driver.settle({first: token})
+    driver.leave(first)
+    assert driver.state is State.EMPTY
+
+
 def test_a_rebalance_tells_those_who_wait_for_their_assignment() -> None:
     driver = Driver()
     first, _ = driver.new_member()
@@ -147,6 +199,58 @@ def test_commits_count_as_heartbeats() -> None:
     assert driver.state is State.STABLE
 
 
+def test_a_heartbeat_that_may_wait_hears_of_a_rebalance_when_it_begins() -> None:
+    driver = Driver()
+    (first, second), generation = driver.stable(2)
+    held = driver.hold_heartbeat(first, generation)
+    assert held not in driver.replies
+    driver.new_member()
+    assert driver.replies[held] == HeartbeatReply(ErrorCode.REBALANCE_IN_PROGRESS)
+    # In a rebalance there is something to tell already.
+    assert driver.replies[driver.hold_heartbeat(second, generation)] == HeartbeatReply(ErrorCode.REBALANCE_IN_PROGRESS)
+
+
+def test_a_held_heartbeat_is_answered_in_time_and_keeps_its_member_alive() -> None:
+    driver = Driver()
+    (member,), generation = driver.stable(1)
+    for _ in range(10):
+        held = driver.hold_heartbeat(member, generation)
+        driver.wait(2_999)
+        assert held not in driver.replies
+        driver.wait(1)
+        assert driver.replies[held] == HeartbeatReply(ErrorCode.NONE)
+    assert driver.state is State.STABLE
+    driver.wait(9_999)
+    assert driver.state is State.STABLE
+    driver.wait(2)
+    assert driver.state is State.EMPTY
+
+
+def test_a_held_heartbeat_makes_way() -> None:
+    driver = Driver()
+    (first, second), generation = driver.stable(2)
+    held = driver.hold_heartbeat(first, generation)
+    driver.take(driver.shard.release_heartbeat(GROUP, first, driver.now_ms))
+    assert driver.replies[held] == HeartbeatReply(ErrorCode.NONE)
+    # Another one, or the end of the member, does not leave it waiting either.
+    held, other = driver.hold_heartbeat(first, generation), driver.hold_heartbeat(second, generation)
+    driver.heartbeat(first, generation)
+    assert driver.replies[held] == HeartbeatReply(ErrorCode.NONE)
+    driver.leave(second)
+    assert driver.replies[other] == HeartbeatReply(ErrorCode.UNKNOWN_MEMBER_ID)
+
+
+def test_heartbeats_are_held_for_a_third_of_a_short_session_or_not_at_all() -> None:
+    driver = Driver()
+    member, token = driver.new_member(session_timeout_ms=6_000)
+    driver.settle({member: token})
+    held = driver.hold_heartbeat(member, 1)
+    driver.wait(2_000)
+    assert held in driver.replies
+    driver.shard.configure(NO_DELAY._replace(heartbeat_hold_ms=0))
+    assert driver.hold_heartbeat(member, 1) in driver.replies
+
+
 def test_who_never_asks_for_his_assignment_is_removed() -> None:
     driver = Driver()
     first, _ = driver.new_member(session_timeout_ms=600_000)
@@ -188,6 +292,18 @@ def test_a_parked_join_of_a_member_that_leaves_is_answered() -> None:
     driver.leave(newcomer)
     assert driver.joined(token).error is ErrorCode.UNKNOWN_MEMBER_ID
     assert driver.form(*members) == 3
+
+
+def test_a_parked_join_makes_way_for_leaving() -> None:
+    driver = Driver()
+    members, _ = driver.stable(2)
+    newcomer, token = driver.new_member()
+    driver.take(driver.shard.step_aside(GROUP, newcomer, driver.now_ms))
+    assert driver.joined(token).error is ErrorCode.REBALANCE_IN_PROGRESS
+    tokens = {member: driver.join(member) for member in members}
+    assert not set(tokens.values()) & set(driver.replies), "until it has left it is waited for"
+    driver.leave(newcomer)
+    assert driver.settle(tokens) == 3
 
 
 def test_asking_twice_answers_the_older_request() -> None:

@@ -280,6 +280,7 @@ async def test_a_failure_is_tried_again_and_damage_is_not(caplog: pytest.LogCapt
     world.rewriter.error = None
     assert await world.cleaning.run() == 0
     assert len(world.rewriter.plans) == 2
+    assert world.leftovers("t") == []
     assert "to be tried again: the rewriting process died" in caplog.text
     assert "not compacted any more until a restart: corrupt batch" in caplog.text
 

@@ -5,15 +5,19 @@
 - No configuration_keys (null or empty) means all of them; names that do not exist are left out.
 - Synonyms and documentation come when asked for, types from v3 on.
 - A broker's loggers (resource type 8) are an empty list.
+- A group has one more entry for those who ask for it by name, `penstock.story`: `api.group_story`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from penstock.api.config_resources import ConfigResources, ResourceType
 from penstock.api.context import RequestContext
+from penstock.api.group_story import STORY, story_entry
 from penstock.config.describe import ConfigEntry
+from penstock.core.group.story import StoryEvent
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages.describe_configs import (
@@ -30,8 +34,9 @@ class DescribeConfigsHandler:
     min_version: ClassVar = 1
     max_version: ClassVar = 4
 
-    def __init__(self, resources: ConfigResources) -> None:
+    def __init__(self, resources: ConfigResources, story_of: Callable[[str], Sequence[StoryEvent]]) -> None:
         self._resources = resources
+        self._story_of = story_of
 
     def handle(self, ctx: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         response = DescribeConfigsResponse()
@@ -45,6 +50,8 @@ class DescribeConfigsHandler:
             names = frozenset(asked.configuration_keys) if asked.configuration_keys else None
             try:
                 entries = self._resources.describe(ResourceType(asked.resource_type), asked.resource_name, names)
+                if asked.resource_type == ResourceType.GROUP and names is not None and STORY in names:
+                    entries.append(story_entry(self._story_of(asked.resource_name), ctx.version))
             except ApiError as error:
                 result.error_code, result.error_message = error.code, error.message or ""
             else:

@@ -2,14 +2,19 @@
 
 Version 0 has no rebalance timeout: the session timeout stands for it. Until version 3 a new
 member is taken in at once; from 4 on it is given an id to come back with.
+
+A client that closes while it waits sends LeaveGroup behind its own JoinGroup, which Kafka hears
+only after the rebalance that includes it. Here the join makes way.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Coroutine
+from typing import Any, ClassVar
 from uuid import UUID
 
 from penstock.api.context import RequestContext
+from penstock.api.parking import park
 from penstock.coordination.groups import GroupCoordinator
 from penstock.core.group.exchange import JoinReply, JoinRequest
 from penstock.model.errors import ErrorCode
@@ -31,7 +36,7 @@ class JoinGroupHandler:
         self._groups = groups
         self._entropy = entropy
 
-    async def handle(self, ctx: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
+    def handle(self, ctx: RequestContext, request: JoinGroupRequest) -> Coroutine[Any, Any, JoinGroupResponse]:
         client_id = ctx.client_id or ""
         rebalance_timeout_ms = request.rebalance_timeout_ms
         asked = JoinRequest(
@@ -49,28 +54,39 @@ class JoinGroupHandler:
             requires_known_member_id=ctx.version >= FIRST_WITH_REQUIRED_ID,
             can_skip_assignment=ctx.version >= FIRST_WITH_SKIPPED_ASSIGNMENT,
         )
-        reply = await self._groups.call(
-            asked.group_id, JoinReply, lambda shard, token, now_ms: shard.join(asked, token, now_ms)
-        )
-        name = reply.protocol_name
-        return JoinGroupResponse(
-            error_code=reply.error,
-            generation_id=reply.generation,
-            protocol_type=reply.protocol_type,
-            protocol_name="" if name is None and ctx.version < FIRST_WITH_NULL_PROTOCOL else name,
-            leader=reply.leader,
-            skip_assignment=reply.skip_assignment,
-            member_id=reply.member_id,
-            members=[
-                JoinGroupResponseMember(
-                    member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata
+        answer = self._groups.submit(asked.group_id, lambda shard, token, now_ms: shard.join(asked, token, now_ms))
+
+        def make_way(key: int) -> None:
+            if key == Api.LEAVE_GROUP:
+                member_id = asked.member_id or asked.new_member_id
+                self._groups.tell(
+                    asked.group_id, lambda shard, now_ms: shard.step_aside(asked.group_id, member_id, now_ms)
                 )
-                for member in reply.members
-            ],
-        )
+
+        return _respond(ctx.version, park(ctx.connection, answer, make_way))
 
     def _new_id(self) -> UUID:
         return UUID(bytes=self._entropy.random_bytes(16), version=4)
 
     def refuse(self, request: JoinGroupRequest, code: ErrorCode, message: str | None) -> JoinGroupResponse:
         return JoinGroupResponse(error_code=code, member_id=request.member_id)
+
+
+async def _respond(version: int, parked: Coroutine[Any, Any, JoinReply]) -> JoinGroupResponse:
+    reply = await parked
+    name = reply.protocol_name
+    return JoinGroupResponse(
+        error_code=reply.error,
+        generation_id=reply.generation,
+        protocol_type=reply.protocol_type,
+        protocol_name="" if name is None and version < FIRST_WITH_NULL_PROTOCOL else name,
+        leader=reply.leader,
+        skip_assignment=reply.skip_assignment,
+        member_id=reply.member_id,
+        members=[
+            JoinGroupResponseMember(
+                member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata
+            )
+            for member in reply.members
+        ],
+    )

@@ -26,6 +26,7 @@ class ClassicMember:
         "assignment",
         "client_host",
         "client_id",
+        "heartbeat_token",
         "instance_id",
         "is_new",
         "join_token",
@@ -58,6 +59,7 @@ class ClassicMember:
         self.is_new = False  # waits for its first generation
         self.join_token: Token | None = None
         self.sync_token: Token | None = None
+        self.heartbeat_token: Token | None = None
 
     @property
     def label(self) -> str:
@@ -100,6 +102,10 @@ class ClassicGroup:
         self.initial_delay_ms = 0
         self.initial_remaining_ms = 0
         self.has_newcomers = False
+        # A later one waits until the coming and going is over.
+        self.prepared_ms = 0
+        self.membership_changed_ms = 0
+        self.is_settling = False
         self.reasons: list[str] = []  # of the rebalance in progress, for the log line
         self._subscribed: frozenset[str] | None = None
         self._subscribed_of = -1  # generation of the line above
@@ -391,20 +397,3 @@ def subscribed_topics(metadata: bytes) -> list[str] | None:
         return [fields.string() for _ in range(fields.int32())]
     except (IndexError, struct.error, UnicodeDecodeError):
         return None
-
-
-def count_assigned(assignment: bytes) -> int | None:
-    """Partitions in a consumer's assignment: version int16, array of (topic, array of int32); None if it is not one."""
-    if not assignment:
-        return 0
-    count = 0
-    try:
-        fields = Fields(assignment, 2)
-        for _ in range(fields.int32()):
-            fields.string()
-            partitions = fields.int32()
-            fields.skip(4 * partitions)
-            count += partitions
-    except (IndexError, struct.error, UnicodeDecodeError):
-        return None
-    return count

@@ -26,7 +26,7 @@ from penstock.core.group.consumer_records import (
     TargetEpoch,
 )
 from penstock.core.group.reconciliation import Facts, reconcile
-from penstock.core.group.story import StoryEvent, What
+from penstock.core.group.story import StoryEvent, What, holding
 from penstock.core.group.topic_regex import matching_topics
 
 
@@ -124,18 +124,21 @@ class Draft:
             )
             for member_id, member in group.members.items()
         }
-        counts = {}
+        counts, names = {}, {}
         for name in group.subscribed_names():
             if (info := self.topics.find(name)) is not None:
                 counts[info.topic_id] = info.partitions
+                names[info.topic_id] = name
         assignor = group.preferred_assignor(self.settings.assignors[0])
         targets = ASSIGNORS[assignor](specs, counts)
         for member_id, target in targets.items():
             if target != group.target.get(member_id):
                 self.emit(ConsumerGroupTargetMember(group.group_id, member_id, target))
         self.emit(ConsumerGroupTargetMetadata(group.group_id, TargetEpoch(group.epoch, self.now_ms)))
-        shares = tuple((member_id, sum(map(len, target.values()))) for member_id, target in sorted(targets.items()))
-        self.events.append(StoryEvent(self.now_ms, group.epoch, What.ASSIGNED, None, f"by {assignor}", shares))
+        ordered = sorted(targets.items())
+        shares = tuple((member_id, sum(map(len, target.values()))) for member_id, target in ordered)
+        held = tuple(holding({names[topic_id]: had for topic_id, had in target.items()}) for _, target in ordered)
+        self.events.append(StoryEvent(self.now_ms, group.epoch, What.ASSIGNED, None, assignor, shares, held))
 
     def step(self, member_id: str, owned: Assignment | None, subscription_changed: bool) -> None:
         group = self.group

@@ -338,7 +338,7 @@ def _subscription(member: MemberMetadata) -> str:
     parts = list(member.topic_names)
     if member.topic_regex is not None:
         parts.append(f"topics matching {member.topic_regex}")
-    return "subscribes to " + (", ".join(parts) or "nothing")
+    return f"{member.client_id} subscribes to {', '.join(parts) or 'nothing'}"
 
 
 def _notice(group_id: str, event: StoryEvent, story: tuple[StoryEvent, ...]) -> str:

@@ -92,6 +92,8 @@ class HeartbeatRequest(NamedTuple):
     member_id: str
     instance_id: str | None
     generation: int
+    may_wait: bool = False
+    """The answer may be held back, so that the member hears of a rebalance when it begins."""
 
 
 class HeartbeatReply(NamedTuple):

@@ -10,7 +10,8 @@ Must not know: the log, other kinds of groups, how deadlines are waited for.
 
 from __future__ import annotations
 
-from penstock.core.group.classic import ClassicGroup, ClassicMember, count_assigned
+from penstock.core.group.classic import ClassicGroup, ClassicMember
+from penstock.core.group.embedded_protocol import read_assignment
 from penstock.core.group.exchange import (
     HeartbeatReply,
     HeartbeatRequest,
@@ -26,11 +27,12 @@ from penstock.core.group.exchange import (
 )
 from penstock.core.group.settings import GroupSettings
 from penstock.core.group.states import Act, Move, Request, State
-from penstock.core.group.story import Stories, StoryEvent, What
+from penstock.core.group.story import Holding, Stories, StoryEvent, What, holding
 from penstock.core.group.timers import TimerKey, Timers
 from penstock.model.errors import ApiError, ErrorCode
 
 REASONS_LOGGED = 8
+SETTLING_LIMIT = 4  # times the quiet that is waited for
 
 
 class ClassicProtocol:
@@ -105,6 +107,7 @@ class ClassicProtocol:
         if group.state is State.PREPARING and group.is_initial:
             group.has_newcomers = True
         group.add(member, request.protocol_type)
+        group.membership_changed_ms = now_ms
         group.park_join(member, token)
         # A new member does not send heartbeats while it waits, so its session is a long one until then.
         self._timers.set(_session(group, member_id), now_ms + self.settings.new_member_join_timeout_ms)
@@ -190,16 +193,29 @@ class ClassicProtocol:
     def _complete_if_all_joined(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
         # An initial rebalance waits for its delay, in case more members come.
         if not group.is_initial and group.all_joined:
+            self._complete_when_quiet(group, now_ms, out)
+
+    def _complete_when_quiet(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
+        """Everybody is there. Members seldom come or go alone, and a rebalance too many costs them
+        seconds: they hear of the next one from a heartbeat that they have just sent."""
+        settle_ms = self.settings.settle_ms
+        quiet_ms = min(group.membership_changed_ms + settle_ms, group.prepared_ms + SETTLING_LIMIT * settle_ms)
+        if group.members and now_ms < quiet_ms:
+            group.is_settling = True
+            self._timers.set(_join(group), quiet_ms)
+        else:
             self.complete_join(group, now_ms, out)
 
     def _prepare(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
         """Begin a rebalance: the join phase."""
         out.reload_if_lost = True
-        if group.state is State.COMPLETING:
-            for member in group.members.values():
-                self._release_sync(group, member, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS), now_ms, out)
+        for member in group.members.values():
+            self._answer_heartbeat(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
+            self._release_sync(group, member, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS), now_ms, out)
         self._end_sync_phase(group)
         group.is_initial = group.is_empty
+        group.is_settling = False
+        group.prepared_ms = now_ms
         group.move(Move.PREPARE, now_ms)
         if group.is_initial:
             delay_ms = self.settings.initial_rebalance_delay_ms
@@ -211,13 +227,20 @@ class ClassicProtocol:
             else:
                 self.join_phase_over(group, now_ms, out)
         elif group.all_joined:
-            self.complete_join(group, now_ms, out)
+            self._complete_when_quiet(group, now_ms, out)
         else:
             self._timers.set(_join(group), now_ms + group.rebalance_timeout_ms)
 
     def join_phase_over(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
         """The deadline of the join phase has passed."""
         if group.state is not State.PREPARING:
+            return
+        if group.is_settling:
+            group.is_settling = False
+            if group.all_joined:
+                self._complete_when_quiet(group, now_ms, out)
+            else:  # somebody has come meanwhile and not yet joined
+                self._timers.set(_join(group), group.prepared_ms + group.rebalance_timeout_ms)
             return
         if group.is_initial and group.has_newcomers and group.initial_remaining_ms > 0:
             # Members still come: wait once more, at most the rebalance timeout in all.
@@ -340,7 +363,32 @@ class ClassicProtocol:
         # Also when the answer is that a rebalance waits for it: the member is alive.
         self.keep_alive(group, member, now_ms)
         group.answer(Request.HEARTBEAT)
-        out.reply(token, HeartbeatReply(ErrorCode.NONE))
+        self._answer_heartbeat(member, ErrorCode.NONE, out)
+        hold_ms = min(self.settings.heartbeat_hold_ms, member.session_timeout_ms // 3)
+        if request.may_wait and hold_ms > 0:
+            # A client learns of a rebalance from the answer to a heartbeat, and sends one every few
+            # seconds: an answer that waits here reaches it at once.
+            member.heartbeat_token = token
+            self._timers.set(_hold(group, member.member_id), now_ms + hold_ms)
+        else:
+            out.reply(token, HeartbeatReply(ErrorCode.NONE))
+
+    def held_long_enough(self, group: ClassicGroup, member_id: str, now_ms: int, out: Outcome) -> None:
+        member = group.members.get(member_id)
+        if member is not None and member.heartbeat_token is not None:
+            self.keep_alive(group, member, now_ms)
+            self._answer_heartbeat(member, ErrorCode.NONE, out)
+
+    def step_aside(self, group: ClassicGroup, member_id: str, out: Outcome) -> None:
+        """The member is about to leave, and what it has parked is in the way of saying so."""
+        member = group.members.get(member_id)
+        if member is not None:
+            self._release(group, member, ErrorCode.REBALANCE_IN_PROGRESS, out)
+
+    def _answer_heartbeat(self, member: ClassicMember, code: ErrorCode, out: Outcome) -> None:
+        token, member.heartbeat_token = member.heartbeat_token, None
+        if token is not None:
+            out.reply(token, HeartbeatReply(code))
 
     def keep_alive(self, group: ClassicGroup, member: ClassicMember, now_ms: int) -> None:
         self._timers.set(_session(group, member.member_id), now_ms + member.session_timeout_ms)
@@ -369,6 +417,7 @@ class ClassicProtocol:
         except ApiError as error:
             return error.code
         self._remove(group, member, out)
+        group.membership_changed_ms = now_ms
         self._tell(group, now_ms, What.LEFT, member.label, leaving.reason)
         return ErrorCode.NONE
 
@@ -382,6 +431,7 @@ class ClassicProtocol:
         if member.is_parked and not member.is_new:
             return
         self._remove(group, member, out)
+        group.membership_changed_ms = now_ms
         self._tell(group, now_ms, What.TIMED_OUT, member.label, f"no heartbeat for {member.session_timeout_ms} ms")
         self._rebalance_or_complete(group, group.answer(Request.MEMBER_GONE), now_ms, out)
 
@@ -427,6 +477,7 @@ class ClassicProtocol:
 
     def _release(self, group: ClassicGroup, member: ClassicMember, code: ErrorCode, out: Outcome) -> None:
         """Nothing more will come for what it has parked."""
+        self._answer_heartbeat(member, code, out)
         token = group.release_join(member)
         if token is not None:
             member_id = member.member_id if code is ErrorCode.FENCED_INSTANCE_ID else ""
@@ -452,15 +503,10 @@ class ClassicProtocol:
             group.reasons.append(f"{member} {what.value}" + (f" ({why})" if why else ""))
 
     def _tell_assigned(self, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int, out: Outcome) -> None:
-        counts: list[tuple[str, int]] = []
-        if group.uses_consumer_protocol:
-            for member in group.members.values():
-                count = count_assigned(assignments.get(member.member_id, b""))
-                if count is not None:
-                    counts.append((member.label, count))
-        event = StoryEvent(
-            now_ms, group.generation, What.ASSIGNED, group.leader, group.protocol_name or "", tuple(counts)
-        )
+        held = _holdings(group, assignments)
+        counts = tuple((label, sum(len(partitions) for _, partitions in one)) for label, one in held.items())
+        why, holdings = group.protocol_name or "", tuple(held.values())
+        event = StoryEvent(now_ms, group.generation, What.ASSIGNED, group.leader, why, counts, holdings)
         self._stories.tell(group.group_id, event)
         shares = sorted(count for _, count in counts)
         spread = f", {sum(shares)} partitions, {shares[0]} to {shares[-1]} each" if shares else ""
@@ -469,6 +515,19 @@ class ClassicProtocol:
             f"({group.protocol_name}){spread}{_why(group)}"
         )
         group.reasons.clear()
+
+
+def _holdings(group: ClassicGroup, assignments: dict[str, bytes]) -> dict[str, Holding]:
+    """By member, where the assignment is one that can be read."""
+    held: dict[str, Holding] = {}
+    if group.uses_consumer_protocol:
+        for member in group.members.values():
+            try:
+                partitions, _ = read_assignment(assignments.get(member.member_id, b""))
+            except ApiError:
+                continue
+            held[member.label] = holding(partitions)
+    return held
 
 
 def _why(group: ClassicGroup) -> str:
@@ -484,6 +543,10 @@ def _differs(asked: str | None, chosen: str | None) -> bool:
 
 def _session(group: ClassicGroup, member_id: str) -> TimerKey:
     return ("session", group.group_id, member_id)
+
+
+def _hold(group: ClassicGroup, member_id: str) -> TimerKey:
+    return ("hold", group.group_id, member_id)
 
 
 def _join(group: ClassicGroup) -> TimerKey:

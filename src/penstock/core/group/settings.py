@@ -14,6 +14,10 @@ class GroupSettings(NamedTuple):
     max_size: int = 2_147_483_647
     new_member_join_timeout_ms: int = 300_000
     """A new member that waits for its first generation is given up after this. Not a setting in Kafka either."""
+    settle_ms: int = 0
+    """A rebalance in which everybody has joined waits until nobody has come or gone for so long."""
+    heartbeat_hold_ms: int = 3_000
+    """How long a heartbeat of a stable group waits for something to tell; 0 answers at once."""
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_ms: int = 10_080 * 60_000
     offsets_retention_check_interval_ms: int = 600_000
@@ -25,6 +29,8 @@ class GroupSettings(NamedTuple):
             min_session_timeout_ms=config.group_min_session_timeout_ms,
             max_session_timeout_ms=config.group_max_session_timeout_ms,
             max_size=config.group_max_size,
+            settle_ms=config.penstock_group_rebalance_settle_ms,
+            heartbeat_hold_ms=config.penstock_group_heartbeat_hold_ms,
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
             offsets_retention_ms=config.offsets_retention_minutes * 60_000,
             offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,

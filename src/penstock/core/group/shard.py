@@ -197,6 +197,20 @@ class GroupShard:
             out.reply(token, HeartbeatReply(error.code))
         return out
 
+    def release_heartbeat(self, group_id: str, member_id: str, now_ms: int) -> Outcome:
+        """The member has more to say than its heartbeat, whose answer is in the way."""
+        out = Outcome()
+        if (group := self._classic(group_id)) is not None:
+            self.classic.held_long_enough(group, member_id, now_ms, out)
+        return out
+
+    def step_aside(self, group_id: str, member_id: str, now_ms: int) -> Outcome:
+        """The member is about to leave, and its join or sync is in the way."""
+        out = Outcome()
+        if (group := self._classic(group_id)) is not None:
+            self.classic.step_aside(group, member_id, out)
+        return out
+
     def leave(self, request: LeaveRequest, token: Token, now_ms: int) -> Outcome:
         out = Outcome()
         try:
@@ -402,6 +416,11 @@ class GroupShard:
         if (group := self._classic(group_id)) is not None:
             self.classic.session_over(group, member_id, now_ms, out)
 
+    def _hold_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
+        group_id, member_id = whose
+        if (group := self._classic(group_id)) is not None:
+            self.classic.held_long_enough(group, member_id, now_ms, out)
+
     def _join_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
         if (group := self._classic(whose[0])) is not None:
             self.classic.join_phase_over(group, now_ms, out)
@@ -427,6 +446,7 @@ class GroupShard:
 
     _due: ClassVar[dict[str, Callable[[GroupShard, tuple[str, ...], int, Outcome], None]]] = {
         "session": _session_due,
+        "hold": _hold_due,
         "join": _join_due,
         "sync": _sync_due,
         DOWNGRADED: _downgraded_due,

@@ -6,10 +6,20 @@ In memory only: a restart begins a new story. Nothing decides anything by it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection, Mapping
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 EVENTS_KEPT: Final = 256
+SHARES_KEPT: Final = 10_000
+"""Members in all assignments of a story together: large groups have shorter stories."""
+
+Holding: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
+"""(topic, partitions), both in order."""
+
+
+def holding(partitions: Mapping[str, Collection[int]]) -> Holding:
+    return tuple((topic, tuple(sorted(held))) for topic, held in sorted(partitions.items()) if held)
 
 
 class What(Enum):
@@ -37,11 +47,14 @@ class StoryEvent(NamedTuple):
     why: str = ""
     assigned: tuple[tuple[str, int], ...] = ()
     """(member, number of partitions) of an ASSIGNED event, where the assignment could be read."""
+    holdings: tuple[Holding, ...] = ()
+    """What each of `assigned` shall have, in the same order."""
 
 
 class Stories:
-    def __init__(self, events_kept: int = EVENTS_KEPT) -> None:
+    def __init__(self, events_kept: int = EVENTS_KEPT, shares_kept: int = SHARES_KEPT) -> None:
         self._events_kept = events_kept
+        self._shares_kept = shares_kept
         self._by_group: dict[str, deque[StoryEvent]] = {}
 
     def tell(self, group_id: str, event: StoryEvent) -> None:
@@ -49,6 +62,10 @@ class Stories:
         if events is None:
             events = self._by_group[group_id] = deque(maxlen=self._events_kept)
         events.append(event)
+        if event.assigned:
+            shares = sum(len(earlier.assigned) for earlier in events)
+            while shares > self._shares_kept and len(events) > 1:
+                shares -= len(events.popleft().assigned)
 
     def of(self, group_id: str) -> tuple[StoryEvent, ...]:
         return tuple(self._by_group.get(group_id, ()))

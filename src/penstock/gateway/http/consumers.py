@@ -14,7 +14,7 @@ GET, POST /groups/{group}/offsets                          the same for a group 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -36,6 +36,7 @@ from penstock.gateway.http.operations import (
     read_body,
 )
 from penstock.gateway.http.v2 import v2_type
+from penstock.model.errors import ApiError, ErrorCode
 
 MAX_TIMEOUT_MS = 60_000
 DEFAULT_TIMEOUT_MS = 1000
@@ -137,8 +138,7 @@ class Consumers:
         given = decode(await json_body(request), shapes.Assignment)
 
         async def work(instance: Instance) -> Response:
-            for entry in given.partitions:
-                await door.cluster.leader(entry.topic, entry.partition)
+            await refuse_unknown(door, references(given))
             instance.assign(references(given))
             return no_content()
 
@@ -232,6 +232,17 @@ def show_offsets(offsets: Mapping[TopicPartition, Committed]) -> shapes.Committe
     )
 
 
+async def refuse_unknown(door: Door, partitions: Iterable[TopicPartition]) -> None:
+    """A body that names what does not exist: 422, since 404 is for the address."""
+    for partition in partitions:
+        try:
+            await door.cluster.leader(*partition)
+        except ApiError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            raise Refused(42201, str(error)) from error
+
+
 async def matching_topics(door: Door, pattern: str) -> list[str]:
     """Those that exist now. Only * and ? and . of a pattern have a meaning: a caller's expression is not run here."""
     if len(pattern) > 249:
@@ -251,11 +262,11 @@ async def get_group_offsets(door: Door, request: Request) -> Response:
 
 async def set_group_offsets(door: Door, request: Request) -> Response:
     given = decode(await json_body(request), shapes.Offsets)
+    group = group_name(request)
     offsets = wanted_offsets(given)
-    for partition in offsets:
-        await door.cluster.leader(*partition)
+    await refuse_unknown(door, offsets)
     if offsets:
-        await commit(door.cluster, group_name(request), offsets)
+        await commit(door.cluster, group, offsets)
     return answer(show_offsets(offsets))
 
 

@@ -25,6 +25,8 @@ from penstock.gateway.http.errors import Refused, refusal
 from penstock.gateway.http.operations import Door, Operation, answer
 from penstock.gateway.http.shapes import Error, Health
 from penstock.model.errors import ApiError, PenstockError
+from penstock.observability.channel import MetricsReader
+from penstock.observability.exposition import CONTENT_TYPE
 from penstock.ports.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -36,9 +38,12 @@ BACKLOG = 1024
 
 
 class HttpServer:
-    def __init__(self, cluster: Cluster, producer: Producer, clock: Clock, version: str) -> None:
+    def __init__(
+        self, cluster: Cluster, producer: Producer, clock: Clock, version: str, metrics: MetricsReader
+    ) -> None:
         self._door = Door(cluster, producer, clock)
         self._version = version
+        self._metrics = metrics
         self._consumers = Consumers()
         self.operations = (
             Operation("GET", "/health", "health", "Whether the cluster answers.", "Cluster", health, {200: Health}),
@@ -51,6 +56,7 @@ class HttpServer:
             routes=[
                 *self._routes(),
                 Route("/openapi.json", self._describe, methods=["GET"]),
+                Route("/metrics", self._show_metrics, methods=["GET"]),
             ],
             exception_handlers={
                 Refused: _refused,
@@ -82,6 +88,14 @@ class HttpServer:
 
         info = await self._door.cluster.describe()
         return answer(describe(self.operations, self._version, info.cluster_id))
+
+    async def _show_metrics(self, request: Request) -> Response:
+        """Of the broker that this door belongs to."""
+        try:
+            page = await self._metrics.page()
+        except ConnectionError as error:
+            raise Refused(503, str(error)) from error
+        return Response(page, headers={"content-type": CONTENT_TYPE})
 
     async def run(self, sockets: Sequence[socket.socket], stopping: asyncio.Event) -> None:
         config = uvicorn.Config(

@@ -164,6 +164,14 @@ class ConsumedRecord(Struct):
     value_encoding: str | UnsetType = UNSET
 
 
+class Event(Struct):
+    """One server-sent event; `data` is a record, or {"error_code", "message"} where `event` is "error"."""
+
+    data: str
+    id: str | UnsetType = UNSET
+    event: str | UnsetType = UNSET
+
+
 class OffsetRange(Struct):
     beginning_offset: int
     end_offset: int

@@ -19,6 +19,7 @@ from penstock.client.fetching import EARLIEST_MS, LATEST_MS, TopicPartition, fet
 from penstock.gateway.http.errors import Refused, refusal
 from penstock.gateway.http.formats import Format, of_accept, show_record
 from penstock.gateway.http.operations import Door, Operation, Query
+from penstock.gateway.http.shapes import Event
 from penstock.gateway.http.v2 import OFFSET, TIMESTAMP, existing_topic
 from penstock.model.errors import ApiError, ErrorCode
 
@@ -121,7 +122,7 @@ OPERATIONS = (
         "Records as they arrive, as server-sent events; Last-Event-ID resumes.",
         "Records",
         tail,
-        {200: str},
+        {200: Event},
         query=(PARTITION, OFFSET, TIMESTAMP, FROM, FORMAT, LIMIT),
         answer_types=(EVENT_STREAM,),
         refusals=(400, 404),

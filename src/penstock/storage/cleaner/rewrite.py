@@ -48,6 +48,7 @@ from penstock.storage.segment import MAX_RELATIVE_OFFSET, OpenFiles, Segment
 from penstock.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 
 _CHUNK_BYTES = 1 << 20
+_MAX_SOURCES = 100  # of one new segment: the broker's loop renames them all at once
 
 Spend = Callable[[int], None]  # told of bytes before they are read or written; may wait
 
@@ -140,7 +141,8 @@ class _Cleaning:
             together = [total + size for total, size in zip(sizes, added, strict=True)]
             limits = (plan.segment_bytes, plan.segment_index_bytes, plan.segment_index_bytes)
             if group and (
-                any(total > limit for total, limit in zip(together, limits, strict=True))
+                len(group) == _MAX_SOURCES
+                or any(total > limit for total, limit in zip(together, limits, strict=True))
                 or end - 1 - group[0][0] > MAX_RELATIVE_OFFSET
             ):
                 yield group

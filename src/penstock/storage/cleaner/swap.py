@@ -72,6 +72,13 @@ def remove_rewritten(disk: Disk, directory: str, base_offset: int) -> None:
                 disk.remove(path)
 
 
+def remove_unfinished(disk: Disk, directory: str) -> None:
+    """What a cleaning that failed has left of segments it did not come to hand over. May run in a thread."""
+    for name in disk.list_directory(directory):
+        if name.endswith(CLEANED):
+            disk.remove(f"{directory}/{name}")
+
+
 def settle_swaps(disk: Disk, directory: str, names: list[str]) -> list[int]:
     """Complete or undo what a crash interrupted; the bases of the segments put in place. For good on return."""
     cleaned = {name.partition(".")[0] for name in names if name.endswith(CLEANED)}

@@ -1,0 +1,242 @@
+"""A shard on its partition: when replies leave, and what happens when the disk says no."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+
+from penstock.config.broker import BrokerConfig
+from penstock.config.topic import TopicConfig
+from penstock.coordination.hosted_shard import HostedShard
+from penstock.core.group.exchange import (
+    CommitReply,
+    CommitRequest,
+    FetchOffsetsRequest,
+    HeartbeatRequest,
+    JoinRequest,
+    OffsetToCommit,
+    SyncRequest,
+)
+from penstock.core.group.settings import GroupSettings
+from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.ports.disk import File
+from penstock.records.batch import read_header
+from penstock.records.builder import Record, build_batch
+from penstock.replica.partition import Partition
+from penstock.sim.disk import SimDisk
+from penstock.storage.group_commit import GroupCommit
+from penstock.storage.log import Log
+from penstock.storage.log_config import LogConfig
+
+NOW_MS = 1_700_000_000_000
+T = TypeVar("T")
+
+
+class HeldFlusher:
+    """Flushes when told to."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[Sequence[File], Callable[[OSError | None], None]]] = []
+
+    def flush(
+        self, files: Sequence[File], directories: Sequence[str], on_stable: Callable[[OSError | None], None]
+    ) -> None:
+        self.held.append((files, on_stable))
+
+    def let_go(self, failure: OSError | None = None) -> None:
+        while self.held:
+            files, on_stable = self.held.pop(0)
+            for file in files:
+                file.sync()
+            on_stable(failure)
+
+
+class NowWorkers:
+    """Work is done when it is asked for."""
+
+    def run(self, work: Callable[[], T]) -> Awaitable[T]:
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(work())
+        return future
+
+
+class World:
+    def __init__(self) -> None:
+        self.disk = SimDisk(Random(1))
+        self.disk.make_directory("/data")
+        self.flusher = HeldFlusher()
+        self.topics = {"t"}
+        self.open()
+
+    def open(self) -> None:
+        settings = LogConfig(compact=True, delete=False)
+        log = Log.open(
+            self.disk, "/data/o-0", settings, recovery_point=0, log_start_offset=0, clean_shutdown=False, now_ms=NOW_MS
+        )
+        config = TopicConfig.resolve({}, BrokerConfig.load(None, {"log.dirs": "/data"})[0])
+        commit = GroupCommit(lambda callback: callback(), self.flusher)
+        self.partition = Partition("o", b"o" * 16, 0, log, config, commit, leader=1, leader_epoch=0, isr=(1,))
+        self.hosted = HostedShard(
+            asyncio.get_running_loop(),
+            self.partition,
+            GroupSettings(initial_rebalance_delay_ms=0),
+            NowWorkers(),
+            lambda: NOW_MS,
+            lambda topic: topic in self.topics,
+        )
+        self.hosted.start()
+
+    async def loaded(self) -> None:
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert self.hosted.is_ready
+
+    def commit(self, offset: int) -> asyncio.Future[Any]:
+        request = CommitRequest("g", "", None, -1, (OffsetToCommit("t", 0, offset, -1, ""),))
+        return self.hosted.call(lambda shard, token, now_ms: shard.commit_offsets(request, token, now_ms))
+
+    def committed(self) -> asyncio.Future[Any]:
+        request = FetchOffsetsRequest("g", {"t": (0,)})
+        return self.hosted.call(lambda shard, token, now_ms: shard.fetch_offsets(request, token, now_ms))
+
+    async def offset(self) -> int | None:
+        reply = await self.committed()
+        found = reply.topics["t"][0]
+        return None if found is None else int(found.offset)
+
+    def join(self, member: str = "m") -> asyncio.Future[Any]:
+        """As versions did that took a new member in at once."""
+        protocols = (("range", b""),)
+        request = JoinRequest("g", "", None, "c", "/h", 10_000, 10_000, "consumer", protocols, member)
+        request = request._replace(requires_known_member_id=False)
+        return self.hosted.call(lambda shard, token, now_ms: shard.join(request, token, now_ms))
+
+    def sync(self) -> asyncio.Future[Any]:
+        request = SyncRequest("g", "m", None, 1, None, None, {"m": b"mine"})
+        return self.hosted.call(lambda shard, token, now_ms: shard.sync(request, token, now_ms))
+
+    def heartbeat(self) -> asyncio.Future[Any]:
+        request = HeartbeatRequest("g", "m", None, 1)
+        return self.hosted.call(lambda shard, token, now_ms: shard.heartbeat(request, token, now_ms))
+
+    def fail_next_write(self) -> None:
+        """The disk is full, once."""
+        real = self.partition.log.append
+
+        def full(*arguments: Any) -> int:
+            self.partition.log.append = real  # type: ignore[method-assign]
+            raise StorageError("no space left")
+
+        self.partition.log.append = full  # type: ignore[method-assign]
+
+
+async def test_a_commit_is_answered_when_it_is_stable_and_not_shown_before() -> None:
+    world = World()
+    committing, asking = world.commit(5), world.committed()
+    await asyncio.sleep(0)
+    assert not committing.done()
+    assert not asking.done(), "nobody is told of a commit that a crash could take back"
+    world.flusher.let_go()
+    assert await committing == CommitReply(ErrorCode.NONE, (ErrorCode.NONE,))
+    assert (await asking).topics["t"][0].offset == 5
+
+
+async def test_a_commit_that_cannot_be_written_never_happened() -> None:
+    world = World()
+    world.commit(5)
+    world.flusher.let_go()
+    world.fail_next_write()
+    with pytest.raises(ApiError) as refused:
+        await world.commit(6)
+    assert refused.value.code is ErrorCode.NOT_COORDINATOR
+    assert await world.offset() == 5
+    second = world.commit(7)
+    world.flusher.let_go()
+    await second
+    assert await world.offset() == 7
+
+
+async def test_a_group_that_cannot_be_written_is_loaded_anew() -> None:
+    world = World()
+    assert (await world.join()).generation == 1
+    world.fail_next_write()
+    with pytest.raises(ApiError) as refused:
+        await world.sync()
+    assert refused.value.code is ErrorCode.NOT_COORDINATOR
+    # What the members hear is what the log says: there is no such group.
+    assert (await world.heartbeat()).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert (await world.join()).generation == 1
+    synced = world.sync()
+    world.flusher.let_go()
+    assert (await synced).assignment == b"mine"
+
+
+async def test_a_failed_flush_ends_the_shard() -> None:
+    world = World()
+    committing, parked = world.commit(5), world.committed()
+    world.flusher.let_go(OSError(errno.EIO, "broken"))
+    for future in (committing, parked):
+        with pytest.raises(ApiError) as refused:
+            await future
+        assert refused.value.code is ErrorCode.NOT_COORDINATOR
+    with pytest.raises(ApiError):
+        world.commit(6)
+
+
+async def test_loading_takes_a_moment_and_says_so() -> None:
+    world = World()
+    await world.join()
+    synced, committing = world.sync(), world.commit(0)
+    world.flusher.let_go()
+    await synced
+    assert (await committing).error is ErrorCode.UNKNOWN_MEMBER_ID
+    world.hosted.stop(ErrorCode.NOT_COORDINATOR)
+    world.open()
+    with pytest.raises(ApiError) as refused:
+        world.heartbeat()
+    assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await world.loaded()
+    assert (await world.heartbeat()).error is ErrorCode.NONE
+    world.hosted.stop(ErrorCode.NOT_COORDINATOR)
+
+
+async def test_what_somebody_else_wrote_is_passed_over() -> None:
+    world = World()
+    world.commit(5)
+    for key in (b"\0\1nonsense", b"", b"\x7fwhatever", None):
+        data = build_batch([Record(key, b"value", timestamp_ms=NOW_MS)])
+        world.partition.append(read_header(data), data, NOW_MS)
+    world.flusher.let_go()
+    world.hosted.stop(ErrorCode.NOT_COORDINATOR)
+    world.open()
+    await world.loaded()
+    assert await world.offset() == 5
+    world.hosted.stop(ErrorCode.NOT_COORDINATOR)
+
+
+async def test_offsets_of_a_topic_that_was_deleted_meanwhile_are_not_loaded() -> None:
+    world = World()
+    world.commit(5)
+    world.flusher.let_go()
+    world.hosted.stop(ErrorCode.NOT_COORDINATOR)
+    world.topics.clear()
+    world.open()
+    await world.loaded()
+    world.flusher.let_go()
+    assert await world.offset() is None
+    world.hosted.stop(ErrorCode.NOT_COORDINATOR)
+
+
+async def test_stopping_answers_everybody() -> None:
+    world = World()
+    await world.join()
+    parked = world.join("another")
+    world.hosted.stop(ErrorCode.NOT_COORDINATOR)
+    with pytest.raises(ApiError) as refused:
+        await parked
+    assert refused.value.code is ErrorCode.NOT_COORDINATOR
