@@ -210,6 +210,7 @@ def test_a_broker_that_dies_while_it_is_read(
         return found
 
     monkeypatch.setattr(BlockingConsumer, "bounds", then_stop)
+    address = broker.bootstrap_servers
     ran = cli("consume", "--topic", "t", "--timeout", "1")
     assert ran.code == 1
-    assert ran.err.startswith(f"penstock: no broker answers at {broker.bootstrap_servers}: start one")
+    assert ran.err.startswith(f"penstock: no broker answers at {address}: start one")
