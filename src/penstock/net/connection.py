@@ -69,6 +69,7 @@ class Connection:
         "_on_closed",
         "_out",
         "_pipelined",
+        "_queued_before",
         "_ready",
         "_start",
         "_view",
@@ -108,6 +109,7 @@ class Connection:
         self._blocked = False
         self._corked = False
         self._flush_scheduled = False
+        self._queued_before = 0
         self.is_closed = False
         self.is_draining = False
         self.last_active = loop.time()
@@ -277,6 +279,13 @@ class Connection:
 
     def writable(self) -> None:
         self._unblock()
+
+    def note_progress(self) -> None:
+        """A peer that takes its answers, however slowly, is not idle. Looked at once a second."""
+        queued = self.channel.queued_bytes
+        if queued != self._queued_before:
+            self._queued_before = queued
+            self.last_active = self._loop.time()
 
     # -- the end ------------------------------------------------------------------------
 

@@ -158,6 +158,7 @@ class Listener:
     def _close_idle(self) -> None:
         deadline = self._loop.time() - self._max_idle_s
         for connection in list(self.connections):
+            connection.note_progress()
             if connection.last_active < deadline and not connection.in_flight:
                 if connection.is_draining:
                     connection.abort()  # a second after the polite try: the peer does not take its answers

@@ -214,6 +214,18 @@ async def test_drain_answers_what_is_in_flight_and_takes_nothing_more() -> None:
     assert harness.channel.drained
 
 
+async def test_a_slow_reader_is_not_idle_while_it_reads() -> None:
+    harness = Harness()
+    harness.channel.queued_bytes = 1000
+    harness.connection.note_progress()
+    harness.connection.last_active = before = -100.0
+    harness.connection.note_progress()
+    assert harness.connection.last_active == before
+    harness.channel.queued_bytes = 999
+    harness.connection.note_progress()
+    assert harness.connection.last_active > before
+
+
 async def test_reply_after_close_is_ignored() -> None:
     harness = Harness()
     harness.feed(frame(PIPELINED_KEY))
