@@ -25,6 +25,10 @@ from bench.scenarios import GroupOfMembers, Scenario
 
 PROCESSES = 4
 QUIET_S = 2.0
+# From the group's forming to the leaving, round by round. Stock members send a heartbeat every 3 s, all at the same
+# time since they got their partitions at the same time, and a broker may be able to tell them of a change only then:
+# so the rounds spread over such an interval, after the first.
+RESTS_S = (3.5, 4.5, 5.5)
 TIMEOUT_S = 120.0
 END_TIMEOUT_S = 30.0
 
@@ -115,7 +119,7 @@ def _processes(membership: Membership, members: Sequence[int]) -> Iterator[list[
             pipe.close()
 
 
-def measure(broker: Broker, load: GroupOfMembers, topic: str, group: str) -> Metrics:
+def measure(broker: Broker, load: GroupOfMembers, topic: str, group: str, rest_s: float) -> Metrics:
     members = range(load.members)
     leaving = frozenset(range(0, load.members, load.members // load.leaving)[: load.leaving])
     staying = [member for member in members if member not in leaving]
@@ -123,7 +127,9 @@ def measure(broker: Broker, load: GroupOfMembers, topic: str, group: str) -> Met
     with _processes(Membership(broker.port, group, topic, load.protocol), members) as pipes:
         watched = _Group(load.partitions, pipes)
         begin = watched.tell(Join())
-        form_s = watched.settled_at(members) - begin
+        formed_at = watched.settled_at(members)
+        form_s = formed_at - begin
+        time.sleep(max(0.0, formed_at + rest_s - time.monotonic()))
         begin = watched.tell(Leave(leaving))
         settle_s = watched.settled_at(staying) - begin
         cpu_s = broker.cpu_s() - cpu_s
@@ -159,13 +165,14 @@ def run_rounds(
                     client.create_topic(topic, load.partitions)
                     client.wait_for_leaders({topic: load.partitions})
             progress(f"{side.broker.label:<12} warming up with 8 members, {load.protocol}")
-            measure(side.broker, small, topic, f"warm-{load.protocol}")
+            measure(side.broker, small, topic, f"warm-{load.protocol}", QUIET_S)
     for number in range(1, rounds + 1):
+        rest_s = RESTS_S[number % len(RESTS_S)]
         for scenario, load in scenarios:
             for side in sides:
                 label = f"{side.broker.label:<12} {load.protocol:<8} round {number}"
                 try:
-                    metrics = measure(side.broker, load, _topic(load), f"{scenario.name}-{number}")
+                    metrics = measure(side.broker, load, _topic(load), f"{scenario.name}-{number}", rest_s)
                 except FAILURES as error:
                     side.broker.check_alive()
                     outcomes[scenario.name].failures.append(f"{side.broker.label}, round {number}: {error}")

@@ -13,9 +13,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, Unpack
 
 from confluent_kafka import (
-    ConsumerGroupState,
     ConsumerGroupTopicPartitions,
-    ConsumerGroupType,
     KafkaError,
     KafkaException,
     TopicCollection,
@@ -26,22 +24,19 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs d
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    ConfigSource,
     NewPartitions,
     NewTopic,
     OffsetSpec,
     ResourceType,
 )
 
+from penstock.clients import answers
 from penstock.clients.cluster import (
-    BrokerInfo,
     ClusterInfo,
     ConfigSetting,
     GroupInfo,
     GroupListing,
-    MemberInfo,
     OffsetChange,
-    PartitionInfo,
     PartitionLag,
     ShiftBy,
     TopicInfo,
@@ -61,25 +56,6 @@ from penstock.clients.settings import Connection
 Kind = Literal["topic", "broker", "group"]
 
 POLL_S = 0.2
-_STATES = {
-    ConsumerGroupState.PREPARING_REBALANCING: "PreparingRebalance",
-    ConsumerGroupState.COMPLETING_REBALANCING: "CompletingRebalance",
-    ConsumerGroupState.STABLE: "Stable",
-    ConsumerGroupState.DEAD: "Dead",
-    ConsumerGroupState.EMPTY: "Empty",
-}
-_PROTOCOLS: dict[ConsumerGroupType, Literal["classic", "consumer"]] = {
-    ConsumerGroupType.CLASSIC: "classic",
-    ConsumerGroupType.CONSUMER: "consumer",
-}
-_SOURCES: dict[ConfigSource, Literal["topic", "broker", "cluster", "file", "default", "group"]] = {
-    ConfigSource.DYNAMIC_TOPIC_CONFIG: "topic",
-    ConfigSource.DYNAMIC_BROKER_CONFIG: "broker",
-    ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG: "cluster",
-    ConfigSource.STATIC_BROKER_CONFIG: "file",
-    ConfigSource.DEFAULT_CONFIG: "default",
-    ConfigSource.GROUP_CONFIG: "group",
-}
 _RESOURCES: dict[Kind, ResourceType] = {
     "topic": ResourceType.TOPIC,
     "broker": ResourceType.BROKER,
@@ -116,9 +92,7 @@ class BlockingAdmin:
         found = self._ask(
             "cannot describe the cluster", lambda client, timeout: client.describe_cluster(request_timeout=timeout)
         )
-        brokers = sorted((_broker(node) for node in found.nodes), key=lambda broker: broker.id)
-        controller = found.controller.id if found.controller is not None and found.controller.id >= 0 else None
-        return ClusterInfo(found.cluster_id or "", controller, tuple(brokers))
+        return answers.cluster(found)
 
     def topics(self) -> list[TopicInfo]:
         """All of them, by name."""
@@ -128,34 +102,14 @@ class BlockingAdmin:
             self._open().poll(0)
             raise self._connection.error(error, "cannot list topics") from error
         self._connection.answered()
-        return [
-            TopicInfo(
-                name,
-                tuple(
-                    PartitionInfo(one.id, one.leader if one.leader >= 0 else None, tuple(one.replicas), tuple(one.isrs))
-                    for _, one in sorted(topic.partitions.items())
-                ),
-            )
-            for name, topic in sorted(found.topics.items())
-        ]
+        return answers.listed_topics(found)
 
     def topic(self, name: str) -> TopicInfo:
         found = self._ask(
             f"topic {name}",
             lambda client, timeout: client.describe_topics(TopicCollection([name]), request_timeout=timeout)[name],
         )
-        return TopicInfo(
-            name,
-            tuple(
-                PartitionInfo(
-                    one.id,
-                    one.leader.id if one.leader is not None and one.leader.id >= 0 else None,
-                    tuple(node.id for node in one.replicas),
-                    tuple(node.id for node in one.isr),
-                )
-                for one in sorted(found.partitions, key=lambda one: int(one.id))
-            ),
-        )
+        return answers.topic(name, found)
 
     def create_topic(
         self,
@@ -223,38 +177,17 @@ class BlockingAdmin:
         )
         if found.errors and not found.valid:
             raise self._connection.error(found.errors[0], "cannot list groups")
-        listed = [
-            GroupListing(one.group_id, _state(one), _PROTOCOLS.get(getattr(one, "type", None), "unknown"))  # type: ignore[arg-type]
-            for one in found.valid
-        ]
-        return sorted(listed, key=lambda one: one.group_id)
+        return answers.listed_groups(found)
 
     def group(self, group_id: str) -> GroupInfo:
         found = self._ask(
             f"group {group_id}",
             lambda client, timeout: client.describe_consumer_groups([group_id], request_timeout=timeout)[group_id],
         )
-        state = _state(found)
-        if state == "Dead":
+        group = answers.group(group_id, found)
+        if group.state == answers.DEAD:
             raise UnknownGroup(f"group {group_id} does not exist", "GROUP_ID_NOT_FOUND")
-        members = tuple(
-            MemberInfo(
-                one.member_id,
-                one.client_id,
-                one.host.lstrip("/"),
-                one.group_instance_id or None,
-                tuple(sorted(TopicPartition(part.topic, part.partition) for part in one.assignment.topic_partitions)),
-            )
-            for one in found.members
-        )
-        return GroupInfo(
-            group_id,
-            state,
-            _PROTOCOLS.get(found.type, "unknown"),
-            found.partition_assignor or "",
-            found.coordinator.id if found.coordinator is not None else None,
-            tuple(sorted(members, key=lambda member: (member.partitions[:1], member.client_id, member.member_id))),
-        )
+        return group
 
     def group_offsets(self, group_id: str) -> dict[TopicPartition, int]:
         """What the group has committed."""
@@ -355,17 +288,7 @@ class BlockingAdmin:
             f"cannot read the settings of {kind} {name}",
             lambda client, timeout: client.describe_configs([resource], request_timeout=timeout)[resource],
         )
-        return [
-            ConfigSetting(
-                entry.name,
-                entry.value,
-                _SOURCES.get(ConfigSource(entry.source), "unknown"),
-                entry.is_read_only,
-                entry.is_sensitive,
-                tuple(entry.synonyms),
-            )
-            for _, entry in sorted(found.items())
-        ]
+        return answers.settings(found)
 
     def alter_configs(
         self, kind: Kind, name: str, *, set_: Mapping[str, str] | None = None, delete: Iterable[str] = ()
@@ -433,14 +356,6 @@ class BlockingAdmin:
             raise self._connection.error(error, doing) from error
         self._connection.answered()
         return result
-
-
-def _broker(node: Any) -> BrokerInfo:
-    return BrokerInfo(node.id, node.host, node.port, node.rack or None)
-
-
-def _state(described: Any) -> str:
-    return _STATES.get(getattr(described, "state", None), "Unknown")  # type: ignore[arg-type]
 
 
 def _not_empty(doing: str) -> GroupNotEmpty:

@@ -13,7 +13,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self, TypeAlias, Unpack
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, KafkaError, KafkaException, Message
+from confluent_kafka import OFFSET_STORED, KafkaError, KafkaException, Message
 from confluent_kafka import Consumer as LibrdkafkaConsumer
 from confluent_kafka import TopicPartition as LibrdkafkaPartition
 
@@ -21,6 +21,7 @@ from penstock.clients.consumer_config import ConsumerConfig, ConsumerOptions
 from penstock.clients.errors import BadSetting, ClientClosed, ClientError
 from penstock.clients.handout import Handout
 from penstock.clients.metrics import ConsumerMetrics, Counts, Statistics, consumer_metrics
+from penstock.clients.offset_lookup import OffsetLookup, own
 from penstock.clients.records import Position, Record, TopicPartition, record_of
 from penstock.clients.settings import Connection, log
 
@@ -57,6 +58,7 @@ class BlockingConsumer:
             self._client = LibrdkafkaConsumer(self._connection.configuration({**config.librdkafka(), **own}))
         except (KafkaException, TypeError, ValueError) as error:
             raise self._connection.refused_setting(error, "consumer") from error
+        self._lookup = OffsetLookup(self._client, self._connection, config)
 
     # -- what to read ----------------------------------------------------------------------------------------
 
@@ -84,13 +86,13 @@ class BlockingConsumer:
         def lost(_: LibrdkafkaConsumer, partitions: list[LibrdkafkaPartition]) -> None:
             self._revoked(partitions, on_lost, is_lost=True)
 
-        with self._translated("cannot subscribe"):
+        with self._connection.translated("cannot subscribe"):
             self._client.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
 
     def unsubscribe(self) -> None:
         self._open()
         self._store()
-        with self._translated("cannot unsubscribe"):
+        with self._connection.translated("cannot unsubscribe"):
             self._client.unsubscribe()
         self.handout.forget_all()
 
@@ -102,20 +104,20 @@ class BlockingConsumer:
         partitions = [one for item in what for one in (self.partitions(item) if isinstance(item, str) else (item,))]
         starts = at if isinstance(at, Mapping) else dict.fromkeys(partitions, at)
         partitions = partitions or list(starts)
-        offsets = self._offsets_of(starts, seeking=False)
-        with self._translated("cannot assign partitions"):
+        offsets = self._lookup.resolve(starts, seeking=False)
+        with self._connection.translated("cannot assign partitions"):
             self._client.assign([LibrdkafkaPartition(*one, offsets.get(one, OFFSET_STORED)) for one in partitions])
         self.handout.forget_all()
         self._ended.clear()
 
     def assignment(self) -> list[TopicPartition]:
         self._open()
-        with self._translated("cannot tell the assignment"):
-            return sorted(_own(one) for one in self._client.assignment())
+        with self._connection.translated("cannot tell the assignment"):
+            return sorted(own(one) for one in self._client.assignment())
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         self._open()
-        with self._translated(f"cannot learn the partitions of {topic}"):
+        with self._connection.translated(f"cannot learn the partitions of {topic}"):
             entry = self._client.list_topics(topic, timeout=self._timeout_s).topics[topic]
         if entry.error is not None:
             raise self._connection.error(entry.error, f"topic {topic}")
@@ -156,7 +158,7 @@ class BlockingConsumer:
             error, self._error = self._error, None
             raise error
         self._store()
-        with self._translated("cannot read"):
+        with self._connection.translated("cannot read"):
             first = self._client.poll(timeout_s)
             if first is None:
                 return
@@ -191,7 +193,7 @@ class BlockingConsumer:
         self._open()
         if partitions is None:
             partitions = self._starts if self._starts is not None else self.assignment()
-        offsets = self._offsets_of(dict.fromkeys(partitions, to), seeking=True)
+        offsets = self._lookup.resolve(dict.fromkeys(partitions, to), seeking=True)
         for partition, offset in offsets.items():
             self._seek(partition, offset)
 
@@ -203,7 +205,7 @@ class BlockingConsumer:
     def pause(self, partitions: Partitions) -> None:
         self._open()
         paused = list(partitions)
-        with self._translated("cannot pause"):
+        with self._connection.translated("cannot pause"):
             self._client.pause([LibrdkafkaPartition(*one) for one in paused])
         for one in paused:
             first = self.handout.first_buffered(one)
@@ -213,7 +215,7 @@ class BlockingConsumer:
 
     def resume(self, partitions: Partitions) -> None:
         self._open()
-        with self._translated("cannot resume"):
+        with self._connection.translated("cannot resume"):
             self._client.resume([LibrdkafkaPartition(*one) for one in partitions])
 
     def _seek(self, partition: TopicPartition, offset: int) -> None:
@@ -232,39 +234,6 @@ class BlockingConsumer:
                 if error.args[0].code() != KafkaError._STATE or time.monotonic() > deadline:
                     raise self._connection.error(error, f"cannot seek in {partition}") from error
             time.sleep(SEEK_PAUSE_S)
-
-    def _offsets_of(self, positions: Mapping[TopicPartition, Position], *, seeking: bool) -> dict[TopicPartition, int]:
-        """librdkafka's numbers for positions."""
-        offsets: dict[TopicPartition, int] = {}
-        times: dict[TopicPartition, datetime] = {}
-        committed: list[TopicPartition] = []
-        for partition, position in positions.items():
-            match position:
-                case datetime():
-                    times[partition] = position
-                case "earliest":
-                    offsets[partition] = OFFSET_BEGINNING
-                case "latest":
-                    offsets[partition] = OFFSET_END
-                case "committed":
-                    committed.append(partition)
-                case int():
-                    offsets[partition] = position
-                case _:
-                    raise BadSetting(
-                        f"{position!r} is no position: give an offset, a datetime, earliest, latest or committed"
-                    )
-        reset = OFFSET_BEGINNING if self._config.auto_offset_reset == "earliest" else OFFSET_END
-        if committed and self._config.group is None:
-            offsets.update(dict.fromkeys(committed, reset))
-        elif committed and seeking:
-            found = self.committed(committed)
-            offsets.update({one: reset if (offset := found[one]) is None else offset for one in committed})
-        elif committed:
-            offsets.update(dict.fromkeys(committed, OFFSET_STORED))
-        for partition, offset in self.offsets_at(times).items():
-            offsets[partition] = OFFSET_END if offset is None else offset
-        return offsets
 
     # -- offsets ---------------------------------------------------------------------------------------------
 
@@ -291,7 +260,7 @@ class BlockingConsumer:
         if self._config.group is None:
             raise BadSetting("commit needs a group: give group=...")
         doing = "cannot commit"
-        with self._translated(doing):
+        with self._connection.translated(doing):
             answers = self._client.commit(
                 offsets=[LibrdkafkaPartition(*partition, offset) for partition, offset in offsets.items()],
                 asynchronous=False,
@@ -299,34 +268,22 @@ class BlockingConsumer:
         for answer in answers:
             if answer.error is not None:
                 self._commits_failed += 1
-                raise self._connection.error(answer.error, f"{doing} {_own(answer)}")
+                raise self._connection.error(answer.error, f"{doing} {own(answer)}")
         self._commits += 1
 
     def committed(self, partitions: Partitions | None = None) -> dict[TopicPartition, int | None]:
         self._open()
-        asked = self.assignment() if partitions is None else list(partitions)
-        with self._translated("cannot read committed offsets"):
-            found = self._client.committed([LibrdkafkaPartition(*one) for one in asked], timeout=self._timeout_s)
-        return {_own(one): one.offset if one.offset >= 0 else None for one in found}
+        return self._lookup.committed(self.assignment() if partitions is None else partitions)
 
     def bounds(self, partition: TopicPartition) -> tuple[int, int]:
         """First offset there is, and the one after the last."""
         self._open()
-        with self._translated(f"cannot read the offsets of {partition}"):
-            return self._client.get_watermark_offsets(LibrdkafkaPartition(*partition), timeout=self._timeout_s)
+        return self._lookup.bounds(partition)
 
     def offsets_at(self, times: Mapping[TopicPartition, datetime]) -> dict[TopicPartition, int | None]:
         """The first record not older than the time; None where there is none."""
-        if not times:
-            return {}
         self._open()
-        asked = [LibrdkafkaPartition(*one, _milliseconds(when)) for one, when in times.items()]
-        with self._translated("cannot look offsets up by time"):
-            found = self._client.offsets_for_times(asked, timeout=self._timeout_s)
-        for one in found:
-            if one.error is not None:
-                raise self._connection.error(one.error, f"cannot look up {_own(one)}")
-        return {_own(one): one.offset if one.offset >= 0 else None for one in found}
+        return self._lookup.at(times)
 
     def wants_store(self) -> bool:
         """Something is done with, and automatic commits have not heard of it for a while."""
@@ -356,11 +313,11 @@ class BlockingConsumer:
         self._starts = {}
         try:
             if told is not None and partitions:
-                self._starts = dict.fromkeys(map(_own, partitions), OFFSET_STORED)
-                told([_own(one) for one in partitions])
+                self._starts = dict.fromkeys(map(own, partitions), OFFSET_STORED)
+                told([own(one) for one in partitions])
         finally:
             starts, self._starts = self._starts, None
-            with_starts = [LibrdkafkaPartition(*_own(one), starts.get(_own(one), OFFSET_STORED)) for one in partitions]
+            with_starts = [LibrdkafkaPartition(*own(one), starts.get(own(one), OFFSET_STORED)) for one in partitions]
             if self._config.is_cooperative:
                 self._client.incremental_assign(with_starts)
             else:
@@ -370,7 +327,7 @@ class BlockingConsumer:
         self, partitions: list[LibrdkafkaPartition], told: OnRebalance | None, *, is_lost: bool = False
     ) -> None:
         self._rebalances += 1
-        gone = [_own(one) for one in partitions]
+        gone = [own(one) for one in partitions]
         if not is_lost:
             self._store()
         try:
@@ -425,31 +382,3 @@ class BlockingConsumer:
     def _open(self) -> None:
         if self._is_closed:
             raise ClientClosed("consumer")
-
-    def _translated(self, doing: str) -> _Translated:
-        return _Translated(self._connection, doing)
-
-
-class _Translated:
-    """librdkafka's exceptions become ours."""
-
-    def __init__(self, connection: Connection, doing: str) -> None:
-        self._connection = connection
-        self._doing = doing
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, KafkaException):
-            raise self._connection.error(error, self._doing) from error
-
-
-def _own(partition: LibrdkafkaPartition) -> TopicPartition:
-    return TopicPartition(partition.topic, partition.partition)
-
-
-def _milliseconds(when: datetime) -> int:
-    return int(when.timestamp() * 1000)

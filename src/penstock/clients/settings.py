@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -62,6 +63,14 @@ class Connection:
         if not isinstance(reason, KafkaError):
             return ClientError(f"{doing}: {problem}")
         return translate(reason, doing, self.servers, is_down=self.is_down)
+
+    @contextmanager
+    def translated(self, doing: str) -> Iterator[None]:
+        """librdkafka's exceptions become ours."""
+        try:
+            yield
+        except KafkaException as error:
+            raise self.error(error, doing) from error
 
     def refused_setting(self, problem: KafkaException | TypeError | ValueError, what: str) -> BadSetting:
         reason = problem.args[0] if problem.args else problem

@@ -105,7 +105,9 @@ def test_a_newcomer_starts_a_rebalance_that_members_hear_of() -> None:
 def test_a_rebalance_waits_until_the_coming_and_going_is_over() -> None:
     driver = Driver(NO_DELAY._replace(settle_ms=250))
     first, token = driver.new_member()
-    driver.settle({first: token})  # alone there is nobody to wait for
+    assert token not in driver.replies
+    driver.wait(100)  # a group without members and without a delay
+    driver.settle({first: token})
     second, joined = driver.new_member()
     again = driver.join(first)
     driver.wait(200)
@@ -122,6 +124,7 @@ def test_a_rebalance_waits_until_the_coming_and_going_is_over() -> None:
 def test_endless_coming_and_going_is_not_waited_for() -> None:
     driver = Driver(NO_DELAY._replace(settle_ms=250))
     first, token = driver.new_member()
+    driver.wait(100)
     driver.settle({first: token})
     driver.new_member()
     again = driver.join(first)
@@ -136,6 +139,7 @@ def test_endless_coming_and_going_is_not_waited_for() -> None:
 def test_somebody_who_was_given_an_id_is_waited_for_while_settling() -> None:
     driver = Driver(NO_DELAY._replace(settle_ms=250))
     first, token = driver.new_member()
+    driver.wait(100)
     driver.settle({first: token})
     driver.new_member()
     again = driver.join(first)
@@ -146,9 +150,22 @@ def test_somebody_who_was_given_an_id_is_waited_for_while_settling() -> None:
     assert driver.joined(again).generation == 2
 
 
+def test_members_that_come_together_to_an_empty_group_are_one_generation() -> None:
+    driver = Driver(NO_DELAY._replace(settle_ms=250))
+    driver.join()  # given an id, and gone: not waited for
+    first, token = driver.new_member()
+    driver.wait(200)
+    second, other = driver.new_member()
+    driver.wait(249)
+    assert not {token, other} & set(driver.replies)
+    driver.wait(1)
+    assert driver.settle({first: token, second: other}) == 1
+
+
 def test_the_last_one_to_leave_is_not_waited_for() -> None:
     driver = Driver(NO_DELAY._replace(settle_ms=250))
     first, token = driver.new_member()
+    driver.wait(100)
     driver.settle({first: token})
     driver.leave(first)
     assert driver.state is State.EMPTY

@@ -102,7 +102,8 @@ class ClassicGroup:
         self.initial_delay_ms = 0
         self.initial_remaining_ms = 0
         self.has_newcomers = False
-        # A later one waits until the coming and going is over.
+        # Any other waits until the coming and going is over.
+        self.is_fresh = False  # it began from an empty group
         self.prepared_ms = 0
         self.membership_changed_ms = 0
         self.is_settling = False

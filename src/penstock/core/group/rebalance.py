@@ -33,6 +33,7 @@ from penstock.model.errors import ApiError, ErrorCode
 
 REASONS_LOGGED = 8
 SETTLING_LIMIT = 4  # times the quiet that is waited for
+ALONE_SHARE = 0.4  # of that quiet is enough for somebody who comes to an empty group and stays alone
 
 
 class ClassicProtocol:
@@ -199,7 +200,9 @@ class ClassicProtocol:
         """Everybody is there. Members seldom come or go alone, and a rebalance too many costs them
         seconds: they hear of the next one from a heartbeat that they have just sent."""
         settle_ms = self.settings.settle_ms
-        quiet_ms = min(group.membership_changed_ms + settle_ms, group.prepared_ms + SETTLING_LIMIT * settle_ms)
+        is_alone = group.is_fresh and len(group.members) + len(group.pending) == 1
+        needed_ms = int(settle_ms * ALONE_SHARE) if is_alone else settle_ms
+        quiet_ms = min(group.membership_changed_ms + needed_ms, group.prepared_ms + SETTLING_LIMIT * settle_ms)
         if group.members and now_ms < quiet_ms:
             group.is_settling = True
             self._timers.set(_join(group), quiet_ms)
@@ -213,20 +216,18 @@ class ClassicProtocol:
             self._answer_heartbeat(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
             self._release_sync(group, member, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS), now_ms, out)
         self._end_sync_phase(group)
-        group.is_initial = group.is_empty
+        delay_ms = self.settings.initial_rebalance_delay_ms
+        group.is_fresh = group.is_empty
+        group.is_initial = group.is_fresh and delay_ms > 0
         group.is_settling = False
         group.prepared_ms = now_ms
         group.move(Move.PREPARE, now_ms)
         if group.is_initial:
-            delay_ms = self.settings.initial_rebalance_delay_ms
             group.initial_delay_ms = delay_ms
             group.initial_remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
             group.has_newcomers = False
-            if delay_ms > 0:
-                self._timers.set(_join(group), now_ms + delay_ms)
-            else:
-                self.join_phase_over(group, now_ms, out)
-        elif group.all_joined:
+            self._timers.set(_join(group), now_ms + delay_ms)
+        elif group.is_fresh or group.all_joined:
             self._complete_when_quiet(group, now_ms, out)
         else:
             self._timers.set(_join(group), now_ms + group.rebalance_timeout_ms)
@@ -237,7 +238,7 @@ class ClassicProtocol:
             return
         if group.is_settling:
             group.is_settling = False
-            if group.all_joined:
+            if group.is_fresh or group.all_joined:
                 self._complete_when_quiet(group, now_ms, out)
             else:  # somebody has come meanwhile and not yet joined
                 self._timers.set(_join(group), group.prepared_ms + group.rebalance_timeout_ms)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -43,13 +44,14 @@ DEFAULT_TIMEOUT_MS = 1000
 BODY_TYPES = (V2, JSON)
 TIMEOUT = Query("timeout", "How long to wait for records, in ms.", 0, MAX_TIMEOUT_MS)
 MAX_BYTES_QUERY = Query("max_bytes", "About how many bytes of records to read.", 1, 16 << 20)
+_GROUP = re.compile(r"[^/\x00-\x1f\x7f]{1,249}")
 _HOST = re.compile(r"[A-Za-z0-9._-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:]+\](:[0-9]{1,5})?")
 
 
 def group_name(request: Request) -> str:
     name: str = request.path_params["group"]
-    if not name.isprintable() or len(name.encode("utf-8", "replace")) > 249:
-        raise Refused(42205, "a group's name has at most 249 bytes of printable text")
+    if not _GROUP.fullmatch(name):
+        raise Refused(42205, "a group's name has at most 249 characters, none of them a control character")
     return name
 
 
@@ -94,7 +96,7 @@ class Consumers:
             timeout_ms=timeout_ms,
         )
         name = self.instances.add(given.name, instance)
-        uri = f"{base_url(request)}/consumers/{group}/instances/{name}"
+        uri = f"{base_url(request)}/consumers/{quote(group, safe='')}/instances/{name}"
         return answer(shapes.InstanceCreated(name, uri), media_type=v2_type(request))
 
     async def delete(self, door: Door, request: Request) -> Response:

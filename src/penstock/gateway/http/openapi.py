@@ -16,7 +16,7 @@ _PARAMETER = re.compile(r"\{(\w+)\}")
 _PATH_SCHEMAS: dict[str, dict[str, Any]] = {
     "topic": {"type": "string", "pattern": "^[a-zA-Z0-9._-]+$", "minLength": 1, "maxLength": 249},
     "partition": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
-    "group": {"type": "string", "minLength": 1, "maxLength": 249, "pattern": "^[^/\\p{Cc}]+$"},
+    "group": {"type": "string", "minLength": 1, "maxLength": 249, "pattern": "^[^/\\u0000-\\u001f\\u007f]+$"},
     "instance": {"type": "string", "pattern": "^[a-zA-Z0-9._-]+$", "minLength": 1, "maxLength": 200},
     "broker": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
 }

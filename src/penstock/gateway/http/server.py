@@ -112,6 +112,8 @@ class HttpServer:
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=GRACE_S,
         )
+        # Its news are not the broker's; that a caller speaks no HTTP is the caller's problem.
+        logging.getLogger("uvicorn").setLevel(logging.ERROR)
         server = _Server(config)
         watcher = asyncio.create_task(_stop_when(stopping, server))
         try:
