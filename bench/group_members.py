@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, TopicPartition
 from bench.client import HOST
 
 PAUSE_S = 0.005
+READY = "ready"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def serve(pipe: Connection, membership: Membership, numbers: Sequence[int]) -> N
     """The process: until it is told to end."""
     members: list[_Member] = []
     closing: list[Thread] = []
-    pipe.send("ready")
+    pipe.send(READY)
     while True:
         while pipe.poll():
             match pipe.recv():

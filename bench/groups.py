@@ -18,7 +18,7 @@ from multiprocessing.context import SpawnProcess
 from bench.brokers import Broker, BrokerMaker
 from bench.client import Client
 from bench.driver import LoadFailed
-from bench.group_members import End, Held, Join, Leave, Membership, serve
+from bench.group_members import READY, End, Held, Join, Leave, Membership, serve
 from bench.results import Metrics, Outcome
 from bench.runner import FAILURES, Side
 from bench.scenarios import GroupOfMembers, Scenario
@@ -58,6 +58,7 @@ class _Group:
             for pipe in wait(self._pipes, timeout=0.1):
                 assert isinstance(pipe, Connection)
                 held = _receive(pipe)
+                assert isinstance(held, Held)
                 self._held[held.member] = held.partitions
                 if held.member in members:
                     changed_at = held.at
@@ -78,13 +79,11 @@ class _Group:
         )
 
 
-def _receive(pipe: Connection) -> Held:
+def _receive(pipe: Connection) -> object:
     try:
-        held = pipe.recv()
+        return pipe.recv()
     except EOFError:
         raise LoadFailed("a process of members ended by itself") from None
-    assert isinstance(held, Held)
-    return held
 
 
 @contextmanager
@@ -101,8 +100,7 @@ def _processes(membership: Membership, members: Sequence[int]) -> Iterator[list[
             running.append((process, ours))
         pipes = [pipe for _, pipe in running]
         for pipe in pipes:
-            if pipe.recv() != "ready":
-                raise LoadFailed("a process of members is not ready")
+            assert _receive(pipe) == READY
         yield pipes
     finally:
         for process, pipe in running:
@@ -148,6 +146,16 @@ def configured(make: BrokerMaker) -> BrokerMaker:
     return made
 
 
+def _warm_up(broker: Broker, loads: Sequence[GroupOfMembers]) -> None:
+    partitions = {_topic(load): load.partitions for load in loads}
+    with Client(broker.port) as client:
+        for topic, count in partitions.items():
+            client.create_topic(topic, count)
+        client.wait_for_leaders(partitions)
+    for load in loads:
+        measure(broker, replace(load, members=8, leaving=2), _topic(load), f"warm-{load.protocol}", QUIET_S)
+
+
 def run_rounds(
     sides: Sequence[Side],
     scenarios: Sequence[tuple[Scenario, GroupOfMembers]],
@@ -157,15 +165,8 @@ def run_rounds(
 ) -> None:
     """Interleaved: each round has every protocol on every broker. A small group before it all is not measured."""
     for side in sides:
-        for scenario, load in scenarios:
-            small = replace(load, members=8, leaving=2)
-            topic = _topic(load)
-            if scenario is scenarios[0][0]:
-                with Client(side.broker.port) as client:
-                    client.create_topic(topic, load.partitions)
-                    client.wait_for_leaders({topic: load.partitions})
-            progress(f"{side.broker.label:<12} warming up with 8 members, {load.protocol}")
-            measure(side.broker, small, topic, f"warm-{load.protocol}", QUIET_S)
+        progress(f"{side.broker.label:<12} warming up with 8 members")
+        _warm_up(side.broker, [load for _, load in scenarios])
     for number in range(1, rounds + 1):
         rest_s = RESTS_S[number % len(RESTS_S)]
         for scenario, load in scenarios:

@@ -1,7 +1,7 @@
 """A real broker process for the tests with real clients.
 
-Clients get `bootstrap.servers` and what a test is about, nothing else. There are no consumer
-groups yet, so every consumer assigns its partitions itself.
+Clients get `bootstrap.servers` and what a test is about, nothing else. Consumers assign their
+partitions themselves, except in the tests of groups (`test_groups_*`).
 """
 
 from __future__ import annotations

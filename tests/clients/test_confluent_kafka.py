@@ -1,7 +1,6 @@
 """confluent-kafka (librdkafka) against a real process.
 
-librdkafka's Consumer.close() waits for a coordinator when it has offsets to commit, and there is
-none yet: consumers here turn enable.auto.commit off.
+Consumers here assign their partitions themselves and commit nothing; groups are in `test_groups_*`.
 """
 
 from __future__ import annotations

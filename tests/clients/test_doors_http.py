@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from broker_process import BrokerProcess
 from door_callers import PAGE, Http, Netcat, door_port, walkthrough
@@ -223,6 +224,24 @@ def test_the_tail_follows_and_resumes(web: Http, topic: str) -> None:
     resumed = events(again, f"/topics/{topic}/events?limit=2", {"Last-Event-ID": second["id"]})
     assert {json.loads(event["data"])["value"] for event in resumed} == {"pretty", "missed"}
     again.close()
+
+
+def test_only_the_head_of_a_tail(web: Http, topic: str) -> None:
+    web.post(f"/topics/{topic}", {"value": 1})
+    status, headers, body = web.call("HEAD", f"/topics/{topic}/events")
+    assert (status, body) == (200, b"")
+    assert headers["content-type"].startswith("text/event-stream")
+
+
+def test_a_topic_deleted_through_another_door(broker: BrokerProcess, web: Http, topic: str) -> None:
+    web.post(f"/topics/{topic}", {"value": 1})
+    assert len(web.get(f"/topics/{topic}/partitions")) == 1
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for future in admin.delete_topics([topic]).values():
+        future.result(10)
+    assert web.refused("GET", f"/topics/{topic}")[:2] == (404, 40401)
+    assert web.refused("GET", f"/topics/{topic}/partitions/0/records")[:2] == (404, 40401)
+    assert offsets(web.post(f"/topics/{topic}", {"value": 2})) == [(0, 0)]
 
 
 def test_json_with_line_feeds_in_an_event(web: Http, topic: str) -> None:

@@ -86,19 +86,24 @@ class Cluster:
             tuple(sorted(topics, key=lambda topic: topic.name)),
         )
 
-    async def topic(self, name: str, *, create: bool = False) -> TopicInfo:
+    async def topic(self, name: str, *, create: bool = False, max_age_s: float = METADATA_MAX_AGE_S) -> TopicInfo:
         """With `create`, one that does not exist is created if the cluster does so by itself.
 
         Raises ApiError: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION.
         """
         known = self._topics.get(name)
-        if known is not None and asyncio.get_running_loop().time() - known[0] < METADATA_MAX_AGE_S:
+        if known is not None and asyncio.get_running_loop().time() - known[0] < max_age_s:
             return known[1]
         task = self._asking.get((name, create))
         if task is None:
             task = self._asking[name, create] = asyncio.create_task(self._ask_for_topic(name, create))
-            task.add_done_callback(lambda _: self._asking.pop((name, create), None))
+            task.add_done_callback(lambda done: self._asked(name, create, done))
         return await asyncio.shield(task)
+
+    def _asked(self, name: str, create: bool, task: asyncio.Task[TopicInfo]) -> None:
+        del self._asking[name, create]
+        if not task.cancelled():
+            task.exception()  # whoever asked may have left
 
     async def _ask_for_topic(self, name: str, create: bool) -> TopicInfo:
         loop = asyncio.get_running_loop()

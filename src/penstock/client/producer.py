@@ -102,6 +102,7 @@ class Producer:
         if lane is None:
             lane = self._lanes[topic.name, partition] = _Lane(topic.name, partition)
         queued = _Queued(record, size, asyncio.get_running_loop().create_future())
+        queued.future.add_done_callback(_seen)
         lane.queue.append(queued)
         if lane.task is None:
             lane.task = asyncio.create_task(self._drain(lane))
@@ -193,6 +194,12 @@ class Producer:
         """What was taken is delivered or failed first."""
         tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _seen(future: asyncio.Future[Produced]) -> None:
+    """Whoever published may have left before it failed: that is no fault of the program."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _fail(batch: Iterable[_Queued], error: ApiError | ClientError) -> None:

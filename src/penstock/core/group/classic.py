@@ -2,7 +2,7 @@
 
 Stored (set by `replay`): generation, protocol, leader, members with their assignments.
 Remembered only: who has joined the rebalance in progress, parked requests, members that were
-given an id and have not come back with it. `rebalance.ClassicProtocol` moves it all.
+given an id and have not come back with it. `classic_protocol.ClassicProtocol` moves it all.
 
 Invariants: `awaiting_join` counts members with a join token; `supporters` counts members per
 protocol name; `instances` maps exactly the static members.

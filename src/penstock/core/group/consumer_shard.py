@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from penstock.core.group.assignors import EMPTY
 from penstock.core.group.classic import ClassicGroup
+from penstock.core.group.classic_protocol import ClassicProtocol
 from penstock.core.group.consumer_exchange import (
     ConsumerHeartbeatReply,
     ConsumerHeartbeatRequest,
@@ -24,7 +25,6 @@ from penstock.core.group.consumer_protocol import ConsumerProtocol, Gone, valida
 from penstock.core.group.consumer_records import STATIC_LEAVE_EPOCH, ConsumerGroupMetadata, ConsumerGroupRecord
 from penstock.core.group.exchange import HeartbeatRequest, JoinRequest, LeaveReply, LeaveRequest, Outcome, Token
 from penstock.core.group.migration import Migration
-from penstock.core.group.rebalance import ClassicProtocol
 from penstock.core.group.story import Stories, StoryEvent, What
 from penstock.core.group.timers import Timers
 from penstock.model.errors import ApiError, ErrorCode

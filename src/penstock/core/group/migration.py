@@ -19,6 +19,7 @@ from typing import Final
 
 from penstock.core.group.assignors import EMPTY, Assignment
 from penstock.core.group.classic import ClassicGroup, ClassicMember
+from penstock.core.group.classic_protocol import ClassicProtocol
 from penstock.core.group.consumer_draft import Draft
 from penstock.core.group.consumer_exchange import ConsumerSettings
 from penstock.core.group.consumer_group import ConsumerGroup, Topics
@@ -55,7 +56,6 @@ from penstock.core.group.exchange import (
     SyncRequest,
     Token,
 )
-from penstock.core.group.rebalance import ClassicProtocol
 from penstock.core.group.records import GroupTombstone
 from penstock.core.group.story import Stories, StoryEvent, What
 from penstock.core.group.timers import Timers

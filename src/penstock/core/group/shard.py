@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import ClassVar, cast
 
 from penstock.core.group.classic import ClassicGroup
+from penstock.core.group.classic_protocol import ClassicProtocol
 from penstock.core.group.consumer_exchange import ConsumerHeartbeatRequest, ConsumerSettings
 from penstock.core.group.consumer_group import ConsumerGroup, NoTopics, Topics
 from penstock.core.group.consumer_protocol import TIMERS as CONSUMER_TIMERS
@@ -49,7 +50,6 @@ from penstock.core.group.exchange import (
 )
 from penstock.core.group.migration import DOWNGRADED
 from penstock.core.group.offsets import Offsets
-from penstock.core.group.rebalance import ClassicProtocol
 from penstock.core.group.records import (
     CLASSIC_DECODERS,
     CoordinatorRecord,

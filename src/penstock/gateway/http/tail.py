@@ -35,6 +35,8 @@ _FORMATS = {"plain": Format.PLAIN, "json": Format.JSON, "binary": Format.BINARY}
 
 async def tail(door: Door, request: Request) -> Response:
     positions = await _positions(door, request)
+    if request.method == "HEAD":
+        return Response(media_type=EVENT_STREAM)
     format_name = FORMAT.choose(request)
     kind = of_accept(request.headers.get("accept", "")) if format_name is None else _FORMATS[format_name]
     return StreamingResponse(

@@ -59,7 +59,8 @@ def topic_name(request: Request) -> str:
 
 
 async def existing_topic(door: Door, request: Request) -> TopicInfo:
-    return await door.cluster.topic(topic_name(request))
+    """As it is now: another client may have changed or deleted it."""
+    return await door.cluster.topic(topic_name(request), max_age_s=0)
 
 
 async def existing_partition(door: Door, request: Request) -> tuple[TopicInfo, PartitionInfo]:

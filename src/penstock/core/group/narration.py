@@ -1,0 +1,72 @@
+"""What people are told of classic groups: events of the story, and one line of the log a rebalance."""
+
+from __future__ import annotations
+
+from penstock.core.group.classic import ClassicGroup
+from penstock.core.group.embedded_protocol import read_assignment
+from penstock.core.group.exchange import Outcome
+from penstock.core.group.story import Holding, Stories, StoryEvent, What, holding
+from penstock.model.errors import ApiError
+
+REASONS_LOGGED = 8
+
+
+class Narrator:
+    def __init__(self, stories: Stories) -> None:
+        self._stories = stories
+
+    def tell(
+        self,
+        group: ClassicGroup,
+        now_ms: int,
+        what: What,
+        member: str,
+        why: str = "",
+        *,
+        is_reason: bool = True,
+    ) -> None:
+        """Something happened to a member, by which the next rebalance is explained if it `is_reason`."""
+        self._stories.tell(group.group_id, StoryEvent(now_ms, group.generation, what, member, why))
+        if is_reason:
+            group.reasons.append(f"{member} {what.value}" + (f" ({why})" if why else ""))
+
+    def empty(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
+        """Nobody is left."""
+        self._stories.tell(group.group_id, StoryEvent(now_ms, group.generation, What.EMPTY))
+        out.notices.append(f"group {group.group_id} is empty at generation {group.generation + 1}{_why(group)}")
+        group.reasons.clear()
+
+    def assigned(self, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int, out: Outcome) -> None:
+        """A rebalance is complete: who got how much, and why there was one."""
+        held = _holdings(group, assignments)
+        counts = tuple((label, sum(len(partitions) for _, partitions in one)) for label, one in held.items())
+        name, holdings = group.protocol_name or "", tuple(held.values())
+        event = StoryEvent(now_ms, group.generation, What.ASSIGNED, group.leader, name, counts, holdings)
+        self._stories.tell(group.group_id, event)
+        shares = sorted(count for _, count in counts)
+        spread = f", {sum(shares)} partitions, {shares[0]} to {shares[-1]} each" if shares else ""
+        out.notices.append(
+            f"group {group.group_id} is stable at generation {group.generation}: {len(group.members)} members "
+            f"({name}){spread}{_why(group)}"
+        )
+        group.reasons.clear()
+
+
+def _holdings(group: ClassicGroup, assignments: dict[str, bytes]) -> dict[str, Holding]:
+    """By member, where the assignment is one that can be read."""
+    held: dict[str, Holding] = {}
+    if group.uses_consumer_protocol:
+        for member in group.members.values():
+            try:
+                partitions, _ = read_assignment(assignments.get(member.member_id, b""))
+            except ApiError:
+                continue
+            held[member.label] = holding(partitions)
+    return held
+
+
+def _why(group: ClassicGroup) -> str:
+    reasons = group.reasons[:REASONS_LOGGED]
+    if len(group.reasons) > REASONS_LOGGED:
+        reasons.append(f"and {len(group.reasons) - REASONS_LOGGED} more")
+    return f"; because {', '.join(reasons)}" if reasons else ""
