@@ -17,6 +17,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.doors import ANY_FREE_PORT
 from penstock.model.errors import ConfigError
 from penstock.node.node import Node
+from penstock.observability.logs import CONSOLE, FORMATS, configure
 from penstock.runtime.loop import run
 
 log = logging.getLogger("penstock")
@@ -37,6 +38,11 @@ log = logging.getLogger("penstock")
     show_default=True,
     help="What is worth a line on standard error.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    help="Lines for people or one JSON object a line (default: penstock.log.format, which is console).",
+)
 def start(
     properties: str | None,
     host: str | None,
@@ -44,6 +50,7 @@ def start(
     data: str | None,
     settings: tuple[str, ...],
     log_level: str,
+    log_format: str | None,
 ) -> None:
     """Run a broker in the foreground until SIGTERM or Ctrl-C.
 
@@ -51,10 +58,10 @@ def start(
     Without a file the broker serves on 127.0.0.1:9092, HTTP + JSON on 127.0.0.1:8082 and
     the line protocol on 127.0.0.1:9099. An empty data directory is formatted by itself.
     """
-    logging.basicConfig(
-        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(message)s", force=True
-    )
+    configure(log_level.upper(), log_format or CONSOLE)
     overrides = _overrides(settings)
+    if log_format is not None:
+        overrides["penstock.log.format"] = log_format
     if host is not None or port is not None:
         if "listeners" in overrides:
             raise ConfigError("give --host/--port or --set listeners=..., not both")
@@ -69,6 +76,7 @@ def start(
     if data is not None:
         overrides["log.dirs"] = data
     config, warnings = BrokerConfig.load(properties, overrides)
+    configure(log_level.upper(), config.penstock_log_format)
     for warning in warnings:
         log.warning("%s", warning)
     _raise_file_limit()

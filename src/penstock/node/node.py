@@ -25,6 +25,9 @@ from penstock.net.listener import Listener, bind
 from penstock.node.doors import Doors
 from penstock.node.handlers import Apis
 from penstock.node.metadata_listeners import MetadataListeners
+from penstock.observability.broker_metrics import RequestMetrics, ServerMetrics, TrafficMetrics
+from penstock.observability.cluster_metrics import GroupMetrics, PartitionMetrics
+from penstock.observability.metrics import Metrics
 from penstock.replica.cleaning import LogCleaning
 from penstock.replica.hosting import HostedPartitions
 from penstock.runtime.cleaner_process import CleanerProcess
@@ -32,6 +35,7 @@ from penstock.runtime.clock import SystemClock, SystemEntropy
 from penstock.runtime.data_directory import DataDirectory
 from penstock.runtime.disk import OsDisk
 from penstock.runtime.flusher import ThreadFlusher
+from penstock.runtime.process_metrics import ProcessMetrics
 from penstock.runtime.workers import ThreadWorkers
 from penstock.storage.group_commit import GroupCommit
 
@@ -71,6 +75,7 @@ class Node:
             self._open_partitions()
             self._build_apis()
             self._build_cleaner()
+            self._build_metrics()
             self._start_timers()
             self._serve()
         except BaseException:
@@ -225,6 +230,20 @@ class Node:
     async def _close_cleaner(self) -> None:
         self._rewriter.close()
 
+    def _build_metrics(self) -> None:
+        self.metrics = Metrics(
+            [
+                TrafficMetrics(self.apis.traffic, self.partitions),
+                RequestMetrics(self.apis.dispatcher, self.apis.times),
+                PartitionMetrics(self.partitions, self.image),
+                GroupMetrics(self.groups, self.partitions, self.clock),
+                ServerMetrics(
+                    self.listeners, self.commit, self.apis.fetch, self.cleaning, len(self.controller.brokers)
+                ),
+                ProcessMetrics(self.clock),
+            ]
+        )
+
     def _start_timers(self) -> None:
         settings = self.config
         self._undo.append(self._stop_timers)
@@ -282,7 +301,7 @@ class Node:
     def _serve(self) -> None:
         for listener in self.listeners:
             listener.start(self.apis.dispatcher)
-        self.doors.open([(_reachable(self.config.listeners[0].host), self.listeners[0].port)])
+        self.doors.open([(_reachable(self.config.listeners[0].host), self.listeners[0].port)], self.metrics.page)
 
     @property
     def addresses(self) -> list[str]:
