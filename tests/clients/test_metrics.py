@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from door_callers import door_port
 
 DOORS = {"penstock.line.listener": "", "penstock.http.listener": "127.0.0.1:0"}
 OLD_MS = 60_000
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "observability.md"
 
 
 class Scrape:
@@ -199,6 +201,13 @@ def test_the_state_of_the_cluster(broker: BrokerProcess) -> None:
     assert seen.get("process_resident_memory_bytes") > 1 << 20
     admin.delete_topics(["short-lived"])["short-lived"].result(10)
     assert "short-lived" not in scrape(broker).page
+
+
+def test_the_page_names_every_metric(broker: BrokerProcess) -> None:
+    described = set(re.findall(r"`((?:kafka|penstock|process)_\w+)`", PAGE.read_text(encoding="utf-8")))
+    shown = set(re.findall(r"^# TYPE (\w+) ", scrape(broker).page, re.MULTILINE))
+    assert len(shown) > 30
+    assert described == shown
 
 
 def test_logs_as_json_from_both_processes(tmp_path: Path) -> None:

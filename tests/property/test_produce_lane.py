@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from penstock.api.dispatch import PIPELINED
 from penstock.api.produce_lane import ProduceLane
 from penstock.config.broker import BrokerConfig
+from penstock.config.doors import CLOSED
 from penstock.net.connection import Connection, ConnectionLimits
 from penstock.node.node import Node
 from penstock.ports.channel import Part
@@ -63,7 +64,8 @@ class Side:
         flush = "1" if is_durable else str(2**63 - 1)
         config, _ = BrokerConfig.load(
             None,
-            {"log.dirs": directory, "listeners": "PLAINTEXT://127.0.0.1:0", "log.flush.interval.messages": flush},
+            {**CLOSED, "log.dirs": directory, "listeners": "PLAINTEXT://127.0.0.1:0"}
+            | {"log.flush.interval.messages": flush},
         )
         self.node = Node(config)
         self.node.clock = FixedClock()  # type: ignore[assignment]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from penstock.api.cluster_view import ClusterView
 from penstock.api.dispatch import PIPELINED
@@ -25,9 +26,6 @@ from penstock.net.listener import Listener, bind
 from penstock.node.doors import Doors
 from penstock.node.handlers import Apis
 from penstock.node.metadata_listeners import MetadataListeners
-from penstock.observability.broker_metrics import RequestMetrics, ServerMetrics, TrafficMetrics
-from penstock.observability.cluster_metrics import GroupMetrics, PartitionMetrics
-from penstock.observability.metrics import Metrics
 from penstock.replica.cleaning import LogCleaning
 from penstock.replica.hosting import HostedPartitions
 from penstock.runtime.cleaner_process import CleanerProcess
@@ -35,9 +33,11 @@ from penstock.runtime.clock import SystemClock, SystemEntropy
 from penstock.runtime.data_directory import DataDirectory
 from penstock.runtime.disk import OsDisk
 from penstock.runtime.flusher import ThreadFlusher
-from penstock.runtime.process_metrics import ProcessMetrics
 from penstock.runtime.workers import ThreadWorkers
 from penstock.storage.group_commit import GroupCommit
+
+if TYPE_CHECKING:
+    from penstock.observability.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +60,8 @@ class Node:
         self.listeners: list[Listener] = []
         self.doors = Doors(config.penstock_http_listener, config.penstock_line_listener)
         self.is_stopping = False
+        self.started_ms = self.clock.now_ms()
+        self._metrics: Metrics | None = None
 
     # -- up -----------------------------------------------------------------------------
 
@@ -75,7 +77,6 @@ class Node:
             self._open_partitions()
             self._build_apis()
             self._build_cleaner()
-            self._build_metrics()
             self._start_timers()
             self._serve()
         except BaseException:
@@ -230,20 +231,6 @@ class Node:
     async def _close_cleaner(self) -> None:
         self._rewriter.close()
 
-    def _build_metrics(self) -> None:
-        self.metrics = Metrics(
-            [
-                TrafficMetrics(self.apis.traffic, self.partitions),
-                RequestMetrics(self.apis.dispatcher, self.apis.times),
-                PartitionMetrics(self.partitions, self.image),
-                GroupMetrics(self.groups, self.partitions, self.clock),
-                ServerMetrics(
-                    self.listeners, self.commit, self.apis.fetch, self.cleaning, len(self.controller.brokers)
-                ),
-                ProcessMetrics(self.clock),
-            ]
-        )
-
     def _start_timers(self) -> None:
         settings = self.config
         self._undo.append(self._stop_timers)
@@ -301,7 +288,15 @@ class Node:
     def _serve(self) -> None:
         for listener in self.listeners:
             listener.start(self.apis.dispatcher)
-        self.doors.open([(_reachable(self.config.listeners[0].host), self.listeners[0].port)], self.metrics.page)
+        self.doors.open([(_reachable(self.config.listeners[0].host), self.listeners[0].port)], self.metrics_page)
+
+    async def metrics_page(self) -> bytes:
+        """What /metrics shows."""
+        if self._metrics is None:
+            from penstock.node.metrics import metrics_of
+
+            self._metrics = metrics_of(self)
+        return await self._metrics.page()
 
     @property
     def addresses(self) -> list[str]:

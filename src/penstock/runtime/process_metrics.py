@@ -11,12 +11,11 @@ import time
 from collections.abc import AsyncIterator
 
 from penstock.observability.exposition import Family, Sample, counter, gauge
-from penstock.ports.clock import Clock
 
 
 class ProcessMetrics:
-    def __init__(self, clock: Clock) -> None:
-        self._started_s = clock.now_ms() / 1000
+    def __init__(self, started_ms: int) -> None:
+        self._started_s = started_ms / 1000
 
     async def families(self) -> AsyncIterator[Family]:
         yield counter("process_cpu_seconds_total", "CPU time of this process.", (), [((), time.process_time())])
