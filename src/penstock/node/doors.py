@@ -139,9 +139,14 @@ class Doors:
         self._lifeline = ours
         our_metrics.setblocking(False)
         self._metrics_task = self._loop.create_task(serve_metrics(our_metrics, self._metrics))
+        self._metrics_task.add_done_callback(self._metrics_ended)
         self._started_at = self._loop.time()
         self._loop.add_reader(ours, self._ended)
         log.debug("doors: process %d started", self._process.pid)
+
+    def _metrics_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._loop.call_exception_handler({"message": "metrics failed", "exception": error, "task": task})
 
     def _ended(self) -> None:
         """The lifeline is readable: nothing is ever written to our end, so it is closed."""

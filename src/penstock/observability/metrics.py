@@ -23,10 +23,10 @@ class Metrics:
         self._sources = sources
 
     async def page(self) -> bytes:
-        pieces: list[str] = []
+        pieces: list[bytes] = []
         for source in self._sources:
             async for family in source.families():
                 for piece in render(family):
-                    pieces.append(piece)
+                    pieces.append(piece.encode(errors="replace"))
                     await asyncio.sleep(0)
-        return "".join(pieces).encode()
+        return b"".join(pieces)
