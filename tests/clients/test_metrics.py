@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -208,6 +210,16 @@ def test_the_page_names_every_metric(broker: BrokerProcess) -> None:
     shown = set(re.findall(r"^# TYPE (\w+) ", scrape(broker).page, re.MULTILINE))
     assert len(shown) > 30
     assert described == shown
+
+
+def test_another_process_of_the_doors_serves_them_again(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, DOORS) as broker:
+        first = scrape(broker)
+        (doors,) = Path(f"/proc/{broker.pid}/task/{broker.pid}/children").read_text().split()
+        os.kill(int(doors), signal.SIGKILL)
+        second = scrape(broker)  # waits in the backlog until there is a process again
+        assert second.get("process_start_time_seconds") == first.get("process_start_time_seconds")
+        assert broker.terminate() == 0
 
 
 def test_logs_as_json_from_both_processes(tmp_path: Path) -> None:
