@@ -349,6 +349,14 @@ def test_a_changed_subscription_rebalances() -> None:
     assert driver.shard.story(GROUP)[-1].what is What.CHANGED
 
 
+def test_metadata_that_only_says_what_a_member_holds_is_no_other_subscription() -> None:
+    driver = Driver()
+    (_, follower), _ = driver.stable(2)
+    driver.join(follower, protocols=(("range", subscription("t") + b"owned"),))
+    assert driver.state is State.PREPARING
+    assert driver.shard.story(GROUP)[-1].what is What.REJOINED
+
+
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
