@@ -64,12 +64,8 @@ class Side:
         flush = "1" if is_durable else str(2**63 - 1)
         config, _ = BrokerConfig.load(
             None,
-            {
-                "log.dirs": directory,
-                "listeners": "PLAINTEXT://127.0.0.1:0",
-                "log.flush.interval.messages": flush,
-                **CLOSED,
-            },
+            {**CLOSED, "log.dirs": directory, "listeners": "PLAINTEXT://127.0.0.1:0"}
+            | {"log.flush.interval.messages": flush},
         )
         self.node = Node(config)
         self.node.clock = FixedClock()  # type: ignore[assignment]

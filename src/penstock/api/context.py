@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from penstock.api.request_times import RequestTimes
 from penstock.net.connection import Connection
 from penstock.wire.codec import encode_response
 from penstock.wire.primitives import Message
 
 
 class RequestContext:
-    __slots__ = ("api_key", "client_id", "connection", "correlation_id", "frame", "slot", "version")
+    __slots__ = (
+        "_started_s",
+        "_times",
+        "api_key",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "frame",
+        "slot",
+        "version",
+    )
 
     def __init__(
         self,
@@ -19,6 +30,7 @@ class RequestContext:
         version: int,
         correlation_id: int,
         client_id: str | None,
+        times: RequestTimes | None = None,
     ) -> None:
         self.connection = connection
         self.slot = slot
@@ -27,14 +39,20 @@ class RequestContext:
         self.version = version
         self.correlation_id = correlation_id
         self.client_id = client_id
+        self._times = times
+        self._started_s = 0.0 if times is None else times.now()
 
     def respond(self, message: Message) -> None:
         parts, _ = encode_response(self.api_key, self.version, self.correlation_id, message)
         self.connection.reply(self.slot, parts)
+        if self._times is not None:
+            self._times.answered(self.api_key, self._started_s)
 
     def respond_nothing(self) -> None:
         """acks=0: the slot is done and the client expects no bytes."""
         self.connection.reply(self.slot, [])
+        if self._times is not None:
+            self._times.answered(self.api_key, self._started_s)
 
     @property
     def peer_host(self) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from penstock.api.context import RequestContext
 from penstock.api.handler import Handler
 from penstock.api.handlers.api_versions import unsupported_version
+from penstock.api.request_times import RequestTimes
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
 from penstock.net.connection import Connection
 from penstock.wire.apis import Api
@@ -25,9 +26,10 @@ PIPELINED = frozenset({int(Api.PRODUCE), int(Api.FETCH)})
 
 
 class Dispatcher:
-    def __init__(self, handlers: Iterable[Handler]) -> None:
+    def __init__(self, handlers: Iterable[Handler], times: RequestTimes) -> None:
         self._handlers = {int(handler.api): handler for handler in handlers}
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._times = times
         self.requests: dict[int, int] = dict.fromkeys(self._handlers, 0)
 
     def __call__(self, connection: Connection, slot: int, frame: memoryview) -> None:
@@ -42,7 +44,7 @@ class Dispatcher:
                 connection.reply(slot, unsupported_version(correlation_id))
                 return
             raise ProtocolError(f"api key {api_key} version {version} is not supported")
-        ctx = RequestContext(connection, slot, frame, api_key, version, correlation_id, client_id)
+        ctx = RequestContext(connection, slot, frame, api_key, version, correlation_id, client_id, self._times)
         request = decode_request(api_key, version, frame, offset)
         self.requests[api_key] += 1
         try:

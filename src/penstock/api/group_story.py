@@ -1,7 +1,7 @@
 """The story of a group as a setting: `penstock.story` of a group resource, read-only, JSON.
 
-No API of Kafka's has room for it, and a setting can be read by every admin client. It is told only when it is
-asked for by its name, so nobody meets it who lists the settings of a group. Shape: docs/groups.md.
+No API of Kafka's has room for it, and an API of our own would be one more for clients to stumble over. It is told
+only when it is asked for by its name, so nobody meets it who lists the settings of a group. Shape: docs/groups.md.
 """
 
 from __future__ import annotations

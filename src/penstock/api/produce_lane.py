@@ -25,6 +25,8 @@ from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING
 
+from penstock.api.request_times import SAMPLED_EVERY, RequestTimes
+from penstock.api.traffic import TopicTraffic, Traffic
 from penstock.config.topic import TopicConfig
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.net.connection import Connection
@@ -48,24 +50,23 @@ _CODECS = len(NAMES)
 ACKS_ALL = -1
 
 
-class Counters:
-    """What came in, for the metrics; shared with the general way."""
-
-    __slots__ = ("batches", "bytes", "records")
-
-    def __init__(self) -> None:
-        self.batches = 0
-        self.bytes = 0
-        self.records = 0
-
-
 class Target:
     """What one prefix means."""
 
-    __slots__ = ("_head", "_pack", "_size", "acks", "config", "partition", "timeout_s")
+    __slots__ = ("_head", "_pack", "_size", "acks", "config", "partition", "timeout_s", "times", "traffic")
 
-    def __init__(self, partition: Partition, acks: int, timeout_ms: int, topic: bytes) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        acks: int,
+        timeout_ms: int,
+        topic: bytes,
+        traffic: TopicTraffic,
+        times: RequestTimes,
+    ) -> None:
         self.partition = partition
+        self.traffic = traffic
+        self.times = times
         self.config = partition.config
         self.acks = acks
         self.timeout_s = timeout_ms / 1000
@@ -106,12 +107,19 @@ class LaneReply:
         if self._slot < 0:
             return  # answered as timed out before
         self._forget(self)
+        if not self._slot % SAMPLED_EVERY:
+            self._observe()
         if code is not ErrorCode.NONE:
             self._reply = self._target.reply(self._correlation_id, code, -1, -1)
         self._connection.reply(self._slot, [self._reply])
 
+    def _observe(self) -> None:
+        self._target.times.answered(0, self.deadline - self._target.timeout_s, SAMPLED_EVERY)
+
     def expire(self) -> None:
         slot, self._slot = self._slot, -1
+        if not slot % SAMPLED_EVERY:
+            self._observe()
         code = ErrorCode.REQUEST_TIMED_OUT
         self._connection.reply(slot, [self._target.reply(self._correlation_id, code, -1, -1)])
 
@@ -119,11 +127,12 @@ class LaneReply:
 class ProduceLane:
     """One connection's lane. All prefixes in it have the same version and length."""
 
-    __slots__ = ("_clock", "_counters", "_end", "_pending", "_targets", "_version", "taken")
+    __slots__ = ("_clock", "_end", "_pending", "_targets", "_times", "_traffic", "_version", "taken")
 
-    def __init__(self, clock: Clock, counters: Counters, pending: dict[LaneReply, None]) -> None:
+    def __init__(self, clock: Clock, traffic: Traffic, times: RequestTimes, pending: dict[LaneReply, None]) -> None:
         self._clock = clock
-        self._counters = counters
+        self._traffic = traffic
+        self._times = times
         self._pending = pending
         self._version = -1
         self.taken = 0
@@ -148,7 +157,10 @@ class ProduceLane:
         else:
             name = topic.name.encode()
             encoded = uvarint(len(name) + 1) + name
-        self._targets[bytes(frame[_PREFIX_AT:end])] = Target(partition, request.acks, request.timeout_ms, encoded)
+        traffic = self._traffic.of(partition.topic)
+        self._targets[bytes(frame[_PREFIX_AT:end])] = Target(
+            partition, request.acks, request.timeout_ms, encoded, traffic, self._times
+        )
 
     def __call__(self, connection: Connection, slot: int, frame: memoryview) -> bool:
         """Handle the request, or return False with nothing done."""
@@ -179,6 +191,7 @@ class ProduceLane:
         if end + 3 != len(frame) or frame[end:] != _END or size <= 1:
             return False
         records = frame[at:end]
+        started_s = 0.0 if slot % SAMPLED_EVERY else self._times.now()
         now_ms = self._clock.now_ms()
         acks = target.acks
         try:
@@ -198,12 +211,14 @@ class ProduceLane:
         except (ApiError, StorageError):
             return False
         self.taken += 1
-        counters = self._counters
-        counters.batches += 1
-        counters.bytes += len(records)
-        counters.records += header.record_count
+        traffic = target.traffic
+        traffic.batches_in += 1
+        traffic.bytes_in += len(records)
+        traffic.records_in += header.record_count
         if acks == 0:
             connection.reply(slot, [])
+            if started_s:
+                self._times.answered(0, started_s, SAMPLED_EVERY)
             return True
         reply = target.reply(correlation_id, 0, base_offset, partition.log.log_start_offset)
         committed = base_offset + header.record_count
@@ -214,6 +229,8 @@ class ProduceLane:
             partition.when_committed(committed, waiting.committed)
         else:
             connection.reply(slot, [reply])
+            if started_s:
+                self._times.answered(0, started_s, SAMPLED_EVERY)
         return True
 
 

@@ -7,7 +7,6 @@ import gc
 import logging
 import resource
 import signal
-import sys
 import time
 from types import FrameType
 
@@ -18,6 +17,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.doors import ANY_FREE_PORT
 from penstock.model.errors import ConfigError, StorageError
 from penstock.node.node import Node
+from penstock.observability.logs import CONSOLE, FORMATS, configure
 from penstock.runtime.loop import run
 
 log = logging.getLogger("penstock")
@@ -42,6 +42,11 @@ log = logging.getLogger("penstock")
     show_default=True,
     help="What is worth a line on standard error.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    help="Lines for people or one JSON object a line (default: penstock.log.format, which is console).",
+)
 def start(
     properties: str | None,
     host: str | None,
@@ -49,6 +54,7 @@ def start(
     data: str | None,
     settings: tuple[str, ...],
     log_level: str,
+    log_format: str | None,
 ) -> None:
     """Run a broker in the foreground until SIGTERM, SIGHUP or Ctrl-C.
 
@@ -57,10 +63,10 @@ def start(
     the line protocol on 127.0.0.1:9099. A data directory without meta.properties and
     without data is formatted by itself.
     """
-    logging.basicConfig(
-        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(message)s", force=True
-    )
+    configure(log_level.upper(), log_format or CONSOLE)
     overrides = _overrides(settings)
+    if log_format is not None:
+        overrides["penstock.log.format"] = log_format
     if host is not None or port is not None:
         if "listeners" in overrides:
             raise ConfigError("give --host/--port or --set listeners=..., not both")
@@ -77,6 +83,7 @@ def start(
             raise ConfigError("give --data or --set log.dirs=..., not both")
         overrides["log.dirs"] = data
     config, warnings = BrokerConfig.load(properties, overrides)
+    configure(log_level.upper(), config.penstock_log_format)
     for warning in warnings:
         log.warning("%s", warning)
     if (host is not None or port is not None) and "advertised.listeners" not in overrides:

@@ -85,7 +85,7 @@ class Listener:
         self._max_idle_s = max_idle_ms / 1000
         self.connections: dict[Connection, None] = {}
         self._per_ip: dict[str, int] = {}
-        self._accepted = 0
+        self.accepted = 0
         self._sweep: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
 
@@ -135,8 +135,8 @@ class Listener:
             return
         assert self._handler is not None
         connection = Connection(self._loop, channel, self._handler, self._limits, self._closed)
-        self._accepted += 1
-        connection.id = f"{self.name}-{channel.peer[0]}:{channel.peer[1]}-{self._accepted}"
+        self.accepted += 1
+        connection.id = f"{self.name}-{channel.peer[0]}:{channel.peer[1]}-{self.accepted}"
         connection.listener_name = self.name
         self.connections[connection] = None
         self._per_ip[ip] = self._per_ip.get(ip, 0) + 1

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import logging
 import signal
 import sys
 
 from penstock import __version__
 from penstock.gateway.process import DoorPlan, serve
+from penstock.observability.logs import configure
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.loop import run
 
 
 def main() -> None:
     given = json.loads(sys.argv[1])
-    logging.basicConfig(
-        level=given["log_level"], stream=sys.stderr, format="%(asctime)s %(levelname)-7s doors: %(message)s"
-    )
+    configure(given["log_level"], given["log_format"], "doors")
     # Ctrl-C is the broker's to hear: it stops us in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     plan = DoorPlan(
@@ -25,6 +23,7 @@ def main() -> None:
         tuple(given["http_fds"]),
         tuple(given["line_fds"]),
         given["lifeline_fd"],
+        given["metrics_fd"],
         __version__,
     )
     run(serve(plan, SystemClock()))

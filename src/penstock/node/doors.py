@@ -16,10 +16,13 @@ import logging
 import socket
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 
 from penstock.config.listeners import Endpoint
 from penstock.model.errors import ConfigError
 from penstock.net.listener import bind
+from penstock.observability.channel import serve as serve_metrics
+from penstock.observability.logs import current_format
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +47,8 @@ class Doors:
         self._bootstrap: list[tuple[str, int]] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: socket.socket | None = None
+        self._metrics: Callable[[], Awaitable[bytes]] | None = None
+        self._metrics_task: asyncio.Task[None] | None = None
         self._started_at = 0.0
         self._pause_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -68,9 +73,10 @@ class Doors:
             await asyncio.sleep(BIND_PAUSE_S)
         raise AssertionError("unreachable")
 
-    def open(self, bootstrap: list[tuple[str, int]]) -> None:
+    def open(self, bootstrap: list[tuple[str, int]], metrics: Callable[[], Awaitable[bytes]]) -> None:
         """From now on the first caller starts the process, which finds the cluster at `bootstrap`."""
         self._bootstrap = bootstrap
+        self._metrics = metrics
         self._wait_for_a_knock()
 
     @property
@@ -106,29 +112,41 @@ class Doors:
         self._start()
 
     def _start(self) -> None:
+        assert self._metrics is not None
         ours, theirs = socket.socketpair()
+        our_metrics, their_metrics = socket.socketpair()
         descriptors = {
             f"{name}_fds": [sock.fileno() for sock in self._sockets.get(name, ())] for name in self._endpoints
         }
         plan = {
             "bootstrap": self._bootstrap,
             "lifeline_fd": theirs.fileno(),
+            "metrics_fd": their_metrics.fileno(),
             "log_level": logging.getLogger().getEffectiveLevel(),
+            "log_format": current_format(),
             **descriptors,
         }
-        with theirs:
+        passed = [theirs, their_metrics, *self._all_sockets()]
+        with theirs, their_metrics:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "penstock.node.door_process", json.dumps(plan)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), *(sock.fileno() for sock in self._all_sockets())],
+                pass_fds=[sock.fileno() for sock in passed],
                 process_group=0,
             )
         ours.setblocking(False)
         self._lifeline = ours
+        our_metrics.setblocking(False)
+        self._metrics_task = self._loop.create_task(serve_metrics(our_metrics, self._metrics))
+        self._metrics_task.add_done_callback(self._metrics_ended)
         self._started_at = self._loop.time()
         self._loop.add_reader(ours, self._ended)
         log.debug("doors: process %d started", self._process.pid)
+
+    def _metrics_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._loop.call_exception_handler({"message": "metrics failed", "exception": error, "task": task})
 
     def _ended(self) -> None:
         """The lifeline is readable: nothing is ever written to our end, so it is closed."""
@@ -163,6 +181,8 @@ class Doors:
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._metrics_task is not None:
+            self._metrics_task.cancel()
         self._stop_waiting()
         if self._process is not None:
             await self._stop_process(self._process)

@@ -41,7 +41,9 @@ from penstock.api.handlers.offset_fetch import OffsetFetchHandler
 from penstock.api.handlers.offset_for_leader_epoch import OffsetForLeaderEpochHandler
 from penstock.api.handlers.produce import ProduceHandler
 from penstock.api.handlers.sync_group import SyncGroupHandler
+from penstock.api.request_times import RequestTimes
 from penstock.api.topic_creation import TopicCreation
+from penstock.api.traffic import Traffic
 from penstock.cluster.controller import Controller
 from penstock.cluster.running_config import RunningConfig
 from penstock.coordination.groups import GroupCoordinator
@@ -73,8 +75,10 @@ class Apis:
         creation = TopicCreation(controller, running)
         resources = ConfigResources(config.node_id, controller, running)
         self.api_versions = ApiVersionsHandler()
-        self.produce = ProduceHandler(partitions, clock, workers)
-        self.fetch = FetchHandler(partitions, sessions, workers, loop, max_bytes=config.fetch_max_bytes)
+        self.traffic = Traffic()
+        self.times = RequestTimes(clock)
+        self.produce = ProduceHandler(partitions, clock, workers, self.traffic, self.times)
+        self.fetch = FetchHandler(partitions, sessions, workers, loop, self.traffic, max_bytes=config.fetch_max_bytes)
         self.handlers: list[Handler] = [
             self.api_versions,
             self.produce,
@@ -112,4 +116,4 @@ class Apis:
         self.api_versions.advertise(
             {int(handler.api): (handler.min_version, handler.max_version) for handler in self.handlers}
         )
-        self.dispatcher = Dispatcher(self.handlers)
+        self.dispatcher = Dispatcher(self.handlers, self.times)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from penstock.api.cluster_view import ClusterView
 from penstock.api.dispatch import PIPELINED
@@ -36,6 +36,9 @@ from penstock.runtime.flusher import ThreadFlusher
 from penstock.runtime.workers import ThreadWorkers
 from penstock.storage.group_commit import GroupCommit
 
+if TYPE_CHECKING:
+    from penstock.observability.metrics import Metrics
+
 log = logging.getLogger(__name__)
 
 WORKER_THREADS = 4
@@ -60,6 +63,8 @@ class Node:
         self.listeners: list[Listener] = []
         self.doors = Doors(config.penstock_http_listener, config.penstock_line_listener)
         self.is_stopping = False
+        self.started_ms = self.clock.now_ms()
+        self._metrics: Metrics | None = None
 
     # -- up -----------------------------------------------------------------------------
 
@@ -308,7 +313,15 @@ class Node:
     def _serve(self) -> None:
         for listener in self.listeners:
             listener.start(self.apis.dispatcher)
-        self.doors.open([(_reachable(self.config.listeners[0].host), self.listeners[0].port)])
+        self.doors.open([(_reachable(self.config.listeners[0].host), self.listeners[0].port)], self.metrics_page)
+
+    async def metrics_page(self) -> bytes:
+        """What /metrics shows."""
+        if self._metrics is None:
+            from penstock.node.metrics import metrics_of
+
+            self._metrics = metrics_of(self)
+        return await self._metrics.page()
 
     @property
     def addresses(self) -> list[str]:

@@ -55,6 +55,13 @@ class LogCleaning:
         self._is_stopping = False
         self._uncleanable: dict[Partition, None] = {}
         self._failed: dict[Partition, None] = {}  # in this run
+        self.cleanings = 0
+        self.bytes_read = 0
+        self.bytes_written = 0
+
+    @property
+    def uncleanable_count(self) -> int:
+        return len(self._uncleanable)
 
     def stop(self) -> None:
         self._is_stopping = True
@@ -167,6 +174,9 @@ class LogCleaning:
         if partition.is_deleted or owner.generation != generation:
             return False
         owner.cleaned_offset = cleaned.end_offset
+        self.cleanings += 1
+        self.bytes_read += cleaned.bytes_read
+        self.bytes_written += cleaned.bytes_written
         await self._partitions.persist_offsets()
         log.info(
             "%r: compacted up to offset %d: kept %d of %d records, %d keys in the dirty part, wrote %d of %d bytes",

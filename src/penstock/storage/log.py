@@ -380,6 +380,10 @@ class Log:
         segment, position, header = self._locate(max(offset, self.log_start_offset))
         return Position(header.base_offset, segment.base_offset, position)
 
+    def timestamp_at(self, offset: int) -> int:
+        """The first timestamp of the batch that holds `offset`, by its header; -1 if it has none."""
+        return self._locate(offset)[2].base_timestamp
+
     def _locate(self, offset: int) -> tuple[Segment, int, BatchHeader]:
         if self.offline is not None:
             raise LogOffline(self.directory, self.offline)

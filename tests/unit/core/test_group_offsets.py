@@ -78,6 +78,13 @@ def test_a_note_that_is_too_long_is_refused_alone() -> None:
     assert driver.commit(1, metadata="x" * 4096) is ErrorCode.NONE
 
 
+def test_what_no_record_can_hold_is_refused() -> None:
+    driver = Driver(NO_DELAY._replace(offset_metadata_max_bytes=100_000))
+    assert driver.commit(1, metadata="x" * 32_768) is ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert driver.commit(1, metadata="x" * 32_767) is ErrorCode.NONE
+    assert driver.commit(1, group_id="g" * 32_768) is ErrorCode.INVALID_GROUP_ID
+
+
 def test_fetching_all() -> None:
     driver = Driver()
     driver.commit(1, topic="a")

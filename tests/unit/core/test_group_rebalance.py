@@ -349,12 +349,23 @@ def test_a_changed_subscription_rebalances() -> None:
     assert driver.shard.story(GROUP)[-1].what is What.CHANGED
 
 
+def test_metadata_that_only_says_what_a_member_holds_is_no_other_subscription() -> None:
+    driver = Driver()
+    (_, follower), _ = driver.stable(2)
+    driver.join(follower, protocols=(("range", subscription("t") + b"owned"),))
+    assert driver.state is State.PREPARING
+    assert driver.shard.story(GROUP)[-1].what is What.REJOINED
+
+
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
         ({"session_timeout_ms": 5_999}, ErrorCode.INVALID_SESSION_TIMEOUT),
         ({"session_timeout_ms": 1_800_001}, ErrorCode.INVALID_SESSION_TIMEOUT),
         ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
+        ({"group_id": "g" * 32_768}, ErrorCode.INVALID_GROUP_ID),
+        ({"instance_id": "\u00e9" * 16_384}, ErrorCode.INVALID_REQUEST),
+        ({"new_member_id": "m" * 32_768}, ErrorCode.INVALID_REQUEST),
         ({"member_id": "stranger"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"protocol_type": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         ({"protocols": (("other", b""),)}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),

@@ -25,6 +25,7 @@ from penstock.api.fetch_sessions import (
     FetchSessions,
     SessionPartition,
 )
+from penstock.api.traffic import Traffic
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
 from penstock.ports.disk import FileSlice
 from penstock.ports.workers import Workers
@@ -197,17 +198,18 @@ class FetchHandler:
         sessions: FetchSessions,
         workers: Workers,
         loop: asyncio.AbstractEventLoop,
+        traffic: Traffic,
         *,
         max_bytes: int,
     ) -> None:
         self._partitions = partitions
-        self._sessions = sessions
+        self.sessions = sessions
         self._workers = workers
         self._loop = loop
         self._max_bytes = max_bytes
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._reported: dict[str, None] = {}
-        self.bytes_out = 0
+        self._traffic = traffic
         self.cold_reads = 0
 
     def call_soon(self, callback: Callable[[], None]) -> None:
@@ -246,15 +248,15 @@ class FetchHandler:
         fetch.asked = asked
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION:
-                self._sessions.close(request.session_id)
+                self.sessions.close(request.session_id)
             if request.session_epoch == INITIAL_EPOCH:
-                session = self._sessions.start(uses_topic_ids=fetch.ctx.version >= 13, now=self._loop.time())
+                session = self.sessions.start(uses_topic_ids=fetch.ctx.version >= 13, now=self._loop.time())
                 if session is not None:
                     for partition in asked:
                         session.put(partition)
                     fetch.session, fetch.session_id = session, session.id
             return
-        session = self._sessions.use(
+        session = self.sessions.use(
             request.session_id, request.session_epoch, uses_topic_ids=fetch.ctx.version >= 13, now=self._loop.time()
         )
         for forgotten in request.forgotten_topics_data:
@@ -319,7 +321,11 @@ class FetchHandler:
         response = FetchResponse(session_id=fetch.session_id)
         session = fetch.session
         current: FetchableTopicResponse | None = None
-        for asked, data, _ in fetch.results:
+        for asked, data, partition in fetch.results:
+            if partition is not None and isinstance(data.records, LogSlice):
+                traffic = self._traffic.of(partition.topic)
+                traffic.bytes_out += data.records.size
+                traffic.records_out += data.records.next_offset - data.records.offset
             if session is not None and not _is_news(asked, data) and fetch.is_incremental:
                 continue
             if session is not None:
@@ -332,7 +338,6 @@ class FetchHandler:
                 current = FetchableTopicResponse(topic=asked.topic, topic_id=asked.topic_id)
                 response.responses.append(current)
             current.partitions.append(data)
-        self.bytes_out += fetch.bytes_found
         return response
 
     def run(self, ctx: RequestContext, answer: Coroutine[Any, Any, FetchResponse]) -> None:

@@ -18,7 +18,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.api.produce_lane import ACKS_ALL, Counters, LaneReply, ProduceLane
+from penstock.api.produce_lane import ACKS_ALL, LaneReply, ProduceLane
+from penstock.api.request_times import RequestTimes
+from penstock.api.traffic import Traffic
 from penstock.config.topic import TopicConfig
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
 from penstock.ports.clock import Clock
@@ -97,13 +99,16 @@ class ProduceHandler:
     min_version: ClassVar = 3
     max_version: ClassVar = 13
 
-    def __init__(self, partitions: HostedPartitions, clock: Clock, workers: Workers) -> None:
+    def __init__(
+        self, partitions: HostedPartitions, clock: Clock, workers: Workers, traffic: Traffic, times: RequestTimes
+    ) -> None:
         self._partitions = partitions
         self._clock = clock
         self._workers = workers
         self._pending: dict[PendingProduce, None] = {}
         self._lane_pending: dict[LaneReply, None] = {}
-        self.counters = Counters()
+        self._traffic = traffic
+        self._times = times
 
     def handle(
         self, ctx: RequestContext, request: ProduceRequest
@@ -133,7 +138,7 @@ class ProduceHandler:
             return
         lane = ctx.connection.shortcut
         if lane is None:
-            lane = ctx.connection.shortcut = ProduceLane(self._clock, self.counters, self._lane_pending)
+            lane = ctx.connection.shortcut = ProduceLane(self._clock, self._traffic, self._times, self._lane_pending)
         if isinstance(lane, ProduceLane):
             lane.learn(ctx.version, ctx.frame, request, partitions[index])
 
@@ -234,10 +239,10 @@ class ProduceHandler:
         base_offset = partition.append(header, records, now_ms)
         entry.base_offset = base_offset
         entry.log_start_offset = partition.log.log_start_offset
-        counters = self.counters
-        counters.batches += 1
-        counters.bytes += len(records)
-        counters.records += header.record_count
+        traffic = self._traffic.of(partition.topic)
+        traffic.batches_in += 1
+        traffic.bytes_in += len(records)
+        traffic.records_in += header.record_count
         return base_offset + header.record_count
 
     # -- what needs the records: compression.type, keys of a compacted topic ------------------

@@ -6,7 +6,7 @@ Must not know: the log, other kinds of groups, versions of the wire.
 
 from __future__ import annotations
 
-from penstock.core.group.classic import ClassicGroup, ClassicMember
+from penstock.core.group.classic import ClassicGroup, ClassicMember, subscribed_topics
 from penstock.core.group.exchange import (
     HeartbeatReply,
     HeartbeatRequest,
@@ -16,6 +16,7 @@ from penstock.core.group.exchange import (
     LeaveRequest,
     LeavingMember,
     Outcome,
+    Protocols,
     SyncReply,
     SyncRequest,
     Token,
@@ -110,10 +111,11 @@ class ClassicProtocol(Rebalance):
             is_leader = group.is_leader(member.member_id)
             out.reply(token, self._joined(group, member, with_members=is_leader))
             return
-        if group.state is not State.PREPARING or is_changed:
-            self._narrator.tell(
-                group, now_ms, What.CHANGED if is_changed else What.REJOINED, member.label, request.reason
-            )
+        # Metadata also says what a member holds, which changes with every rebalance.
+        has_other_topics = is_changed and _topics(member.protocols) != _topics(request.protocols)
+        if group.state is not State.PREPARING or has_other_topics:
+            what = What.CHANGED if has_other_topics else What.REJOINED
+            self._narrator.tell(group, now_ms, what, member.label, request.reason)
         group.update(member, request)
         self._park_join(group, member, token, out)
         self._rebalance_or_complete(group, act, now_ms, out)
@@ -295,6 +297,10 @@ class ClassicProtocol(Rebalance):
             self._timers.cancel(session_key(group, member_id))
         self._timers.cancel(join_key(group))
         self._timers.cancel(sync_key(group))
+
+
+def _topics(protocols: Protocols) -> list[tuple[str, list[str] | None]]:
+    return [(name, subscribed_topics(metadata)) for name, metadata in protocols]
 
 
 def _differs(asked: str | None, chosen: str | None) -> bool:

@@ -21,6 +21,7 @@ from penstock.model.errors import StorageError
 
 OFFSET_KEYS: Final = (0, 1)
 GROUP_KEY: Final = 2
+MAX_STRING_BYTES: Final = 32_767
 FIRST_FLEXIBLE: Final = 4  # value version of both kinds
 
 _INT16 = Struct(">h")
@@ -220,6 +221,13 @@ def _offset_key(group: str, topic: str, partition: int) -> bytes:
 
 def _group_key(group: str) -> bytes:
     return b"\0\2" + string(group)
+
+
+def fits(*texts: str | None) -> bool:
+    """Whether these can be stored: the wire knows longer strings than the records."""
+    return all(
+        text is None or len(text) <= MAX_STRING_BYTES // 4 or len(text.encode()) <= MAX_STRING_BYTES for text in texts
+    )
 
 
 def string(text: str) -> bytes:

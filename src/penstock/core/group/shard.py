@@ -59,6 +59,7 @@ from penstock.core.group.records import (
     OffsetCommit,
     OffsetTombstone,
     decode,
+    fits,
 )
 from penstock.core.group.settings import GroupSettings
 from penstock.core.group.states import Move, Request, State
@@ -147,6 +148,10 @@ class GroupShard:
         out = Outcome()
         try:
             _check_group_id(request.group_id)
+            names = [name for name, _ in request.protocols]
+            ids = (request.new_member_id, request.instance_id, request.client_id)
+            if not fits(*ids, request.protocol_type, *names):
+                raise ApiError(ErrorCode.INVALID_REQUEST)
             settings = self.settings
             if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
                 raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
@@ -244,6 +249,8 @@ class GroupShard:
     def commit_offsets(self, request: CommitRequest, token: Token, now_ms: int) -> Outcome:
         out = Outcome()
         try:
+            if not fits(request.group_id):
+                raise ApiError(ErrorCode.INVALID_GROUP_ID)
             self._check_commit(request, now_ms)
         except ApiError as error:
             out.reply(token, CommitReply(error.code))
@@ -252,7 +259,7 @@ class GroupShard:
         limit = self.settings.offset_metadata_max_bytes
         errors: list[ErrorCode] = []
         for topic, partition, offset, leader_epoch, metadata in request.offsets:
-            if len(metadata) > limit:
+            if len(metadata) > limit or not fits(metadata):
                 errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
                 continue
             errors.append(ErrorCode.NONE)
@@ -455,5 +462,5 @@ class GroupShard:
 
 
 def _check_group_id(group_id: str) -> None:
-    if not group_id:
+    if not group_id or not fits(group_id):
         raise ApiError(ErrorCode.INVALID_GROUP_ID)

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError
 from penstock.client.producer import Producer
-from penstock.gateway.http import tail, v2, v3
+from penstock.gateway.http import tail, v2, v3, v3_groups, v3_records
 from penstock.gateway.http.consumers import Consumers
 from penstock.gateway.http.consumers import operations as consumer_operations
 from penstock.gateway.http.errors import Refused, refusal
@@ -51,6 +51,8 @@ class HttpServer:
             *tail.OPERATIONS,
             *consumer_operations(self._consumers),
             *v3.OPERATIONS,
+            *v3_records.OPERATIONS,
+            *v3_groups.OPERATIONS,
         )
         self.app = Starlette(
             routes=[

@@ -1,0 +1,145 @@
+"""Groups, their members and lag in Confluent's v3 shapes.
+
+/v3/clusters/{cluster}/consumer-groups[/{group}[/consumers | /lags | /lag-summary]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock.client.cluster import ClusterInfo
+from penstock.client.fetching import LATEST_MS, TopicPartition, list_offsets
+from penstock.client.groups import GroupInfo, GroupSummary, committed, describe_group, list_groups
+from penstock.gateway.http.consumers import group_name
+from penstock.gateway.http.operations import Door, answer
+from penstock.gateway.http.v3_resources import CLUSTER, GROUP, MANY, ONE, Links, look, open_cluster
+
+
+async def list_consumer_groups(door: Door, request: Request) -> Response:
+    info, links = await open_cluster(door, request)
+    shown = (show_group_summary(info, group, links) for group in await list_groups(door.cluster))
+    return links.listing("KafkaConsumerGroupList", "consumer-groups", shown)
+
+
+def show_group_summary(info: ClusterInfo, group: GroupSummary, links: Links) -> dict[str, Any]:
+    return show_group_fields(info, group.group_id, group.state, "", group.coordinator_id, links) | {
+        "type": group.group_type.upper()
+    }
+
+
+async def get_group(door: Door, request: Request) -> Response:
+    info, links = await open_cluster(door, request)
+    group = await describe_group(door.cluster, group_name(request))
+    return answer(show_group_fields(info, group.group_id, group.state, group.assignor, group.coordinator_id, links))
+
+
+def show_group_fields(
+    info: ClusterInfo, group_id: str, state: str, assignor: str, coordinator_id: int, links: Links
+) -> dict[str, Any]:
+    path = f"consumer-groups/{group_id}"
+    return links.resource(
+        "KafkaConsumerGroup",
+        path,
+        cluster_id=info.cluster_id,
+        consumer_group_id=group_id,
+        is_simple=state == "Empty",
+        partition_assignor=assignor,
+        state="".join("_" + c if c.isupper() and n else c for n, c in enumerate(state)).upper(),
+        coordinator=links.related(f"brokers/{coordinator_id}"),
+        consumers=links.related(f"{path}/consumers"),
+        lag_summary=links.related(f"{path}/lag-summary"),
+    )
+
+
+async def list_members(door: Door, request: Request) -> Response:
+    info, links = await open_cluster(door, request)
+    group = await describe_group(door.cluster, group_name(request))
+    path = f"consumer-groups/{group.group_id}/consumers"
+    shown = (
+        links.resource(
+            "KafkaConsumer",
+            f"{path}/{member.member_id}",
+            cluster_id=info.cluster_id,
+            consumer_group_id=group.group_id,
+            consumer_id=member.member_id,
+            instance_id=member.instance_id,
+            client_id=member.client_id,
+            assignments=links.related(f"{path}/{member.member_id}/assignments"),
+        )
+        for member in group.members
+    )
+    return links.listing("KafkaConsumerList", path, shown)
+
+
+async def list_lags(door: Door, request: Request) -> Response:
+    info, links = await open_cluster(door, request)
+    group = await describe_group(door.cluster, group_name(request))
+    path = f"consumer-groups/{group.group_id}/lags"
+    shown = (
+        links.resource("KafkaConsumerLag", f"{path}/{entry['topic_name']}/partitions/{entry['partition_id']}", **entry)
+        for entry in await lags(door, info, group)
+    )
+    return links.listing("KafkaConsumerLagList", path, shown)
+
+
+async def lag_summary(door: Door, request: Request) -> Response:
+    info, links = await open_cluster(door, request)
+    group = await describe_group(door.cluster, group_name(request))
+    entries = await lags(door, info, group)
+    worst: Mapping[str, Any] = max(entries, key=lambda entry: int(entry["lag"]), default={})
+    path = f"consumer-groups/{group.group_id}/lag-summary"
+    return answer(
+        links.resource(
+            "KafkaConsumerGroupLagSummary",
+            path,
+            cluster_id=info.cluster_id,
+            consumer_group_id=group.group_id,
+            max_lag_consumer_id=worst.get("consumer_id", ""),
+            max_lag_instance_id=worst.get("instance_id"),
+            max_lag_client_id=worst.get("client_id", ""),
+            max_lag_topic_name=worst.get("topic_name", ""),
+            max_lag_partition_id=worst.get("partition_id", 0),
+            max_lag=worst.get("lag", 0),
+            total_lag=sum(int(entry["lag"]) for entry in entries),
+        )
+    )
+
+
+async def lags(door: Door, info: ClusterInfo, group: GroupInfo) -> Sequence[Mapping[str, Any]]:
+    """Partitions with a committed offset, of topics that still exist."""
+    offsets = await committed(door.cluster, group.group_id)
+    sizes = {topic.name: len(topic.partitions) for topic in info.topics}
+    known = {key: entry for key, entry in sorted(offsets.items()) if key.partition < sizes.get(key.topic, 0)}
+    ends = await list_offsets(door.cluster, dict.fromkeys(known, LATEST_MS))
+    owners = {partition: member for member in group.members for partition in member.assignment}
+    entries = []
+    for key, entry in known.items():
+        member = owners.get(TopicPartition(*key))
+        entries.append(
+            {
+                "cluster_id": info.cluster_id,
+                "consumer_group_id": group.group_id,
+                "topic_name": key.topic,
+                "partition_id": key.partition,
+                "current_offset": entry.offset,
+                "log_end_offset": ends[key].offset,
+                "lag": max(0, ends[key].offset - entry.offset),
+                "consumer_id": member.member_id if member else "",
+                "instance_id": member.instance_id if member else None,
+                "client_id": member.client_id if member else "",
+            }
+        )
+    return entries
+
+
+OPERATIONS = (
+    look(f"{CLUSTER}/consumer-groups", "listGroups", "Groups.", "Groups", list_consumer_groups, MANY),
+    look(GROUP, "getGroup", "One group.", "Groups", get_group, ONE),
+    look(f"{GROUP}/consumers", "listMembers", "Members of a group.", "Groups", list_members, MANY),
+    look(f"{GROUP}/lags", "listLags", "Committed offset, end and lag by partition.", "Groups", list_lags, MANY),
+    look(f"{GROUP}/lag-summary", "getLagSummary", "Largest and total lag.", "Groups", lag_summary, ONE),
+)

@@ -1,0 +1,144 @@
+"""What this broker does: traffic, requests, connections, flushes, sessions, compaction.
+
+Names of Kafka's own are those that the Prometheus JMX exporter's usual configuration gives them;
+what Kafka does not have is `penstock_*`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from penstock.api.dispatch import Dispatcher
+from penstock.api.handlers.fetch import FetchHandler
+from penstock.api.request_times import BOUNDS_S, RequestTimes
+from penstock.api.traffic import TopicTraffic, Traffic
+from penstock.net.listener import Listener
+from penstock.observability.exposition import Family, HistogramSample, Sample, counter, gauge, histogram
+from penstock.replica.cleaning import LogCleaning
+from penstock.replica.hosting import HostedPartitions
+from penstock.storage.group_commit import GroupCommit
+from penstock.wire.apis import api
+
+
+class TrafficMetrics:
+    def __init__(self, traffic: Traffic, partitions: HostedPartitions) -> None:
+        self._traffic = traffic
+        self._partitions = partitions
+
+    async def families(self) -> AsyncIterator[Family]:
+        by_topic = self._traffic.by_topic
+        for gone in [topic for topic in by_topic if topic not in self._partitions.by_name]:
+            del by_topic[gone]
+        found = list(by_topic.items())
+
+        def each(name: str, help_text: str, number: Callable[[TopicTraffic], int]) -> Family:
+            return counter(name, help_text, ("topic",), (((topic,), number(traffic)) for topic, traffic in found))
+
+        yield each(
+            "kafka_server_brokertopicmetrics_messagesin_total",
+            "Records that producers wrote.",
+            lambda traffic: traffic.records_in,
+        )
+        yield each(
+            "kafka_server_brokertopicmetrics_bytesin_total",
+            "Bytes of record batches that producers wrote, as they came (compressed).",
+            lambda traffic: traffic.bytes_in,
+        )
+        yield each(
+            "kafka_server_brokertopicmetrics_bytesout_total",
+            "Bytes of record batches that were fetched.",
+            lambda traffic: traffic.bytes_out,
+        )
+        yield each(
+            "penstock_messages_out_total",
+            "Records that were fetched, counted by offsets.",
+            lambda traffic: traffic.records_out,
+        )
+        yield each("penstock_batches_in_total", "Record batches written.", lambda traffic: traffic.batches_in)
+
+
+class RequestMetrics:
+    def __init__(self, dispatcher: Dispatcher, times: RequestTimes) -> None:
+        self._dispatcher = dispatcher
+        self._times = times
+
+    async def families(self) -> AsyncIterator[Family]:
+        yield counter(
+            "kafka_network_requestmetrics_requests_total",
+            "Requests taken in, by API.",
+            ("request",),
+            [((api(key).name,), count) for key, count in self._dispatcher.requests.items()],
+        )
+        yield histogram(
+            "penstock_request_duration_seconds",
+            "From the request to its answer, by API; long polls and flushes included. "
+            "Produce requests are sampled, and the samples weighted.",
+            ("request",),
+            [
+                HistogramSample((api(key).name,), BOUNDS_S, list(times.counts), times.sum_s)
+                for key, times in self._times.by_api.items()
+            ],
+        )
+
+
+class ServerMetrics:
+    def __init__(
+        self,
+        listeners: Sequence[Listener],
+        commit: GroupCommit,
+        fetch: FetchHandler,
+        cleaning: LogCleaning,
+        brokers: int,
+    ) -> None:
+        self._listeners = listeners
+        self._commit = commit
+        self._fetch = fetch
+        self._cleaning = cleaning
+        self._brokers = brokers
+
+    async def families(self) -> AsyncIterator[Family]:
+        fetch, cleaning = self._fetch, self._cleaning
+        yield gauge("kafka_brokers", "Number of brokers in the cluster.", (), _one(self._brokers))
+        yield gauge(
+            "penstock_connections",
+            "Open connections, by listener.",
+            ("listener",),
+            [((listener.name,), len(listener.connections)) for listener in self._listeners],
+        )
+        yield counter(
+            "penstock_connections_accepted_total",
+            "Connections taken in, by listener.",
+            ("listener",),
+            [((listener.name,), listener.accepted) for listener in self._listeners],
+        )
+        yield counter("penstock_log_flushes_total", "Flushes of logs to disk.", (), _one(self._commit.flushes))
+        yield gauge("penstock_fetch_sessions", "Open fetch sessions.", (), _one(len(fetch.sessions)))
+        yield counter(
+            "penstock_fetch_sessions_evicted_total",
+            "Fetch sessions that made room for others.",
+            (),
+            _one(fetch.sessions.evicted),
+        )
+        yield counter(
+            "penstock_cold_reads_total",
+            "Fetches that read from disk what was not in memory or not yet verified.",
+            (),
+            _one(fetch.cold_reads),
+        )
+        yield counter("penstock_compactions_total", "Compactions of logs.", (), _one(cleaning.cleanings))
+        yield counter(
+            "penstock_compaction_read_bytes_total", "Bytes that compaction read.", (), _one(cleaning.bytes_read)
+        )
+        yield counter(
+            "penstock_compaction_written_bytes_total", "Bytes that compaction wrote.", (), _one(cleaning.bytes_written)
+        )
+        yield gauge(
+            "penstock_uncleanable_partitions",
+            "Partitions that compaction leaves alone because of damage.",
+            (),
+            _one(cleaning.uncleanable_count),
+        )
+
+
+def _one(number: float) -> list[Sample]:
+    return [((), number)]

@@ -1,0 +1,204 @@
+"""Partitions, topics and groups, under the names that kafka_exporter gives them.
+
+A broker tells of the partitions it leads and the groups it coordinates, and no others, so sums
+over the brokers of a cluster are right. An offset of kafka_exporter's is what a client gets from
+ListOffsets: the high watermark and the log start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import NamedTuple
+
+from penstock.coordination.groups import GroupCoordinator
+from penstock.core.group.exchange import Committed
+from penstock.core.metadata.image import MetadataImage
+from penstock.model.errors import ApiError, StorageError
+from penstock.observability.exposition import Family, Sample, gauge
+from penstock.ports.clock import Clock
+from penstock.replica.hosting import HostedPartitions
+from penstock.replica.partition import Partition
+
+_PARTITION = ("topic", "partition")
+_GROUP = ("consumergroup", "topic", "partition")
+_GROUP_TOPIC = ("consumergroup", "topic")
+
+
+class PartitionMetrics:
+    def __init__(self, partitions: HostedPartitions, image: MetadataImage) -> None:
+        self._partitions = partitions
+        self._image = image
+
+    async def families(self) -> AsyncIterator[Family]:
+        # A copy: topics come and go while the page is being written.
+        hosted = list(self._partitions)
+        replicas = [len(self._replicas(partition)) for partition in hosted]
+        preferred = [(self._replicas(partition) or (-1,))[0] for partition in hosted]
+        labels = [(partition.topic, str(partition.index)) for partition in hosted]
+
+        def each(name: str, help_text: str, values: Iterator[float]) -> Family:
+            return gauge(name, help_text, _PARTITION, zip(labels, values, strict=True))
+
+        yield gauge(
+            "kafka_topic_partitions",
+            "Number of partitions of this topic.",
+            ("topic",),
+            [((topic,), len(found)) for topic, found in self._partitions.by_name.items()],
+        )
+        yield each(
+            "kafka_topic_partition_current_offset",
+            "High watermark of a partition: the offset after the last record that readers may see.",
+            (partition.high_watermark for partition in hosted),
+        )
+        yield each(
+            "kafka_topic_partition_oldest_offset",
+            "Log start offset of a partition.",
+            (partition.log.log_start_offset for partition in hosted),
+        )
+        yield each("kafka_topic_partition_leader", "Node id of the leader.", (partition.leader for partition in hosted))
+        yield each(
+            "kafka_topic_partition_leader_is_preferred",
+            "1 if the leader is the first of the replicas.",
+            (int(partition.leader == first) for partition, first in zip(hosted, preferred, strict=True)),
+        )
+        yield each("kafka_topic_partition_replicas", "Number of replicas.", iter(replicas))
+        yield each(
+            "kafka_topic_partition_in_sync_replica",
+            "Number of in-sync replicas.",
+            (len(partition.isr) for partition in hosted),
+        )
+        yield each(
+            "kafka_topic_partition_under_replicated_partition",
+            "1 if fewer replicas are in sync than there are.",
+            (int(len(partition.isr) < count) for partition, count in zip(hosted, replicas, strict=True)),
+        )
+        yield each("kafka_log_log_size", "Size of a partition's segments in bytes.", (p.log.size_bytes for p in hosted))
+        for family in self._sums(hosted, replicas):
+            yield family
+
+    def _replicas(self, partition: Partition) -> tuple[int, ...]:
+        topic = self._image.topics_by_id.get(partition.topic_id)
+        if topic is None or partition.index >= len(topic.partitions):
+            return partition.isr  # being deleted
+        return topic.partitions[partition.index].replicas
+
+    def _sums(self, hosted: list[Partition], replicas: list[int]) -> Iterator[Family]:
+        under = sum(len(partition.isr) < count for partition, count in zip(hosted, replicas, strict=True))
+        offline = sum(partition.log.offline is not None for partition in hosted)
+        yield gauge("kafka_server_replicamanager_partitioncount", "Partitions of this broker.", (), [((), len(hosted))])
+        yield gauge(
+            "kafka_server_replicamanager_underreplicatedpartitions",
+            "Partitions of this broker with fewer replicas in sync than there are.",
+            (),
+            [((), under)],
+        )
+        yield gauge(
+            "kafka_controller_kafkacontroller_offlinepartitionscount",
+            "Partitions that cannot be served because their log failed or could not be opened.",
+            (),
+            [((), offline)],
+        )
+
+
+class Position(NamedTuple):
+    """Where a group stands on a partition, and what was ahead of it at that moment."""
+
+    labels: tuple[str, str, str]
+    offset: int
+    lag: int
+    partition: Partition
+
+
+class GroupMetrics:
+    """Lag in seconds is the age of the first record that the group has not committed; 0 where there is none."""
+
+    def __init__(self, groups: GroupCoordinator, partitions: HostedPartitions, clock: Clock) -> None:
+        self._groups = groups
+        self._partitions = partitions
+        self._clock = clock
+        # Who stands still is asked about at every scrape, and the answer does not change.
+        self._timestamps: dict[tuple[bytes, int, int], int] = {}
+
+    async def families(self) -> AsyncIterator[Family]:
+        positions: list[Position] = []
+        members: list[Sample] = []
+        for hosted in list(self._groups.shards()):
+            if hosted.is_ready:
+                for group_id, group in hosted.shard.groups.items():
+                    members.append(((group_id,), len(group.members)))
+                    positions += self._positions(group_id, hosted.shard.offsets.of_group(group_id))
+                await asyncio.sleep(0)
+        yield gauge("kafka_consumergroup_members", "Number of members of a group.", _GROUP[:1], members)
+        yield gauge(
+            "kafka_consumergroup_current_offset",
+            "Committed offset of a group on a partition.",
+            _GROUP,
+            ((position.labels, position.offset) for position in positions),
+        )
+        yield gauge(
+            "kafka_consumergroup_current_offset_sum",
+            "Committed offsets of a group, summed over the partitions of a topic.",
+            _GROUP_TOPIC,
+            _summed((position.labels, position.offset) for position in positions),
+        )
+        yield gauge(
+            "kafka_consumergroup_lag",
+            "Records a group has yet to commit on a partition.",
+            _GROUP,
+            ((position.labels, position.lag) for position in positions),
+        )
+        yield gauge(
+            "kafka_consumergroup_lag_sum",
+            "Records a group has yet to commit, summed over the partitions of a topic.",
+            _GROUP_TOPIC,
+            _summed((position.labels, position.lag) for position in positions),
+        )
+        yield gauge(
+            "kafka_consumergroup_lag_seconds",
+            "Age of the first record a group has yet to commit on a partition.",
+            _GROUP,
+            self._ages(positions),
+        )
+
+    def _positions(self, group_id: str, topics: dict[str, dict[int, Committed]]) -> Iterator[Position]:
+        for topic, by_index in topics.items():
+            partitions = self._partitions.by_name.get(topic, [])
+            for index, committed in by_index.items():
+                if index < len(partitions):
+                    # What retention has deleted is lag too: the group has not seen it.
+                    lag = max(partitions[index].high_watermark - committed.offset, 0)
+                    yield Position((group_id, topic, str(index)), committed.offset, lag, partitions[index])
+
+    def _ages(self, positions: list[Position]) -> Iterator[Sample]:
+        now_ms = self._clock.now_ms()
+        known, self._timestamps = self._timestamps, {}
+        for labels, offset, lag, partition in positions:
+            if not lag:
+                yield labels, 0.0
+                continue
+            first = max(offset, partition.log.log_start_offset)
+            key = (partition.topic_id, partition.index, first)
+            timestamp = known.get(key)
+            if timestamp is None:
+                timestamp = _timestamp(partition, first)
+            if timestamp >= 0:
+                self._timestamps[key] = timestamp
+                yield labels, max(now_ms - timestamp, 0) / 1000
+
+
+def _timestamp(partition: Partition, offset: int) -> int:
+    """-1: none is known, and the partition has no such sample this time."""
+    if partition.is_deleted:
+        return -1
+    try:
+        return partition.log.timestamp_at(offset)
+    except (StorageError, ApiError, OSError):
+        return -1
+
+
+def _summed(samples: Iterator[tuple[tuple[str, str, str], int]]) -> list[Sample]:
+    sums: dict[tuple[str, ...], int] = {}
+    for labels, number in samples:
+        sums[labels[:2]] = sums.get(labels[:2], 0) + number
+    return list(sums.items())

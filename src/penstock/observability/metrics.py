@@ -1,0 +1,32 @@
+"""All metrics of a broker as one page.
+
+Runs on the broker's loop, which it gives back after every few hundred lines. Numbers of one page
+may therefore be moments apart; those of one family are taken together wherever they are compared
+with each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from penstock.observability.exposition import Family, render
+
+
+class Source(Protocol):
+    def families(self) -> AsyncIterator[Family]: ...
+
+
+class Metrics:
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+
+    async def page(self) -> bytes:
+        pieces: list[bytes] = []
+        for source in self._sources:
+            async for family in source.families():
+                for piece in render(family):
+                    pieces.append(piece.encode(errors="replace"))
+                    await asyncio.sleep(0)
+        return b"".join(pieces)

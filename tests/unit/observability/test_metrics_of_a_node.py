@@ -1,0 +1,102 @@
+"""What goes wrong is seen: states that a healthy broker of one node does not have."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.config.broker import BrokerConfig
+from penstock.config.doors import CLOSED
+from penstock.core.group.records import OffsetCommit
+from penstock.node.node import Node
+from penstock.records.batch import read_header
+from penstock.records.builder import Record, build_batch
+
+AGE_MS = 120_000
+
+
+@pytest_asyncio.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    settings = {**CLOSED, "log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
+    config, _ = BrokerConfig.load(None, {**settings, "log.flush.interval.messages": str(2**62)})
+    started = Node(config)
+    await started.start()
+    await started.controller.create_topic("t", 2, 1, {}, {})
+    yield started
+    await started.stop()
+
+
+async def read(node: Node, name: str) -> dict[tuple[str, ...], float]:
+    """By the values of the labels."""
+    page = (await node.metrics_page()).decode()
+    families = {family.name: family for family in text_string_to_metric_families(page)}
+    return {tuple(sample.labels.values()): sample.value for sample in families[name].samples}
+
+
+def append(node: Node, index: int, timestamp_ms: int, count: int = 1) -> None:
+    data = build_batch([Record(b"k", b"v", timestamp_ms=timestamp_ms)] * count)
+    node.partitions.get("t", index).append(read_header(data), data, node.clock.now_ms())
+
+
+async def commit(node: Node, offset: int) -> None:
+    await node.groups.ensure_topic()
+    shard = next(node.groups.shards()).shard
+    shard.replay(OffsetCommit("g", "t", 0, offset, -1, "", node.clock.now_ms()))
+
+
+@pytest.mark.asyncio
+async def test_offline_and_under_replicated_partitions(node: Node) -> None:
+    assert await read(node, "kafka_controller_kafkacontroller_offlinepartitionscount") == {(): 0}
+    broken, lonely = node.partitions.by_name["t"]
+    broken.log.offline = OSError(errno.EIO, "the disk is gone")
+    lonely.isr = ()
+    assert await read(node, "kafka_controller_kafkacontroller_offlinepartitionscount") == {(): 1}
+    assert await read(node, "kafka_server_replicamanager_underreplicatedpartitions") == {(): 1}
+    under = await read(node, "kafka_topic_partition_under_replicated_partition")
+    assert under == {("t", "0"): 0, ("t", "1"): 1}
+    broken.log.offline = None
+
+
+@pytest.mark.asyncio
+async def test_lag_in_seconds_is_the_age_of_the_first_record_not_committed(node: Node) -> None:
+    now_ms = node.clock.now_ms()
+    append(node, 0, now_ms - AGE_MS, 3)
+    append(node, 0, now_ms, 2)
+    await commit(node, 1)
+    assert await read(node, "kafka_consumergroup_lag") == {("g", "t", "0"): 4}
+    for _ in range(2):  # the second time from what was remembered
+        ages = await read(node, "kafka_consumergroup_lag_seconds")
+        assert AGE_MS / 1000 <= ages["g", "t", "0"] < AGE_MS / 1000 + 30
+    await commit(node, 3)
+    assert (await read(node, "kafka_consumergroup_lag_seconds"))["g", "t", "0"] < 30
+    await commit(node, 5)
+    assert await read(node, "kafka_consumergroup_lag_seconds") == {("g", "t", "0"): 0}
+    await commit(node, 99)  # beyond the end, as a reset may leave it
+    assert await read(node, "kafka_consumergroup_lag") == {("g", "t", "0"): 0}
+
+
+@pytest.mark.asyncio
+async def test_what_was_deleted_unread_is_lag_and_has_no_age(node: Node) -> None:
+    now_ms = node.clock.now_ms()
+    append(node, 0, now_ms - AGE_MS, 3)
+    append(node, 0, now_ms, 2)
+    await commit(node, 0)
+    node.partitions.get("t", 0).delete_records(3)
+    assert await read(node, "kafka_consumergroup_lag") == {("g", "t", "0"): 5}
+    assert (await read(node, "kafka_consumergroup_lag_seconds"))["g", "t", "0"] < 30
+
+
+@pytest.mark.asyncio
+async def test_an_offline_partition_has_lag_without_an_age(node: Node) -> None:
+    append(node, 0, node.clock.now_ms())
+    await commit(node, 0)
+    log = node.partitions.get("t", 0).log
+    log.offline = OSError(errno.EIO, "the disk is gone")
+    assert await read(node, "kafka_consumergroup_lag") == {("g", "t", "0"): 1}
+    assert await read(node, "kafka_consumergroup_lag_seconds") == {}
+    log.offline = None
