@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from penstock.cluster.metadata_log import MetadataLog
-from penstock.core.metadata import decisions
+from penstock.core.metadata import decisions, scram
 from penstock.core.metadata.image import RESOURCE_TOPIC, MetadataImage, TopicState
 from penstock.core.metadata.records import (
     ConfigChanged,
@@ -115,6 +115,16 @@ class Controller:
             overrides = decide(current)
             if not validate_only and overrides != current:
                 await self._commit([ConfigChanged(resource_type, name, overrides)])
+
+    async def alter_scram_credentials(
+        self, changes: Sequence[scram.Deletion | scram.Upsertion]
+    ) -> dict[str, ApiError | None]:
+        """By user, in the order of the request: None, or why it was refused."""
+        async with self._lock:
+            records, outcomes = scram.alter_credentials(self.image, changes)
+            if records:
+                await self._commit(records)
+            return outcomes
 
     async def allocate_producer_id(self) -> int:
         if self._next_producer_id >= self._producer_id_end:

@@ -10,6 +10,7 @@ from penstock.api.dispatch import Dispatcher
 from penstock.api.fetch_sessions import FetchSessions
 from penstock.api.handler import Handler
 from penstock.api.handlers.alter_configs import AlterConfigsHandler
+from penstock.api.handlers.alter_user_scram_credentials import AlterUserScramCredentialsHandler
 from penstock.api.handlers.api_versions import ApiVersionsHandler
 from penstock.api.handlers.consumer_group_describe import ConsumerGroupDescribeHandler
 from penstock.api.handlers.consumer_group_heartbeat import ConsumerGroupHeartbeatHandler
@@ -24,6 +25,7 @@ from penstock.api.handlers.describe_groups import DescribeGroupsHandler
 from penstock.api.handlers.describe_log_dirs import DescribeLogDirsHandler
 from penstock.api.handlers.describe_producers import DescribeProducersHandler
 from penstock.api.handlers.describe_topic_partitions import DescribeTopicPartitionsHandler
+from penstock.api.handlers.describe_user_scram_credentials import DescribeUserScramCredentialsHandler
 from penstock.api.handlers.fetch import FetchHandler
 from penstock.api.handlers.find_coordinator import FindCoordinatorHandler
 from penstock.api.handlers.heartbeat import HeartbeatHandler
@@ -112,6 +114,8 @@ class Apis:
             ListConfigResourcesHandler(cluster),
             DescribeClusterHandler(cluster),
             DescribeLogDirsHandler(partitions),
+            DescribeUserScramCredentialsHandler(cluster),
+            AlterUserScramCredentialsHandler(controller),
         ]
         self.api_versions.advertise(
             {int(handler.api): (handler.min_version, handler.max_version) for handler in self.handlers}

@@ -16,6 +16,8 @@ from penstock.core.metadata.records import (
     MetadataRecord,
     PartitionsAdded,
     ProducerIdsAllocated,
+    ScramCredentialRemoved,
+    ScramCredentialSet,
     TopicCreated,
     TopicDeleted,
 )
@@ -61,6 +63,7 @@ class MetadataImage:
         self.topics_by_id: dict[bytes, TopicState] = {}
         self.configs: dict[tuple[int, str], dict[str, str]] = {}
         self.next_producer_id = 0
+        self.scram: dict[str, dict[int, ScramCredentialSet]] = {}  # user -> mechanism -> credential
         self.topics_version = 0  # grows whenever a topic is made or deleted or gets partitions
 
     def topic_overrides(self, name: str) -> dict[str, str]:
@@ -87,6 +90,12 @@ class MetadataImage:
                     self.configs.pop((resource_type, resource_name), None)
             case ProducerIdsAllocated(next_producer_id):
                 self.next_producer_id = next_producer_id
+            case ScramCredentialSet(user, mechanism):
+                self.scram.setdefault(user, {})[mechanism] = record
+            case ScramCredentialRemoved(user, mechanism):
+                del self.scram[user][mechanism]
+                if not self.scram[user]:
+                    del self.scram[user]
             case ClusterCreated(cluster_id):
                 self.cluster_id = cluster_id
 

@@ -57,13 +57,49 @@ class ProducerIdsAllocated:
     next_producer_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class ScramCredentialSet:
+    """What proves a password without being one: keys derived from it (RFC 5802), in hex."""
+
+    type: ClassVar[str] = "scram-credential-set"
+    user: str
+    mechanism: int  # 1 SCRAM-SHA-256, 2 SCRAM-SHA-512
+    salt: str
+    stored_key: str
+    server_key: str
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredentialRemoved:
+    type: ClassVar[str] = "scram-credential-removed"
+    user: str
+    mechanism: int
+
+
 MetadataRecord: TypeAlias = (
-    ClusterCreated | TopicCreated | PartitionsAdded | TopicDeleted | ConfigChanged | ProducerIdsAllocated
+    ClusterCreated
+    | TopicCreated
+    | PartitionsAdded
+    | TopicDeleted
+    | ConfigChanged
+    | ProducerIdsAllocated
+    | ScramCredentialSet
+    | ScramCredentialRemoved
 )
 
 _TYPES: dict[str, type[MetadataRecord]] = {
     cls.type: cls
-    for cls in (ClusterCreated, TopicCreated, PartitionsAdded, TopicDeleted, ConfigChanged, ProducerIdsAllocated)
+    for cls in (
+        ClusterCreated,
+        TopicCreated,
+        PartitionsAdded,
+        TopicDeleted,
+        ConfigChanged,
+        ProducerIdsAllocated,
+        ScramCredentialSet,
+        ScramCredentialRemoved,
+    )
 }
 
 
