@@ -60,4 +60,15 @@ done
 ADDRESS=$(sed -n 's/.*ready on \([^ ,]*\)[:,] .*/\1/p' "$WORK/ready")
 
 echo "# broker on $ADDRESS, log in $LAB/broker.log" >&2
-LAB=$LAB KB_PYTHON=$PYTHON sh "$SUITE" "$ADDRESS" quick "$@"
+code=0
+LAB=$LAB KB_PYTHON=$PYTHON sh "$SUITE" "$ADDRESS" quick "$@" || code=$?
+# The names of what did not pass, in one line, from the report the suite leaves.
+"$PYTHON" - "$LAB" <<'END'
+import glob, json, os, sys
+reports = sorted(glob.glob(os.path.join(sys.argv[1], "rdk-out", "*", "results.json")), key=os.path.getmtime)
+if reports:
+    tests = json.load(open(reports[-1]))["tests"]
+    rest = sorted(name for name, result in tests.items() if result["state"] != "PASS")
+    print(f"{len(tests) - len(rest)} of {len(tests)} pass; the rest: {', '.join(rest) or 'none'}")
+END
+exit "$code"
