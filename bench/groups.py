@@ -27,8 +27,9 @@ PROCESSES = 4
 QUIET_S = 2.0
 # From the group's forming to the leaving, round by round. Stock members send a heartbeat every 3 s, all at the same
 # time since they got their partitions at the same time, and a broker may be able to tell them of a change only then:
-# so the rounds spread over such an interval, after the first.
-RESTS_S = (3.5, 4.5, 5.5)
+# so the rounds spread over such an interval, and the first of them lies before any heartbeat, where holding one cannot
+# help.
+RESTS_S = (3.5, 2.0, 4.5, 5.5)
 TIMEOUT_S = 120.0
 END_TIMEOUT_S = 30.0
 

@@ -48,7 +48,7 @@ _METHOD = """## How it is measured
 - Groups: members are confluent-kafka with no setting but address, group and protocol, in four processes beside both
   brokers. The clock starts when they are told to join, before they connect, and when 10 are told to close; it stops
   with the last change of what a member holds, when every partition has one holder and no member two more than another.
-  They close 3.5, 4.5 or 5.5 s after the group formed, by round, since members hear of it by heartbeats 3 s apart.
+  They close at other moments after the group formed in each round, since members hear of it by heartbeats 3 s apart.
   `group.initial.rebalance.delay.ms=0` on both, as in the properties file that Apache Kafka comes with.
 """
 
