@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.model.errors import PenstockError
-from penstock.spark.warmup import cache_directory
+from penstock.spark.cache import cache_directory, write_once
 
 OLDEST_MAJOR = 17
 VECTOR_MODULE = "jdk.incubator.vector"
@@ -144,16 +144,6 @@ def _wrapped(java: Java) -> Path:
     """A JAVA_HOME whose `bin/java` starts the one of `java` without the argument that it would refuse."""
     text = _WRAPPER.format(module=VECTOR_MODULE, java=shlex.quote(str(java.home / "bin" / "java")))
     directory = cache_directory() / "java" / hashlib.sha256(text.encode()).hexdigest()[:16]
-    _write(directory / "release", f'JAVA_VERSION="{java.version}"\n', 0o644)  # for those who find it as JAVA_HOME
-    _write(directory / "bin" / "java", text, 0o755)
+    write_once(directory / "release", f'JAVA_VERSION="{java.version}"\n', 0o644)  # for those who find it as JAVA_HOME
+    write_once(directory / "bin" / "java", text, 0o755)
     return directory
-
-
-def _write(path: Path, text: str, mode: int) -> None:
-    if path.exists() and path.read_text(encoding="utf-8") == text:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.chmod(mode)
-    fresh.replace(path)  # another process may be reading it at this moment

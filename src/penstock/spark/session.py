@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -130,6 +129,7 @@ def session(
 
 def _prepare(master: str) -> WarmUp | None:
     """What Spark looks for in the environment; workers on this machine inherit it from the JVM."""
+    from penstock.spark.interpreter import worker_python
     from penstock.spark.java import use_java
     from penstock.spark.warmup import WarmUp, place_numba_cache
 
@@ -143,7 +143,7 @@ def _prepare(master: str) -> WarmUp | None:
             )
     if not is_local(master):
         return None
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers are PATH's python3, without this package
+    os.environ.setdefault("PYSPARK_PYTHON", worker_python())  # else workers are PATH's python3, without this package
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     place_numba_cache()
     return WarmUp()

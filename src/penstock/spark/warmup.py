@@ -15,31 +15,14 @@ import logging
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
+
+from penstock.spark.cache import cache_directory
 
 WARM_UP_TIMEOUT_S = 120
 COMPILED_PACKAGES = ("decode", "encode")
 
 logger = logging.getLogger(__name__)
-
-
-def cache_directory() -> Path:
-    """A directory of this user that can be written to: `$XDG_CACHE_HOME/penstock`, else one among temporary files."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    wanted = Path(base) if base and os.path.isabs(base) else Path("~/.cache").expanduser()
-    try:
-        directory = wanted / "penstock"
-        directory.mkdir(parents=True, exist_ok=True)
-        if os.access(directory, os.W_OK | os.X_OK):
-            return directory
-    except (OSError, RuntimeError):  # a home that does not exist, or is read-only, as in many containers
-        pass
-    directory = Path(tempfile.gettempdir(), f"penstock-{os.getuid()}")
-    directory.mkdir(mode=0o700, exist_ok=True)
-    if directory.stat().st_uid != os.getuid():  # code is loaded from here
-        directory = Path(tempfile.mkdtemp(prefix="penstock-"))
-    return directory
 
 
 def place_numba_cache() -> Path:
