@@ -1,0 +1,106 @@
+"""`BatchDecoder`: the bytes of a fetch answer in, Arrow RecordBatches of the asked columns out.
+
+Knows nothing of connections, offsets to commit or Spark. What holds:
+- exactly the rows with `start` <= offset < `end` come out, in offset order, without control records and, under
+  read_committed, without aborted ones;
+- a batch that overlaps the window and is damaged raises CorruptRecordBatch; nothing is skipped silently;
+- `next_offset` is beyond `start`, or an error was raised, or there were no bytes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import NamedTuple, Protocol
+
+from penstock.ports.disk import Buffer
+from penstock.records.builder import Record, build_batch
+from penstock.spark.decode.aborted import AbortedTransactions
+from penstock.spark.decode.columns import KAFKA_SCHEMA, Columns, RecordBatch, Schema
+from penstock.spark.decode.reference import ReferenceChunk
+
+DEFAULT_MAX_ROWS = 10_000
+
+
+class Decoded(NamedTuple):
+    batches: list[RecordBatch]
+    next_offset: int
+    rows: int
+
+
+class Chunk(Protocol):
+    """One fetch answer; iterating decodes it, a RecordBatch at a time."""
+
+    @property
+    def next_offset(self) -> int:
+        """After the last whole batch; known before anything is decoded. Past a hole it may be beyond `end`."""
+
+    def __iter__(self) -> Iterator[RecordBatch]: ...
+
+
+_OpenChunk = Callable[[Buffer, int, int, AbortedTransactions | None], Chunk]
+
+
+class BatchDecoder:
+    """Decodes the answers for one partition. Not for two threads at a time."""
+
+    def __init__(self, schema: Schema, topic: str, partition: int, *, max_rows: int = DEFAULT_MAX_ROWS) -> None:
+        columns = Columns(schema, topic, partition, max_rows)
+        self._open: _OpenChunk = _native(columns) or (lambda *arguments: ReferenceChunk(columns, *arguments))
+
+    def decode(
+        self,
+        records: Buffer,
+        start: int,
+        end: int,
+        aborted: Sequence[tuple[int, int]] = (),
+        read_committed: bool = False,
+    ) -> Decoded:
+        """All of it at once. `aborted`: (producer id, first offset) as the fetch answer lists them."""
+        chunk = self.open(records, start, end, aborted, read_committed)
+        batches = list(chunk)
+        return Decoded(batches, chunk.next_offset, sum(batch.num_rows for batch in batches))
+
+    def open(
+        self,
+        records: Buffer,
+        start: int,
+        end: int,
+        aborted: Sequence[tuple[int, int]] = (),
+        read_committed: bool = False,
+    ) -> Chunk:
+        """The same, bit by bit: memory for one RecordBatch, however far the chunk decompresses. Iterate it once."""
+        return self._open(records, start, end, AbortedTransactions(aborted) if read_committed else None)
+
+
+def warm_up() -> None:
+    """Compile the kernels, or load them from numba's cache, and use each of them once."""
+    records = [
+        Record(b"key", b"value", (("name", b"content"), ("name", None))),
+        Record(None, None),
+    ]
+    BatchDecoder(KAFKA_SCHEMA, "warm-up", 0).decode(build_batch(records), 0, len(records))
+
+
+def _native(columns: Columns) -> _OpenChunk | None:
+    if not _has_kernels():
+        return None
+    from penstock.spark.decode.native import NativeChunk, Scratch
+
+    scratch = Scratch(columns.max_rows)
+    return lambda *arguments: NativeChunk(columns, scratch, *arguments)
+
+
+@cache
+def _has_kernels() -> bool:
+    try:
+        import penstock.spark.decode.kernels  # noqa: F401
+    except ImportError as error:
+        warnings.warn(
+            f"record batches are decoded in plain Python, far slower, since numba cannot be used: {error}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        return False
+    return True
