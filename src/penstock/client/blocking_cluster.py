@@ -1,0 +1,434 @@
+"""The cluster for code that blocks: who leads what, offsets, commits, and connections that are kept.
+
+Every call tries again, with growing pauses, until it succeeds or its time is up; what cannot get better (a topic that
+does not exist, a refusal by a group, credentials) is raised at once. Must not know: records.
+Invariants: nothing that is sent twice does harm; a connection that waits for data is leased, never shared. Not
+thread safe: `shared_cluster` gives each thread its own. After a fork the child opens its own connections, since
+its parent's are not usable there.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from penstock.client.blocking import CONNECT_TIMEOUT_S, BlockingConnection
+from penstock.client.cluster import METADATA_MAX_AGE_S, Address, Broker, PartitionInfo, TopicInfo
+from penstock.client.connection import REQUEST_TIMEOUT_S
+from penstock.client.errors import BrokerUnreachable, ClientError, check, error_code
+from penstock.client.fetch_stream import FetchedChunk, FetchStream
+from penstock.client.fetching import READ_COMMITTED, OffsetAndTimestamp, TopicPartition
+from penstock.client.retrying import LOST, NoSuchTopic, Pauses, until_done
+from penstock.client.security import PLAINTEXT, ClientSecurity
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.wire.apis import Api
+from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from penstock.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from penstock.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from penstock.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from penstock.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+from penstock.wire.primitives import Message
+
+__all__ = ["BlockingCluster", "FetchStream", "FetchedChunk", "shared_cluster"]
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Message)
+
+# A topic made a moment ago is not yet known to every broker.
+UNKNOWN_TOPIC_GRACE_S = 1.0
+MAX_IDLE = 4
+MAX_KEPT = 16
+
+
+class BlockingCluster:
+    def __init__(
+        self,
+        bootstrap: Sequence[Address],
+        client_id: str = "penstock",
+        security: ClientSecurity = PLAINTEXT,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._bootstrap = tuple(bootstrap)
+        self._client_id = client_id
+        self._security = security
+        self._timeout_s = timeout_s
+        self._brokers: dict[int, Broker] = {}
+        self._topics: dict[str, tuple[float, TopicInfo]] = {}
+        self._coordinators: dict[str, int] = {}
+        self._shared: dict[tuple[Address, str], BlockingConnection] = {}
+        self._idle: dict[Address, list[BlockingConnection]] = {}
+
+    # -- topics -------------------------------------------------------------------------
+
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicInfo]:
+        """All, or those of `names` that exist, asked for now. Raises ApiError for a name that no topic can have."""
+        asked = None if names is None else sorted(set(names))
+        if asked is not None and not asked:
+            return {}
+
+        def ask(deadline: float) -> dict[str, TopicInfo]:
+            answer = self._metadata(asked, deadline)
+            return {entry.name or "": self._learn(entry) for entry in answer.topics if _exists(entry)}
+
+        return self._until_done(ask)
+
+    def topic(self, name: str, timeout_s: float | None = None) -> TopicInfo:
+        """As known for at most 30 s. Raises ApiError(UNKNOWN_TOPIC_OR_PARTITION)."""
+        return self._until_done(lambda deadline: self._topic(name, deadline), timeout_s)
+
+    def leader(self, tp: TopicPartition, timeout_s: float | None = None) -> Broker:
+        """Waits for one to be elected. Raises ApiError(UNKNOWN_TOPIC_OR_PARTITION)."""
+        return self._until_done(lambda deadline: self._leader(tp, deadline), timeout_s)
+
+    def _leader(self, tp: TopicPartition, deadline: float) -> Broker:
+        info = self._topic(tp.topic, deadline)
+        found = _partition(info, tp)
+        broker = self._brokers.get(found.leader_id)
+        if broker is None:
+            self.forget(tp.topic)
+            raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{_name(tp)} has no leader")
+        return broker
+
+    def _topic(self, name: str, deadline: float) -> TopicInfo:
+        """What is known of it, asked for if that is nothing or old."""
+        known = self._topics.get(name)
+        if known is not None and time.monotonic() - known[0] < METADATA_MAX_AGE_S:
+            return known[1]
+        patience = min(deadline, time.monotonic() + UNKNOWN_TOPIC_GRACE_S)
+        pauses = Pauses()
+        while True:
+            entry = self._metadata([name], deadline).topics[0]
+            if _exists(entry):
+                return self._learn(entry)
+            if time.monotonic() > patience:
+                raise NoSuchTopic(f"topic '{name}' does not exist")
+            pauses.sleep(patience)
+
+    def _learn(self, entry: MetadataResponseTopic) -> TopicInfo:
+        info = _topic_info(entry)
+        self._topics[info.name] = (time.monotonic(), info)
+        return info
+
+    def forget(self, topic: str) -> None:
+        """A broker said that what we know of this topic is wrong."""
+        self._topics.pop(topic, None)
+
+    def _metadata(self, names: Sequence[str] | None, deadline: float) -> MetadataResponse:
+        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        answer = self._call_any(Api.METADATA, request, MetadataResponse, deadline)
+        self._brokers = {
+            broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack) for broker in answer.brokers
+        }
+        return answer
+
+    # -- offsets ------------------------------------------------------------------------
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], read_committed: bool = False
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """The first offset at or after each time in ms; -2 the earliest there is, -1 the end. Raises ApiError.
+
+        An offset of -1 means that no record is as young as that.
+        """
+        found: dict[TopicPartition, OffsetAndTimestamp] = {}
+
+        def ask(deadline: float) -> dict[TopicPartition, OffsetAndTimestamp]:
+            by_leader: dict[int, dict[str, list[ListOffsetsPartition]]] = {}
+            for tp, timestamp_ms in wanted.items():
+                if tp not in found:
+                    asked = ListOffsetsPartition(partition_index=tp.partition, timestamp=timestamp_ms)
+                    leader = self._leader(tp, deadline).node_id
+                    by_leader.setdefault(leader, {}).setdefault(tp.topic, []).append(asked)
+            for leader, topics in by_leader.items():
+                request = ListOffsetsRequest(
+                    isolation_level=READ_COMMITTED if read_committed else 0,
+                    replica_id=-1,
+                    topics=[ListOffsetsTopic(name=topic, partitions=asked) for topic, asked in topics.items()],
+                    timeout_ms=round(REQUEST_TIMEOUT_S * 1000),
+                )
+                connection = self.connection(leader, "control")
+                answer = connection.call(Api.LIST_OFFSETS, request, ListOffsetsResponse, _left(deadline))
+                self._take_offsets(answer, found)
+            return found
+
+        return self._until_done(ask) if wanted else {}
+
+    def _take_offsets(self, answer: ListOffsetsResponse, found: dict[TopicPartition, OffsetAndTimestamp]) -> None:
+        refused: ApiError | None = None
+        for topic in answer.topics:
+            for entry in topic.partitions:
+                tp = TopicPartition(topic.name, entry.partition_index)
+                if entry.error_code:
+                    code = error_code(entry.error_code)
+                    refused = ApiError(code, f"offsets of {_name(tp)}: {code.name}")
+                    self.forget(tp.topic)
+                else:
+                    found[tp] = OffsetAndTimestamp(entry.offset, entry.timestamp)
+        if refused is not None:
+            raise refused
+
+    # -- groups and producers -----------------------------------------------------------
+
+    def committed_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Those without a committed offset are left out. Raises ApiError."""
+        topics: dict[str, list[int]] = {}
+        for topic, partition in partitions:
+            topics.setdefault(topic, []).append(partition)
+        if not topics:
+            return {}
+        request = OffsetFetchRequest(
+            groups=[
+                OffsetFetchRequestGroup(
+                    group_id=group,
+                    topics=[OffsetFetchRequestTopics(name=name, partition_indexes=ix) for name, ix in topics.items()],
+                )
+            ],
+            # Before version 8 a request was about one group.
+            group_id=group,
+            topics=[OffsetFetchRequestTopic(name=name, partition_indexes=ix) for name, ix in topics.items()],
+        )
+
+        def ask(deadline: float) -> dict[TopicPartition, int]:
+            connection = self._coordinator(group, deadline)
+            answer = connection.call(Api.OFFSET_FETCH, request, OffsetFetchResponse, _left(deadline))
+            entry = answer.groups[0] if answer.groups else answer
+            check(entry.error_code, f"group '{group}': {error_code(entry.error_code).name}")
+            found: dict[TopicPartition, int] = {}
+            for topic in entry.topics:
+                for partition in topic.partitions:
+                    tp = TopicPartition(topic.name, partition.partition_index)
+                    code = error_code(partition.error_code)
+                    check(partition.error_code, f"group '{group}', {_name(tp)}: {code.name}")
+                    if partition.committed_offset >= 0:
+                        found[tp] = partition.committed_offset
+            return found
+
+        return self._with_coordinator(group, ask)
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """As one who is no member, which a group takes only while it has none. Raises ApiError."""
+        topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+        for (topic, partition), offset in offsets.items():
+            topics.setdefault(topic, []).append(
+                OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+            )
+        if not topics:
+            return
+        request = OffsetCommitRequest(
+            group_id=group,
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            topics=[OffsetCommitRequestTopic(name=name, partitions=asked) for name, asked in topics.items()],
+        )
+
+        def ask(deadline: float) -> None:
+            connection = self._coordinator(group, deadline)
+            answer = connection.call(Api.OFFSET_COMMIT, request, OffsetCommitResponse, _left(deadline))
+            for topic in answer.topics:
+                for partition in topic.partitions:
+                    if partition.error_code:
+                        tp = TopicPartition(topic.name, partition.partition_index)
+                        raise _commit_refused(error_code(partition.error_code), group, tp)
+
+        self._with_coordinator(group, ask)
+
+    def init_producer_id(self) -> tuple[int, int]:
+        """A producer id of one's own, and its epoch. Raises ApiError."""
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=round(REQUEST_TIMEOUT_S * 1000))
+
+        def ask(deadline: float) -> tuple[int, int]:
+            answer = self._call_any(Api.INIT_PRODUCER_ID, request, InitProducerIdResponse, deadline)
+            check(answer.error_code, f"no producer id: {error_code(answer.error_code).name}")
+            return answer.producer_id, answer.producer_epoch
+
+        return self._until_done(ask)
+
+    def _coordinator(self, group: str, deadline: float) -> BlockingConnection:
+        node_id = self._coordinators.get(group)
+        if node_id is None:
+            request = FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group])
+            answer = self._call_any(Api.FIND_COORDINATOR, request, FindCoordinatorResponse, deadline)
+            found = answer.coordinators[0] if answer.coordinators else answer  # one group before version 4
+            check(found.error_code, found.error_message)
+            node_id = self._coordinators[group] = found.node_id
+            if node_id not in self._brokers:
+                self._metadata([], deadline)
+        return self.connection(node_id, "control")
+
+    def _with_coordinator(self, group: str, ask: Callable[[float], T]) -> T:
+        def found_anew(deadline: float) -> T:
+            try:
+                return ask(deadline)
+            except (ApiError, ClientError):
+                self._coordinators.pop(group, None)
+                raise
+
+        return self._until_done(found_anew)
+
+    # -- connections --------------------------------------------------------------------
+
+    def connection(self, node_id: int, purpose: str) -> BlockingConnection:
+        """Kept for the next who asks for the same; not to be closed. One attempt: raises BrokerUnreachable."""
+        return self._shared_connection(self._address(node_id), purpose)
+
+    def lease(self, node_id: int) -> BlockingConnection:
+        """One that nobody else uses until it is given back. One attempt: raises BrokerUnreachable."""
+        address = self._address(node_id)
+        idle = self._idle.get(address, [])
+        while idle:
+            connection = idle.pop()
+            if connection.is_usable:
+                return connection
+            connection.close()
+        return self._open(address)
+
+    def give_back(self, connection: BlockingConnection) -> None:
+        """With requests still open, or with enough idle ones already, it is closed."""
+        idle = self._idle.setdefault(connection.address, [])
+        if connection.outstanding or not connection.is_usable or len(idle) >= MAX_IDLE:
+            connection.close()
+        else:
+            idle.append(connection)
+
+    def _shared_connection(self, address: Address, purpose: str) -> BlockingConnection:
+        key = (address, purpose)
+        connection = self._shared.get(key)
+        if connection is None or not connection.is_usable:
+            if connection is not None:
+                self._shared.pop(key).close()
+            connection = self._shared[key] = self._open(address)
+        return connection
+
+    def _open(self, address: Address) -> BlockingConnection:
+        timeout_s = min(CONNECT_TIMEOUT_S, self._timeout_s)
+        return BlockingConnection.open(*address, self._client_id, self._security, timeout_s)
+
+    def _address(self, node_id: int) -> Address:
+        broker = self._brokers.get(node_id)
+        if broker is None:
+            raise BrokerUnreachable(f"broker {node_id} is not known to the cluster")
+        if len(self._brokers) == len(self._bootstrap) == 1:
+            # Where we found it. What it advertises may be meant for the other side of a network's edge.
+            return self._bootstrap[0]
+        return broker.host, broker.port
+
+    def close(self) -> None:
+        for connection in (*self._shared.values(), *(entry for idle in self._idle.values() for entry in idle)):
+            connection.close()
+        self._shared.clear()
+        self._idle.clear()
+
+    # -- trying again -------------------------------------------------------------------
+
+    def _call_any(self, key: Api, request: Message, kind: type[R], deadline: float) -> R:
+        """From whichever broker answers first: connected ones, then in the order in which we know them."""
+        failure: ClientError = BrokerUnreachable("no address of a broker was given")
+        known = dict.fromkeys((*self._bootstrap, *((broker.host, broker.port) for broker in self._brokers.values())))
+        for address in sorted(known, key=lambda address: (address, "control") not in self._shared):
+            try:
+                return self._shared_connection(address, "control").call(key, request, kind, _left(deadline))
+            except LOST as error:
+                failure = error
+            if time.monotonic() > deadline:
+                break
+        raise failure
+
+    def _until_done(self, ask: Callable[[float], T], timeout_s: float | None = None) -> T:
+        # Whoever was lost may have led anything.
+        return until_done(ask, self._timeout_s if timeout_s is None else timeout_s, self._topics.clear)
+
+
+def _left(deadline: float) -> float:
+    """How long one request may take: not all the time there is, so that another broker can be asked."""
+    return max(0.05, min(REQUEST_TIMEOUT_S, deadline - time.monotonic()))
+
+
+def _name(tp: TopicPartition) -> str:
+    return f"{tp.topic}-{tp.partition}"
+
+
+def _exists(entry: MetadataResponseTopic) -> bool:
+    """Raises ApiError for what is neither there nor missing."""
+    code = error_code(entry.error_code)
+    if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return False
+    if code is ErrorCode.INVALID_TOPIC_EXCEPTION:
+        raise ApiError(code, f"'{(entry.name or '')[:300]}' is not a topic name")
+    check(entry.error_code, f"topic '{entry.name}': {code.name}")
+    return True
+
+
+def _topic_info(entry: MetadataResponseTopic) -> TopicInfo:
+    partitions = sorted(
+        PartitionInfo(p.partition_index, p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes))
+        for p in entry.partitions
+    )
+    return TopicInfo(entry.name or "", entry.topic_id, entry.is_internal, tuple(partitions))
+
+
+def _partition(info: TopicInfo, tp: TopicPartition) -> PartitionInfo:
+    if not 0 <= tp.partition < len(info.partitions):
+        raise NoSuchTopic(f"topic '{tp.topic}' has no partition {tp.partition}")
+    return info.partitions[tp.partition]
+
+
+def _commit_refused(code: ErrorCode, group: str, tp: TopicPartition) -> ApiError:
+    if code is ErrorCode.UNKNOWN_MEMBER_ID or code is ErrorCode.ILLEGAL_GENERATION:
+        return ApiError(code, f"group '{group}' has members, and only they may commit")
+    if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return NoSuchTopic(f"topic '{tp.topic}' has no partition {tp.partition}")
+    return ApiError(code, f"group '{group}', {_name(tp)}: {code.name}")
+
+
+# -- shared by what runs in this thread -------------------------------------------------
+
+
+class _Kept(threading.local):
+    def __init__(self) -> None:
+        self.clusters: dict[tuple[object, ...], BlockingCluster] = {}
+
+
+_kept = _Kept()
+
+
+def shared_cluster(
+    bootstrap: Sequence[Address],
+    client_id: str = "penstock",
+    security: ClientSecurity = PLAINTEXT,
+    timeout_s: float = 60.0,
+) -> BlockingCluster:
+    """The same one for the same arguments, so that a worker that runs many tasks keeps its connections.
+
+    Not to be closed. A forked child gets its parent's, which opens its own connections there.
+    """
+    key = (tuple(bootstrap), client_id, security, timeout_s)
+    cluster = _kept.clusters.pop(key, None) or BlockingCluster(bootstrap, client_id, security, timeout_s)
+    _kept.clusters[key] = cluster  # last used, last in order
+    if len(_kept.clusters) > MAX_KEPT:
+        _kept.clusters.pop(next(iter(_kept.clusters))).close()
+    return cluster

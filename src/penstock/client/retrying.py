@@ -1,0 +1,77 @@
+"""What is worth trying again, how long to pause, and what to say when the time is up.
+
+Must not know: what is tried. Everything tried by these rules may be done twice without harm.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from penstock.client.errors import BrokerUnreachable, ClientError, ConnectionLost, RequestTimedOut
+from penstock.client.fetching import STALE
+from penstock.client.groups import ELSEWHERE
+from penstock.model.errors import ApiError, ErrorCode
+
+T = TypeVar("T")
+
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
+LOST = (BrokerUnreachable, ConnectionLost, RequestTimedOut)
+# Another broker is to be asked, or this one later: what was known of the cluster is out of date.
+MOVED = STALE | frozenset(
+    (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    )
+)
+TRY_AGAIN = MOVED | ELSEWHERE | frozenset((ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+
+
+class NoSuchTopic(ApiError):
+    """The cluster's metadata say so, not a single broker: final."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+
+
+class Pauses:
+    """50 ms, 100 ms, ... 1 s."""
+
+    def __init__(self) -> None:
+        self._next_s = FIRST_PAUSE_S
+
+    def sleep(self, deadline: float) -> None:
+        time.sleep(max(0.0, min(self._next_s, deadline - time.monotonic())))
+        self._next_s = min(self._next_s * 2, LAST_PAUSE_S)
+
+
+def until_done(ask: Callable[[float], T], timeout_s: float, when_lost: Callable[[], None]) -> T:
+    """`ask` gets the moment by which it must end; again until no broker is lost under it or says "later"."""
+    begin = time.monotonic()
+    deadline = begin + timeout_s
+    pauses = Pauses()
+    while True:
+        failure: ClientError | ApiError
+        try:
+            return ask(deadline)
+        except LOST as error:
+            when_lost()
+            failure = error
+        except NoSuchTopic:
+            raise
+        except ApiError as error:
+            if error.code not in TRY_AGAIN:
+                raise
+            failure = error
+        waited_s = time.monotonic() - begin
+        if waited_s >= timeout_s:
+            sentence = f"{failure} (tried for {waited_s:.1f} s)"
+            raise ApiError(failure.code, sentence) if isinstance(failure, ApiError) else type(failure)(sentence)
+        pauses.sleep(deadline)
