@@ -143,7 +143,9 @@ def _prepare(master: str) -> WarmUp | None:
             )
     if not is_local(master):
         return None
-    os.environ.setdefault("PYSPARK_PYTHON", worker_python())  # else workers are PATH's python3, without this package
+    python = os.environ.setdefault("PYSPARK_PYTHON", worker_python())  # else PATH's python3, without this package
+    if "PYSPARK_DRIVER_PYTHON" in os.environ:  # of a notebook; sources and sinks would be started by it
+        os.environ["PYSPARK_DRIVER_PYTHON"] = python
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     place_numba_cache()
     return WarmUp()

@@ -10,11 +10,12 @@ Imports nothing of Spark, Arrow or numba: the place of the cache must be known b
 from __future__ import annotations
 
 import hashlib
-import importlib
 import logging
 import os
 import subprocess
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from penstock.spark.cache import cache_directory
@@ -35,7 +36,7 @@ def place_numba_cache() -> Path:
 
 def is_warm() -> bool:
     """Whether the cache has been filled from the code as it is now, by the numba and Python of now."""
-    return _mark().exists()
+    return find_spec("numba") is None or _mark().exists()  # without numba nothing is compiled
 
 
 def compile_all() -> None:
@@ -43,7 +44,7 @@ def compile_all() -> None:
     mark = _mark()  # of the code before it is read
     for name in COMPILED_PACKAGES:
         if (Path(__file__).parent / name).is_dir():
-            importlib.import_module(f"penstock.spark.{name}").warm_up()
+            import_module(f"penstock.spark.{name}").warm_up()
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.touch()
 

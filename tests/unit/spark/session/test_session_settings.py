@@ -1,0 +1,71 @@
+"""The settings of a session, and what refuses to become one. No Spark is started here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.model.errors import ConfigError
+from penstock.spark import config_for, session
+from penstock.spark.session import is_local
+
+PARTITIONS = "spark.sql.shuffle.partitions"
+RAW_FILES = "spark.hadoop.fs.file.impl"
+OPTIONS = "spark.driver.extraJavaOptions"
+
+
+@pytest.mark.parametrize(
+    ("master", "local"),
+    [("local", True), ("local[*]", True), ("local[2,4]", True), ("local-cluster[2,1,1024]", False), ("yarn", False)],
+)
+def test_what_is_local(master: str, local: bool) -> None:
+    assert is_local(master) is local
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [("local", 1), ("local[3]", 3), ("local[5,4]", 5), ("local[*,4]", len(os.sched_getaffinity(0)))],
+)
+def test_as_many_shuffle_partitions_as_cores(master: str, cores: int) -> None:
+    assert config_for(master)[PARTITIONS] == str(cores)
+
+
+def test_the_default_retries_tasks() -> None:
+    assert config_for()["spark.master"] == "local[*,4]"
+
+
+def test_a_cluster_keeps_its_own_files_and_partitions() -> None:
+    settings = config_for("spark://host:7077")
+    assert settings["spark.master"] == "spark://host:7077"
+    assert not {PARTITIONS, RAW_FILES, "spark.sql.streaming.checkpointFileManagerClass"} & settings.keys()
+    assert settings["spark.python.unix.domain.socket.enabled"] == "true"
+
+
+def test_a_fast_start_is_asked_for() -> None:
+    assert "TieredStopAtLevel" not in config_for()[OPTIONS]
+    assert "-XX:TieredStopAtLevel=1" in config_for(fast_start=True)[OPTIONS].split()
+
+
+def test_the_file_that_makes_spark_quiet_exists() -> None:
+    (option,) = config_for()[OPTIONS].split()
+    assert Path(option.partition("=file:")[2]).is_file()
+
+
+def test_a_connect_server_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"master=sc://host is a Spark Connect server"):
+        session(master="sc://host")
+    monkeypatch.setenv("SPARK_REMOTE", "local[2]")
+    with pytest.raises(ConfigError, match=r"SPARK_REMOTE=local\[2\]"):
+        session()
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    """Each Python worker of Spark does it, on the way to a module that it needs."""
+    heavy = ("pyspark", "pyarrow", "numba", "pandas", "numpy", "subprocess", "asyncio", "confluent_kafka")
+    code = f"import sys, penstock.spark; print([name for name in {heavy!r} if name in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"

@@ -1,0 +1,128 @@
+"""What workers start with: the interpreter, the cache of compiled code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from penstock.spark import warmup
+from penstock.spark.cache import cache_directory, write_once
+from penstock.spark.interpreter import worker_python
+from penstock.spark.warmup import WarmUp, place_numba_cache
+
+SPARK_HOME = Path(pyspark.__file__).parent
+ARCHIVE = SPARK_HOME / "python" / "lib" / "pyspark.zip"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "")
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    return iter([None])
+
+
+def said_by(python: str, code: str, path: list[Path]) -> str:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    ran = subprocess.run([python, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    return ran.stdout.strip()
+
+
+def test_workers_import_the_pyspark_of_site_packages(tmp_path: Path) -> None:
+    own = tmp_path / "with space"
+    path = [ARCHIVE, *ARCHIVE.parent.glob("py4j*.zip"), *SPARK_HOME.glob("jars/spark-core*.jar"), own]
+    assert said_by(sys.executable, "import pyspark; print(pyspark.__file__)", path).startswith(str(ARCHIVE))
+    code = (
+        "import sys, pyspark; print(pyspark.__file__, sys.executable, [p for p in sys.path if '.zip' in p or ' ' in p])"
+    )
+    assert said_by(worker_python(), code, path) == f"{pyspark.__file__} {sys.executable} {_standard_zip([own])}"
+
+
+def _standard_zip(others: list[Path]) -> list[str]:
+    return [*map(str, others), *(entry for entry in sys.path if entry.endswith(".zip"))]
+
+
+def test_arguments_reach_the_interpreter(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [worker_python(), "-c", "import sys; print(sys.argv[1:])", "a b", "*", ""],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout == "['a b', '*', '']\n"
+
+
+def test_the_python_of_another_spark_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert worker_python() == sys.executable
+
+
+def test_there_is_still_no_bytecode_in_the_archive() -> None:
+    """When PySpark brings some, `penstock.spark.interpreter` has done its duty."""
+    with zipfile.ZipFile(ARCHIVE) as archive:
+        assert not [name for name in archive.namelist() if name.endswith(".pyc")]
+
+
+def test_a_home_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    directory = cache_directory()
+    assert directory.parent == tmp_path
+    assert directory.stat().st_mode & 0o077 == 0
+
+
+def test_a_file_of_the_cache_is_written_once(tmp_path: Path) -> None:
+    path = write_once(tmp_path / "a" / "b", "text", 0o755)
+    first = path.stat()
+    assert write_once(path, "text", 0o755).stat().st_ino == first.st_ino
+    assert write_once(path, "other", 0o755).read_text() == "other"
+    assert [entry.name for entry in path.parent.iterdir()] == ["b"]
+
+
+def test_numba_keeps_its_cache_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert place_numba_cache() == tmp_path / "cache" / "penstock" / "numba"
+    assert os.environ["NUMBA_CACHE_DIR"] == str(tmp_path / "cache" / "penstock" / "numba")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "/elsewhere")
+    assert place_numba_cache() == Path("/elsewhere")
+
+
+def test_what_is_compiled_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(warmup, "COMPILED_PACKAGES", ())
+    monkeypatch.setattr("subprocess.Popen", lambda *arguments, **_: started.append(arguments))
+    assert not warmup.is_warm()
+    warmup.compile_all()
+    assert warmup.is_warm()
+    WarmUp().wait()
+    assert started == []
+
+
+def test_changed_code_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(warmup, "__file__", str(tmp_path / "warmup.py"))
+    monkeypatch.setattr(warmup, "COMPILED_PACKAGES", ("kernels",))
+    source = tmp_path / "kernels" / "loops.py"
+    source.parent.mkdir()
+    source.write_text("one = 1\n")
+    before = warmup._mark()
+    assert warmup._mark() == before
+    source.write_text("three = 3\n")
+    assert warmup._mark() != before
+
+
+def test_a_warm_up_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(warmup, "__name__", "penstock.spark.no_such_module")
+    with caplog.at_level(logging.WARNING):
+        WarmUp().wait()
+    (record,) = caplog.records
+    assert "each Spark worker compiles for itself" in record.getMessage()
+    assert "no_such_module" in record.getMessage()
