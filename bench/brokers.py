@@ -21,6 +21,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from bench.client import HOST, Client
+from bench.maven import JarsUnavailable, fetch_jars
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / ".bench"
@@ -286,24 +287,10 @@ def kafka_jars(override: Path | None = None) -> Path:
         return jars
     version = ElementTree.parse(POM).findtext(".//{*}kafka.version")
     jars = WORK / "kafka" / str(version)
-    complete = jars / ".complete"
-    if complete.exists():
-        return jars
-    if shutil.which("mvn") is None:
-        raise KafkaUnavailable("no Maven (mvn) on the path to fetch Kafka's jars")
-    print(f"fetching Apache Kafka {version} with Maven ...", flush=True)
-    goal = "dependency:copy-dependencies"
-    done = subprocess.run(
-        ["mvn", "-q", "-B", "-f", str(POM), goal, f"-DoutputDirectory={jars}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        lines = [line for line in done.stdout.splitlines() if line.startswith("[ERROR]")]
-        raise KafkaUnavailable(f"Maven could not fetch Kafka's jars: {lines[0] if lines else done.stderr.strip()}")
-    complete.touch()
-    return jars
+    try:
+        return fetch_jars(POM, jars, f"Apache Kafka {version}")
+    except JarsUnavailable as error:
+        raise KafkaUnavailable(str(error)) from None
 
 
 def java_version() -> str:

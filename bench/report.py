@@ -113,13 +113,14 @@ def rows(scenario: Scenario, outcome: Outcome) -> Iterator[list[str]]:
 _COLUMNS = ["", "", "Penstock", "Apache Kafka", "ratio", "target", "", "driver"]
 
 
-def _table(lines: Sequence[Sequence[str]]) -> str:
-    out = ["| " + " | ".join(_COLUMNS) + " |", "|" + "---|" * len(_COLUMNS)]
+def _table(lines: Sequence[Sequence[str]], other: str) -> str:
+    columns = [other if column == "Apache Kafka" else column for column in _COLUMNS]
+    out = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     out += ["| " + " | ".join(line) + " |" for line in lines]
     return "\n".join(out)
 
 
-def _tables(scenarios: Sequence[Scenario], results: Results) -> Iterator[str]:
+def tables(scenarios: Sequence[Scenario], results: Results, other: str = "Apache Kafka") -> Iterator[str]:
     measured = [scenario for scenario in scenarios if scenario.name in results.outcomes]
     for section, members in groupby(measured, key=lambda scenario: scenario.section):
         lines: list[list[str]] = []
@@ -128,12 +129,12 @@ def _tables(scenarios: Sequence[Scenario], results: Results) -> Iterator[str]:
             outcome = results.outcomes[scenario.name]
             lines += rows(scenario, outcome)
             failures += [f"- {scenario.title}: {failure}" for failure in outcome.failures]
-        yield f"## {section}\n\n{_table(lines)}\n"
+        yield f"## {section}\n\n{_table(lines, other)}\n"
         if failures:
             yield "Runs that failed and are not in the figures:\n\n" + "\n".join(failures) + "\n"
 
 
-def _environment(results: Results) -> str:
+def environment(results: Results) -> str:
     lines = [f"- {key}: {value}" for key, value in results.environment.items()]
     when = sorted(outcome.measured_at for outcome in results.outcomes.values())
     revisions = sorted({outcome.revision for outcome in results.outcomes.values()})
@@ -166,13 +167,13 @@ def render() -> str:
     parts = [_HEAD]
     bench, many = load(BENCH_FILE), load(PARTITIONS_FILE)
     if bench is not None:
-        parts += [targets_line(SCENARIOS, bench) + "\n", _environment(bench), *_tables(SCENARIOS, bench)]
+        parts += [targets_line(SCENARIOS, bench) + "\n", environment(bench), *tables(SCENARIOS, bench)]
     if many is not None:
-        parts += _tables([PARTITIONS], many)
-        parts += [targets_line([PARTITIONS], many) + "\n", _environment(many)]
+        parts += tables([PARTITIONS], many)
+        parts += [targets_line([PARTITIONS], many) + "\n", environment(many)]
     if (groups := load(GROUPS_FILE)) is not None:
-        parts += _tables(GROUPS, groups)
-        parts += [targets_line(GROUPS, groups) + "\n", _environment(groups)]
+        parts += tables(GROUPS, groups)
+        parts += [targets_line(GROUPS, groups) + "\n", environment(groups)]
     if NOTES.exists():
         parts.append(NOTES.read_text())
     parts.append(_METHOD)

@@ -75,6 +75,9 @@ METRICS: Mapping[str, Metric] = {
     "partitions_rss_mb": Metric("memory", "MB"),
     "form_s": Metric("all members have their partitions", "s"),
     "settle_s": Metric("settled after 10 of them left", "s"),
+    "rows_s": Metric("throughput", "rows/s"),
+    "batch_p50_ms": Metric("a micro-batch of 2 rows, p50", "ms"),
+    "batch_p95_ms": Metric("a micro-batch of 2 rows, p95", "ms"),
     "group_cpu_s": Metric("broker CPU, both together", "s"),
 }
 
@@ -155,7 +158,44 @@ class GroupOfMembers:
     shown = ("form_s", "settle_s", "group_cpu_s")
 
 
-Load = Produce | Fetch | OneRecord | Rate | Start | Stock | ManyPartitions | GroupOfMembers
+@dataclass(frozen=True, slots=True)
+class SparkRead:
+    """A stream over a full topic of two partitions: `bench.spark`."""
+
+    value_bytes: int
+    rows: int
+    rows_per_batch: int
+    to: str
+    shown = ("rows_s", "mb_s")
+
+
+@dataclass(frozen=True, slots=True)
+class SparkWrite:
+    value_bytes: int
+    rows: int
+    shown = ("rows_s", "mb_s")
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOverhead:
+    settings: str
+    batches: int = 60
+    shown = ("batch_p50_ms", "batch_p95_ms")
+
+
+Load = (
+    Produce
+    | Fetch
+    | OneRecord
+    | Rate
+    | Start
+    | Stock
+    | ManyPartitions
+    | GroupOfMembers
+    | SparkRead
+    | SparkWrite
+    | SparkOverhead
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +232,8 @@ class Scenario:
                 return 60.0
             case GroupOfMembers():
                 return 25.0
+            case SparkRead() | SparkWrite() | SparkOverhead():
+                return 15.0
 
 
 def _kb(size_bytes: int) -> str:

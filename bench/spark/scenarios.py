@@ -1,0 +1,25 @@
+"""What is measured of Spark, as a table. Only data."""
+
+from __future__ import annotations
+
+from bench.scenarios import Compare, Scenario, SparkOverhead, SparkRead, SparkWrite, Target
+
+SOURCE = "Source: a stream from a topic of two partitions"
+SINK = "Sink: a batch write to a topic of two partitions"
+OVERHEAD = "Micro-batches"
+
+
+def _read(name: str, title: str, load: SparkRead, at_least: float) -> Scenario:
+    return Scenario(name, SOURCE, title, load, targets=(Target("rows_s", Compare.RATIO_AT_LEAST, at_least),))
+
+
+SCENARIOS = (
+    _read("spark-100b-noop", "100 B to noop", SparkRead(100, 8_000_000, 1_000_000, "noop"), 1.3),
+    _read("spark-1k-noop", "1 KB to noop", SparkRead(1000, 2_400_000, 300_000, "noop"), 1.3),
+    _read("spark-100b-parquet", "100 B to Parquet", SparkRead(100, 8_000_000, 1_000_000, "parquet"), 1.0),
+    _read("spark-1k-parquet", "1 KB to Parquet", SparkRead(1000, 2_400_000, 300_000, "parquet"), 1.0),
+    Scenario("spark-sink-100b", SINK, "100 B", SparkWrite(100, 2_000_000)),
+    Scenario("spark-sink-1k", SINK, "1 KB", SparkWrite(1000, 600_000)),
+    Scenario("spark-overhead", OVERHEAD, "settings of `penstock.spark.session()`", SparkOverhead("penstock")),
+    Scenario("spark-overhead-stock", OVERHEAD, "Spark's own settings", SparkOverhead("stock")),
+)
