@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -44,9 +45,11 @@ class Finding:
 @json_option
 @cluster_command
 def doctor(target: Target, as_json: bool) -> None:
-    """Explain how this machine reaches the cluster: addresses, listeners, disk, versions."""
+    """Explain how this machine reaches the cluster: addresses, listeners, disk, versions; and Spark if it is here."""
     findings: list[Finding] = []
-    for finding in examine(target):
+    from penstock.cli.doctor_spark import spark
+
+    for finding in chain(examine(target), spark()):
         findings.append(finding)
         if not as_json:
             _show(finding)

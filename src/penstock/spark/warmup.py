@@ -28,10 +28,13 @@ logger = logging.getLogger(__name__)
 
 def place_numba_cache() -> Path:
     """Set NUMBA_CACHE_DIR unless it is set. Call it before numba is imported; processes started later inherit it."""
-    place = os.environ.get("NUMBA_CACHE_DIR")
-    if not place:
-        place = os.environ["NUMBA_CACHE_DIR"] = str(cache_directory() / "numba")
-    return Path(place)
+    place = numba_cache()
+    os.environ["NUMBA_CACHE_DIR"] = str(place)
+    return place
+
+
+def numba_cache() -> Path:
+    return Path(os.environ.get("NUMBA_CACHE_DIR") or cache_directory() / "numba")
 
 
 def is_warm() -> bool:
@@ -96,7 +99,7 @@ def _mark() -> Path:
         for source in sorted((here / name).rglob("*.py")):
             found = source.stat()
             facts.append(f"{source} {found.st_size} {found.st_mtime_ns}")  # as numba itself knows a file
-    return place_numba_cache() / f"warm-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}"
+    return numba_cache() / f"warm-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}"
 
 
 if __name__ == "__main__":
