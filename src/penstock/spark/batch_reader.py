@@ -1,0 +1,81 @@
+"""The batch source: a range of offsets, resolved once when the query is planned, read like a micro-batch.
+
+Must not know: streaming, groups beyond `startingOffsets=group`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from penstock.spark.columns import arrow_schema, check_schema
+from penstock.spark.options import SourceOptions
+from penstock.spark.planning import OffsetPlanner, Resolved, retention_loss
+from penstock.spark.positions import EARLIEST, LATEST, AtOffsets, InvalidOption
+from penstock.spark.pushdown import Bounds, PushFilters
+from penstock.spark.splits import Split, cut
+
+
+class PenstockBatchReader(DataSourceReader):
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options = SourceOptions.for_batch(options)
+        self._schema = check_schema(schema)
+        self._bounds = Bounds()
+        self.pushFilters = PushFilters(self._bounds)  # type: ignore[method-assign]
+
+    def partitions(self) -> Sequence[InputPartition]:
+        from penstock.spark.reading import cluster_for
+
+        planner = OffsetPlanner(self._options, cluster_for(self._options.cluster))
+        return plan(self._options, planner, self._bounds)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        from penstock.spark.reading import read_split
+
+        if not isinstance(partition, Split):
+            # Spark's stand-in when there is nothing to read.
+            return iter(())
+        return read_split(partition, self._options, arrow_schema(self._schema))
+
+
+def plan(options: SourceOptions, planner: OffsetPlanner, bounds: Bounds) -> list[Split]:
+    start = planner.resolve(options.starting, is_start=True)
+    end = planner.resolve(options.ending, is_start=False)
+    _check(options, planner, start, end)
+    since = {}
+    if bounds.since_ms is not None:
+        since = planner.offsets_at([tp for tp in end.offsets if bounds.has(tp)], bounds.since_ms)
+    ranges = []
+    for tp in sorted(end.offsets):
+        first, last = bounds.narrowed(start.offsets[tp], end.offsets[tp])
+        if tp in since:
+            # -1: no record is as young as that.
+            first = max(first, since[tp]) if since[tp] >= 0 else last
+        if bounds.has(tp) and first < last:
+            ranges.append(Split(tp.topic, tp.partition, first, last, end.topic_ids[tp.topic]))
+    return cut(ranges, options.min_partitions, options.max_records_per_partition)
+
+
+def _check(options: SourceOptions, planner: OffsetPlanner, start: Resolved, end: Resolved) -> None:
+    """Offsets that a user wrote down, and those of a group, may lie outside the log."""
+    if start.offsets.keys() != end.offsets.keys():
+        raise InvalidOption("partitions were added or deleted while the query was planned: run it again")
+    for tp, first in start.offsets.items():
+        if first > end.offsets[tp]:
+            raise InvalidOption(
+                f"the read of partition {tp.partition} of '{tp.topic}' would begin at offset {first}, after its end at "
+                f"{end.offsets[tp]}: correct startingOffsets or endingOffsets"
+            )
+    earliest = planner.offsets_at(start.offsets, EARLIEST)
+    passed = {tp: first for tp, first in earliest.items() if first > start.offsets[tp]}
+    planner.report([retention_loss(tp, start.offsets[tp], first) for tp, first in passed.items()])
+    if isinstance(options.ending, AtOffsets):
+        for tp, latest in planner.offsets_at(end.offsets, LATEST).items():
+            if end.offsets[tp] > latest:
+                raise InvalidOption(
+                    f"option 'endingOffsets' gives {end.offsets[tp]} for partition {tp.partition} of '{tp.topic}', "
+                    f"whose log ends at {latest}"
+                )

@@ -1,0 +1,93 @@
+"""The offsets of a query as Spark keeps them in its checkpoint.
+
+    {"version": 1, "group": "spark-penstock-1f0c9a3e",
+     "topics": {"clicks": {"id": "5W1p...", "partitions": {"0": 12, "1": 7}}}}
+
+An offset is the next record to be read. The topic's id tells a topic from another of the same name that was created
+later. The group is the query's own: it comes back from the checkpoint after a restart.
+
+Invariant: Spark compares offsets as text, so equal offsets are written the same, topics and partitions in order.
+Must not know: clusters, options.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.client.fetching import TopicPartition
+from penstock.model.errors import PenstockError
+
+VERSION = 1
+NO_TOPIC_ID = bytes(16)
+"""Of a cluster that gives its topics no ids."""
+
+
+class UnreadableOffset(PenstockError):
+    """A checkpoint that this version cannot go on from."""
+
+
+class DataLoss(PenstockError):
+    """Records that were to be read are gone, and failOnDataLoss says that this is an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOffset:
+    group: str
+    topic_ids: Mapping[str, bytes]
+    positions: Mapping[TopicPartition, int]
+
+    def to_json(self) -> dict[str, Any]:
+        topics: dict[str, Any] = {}
+        for topic in sorted(self.topic_ids):
+            topics[topic] = {"id": topic_id_text(self.topic_ids[topic]), "partitions": {}}
+        for tp in sorted(self.positions):
+            topics[tp.topic]["partitions"][str(tp.partition)] = self.positions[tp]
+        return {"version": VERSION, "group": self.group, "topics": topics}
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> SourceOffset:
+        version = given.get("version")
+        if version != VERSION:
+            raise UnreadableOffset(
+                f"the checkpoint has offsets of version {version}, and this source reads version {VERSION}: "
+                "it was written by another version of penstock, or by another source"
+            )
+        try:
+            return cls(str(given["group"]), dict(_ids(given)), dict(_positions(given)))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UnreadableOffset(f"the checkpoint has no readable offsets ({error!r}): {given}") from None
+
+    def is_recreated_since(self, older: SourceOffset, topic: str) -> bool:
+        """The name is in both, but for two topics."""
+        before, now = older.topic_ids.get(topic, NO_TOPIC_ID), self.topic_ids.get(topic, NO_TOPIC_ID)
+        return before != now and NO_TOPIC_ID not in (before, now)
+
+
+def topic_id_text(topic_id: bytes) -> str:
+    """As Kafka prints it."""
+    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+def _topic_id(text: str) -> bytes:
+    try:
+        found = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except binascii.Error:
+        found = b""
+    if len(found) != len(NO_TOPIC_ID):
+        raise ValueError(f"{text!r} is no topic id")
+    return found
+
+
+def _ids(given: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+    for topic, entry in given["topics"].items():
+        yield topic, _topic_id(entry["id"])
+
+
+def _positions(given: Mapping[str, Any]) -> Iterator[tuple[TopicPartition, int]]:
+    for topic, entry in given["topics"].items():
+        for partition, offset in entry["partitions"].items():
+            yield TopicPartition(topic, int(partition)), int(offset)

@@ -1,0 +1,393 @@
+"""The options of the source: Spark's Kafka options by their names, checked once, as one frozen value.
+
+Names are case-insensitive. An option that is not known is refused by name; a Kafka consumer setting without a meaning
+here is accepted, since queries that change only their format name carry them. Must not know: clusters, offsets read.
+
+Beyond Spark's own: `startingOffsets=group`, `groupId` (as `kafka.group.id`), `maxBytesPerTrigger`, and a default for
+`kafka.bootstrap.servers`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.client.cluster import Address
+from penstock.client.fetching import TopicPartition
+from penstock.client.security import ClientSecurity, security_from_settings
+from penstock.spark.positions import (
+    EARLIEST,
+    LATEST,
+    AtOffsets,
+    AtTimestamps,
+    Committed,
+    Earliest,
+    InvalidOption,
+    Latest,
+    Position,
+    Subscription,
+    assigned_of,
+    at_offsets,
+    at_timestamp,
+    at_timestamps,
+    pattern_of,
+    topics_of,
+)
+
+logger = logging.getLogger(__name__)
+
+Numbers = Mapping[TopicPartition, int]
+
+BOOTSTRAP_VARIABLE = "PENSTOCK_BOOTSTRAP_SERVERS"
+DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
+DEFAULT_PORT = 9092
+CLIENT_ID = "penstock-spark"
+GROUP_ID_PREFIX = "spark-penstock"
+FETCH_MAX_BYTES = 8 << 20
+
+SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
+STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
+BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+OTHERS = (
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "includeHeaders",
+    "failOnDataLoss",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "partition.metadata.cache.ttl.ms",
+    "kafkaConsumer.pollTimeoutMs",
+    "groupIdPrefix",
+    "groupId",
+)
+KNOWN = {name.lower(): name for name in (*SUBSCRIPTIONS, *STREAM_ONLY, *BATCH_ONLY, *OTHERS)}
+# Put there by Spark for tables of its catalog; they say nothing to a reader.
+FROM_SPARK = frozenset(("path", "serialization.format"))
+
+SECURITY_PREFIXES = ("security.", "sasl.", "ssl.", "enable.ssl.")
+REFUSED_SETTINGS = {
+    "auto.offset.reset": "use the option 'startingOffsets': a query goes on from its checkpoint, not from a group",
+    "key.deserializer": "keys come as binary: use DataFrame operations to read them",
+    "value.deserializer": "values come as binary: use DataFrame operations to read them",
+    "enable.auto.commit": "offsets are committed to the group when a batch is finished",
+    "interceptor.classes": "there is no Java in the reader",
+}
+# Settings of Kafka's Java consumer and librdkafka that tune what this reader does its own way.
+WITHOUT_EFFECT = frozenset(
+    [
+        "allow.auto.create.topics",
+        "auto.commit.interval.ms",
+        "check.crcs",
+        "client.dns.lookup",
+        "client.rack",
+        "connections.max.idle.ms",
+        "default.api.timeout.ms",
+        "exclude.internal.topics",
+        "fetch.max.wait.ms",
+        "fetch.min.bytes",
+        "group.instance.id",
+        "group.protocol",
+        "group.remote.assignor",
+        "heartbeat.interval.ms",
+        "max.poll.interval.ms",
+        "max.poll.records",
+        "metadata.max.age.ms",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "partition.assignment.strategy",
+        "receive.buffer.bytes",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "request.timeout.ms",
+        "retry.backoff.max.ms",
+        "retry.backoff.ms",
+        "send.buffer.bytes",
+        "session.timeout.ms",
+        "socket.connection.setup.timeout.max.ms",
+        "socket.connection.setup.timeout.ms",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """How to reach the brokers."""
+
+    bootstrap: tuple[Address, ...]
+    security: ClientSecurity
+    client_id: str = CLIENT_ID
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerLimits:
+    """How much a micro-batch may and must have. None: not limited."""
+
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_delay_ms: int = 15 * 60_000
+    max_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    group_id: str | None = None
+    prefix: str = GROUP_ID_PREFIX
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    cluster: ClusterOptions
+    subscription: Subscription
+    starting: Position
+    ending: Position
+    group: GroupOptions = field(default_factory=GroupOptions)
+    limits: TriggerLimits = field(default_factory=TriggerLimits)
+    latest_when_no_match: bool = False
+    """For a starting timestamp later than every record; else it is an error."""
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    fail_on_data_loss: bool = True
+    read_committed: bool = False
+    offset_retries: int = 3
+    offset_retry_ms: int = 10
+    metadata_max_age_ms: int = 1000
+    poll_timeout_s: float = 120.0
+    fetch_max_bytes: int = FETCH_MAX_BYTES
+
+    @classmethod
+    def for_stream(cls, given: Mapping[str, str]) -> SourceOptions:
+        return _parse(_Given(given), is_stream=True)
+
+    @classmethod
+    def for_batch(cls, given: Mapping[str, str]) -> SourceOptions:
+        return _parse(_Given(given), is_stream=False)
+
+
+class _Given:
+    """The options as they came, asked for by their documented names."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self.texts = {name.lower(): text for name, text in given.items()}
+        self.settings = {name[6:]: text for name, text in self.texts.items() if name.startswith("kafka.")}
+
+    def has(self, name: str) -> bool:
+        return name.lower() in self.texts
+
+    def text(self, name: str, default: str = "") -> str:
+        return self.texts.get(name.lower(), default)
+
+    def flag(self, name: str, default: bool) -> bool:
+        return to_flag(name, self.text(name, str(default)))
+
+    def number(self, name: str, lowest: int = 1) -> int | None:
+        if not self.has(name):
+            return None
+        text = self.text(name).strip()
+        try:
+            number = int(text)
+        except ValueError:
+            raise InvalidOption(f"option '{name}' is '{text}': give a whole number") from None
+        if number < lowest:
+            raise InvalidOption(f"option '{name}' is {number}: it must be at least {lowest}")
+        return number
+
+
+def to_flag(name: str, text: str) -> bool:
+    value = text.strip().lower()
+    if value not in ("true", "false"):
+        raise InvalidOption(f"option '{name}' is '{text}': write true or false")
+    return value == "true"
+
+
+def cluster_options(given: Mapping[str, str]) -> ClusterOptions:
+    """Out of the `kafka.` options of a reader or writer. Raises InvalidOption, UnsupportedClientSetting."""
+    settings = _Given(given).settings
+    servers = settings.get("bootstrap.servers") or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP_SERVERS
+    addresses = tuple(_address(server) for server in servers.split(",") if server.strip())
+    if not addresses:
+        raise InvalidOption(f"option 'kafka.bootstrap.servers' is '{servers}': give HOST:PORT of one broker or more")
+    security = security_from_settings({k: v for k, v in settings.items() if k.startswith(SECURITY_PREFIXES)})
+    return ClusterOptions(addresses, security, settings.get("client.id", CLIENT_ID))
+
+
+def _address(server: str) -> Address:
+    bare = server.strip().rpartition("://")[2]
+    host, colon, port = bare.rpartition(":")
+    if not colon or bare.endswith("]"):
+        host, port = bare, str(DEFAULT_PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise InvalidOption(
+            f"option 'kafka.bootstrap.servers' has '{server.strip()}': write HOST:PORT, for example localhost:9092"
+        )
+    return host, int(port)
+
+
+def _parse(given: _Given, *, is_stream: bool) -> SourceOptions:
+    _refuse_unknown(given)
+    if is_stream:
+        for name in BATCH_ONLY:
+            if given.has(name):
+                raise InvalidOption(f"option '{name}' is for batch queries: a streaming query has no end")
+    else:
+        for name in STREAM_ONLY:
+            if given.has(name):
+                logger.warning("option '%s' is ignored in batch queries", name)
+    starting = _position(given, "starting", Latest() if is_stream else Earliest())
+    ending = _position(given, "ending", Latest())
+    group = _group(given)
+    if isinstance(starting, Committed) and group.group_id is None:
+        raise InvalidOption("option 'startingOffsets' is 'group': name the group with the option 'groupId'")
+    if not is_stream:
+        _check_range(starting, ending)
+    retries, retry_ms = given.number("fetchOffset.numRetries", 0), given.number("fetchOffset.retryIntervalMs", 0)
+    metadata_ms = given.number("partition.metadata.cache.ttl.ms", -1)
+    poll_ms = given.number("kafkaConsumer.pollTimeoutMs")
+    return SourceOptions(
+        cluster=cluster_options(given.texts),
+        subscription=_subscription(given),
+        starting=starting,
+        ending=ending,
+        group=group,
+        limits=_limits(given),
+        latest_when_no_match=_latest_when_no_match(given),
+        min_partitions=given.number("minPartitions"),
+        max_records_per_partition=given.number("maxRecordsPerPartition"),
+        fail_on_data_loss=given.flag("failOnDataLoss", True),
+        read_committed=_read_committed(given),
+        offset_retries=3 if retries is None else retries,
+        offset_retry_ms=10 if retry_ms is None else retry_ms,
+        metadata_max_age_ms=1000 if metadata_ms is None else max(metadata_ms, 0),
+        poll_timeout_s=120.0 if poll_ms is None else poll_ms / 1000,
+        fetch_max_bytes=_fetch_max_bytes(given),
+    )
+
+
+def _refuse_unknown(given: _Given) -> None:
+    for name in sorted(given.texts):
+        if name in KNOWN or name in FROM_SPARK:
+            continue
+        if not name.startswith("kafka."):
+            near = difflib.get_close_matches(name, KNOWN, 1)
+            hint = f": did you mean '{KNOWN[near[0]]}'?" if near else f": there are {', '.join(sorted(KNOWN.values()))}"
+            raise InvalidOption(f"option '{name}' is not known to the penstock source{hint}")
+    own = ("bootstrap.servers", "client.id", "group.id", "isolation.level", "fetch.max.bytes")
+    for setting in sorted(given.settings):
+        if setting in REFUSED_SETTINGS:
+            raise InvalidOption(f"option 'kafka.{setting}' is not supported: {REFUSED_SETTINGS[setting]}")
+        if setting in (*own, "max.partition.fetch.bytes") or setting.startswith(SECURITY_PREFIXES):
+            continue
+        if setting not in WITHOUT_EFFECT:
+            raise InvalidOption(f"option 'kafka.{setting}' is not a consumer setting that the penstock source knows")
+        logger.info("option 'kafka.%s' has no effect on the penstock source", setting)
+
+
+def _subscription(given: _Given) -> Subscription:
+    named = [name for name in SUBSCRIPTIONS if given.has(name)]
+    if len(named) != 1:
+        found = "none is" if not named else f"{' and '.join(named)} are"
+        raise InvalidOption(f"exactly one of the options {', '.join(SUBSCRIPTIONS)} says what to read: {found} given")
+    text = given.text(named[0])
+    if named[0] == "subscribe":
+        return topics_of(text)
+    return pattern_of(text) if named[0] == "subscribePattern" else assigned_of(text)
+
+
+def _position(given: _Given, edge: str, default: Position) -> Position:
+    """The first that is given counts, in Spark's order."""
+    if given.has(f"{edge}Timestamp"):
+        return at_timestamp(f"{edge}Timestamp", given.text(f"{edge}Timestamp"))
+    if given.has(f"{edge}OffsetsByTimestamp"):
+        return at_timestamps(f"{edge}OffsetsByTimestamp", given.text(f"{edge}OffsetsByTimestamp"))
+    if given.has(f"{edge}Offsets"):
+        return at_offsets(f"{edge}Offsets", given.text(f"{edge}Offsets"))
+    return default
+
+
+def _check_range(starting: Position, ending: Position) -> None:
+    if isinstance(starting, Latest):
+        raise InvalidOption("option 'startingOffsets' cannot be latest in batch queries")
+    if isinstance(ending, Earliest | Committed):
+        raise InvalidOption("option 'endingOffsets' is latest or JSON in batch queries")
+    _refuse_edge(starting, LATEST, "latest")
+    _refuse_edge(ending, EARLIEST, "earliest")
+    if isinstance(starting, AtOffsets) and isinstance(ending, AtOffsets):
+        _check_pair(starting.option, starting.offsets, ending.option, ending.offsets)
+    if isinstance(starting, AtTimestamps) and isinstance(ending, AtTimestamps):
+        _check_pair(starting.option, starting.timestamps_ms, ending.option, ending.timestamps_ms)
+
+
+def _refuse_edge(position: Position, edge: int, word: str) -> None:
+    if isinstance(position, AtOffsets):
+        for tp, offset in position.offsets.items():
+            if offset == edge:
+                raise InvalidOption(
+                    f"option '{position.option}' for partition {tp.partition} of '{tp.topic}' cannot be {word} "
+                    "in batch queries"
+                )
+
+
+def _check_pair(start_name: str, start: Numbers, end_name: str, end: Numbers) -> None:
+    if start.keys() != end.keys():
+        raise InvalidOption(f"options '{start_name}' and '{end_name}' name different partitions")
+    for tp, first in start.items():
+        if 0 <= end[tp] < first:
+            raise InvalidOption(
+                f"option '{start_name}' gives {first} for partition {tp.partition} of '{tp.topic}', "
+                f"after {end[tp]} of '{end_name}'"
+            )
+
+
+def _group(given: _Given) -> GroupOptions:
+    ids = {text.strip() for text in (given.text("groupId"), given.text("kafka.group.id")) if text.strip()}
+    if len(ids) > 1:
+        raise InvalidOption(f"options 'groupId' and 'kafka.group.id' name two groups: {' and '.join(sorted(ids))}")
+    return GroupOptions(ids.pop() if ids else None, given.text("groupIdPrefix").strip() or GROUP_ID_PREFIX)
+
+
+def _limits(given: _Given) -> TriggerLimits:
+    most, least = given.number("maxOffsetsPerTrigger"), given.number("minOffsetsPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise InvalidOption(f"option 'minOffsetsPerTrigger' is {least}, more than {most} of 'maxOffsetsPerTrigger'")
+    delay_ms = duration_ms("maxTriggerDelay", given.text("maxTriggerDelay", "15m"))
+    return TriggerLimits(most, least, delay_ms, given.number("maxBytesPerTrigger"))
+
+
+def duration_ms(name: str, text: str) -> int:
+    """As Spark writes durations: 500ms, 10s, 15m, 2h, 1d; a bare number is milliseconds."""
+    bare = text.strip().lower()
+    digits = bare.rstrip("abcdefghijklmnopqrstuvwxyz")
+    units = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+    unit = units.get(bare[len(digits) :])
+    if unit is None or not digits.strip().isdigit():
+        raise InvalidOption(f"option '{name}' is '{text}': write a time with a unit, for example 500ms, 10s or 15m")
+    return int(digits) * unit
+
+
+def _latest_when_no_match(given: _Given) -> bool:
+    name = "startingOffsetsByTimestampStrategy"
+    word = given.text(name, "error").strip().lower()
+    if word not in ("error", "latest"):
+        raise InvalidOption(f"option '{name}' is '{given.text(name)}': write error or latest")
+    return word == "latest"
+
+
+def _read_committed(given: _Given) -> bool:
+    level = given.text("kafka.isolation.level", "read_uncommitted").strip().lower()
+    if level not in ("read_committed", "read_uncommitted"):
+        raise InvalidOption(f"option 'kafka.isolation.level' is '{level}': write read_committed or read_uncommitted")
+    return level == "read_committed"
+
+
+def _fetch_max_bytes(given: _Given) -> int:
+    named = (given.number("kafka.max.partition.fetch.bytes"), given.number("kafka.fetch.max.bytes"))
+    return min((size for size in named if size is not None), default=FETCH_MAX_BYTES)

@@ -1,0 +1,274 @@
+"""What the driver asks the cluster: which partitions there are, where they begin and end, and what was lost.
+
+Answers are about now. `OffsetPlanner` remembers nothing but the topics it saw, for `metadata_max_age_ms`. Offsets of
+a query are judged against the cluster in one place, `current`: partitions that vanished, topics created anew, logs
+that became shorter. Must not know: Spark, micro-batches, records.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.client.cluster import TopicInfo
+from penstock.client.fetching import OffsetAndTimestamp, TopicPartition
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.spark.offsets import NO_TOPIC_ID, DataLoss, SourceOffset, topic_id_text
+from penstock.spark.options import SourceOptions
+from penstock.spark.positions import (
+    EARLIEST,
+    LATEST,
+    AssignedPartitions,
+    AtOffsets,
+    AtTimestamp,
+    AtTimestamps,
+    Committed,
+    Earliest,
+    InvalidOption,
+    Latest,
+    Position,
+    TopicPattern,
+    Topics,
+)
+
+logger = logging.getLogger(__name__)
+
+Offsets = dict[TopicPartition, int]
+
+
+class OffsetCluster(Protocol):
+    """The part of `client.blocking_cluster.BlockingCluster` that planning needs."""
+
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicInfo]: ...
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], read_committed: bool = False
+    ) -> dict[TopicPartition, OffsetAndTimestamp]: ...
+
+    def committed_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTopics:
+    topic_ids: Mapping[str, bytes]
+    partitions: tuple[TopicPartition, ...]
+    missing: tuple[TopicPartition | str, ...]
+    """Asked for by name, and not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A position in numbers."""
+
+    topic_ids: Mapping[str, bytes]
+    offsets: Offsets
+    at_latest: frozenset[TopicPartition]
+    """Those that stand where the log ended a moment ago: asked again they would move."""
+
+
+class OffsetPlanner:
+    def __init__(
+        self,
+        options: SourceOptions,
+        cluster: OffsetCluster,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._clock = clock
+        self._sleep = sleep
+        self._found: FoundTopics | None = None
+        self._found_at = 0.0
+
+    # -- partitions ---------------------------------------------------------------------
+
+    def found(self, *, fresh: bool = False) -> FoundTopics:
+        age_ms = (self._clock() - self._found_at) * 1000
+        if self._found is None or fresh or age_ms >= self._options.metadata_max_age_ms:
+            self._found = self._find()
+            self._found_at = self._clock()
+        return self._found
+
+    def existing(self) -> FoundTopics:
+        """All that was named, or InvalidOption."""
+        found = self._settled(lambda found: not found.missing)
+        if found.missing:
+            what = ", ".join(_name(missing) for missing in found.missing)
+            raise InvalidOption(f"there is no {what}: create it first, or correct what the query is to read")
+        return found
+
+    def _settled(self, is_good: Callable[[FoundTopics], bool]) -> FoundTopics:
+        """What a broker knows may be older than what another did a moment ago: asked again before it is believed."""
+        found = self.found(fresh=True)
+        for _ in range(self._options.offset_retries):
+            if is_good(found):
+                break
+            self._sleep(self._options.offset_retry_ms / 1000)
+            found = self.found(fresh=True)
+        return found
+
+    def _find(self) -> FoundTopics:
+        subscription = self._options.subscription
+        if isinstance(subscription, TopicPattern):
+            every = self._cluster.topics(None)
+            topics = {name: info for name, info in every.items() if subscription.matches(name) and not info.is_internal}
+            return FoundTopics(_ids(topics), _partitions(topics), ())
+        if isinstance(subscription, Topics):
+            topics = self._cluster.topics(subscription.names)
+            missing = tuple(name for name in subscription.names if name not in topics)
+            return FoundTopics(_ids(topics), _partitions(topics), missing)
+        assert isinstance(subscription, AssignedPartitions)
+        topics = self._cluster.topics({tp.topic for tp in subscription.partitions})
+        there = set(_partitions(topics))
+        return FoundTopics(
+            _ids(topics),
+            tuple(tp for tp in subscription.partitions if tp in there),
+            tuple(tp for tp in subscription.partitions if tp not in there),
+        )
+
+    # -- offsets ------------------------------------------------------------------------
+
+    def offsets_at(self, partitions: Iterable[TopicPartition], timestamp: int) -> Offsets:
+        """EARLIEST, LATEST or milliseconds; -1 where no record is as young as that."""
+        wanted = dict.fromkeys(partitions, timestamp)
+        if not wanted:
+            return {}
+        answer = self._cluster.list_offsets(wanted, self._options.read_committed)
+        return {tp: answer[tp].offset for tp in wanted}
+
+    def resolve(self, position: Position, *, is_start: bool) -> Resolved:
+        found = self.existing()
+        offsets, at_latest = self._resolve(position, found.partitions, is_start)
+        return Resolved(found.topic_ids, offsets, at_latest)
+
+    def _resolve(
+        self, position: Position, partitions: tuple[TopicPartition, ...], is_start: bool
+    ) -> tuple[Offsets, frozenset[TopicPartition]]:
+        if isinstance(position, Latest):
+            return self.offsets_at(partitions, LATEST), frozenset(partitions)
+        if isinstance(position, Earliest):
+            return self.offsets_at(partitions, EARLIEST), frozenset()
+        if isinstance(position, Committed):
+            return self._committed(partitions), frozenset()
+        if isinstance(position, AtOffsets):
+            _check_all_named(position.option, position.offsets, partitions)
+            chosen = dict(position.offsets)
+        elif isinstance(position, AtTimestamps):
+            _check_all_named(position.option, position.timestamps_ms, partitions)
+            chosen = self._at_timestamps(position.option, position.timestamps_ms, is_start)
+        else:
+            assert isinstance(position, AtTimestamp)
+            chosen = self._at_timestamps(position.option, dict.fromkeys(partitions, position.timestamp_ms), is_start)
+        at_latest = frozenset(tp for tp, offset in chosen.items() if offset == LATEST)
+        chosen |= self.offsets_at(at_latest, LATEST)
+        chosen |= self.offsets_at([tp for tp, offset in chosen.items() if offset == EARLIEST], EARLIEST)
+        return chosen, at_latest
+
+    def _committed(self, partitions: tuple[TopicPartition, ...]) -> Offsets:
+        group = self._options.group.group_id
+        assert group is not None, "checked with the options"
+        committed = self._cluster.committed_offsets(group, partitions)
+        return self.offsets_at([tp for tp in partitions if tp not in committed], EARLIEST) | committed
+
+    def _at_timestamps(self, option: str, wanted_ms: Mapping[TopicPartition, int], is_start: bool) -> Offsets:
+        if not wanted_ms:
+            return {}
+        answer = self._cluster.list_offsets(wanted_ms, self._options.read_committed)
+        if is_start and not self._options.latest_when_no_match:
+            for tp, timestamp_ms in wanted_ms.items():
+                if answer[tp].offset < 0:
+                    raise InvalidOption(
+                        f"option '{option}': {_name(tp)} has no record with a timestamp of {timestamp_ms} or later. "
+                        "Set startingOffsetsByTimestampStrategy=latest to begin at its end"
+                    )
+        return {tp: answer[tp].offset if answer[tp].offset >= 0 else LATEST for tp in wanted_ms}
+
+    # -- a query's offsets against what is there ----------------------------------------
+
+    def current(self, start: SourceOffset, group: str) -> SourceOffset:
+        """The ends of all partitions now. What of `start` is no longer there is an error, or a warning."""
+        ends, losses = self._compare(start, group, fresh=False)
+        for _ in range(self._options.offset_retries):
+            if not losses:
+                break
+            self._sleep(self._options.offset_retry_ms / 1000)
+            ends, losses = self._compare(start, group, fresh=True)
+        self.report(losses)
+        return ends
+
+    def report(self, losses: list[str]) -> None:
+        """Raises DataLoss unless the options say to go on."""
+        if losses and self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{'; '.join(losses)}. To go on without what is lost set the option failOnDataLoss=false, "
+                "to begin anew use a new checkpointLocation"
+            )
+        for loss in losses:
+            logger.warning("%s. Going on, since failOnDataLoss is false", loss)
+
+    def _compare(self, start: SourceOffset, group: str, *, fresh: bool) -> tuple[SourceOffset, list[str]]:
+        found = self.found(fresh=fresh)
+        try:
+            latest = self.offsets_at(found.partitions, LATEST)
+        except ApiError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            found = self.found(fresh=True)
+            latest = self.offsets_at(found.partitions, LATEST)
+        ends = SourceOffset(group, {tp.topic: found.topic_ids[tp.topic] for tp in found.partitions}, latest)
+        losses = [f"{_name(tp)} is gone" for tp in sorted(start.positions) if tp not in latest]
+        known = {tp.topic for tp in start.positions} & {tp.topic for tp in latest}
+        recreated = {topic for topic in sorted(known) if ends.is_recreated_since(start, topic)}
+        losses += [
+            f"topic '{topic}' was deleted and created again: the query reads the topic with id "
+            f"{topic_id_text(start.topic_ids[topic])}, and the cluster now has one with id "
+            f"{topic_id_text(ends.topic_ids[topic])}, in which the old offsets mean nothing"
+            for topic in sorted(recreated)
+        ]
+        losses += [
+            f"{_name(tp)} became shorter: the query is at offset {first}, and the log ends at {latest[tp]}"
+            for tp, first in sorted(start.positions.items())
+            if tp in latest and latest[tp] < first and tp.topic not in recreated
+        ]
+        return ends, losses
+
+    def log_starts(self, start: SourceOffset, ends: SourceOffset) -> Offsets:
+        """Where the logs begin that no longer have what `start` is at; reported as a loss."""
+        same = [tp for tp in sorted(start.positions) if tp in ends.positions]
+        same = [tp for tp in same if not ends.is_recreated_since(start, tp.topic)]
+        passed = {tp: first for tp, first in self.offsets_at(same, EARLIEST).items() if first > start.positions[tp]}
+        self.report([retention_loss(tp, start.positions[tp], first) for tp, first in passed.items()])
+        return passed
+
+
+def retention_loss(tp: TopicPartition, wanted: int, available: int) -> str:
+    return f"{_name(tp)} no longer has offset {wanted}: the first that is available is {available}"
+
+
+def _name(what: TopicPartition | str) -> str:
+    return f"topic '{what}'" if isinstance(what, str) else f"partition {what.partition} of '{what.topic}'"
+
+
+def _ids(topics: Mapping[str, TopicInfo]) -> dict[str, bytes]:
+    return {name: info.topic_id or NO_TOPIC_ID for name, info in topics.items()}
+
+
+def _partitions(topics: Mapping[str, TopicInfo]) -> tuple[TopicPartition, ...]:
+    found = (TopicPartition(name, entry.partition) for name, info in topics.items() for entry in info.partitions)
+    return tuple(sorted(found))
+
+
+def _check_all_named(option: str, named: Mapping[TopicPartition, int], partitions: Iterable[TopicPartition]) -> None:
+    wanted = set(partitions)
+    if named.keys() != wanted:
+        without = ", ".join(_name(tp) for tp in sorted(wanted - named.keys()))
+        surplus = ", ".join(_name(tp) for tp in sorted(named.keys() - wanted))
+        problem = f"leaves out {without}" if without else f"names {surplus}, which the query does not read"
+        raise InvalidOption(
+            f"option '{option}' {problem}: name every partition that is read, with -1 for latest and -2 for earliest "
+            "where it does not matter"
+        )

@@ -1,0 +1,88 @@
+"""What one Spark task reads: a pure function of the offset range and two options.
+
+A batch that is run again after a crash must be cut exactly as before, since sinks tell "written already" by task
+number. So nothing here looks at the cluster, the cores or the clock. The cutting follows Spark's Kafka source:
+`maxRecordsPerPartition` first, then `minPartitions` over what is large.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql.datasource import InputPartition
+
+from penstock.client.fetching import TopicPartition
+from penstock.spark.offsets import NO_TOPIC_ID, SourceOffset
+
+
+@dataclass(frozen=True)
+class Split(InputPartition):
+    """The records of a partition with start <= offset < end."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    topic_id: bytes = NO_TOPIC_ID
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    def __repr__(self) -> str:
+        return f"{self.topic}-{self.partition}[{self.start}, {self.end})"
+
+
+def ranges_between(start: SourceOffset, end: SourceOffset) -> list[Split]:
+    """A split for each partition that moved.
+
+    A partition that `start` does not know, and one of a topic that was created anew, is read from its beginning.
+    """
+    found = []
+    for tp in sorted(end.positions):
+        first = start.positions.get(tp, 0)
+        if end.is_recreated_since(start, tp.topic):
+            first = 0
+        if first < end.positions[tp]:
+            topic_id = end.topic_ids.get(tp.topic, NO_TOPIC_ID)
+            found.append(Split(tp.topic, tp.partition, first, end.positions[tp], topic_id))
+    return found
+
+
+def cut(ranges: Sequence[Split], min_partitions: int | None, max_records: int | None) -> list[Split]:
+    ranges = [split for split in ranges if split.size > 0]
+    if max_records is not None:
+        ranges = [part for split in ranges for part in _divide(split, math.ceil(split.size / max_records))]
+    if min_partitions is None or min_partitions <= len(ranges):
+        return list(ranges)
+    total = sum(split.size for split in ranges)
+    # Those that stay whole are left out of the proportions of those that are divided.
+    whole = {split.topic_partition for split in ranges if _parts(split.size, total, min_partitions) == 1}
+    unsplit = [split for split in ranges if _parts(split.size, total, min_partitions) == 1]
+    large = total - sum(split.size for split in unsplit)
+    wanted = max(min_partitions - len(unsplit), 1)
+    found: list[Split] = []
+    for split in ranges:
+        parts = 1 if split.topic_partition in whole else _parts(split.size, large, wanted)
+        found.extend(_divide(split, parts))
+    return found
+
+
+def _parts(size: int, total: int, wanted: int) -> int:
+    return max(math.floor(size / total * wanted + 0.5), 1)
+
+
+def _divide(split: Split, parts: int) -> Iterator[Split]:
+    """The last has what rounding left over."""
+    start = split.start
+    for part in range(parts):
+        end = start + (split.end - start) // (parts - part)
+        if end > start:
+            yield replace(split, start=start, end=end)
+        start = end

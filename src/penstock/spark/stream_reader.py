@@ -1,0 +1,206 @@
+"""The streaming source: how far each micro-batch goes, and its splits.
+
+`StreamDriver` is the state of a running query. It lives in one process beside Spark's driver for as long as the query
+runs, and is asked for offsets up to 85 times a second. `PenstockStreamReader` is what Spark sees of it; a copy of that
+goes to the workers, without the driver.
+
+What Spark promises (MicroBatchExecution) and this relies on:
+- `latestOffset(start)` is asked for only when every batch up to `start` has been written and is in the commit log; a
+  batch that a crash left unfinished is run again first, from the offset log alone. So `start` may go to the group.
+- with Trigger.AvailableNow it is asked for once more after the last batch. With Trigger.Once it is not: the group
+  then learns of that batch at the next run.
+- batch 0 is run even if it is empty, and its start is not in the checkpoint: after a crash `initialOffset` is asked
+  again. Partitions that begin at the latest offset therefore get an empty batch 0, so that nothing can fall between.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from penstock.client.fetching import TopicPartition
+from penstock.ports.disk import Buffer
+from penstock.spark.admission import TriggerGate, backlog, limit_bytes, limit_offsets
+from penstock.spark.columns import arrow_schema, check_schema
+from penstock.spark.offsets import SourceOffset
+from penstock.spark.options import SourceOptions
+from penstock.spark.planning import OffsetPlanner
+from penstock.spark.progress import COMMIT_TIMEOUT_S, GroupProgress, new_group
+from penstock.spark.record_sizes import SAMPLE_BYTES, RecordSizes
+from penstock.spark.splits import Split, cut, ranges_between
+
+ASK_INTERVAL_S = 0.05
+"""The ends of the logs are asked for no more often than this. Who asks sooner waits."""
+
+
+class StreamDriver:
+    def __init__(
+        self,
+        options: SourceOptions,
+        planner: OffsetPlanner,
+        progress: GroupProgress,
+        sizes: RecordSizes,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._options = options
+        self._planner = planner
+        self._progress = progress
+        self._sizes = sizes
+        self._clock = clock
+        self._sleep = sleep
+        limits = options.limits
+        self._gate = TriggerGate(limits.min_offsets, limits.max_delay_ms) if limits.min_offsets is not None else None
+        self._initial: SourceOffset | None = None
+        self._stays: frozenset[TopicPartition] = frozenset()
+        self._log_starts: Mapping[TopicPartition, int] | None = None
+        self._ends: SourceOffset | None = None
+        self._asked_at = 0.0
+        self._is_available_now = False
+
+    def initial(self) -> SourceOffset:
+        if self._initial is None:
+            resolved = self._planner.resolve(self._options.starting, is_start=True)
+            self._initial = SourceOffset(new_group(self._options.group), resolved.topic_ids, resolved.offsets)
+            self._stays = resolved.at_latest
+        return self._initial
+
+    def prepare_available_now(self) -> None:
+        self._is_available_now = True
+
+    def ends(self) -> SourceOffset | None:
+        """Of the logs, as last seen."""
+        return self._ends
+
+    def next_end(self, start: SourceOffset, is_limited: bool) -> SourceOffset:
+        group = self._options.group.group_id or start.group
+        ends = self._ends = self._latest(start, group)
+        kept = {tp: at for tp, at in start.positions.items() if not ends.is_recreated_since(start, tp.topic)}
+        self._progress.report(group, {tp: at for tp, at in kept.items() if tp in ends.positions})
+        if self._log_starts is None:
+            self._log_starts = self._planner.log_starts(start, ends)
+        begin = {tp: max(at, self._log_starts.get(tp, 0)) for tp, at in kept.items()}
+        positions = self._admit(begin, ends.positions) if is_limited else dict(ends.positions)
+        if positions is None:
+            return SourceOffset(group, start.topic_ids, start.positions)
+        if self._initial is not None and start.positions == self._initial.positions:
+            positions |= {tp: start.positions[tp] for tp in self._stays if tp in positions and tp in kept}
+        self._stays = frozenset()
+        return SourceOffset(group, ends.topic_ids, positions)
+
+    def committed(self, end: SourceOffset) -> None:
+        self._progress.report(self._options.group.group_id or end.group, end.positions)
+
+    def _latest(self, start: SourceOffset, group: str) -> SourceOffset:
+        if self._is_available_now:
+            # What comes later is for the next run.
+            return self._ends or self._planner.current(start, group)
+        wait_s = self._asked_at + ASK_INTERVAL_S - self._clock()
+        if self._ends is not None and wait_s > 0:
+            if backlog(start.positions, self._ends.positions) and self._ends.topic_ids == start.topic_ids:
+                return self._ends
+            self._sleep(wait_s)
+        ends = self._planner.current(start, group)
+        self._asked_at = self._clock()
+        return ends
+
+    def _admit(
+        self, begin: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int] | None:
+        """None: not yet."""
+        limits = self._options.limits
+        waiting = backlog(begin, ends)
+        if self._gate is not None and not self._is_available_now and waiting:
+            is_open = self._gate.is_open(sum(waiting.values()), self._clock() * 1000)
+            if not is_open:
+                return None
+        positions = dict(ends)
+        if limits.max_offsets is not None:
+            positions = limit_offsets(begin, positions, limits.max_offsets)
+        if limits.max_bytes is not None:
+            sizes = self._sizes.estimate({tp: begin.get(tp, 0) for tp in waiting})
+            positions = limit_bytes(begin, positions, limits.max_bytes, sizes)
+        return positions
+
+
+class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options = SourceOptions.for_stream(options)
+        self._schema = check_schema(schema)
+        self._driver: StreamDriver | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_driver": None}
+
+    def _running(self) -> StreamDriver:
+        if self._driver is None:
+            self._driver = connected_driver(self._options)
+        return self._driver
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return self._running().initial().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Spark hands it back unless the trigger reads all there is. One is all it takes: which one does not matter,
+        the options are what is applied."""
+        limits = self._options.limits
+        if limits.max_offsets is not None:
+            return ReadMaxRows(limits.max_offsets)
+        if limits.max_bytes is not None:
+            return ReadMaxBytes(limits.max_bytes)
+        return ReadAllAvailable() if limits.min_offsets is None else ReadMinRows(limits.min_offsets)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        is_limited = not isinstance(limit, ReadAllAvailable)
+        return self._running().next_end(SourceOffset.from_json(start), is_limited).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._running().prepare_available_now()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        ends = self._running().ends()
+        return None if ends is None else ends.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        ranges = ranges_between(SourceOffset.from_json(start), SourceOffset.from_json(end))
+        return cut(ranges, self._options.min_partitions, self._options.max_records_per_partition)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        from penstock.spark.reading import read_split
+
+        assert isinstance(partition, Split)
+        return read_split(partition, self._options, arrow_schema(self._schema))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._running().committed(SourceOffset.from_json(end))
+
+
+def connected_driver(options: SourceOptions) -> StreamDriver:
+    from penstock.client.blocking_cluster import BlockingCluster
+    from penstock.client.fetch_stream import FetchStream
+
+    where = options.cluster
+    cluster = BlockingCluster(where.bootstrap, where.client_id, where.security)
+
+    def look(tp: TopicPartition, position: int) -> Buffer:
+        # Up to the next offset only, so that nothing is fetched ahead.
+        stream = FetchStream(cluster, tp, position, position + 1, read_committed=False, max_bytes=SAMPLE_BYTES)
+        return next((bytes(chunk.records) for chunk in stream), b"")
+
+    # Of its own, since a coordinator that does not answer must not hold up the query for long.
+    committing = BlockingCluster(where.bootstrap, where.client_id, where.security, COMMIT_TIMEOUT_S)
+    return StreamDriver(
+        options, OffsetPlanner(options, cluster), GroupProgress(committing.commit_offsets), RecordSizes(look)
+    )

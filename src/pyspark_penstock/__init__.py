@@ -1,0 +1,5 @@
+"""How Spark finds the format "penstock" by itself: it looks for a `DefaultSource` in every package named pyspark_*."""
+
+from penstock.spark.datasource import PenstockDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]
