@@ -1,0 +1,149 @@
+"""Rows in, record batches out: one batch in the making per partition, closed when the next row would not fit.
+
+`PartitionEncoder` holds the open batches of all partitions in one arena whose size is bounded, whatever the number of
+partitions. A closed batch lacks what only a producer knows (its id, epoch and sequence) and the checksum over it:
+`stamp` sets those, and may do so again. Must not know: connections, retries, topics by name.
+Invariant: rows of a slot leave in the order in which they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+from crc32c import crc32c
+
+from penstock.records.batch import (
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    TRANSACTIONAL_BIT,
+    read_header,
+)
+from penstock.records.builder import build_batch, iterate_records
+from penstock.records.compression import NONE, compress, decompress, recompress
+from penstock.spark.encode import kernels
+from penstock.spark.encode.columns import Int32s, RecordColumns
+from penstock.spark.encode.kernels import OpenBatches, open_batches
+
+SMALLEST_BATCH_BYTES = 4 << 10
+NO_LEADER_EPOCH = -1
+
+_PRODUCER = Struct(">qhi")
+_PRODUCER_AT = 43
+_CRC = Struct(">I")
+_CRC_AT = 17
+_ATTRIBUTES = Struct(">h")
+_ATTRIBUTES_AT = 21
+
+
+class ClosedBatch(NamedTuple):
+    """`data` is a whole v2 batch but for producer fields and checksum."""
+
+    slot: int
+    data: bytearray
+    record_count: int
+
+
+def stamp(data: bytearray, producer_id: int, epoch: int, base_sequence: int, *, transactional: bool = False) -> None:
+    """Make a closed batch ready to be sent. May be repeated with another identity."""
+    if transactional:
+        (attributes,) = _ATTRIBUTES.unpack_from(data, _ATTRIBUTES_AT)
+        _ATTRIBUTES.pack_into(data, _ATTRIBUTES_AT, attributes | TRANSACTIONAL_BIT)
+    _PRODUCER.pack_into(data, _PRODUCER_AT, producer_id, epoch, base_sequence)
+    _CRC.pack_into(data, _CRC_AT, crc32c(memoryview(data)[CRC_START:]))
+
+
+class PartitionEncoder:
+    """`batch_size_bytes` bounds a batch before compression; a row that is larger alone gets a batch of its own.
+
+    `memory_bytes` bounds all open batches together: with very many partitions they are closed while smaller.
+    """
+
+    def __init__(
+        self, batch_size_bytes: int, memory_bytes: int, compression: int = NONE, level: int | None = None
+    ) -> None:
+        self.batch_size_bytes = batch_size_bytes
+        self._memory_bytes = memory_bytes
+        self._compression = compression
+        self._level = level
+        self._slot_count = 0
+        self._open = open_batches(0, 0)
+
+    def resize(self, slot_count: int) -> Iterator[ClosedBatch]:
+        """Make room for slots up to `slot_count`. What is open is closed first."""
+        if slot_count <= self._slot_count:
+            return
+        yield from self.close_all()
+        self._slot_count = slot_count
+        share = self._memory_bytes // slot_count
+        self._open = open_batches(slot_count, max(min(self.batch_size_bytes, share), SMALLEST_BATCH_BYTES))
+
+    def add(self, columns: RecordColumns, slots: Int32s) -> Iterator[ClosedBatch]:
+        """Batches that became full. Rows are taken only as far as the iterator is followed."""
+        row, end = 0, len(slots)
+        while True:
+            limit = min(self._open.stride, max(self.batch_size_bytes, SMALLEST_BATCH_BYTES))
+            row = kernels.encode_rows(columns, slots, row, end, self._open, limit)
+            if row == end:
+                return
+            slot = int(slots[row])
+            if self._open.counts[slot]:
+                yield self._close(self._open, slot, slot)
+            else:
+                yield self._large(columns, row, slot)
+                row += 1
+
+    def close_all(self) -> Iterator[ClosedBatch]:
+        for slot in self._open.counts.nonzero()[0]:
+            yield self._close(self._open, int(slot), int(slot))
+
+    def _large(self, columns: RecordColumns, row: int, slot: int) -> ClosedBatch:
+        """One row, too large for the arena."""
+        size = HEADER_SIZE + kernels.record_size(columns, row)
+        alone = open_batches(1, size)
+        kernels.encode_rows(columns, np.zeros(row + 1, np.int32), row, row + 1, alone, size)
+        return self._close(alone, 0, slot)
+
+    def _close(self, batches: OpenBatches, place: int, slot: int) -> ClosedBatch:
+        start, end = place * batches.stride, int(batches.ends[place])
+        count = int(batches.counts[place])
+        data = bytearray(batches.arena.data[start : start + end])
+        if self._compression != NONE:
+            data[HEADER_SIZE:] = compress(self._compression, memoryview(data)[HEADER_SIZE:], self._level)
+        HEADER.pack_into(
+            data,
+            0,
+            0,
+            len(data) - LENGTH_OVERHEAD,
+            NO_LEADER_EPOCH,
+            MAGIC,
+            0,
+            self._compression,
+            count - 1,
+            int(batches.base_timestamps[place]),
+            int(batches.max_timestamps[place]),
+            -1,
+            -1,
+            -1,
+            count,
+        )
+        batches.ends[place] = HEADER_SIZE
+        batches.counts[place] = 0
+        return ClosedBatch(slot, data, count)
+
+
+def halves(data: bytearray) -> list[tuple[bytearray, int]]:
+    """The records of a closed batch as two, with the number in each, under the same codec. It has two or more."""
+    header = read_header(data)
+    payload = decompress(header.compression, memoryview(data)[HEADER_SIZE:])
+    rows = list(iterate_records(header, payload))
+    parts: list[tuple[bytearray, int]] = []
+    for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+        plain = build_batch(part, leader_epoch=NO_LEADER_EPOCH)
+        parts.append((bytearray(recompress(read_header(plain), plain, header.compression)), len(part)))
+    return parts

@@ -1,0 +1,390 @@
+"""A producer for one task: closed batches in, every one of them acknowledged, in order, or an error.
+
+It blocks and has one thread. Requests are pipelined, up to `max_in_flight` per broker; a request carries at most one
+batch of a partition. With idempotence each batch has the producer id of this task and a sequence number, so one that is
+sent again after a lost answer is stored once.
+
+A partition is a `_Lane` of unacknowledged batches in sequence order:
+
+    unsent --> sent --> acknowledged
+       ^         |
+       +- failed-+     refused for now, or the connection was lost
+
+Once one failed, nothing more is sent until all that was sent is answered; then what failed goes back in front of what
+is unsent, and is sent to whoever leads the partition by then. So order holds whatever the broker made of the rest: a
+batch behind a failed one is refused as out of order and sent again, or stored if the failed one is stored, too.
+
+That rests on the broker's memory of this producer. One that has none takes any sequence number: if the first batch is
+refused and the second was sent behind it, the second is stored first. So a lane sends one batch alone, and more only
+when that is acknowledged; and begins so again after a failure.
+
+Must not know: rows, Spark, what a task may repeat (`spark.sink_delivery`).
+Invariants: `unsent` of a failed lane is not touched; batches held are bounded by `memory_bytes`, plus one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from penstock.client.blocking import BlockingConnection
+from penstock.client.blocking_cluster import BlockingCluster
+from penstock.client.errors import error_code
+from penstock.client.fetching import TopicPartition
+from penstock.client.retrying import LOST
+from penstock.model.errors import ErrorCode, PenstockError
+from penstock.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, add_sequence
+from penstock.spark.encode.batches import halves, stamp
+from penstock.spark.sink_options import ProducerOptions
+from penstock.wire.apis import Api
+from penstock.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+TRY_AGAIN = frozenset(
+    (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    )
+)
+LOST_PLACE = frozenset((ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID))
+TOO_LARGE = frozenset((ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE))
+NO_OFFSET = -1
+
+
+class DeliveryFailed(PenstockError):
+    """Rows could not be written; the sentence says where, why, and what to do."""
+
+
+class PartitionWritten(NamedTuple):
+    topic: str
+    partition: int
+    records: int
+    last_offset: int
+    """-1: not known, the broker only said that it has them."""
+
+
+class _Batch:
+    __slots__ = ("data", "deadline", "record_count", "sequence")
+
+    def __init__(self, data: bytearray, record_count: int, deadline: float) -> None:
+        self.data = data
+        self.record_count = record_count
+        self.deadline = deadline
+        self.sequence = NO_SEQUENCE
+
+
+class _Lane:
+    """One partition."""
+
+    def __init__(self, tp: TopicPartition, epoch: int) -> None:
+        self.tp = tp
+        self.epoch = epoch
+        self.next_sequence = 0
+        self.unsent: deque[_Batch] = deque()
+        self.sent: deque[_Batch] = deque()
+        self.failed: deque[_Batch] = deque()
+        self.failure = ""
+        self.needs_new_epoch = False
+        self.is_known = False
+        """The leader has a batch of ours, and so knows which one comes next."""
+        self.pause_until = 0.0
+        self.broker: _Broker | None = None
+        self.records = 0
+        self.last_offset = NO_OFFSET
+
+    @property
+    def name(self) -> str:
+        return f"{self.tp.topic}-{self.tp.partition}"
+
+    @property
+    def may_send(self) -> bool:
+        return bool(self.unsent) and not self.failed and (self.is_known or not self.sent)
+
+
+class _Broker:
+    """Lanes that have something to send to it, and requests that it has not answered."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.connection: BlockingConnection | None = None
+        self.ready: dict[_Lane, None] = {}
+        self.in_flight: deque[list[tuple[_Lane, _Batch]]] = deque()
+
+    def take(self, max_bytes: int) -> list[tuple[_Lane, _Batch]]:
+        """For one request: a batch of each ready lane, as far as they go in; always one."""
+        taken: list[tuple[_Lane, _Batch]] = []
+        size = 0
+        for lane in list(self.ready):
+            size += len(lane.unsent[0].data)
+            if taken and size > max_bytes:
+                break
+            batch = lane.unsent.popleft()
+            lane.sent.append(batch)
+            taken.append((lane, batch))
+            del self.ready[lane]
+            if lane.may_send:
+                self.ready[lane] = None  # behind the others
+        return taken
+
+
+class TaskProducer:
+    def __init__(self, cluster: BlockingCluster, options: ProducerOptions) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._producer_id = NO_PRODUCER_ID
+        self._first_epoch = -1
+        self._lanes: dict[tuple[str, int], _Lane] = {}
+        self._brokers: dict[int, _Broker] = {}
+        self._homeless: dict[_Lane, None] = {}
+        self._held_bytes = 0
+        self._unsent_bytes = 0
+        self.batch_size_bytes = options.batch_size_bytes
+        """What topics took so far: less than was asked for after one refused a batch as too large."""
+
+    def send(self, topic: str, partition: int, data: bytearray, record_count: int) -> None:
+        """Take a closed batch; it is sent when a request's worth has come together. Raises what `flush` raises."""
+        if self._options.is_idempotent and self._producer_id == NO_PRODUCER_ID:
+            self._producer_id, self._first_epoch = self._cluster.init_producer_id()
+        lane = self._lanes.get((topic, partition))
+        if lane is None:
+            lane = self._lanes[topic, partition] = _Lane(TopicPartition(topic, partition), self._first_epoch)
+        batch = _Batch(data, record_count, time.monotonic() + self._options.delivery_timeout_ms / 1000)
+        self._number(lane, batch)
+        lane.unsent.append(batch)
+        self._offer(lane)
+        self._held_bytes += len(data)
+        self._unsent_bytes += len(data)
+        if self._unsent_bytes >= self._options.max_request_bytes:
+            self._pump()
+        while self._held_bytes > self._options.memory_bytes:
+            self._wait()
+            self._pump()
+
+    def flush(self) -> None:
+        """Until all is acknowledged. Raises DeliveryFailed; ApiError or ClientError of the cluster."""
+        while self._held_bytes:
+            self._pump()
+            self._wait()
+
+    def written(self) -> Iterator[PartitionWritten]:
+        for (topic, partition), lane in sorted(self._lanes.items()):
+            if lane.records:
+                yield PartitionWritten(topic, partition, lane.records, lane.last_offset)
+
+    def close(self) -> None:
+        """Connections with nothing outstanding are kept for the next task, others closed."""
+        for broker in self._brokers.values():
+            if broker.connection is not None:
+                self._cluster.give_back(broker.connection)
+        self._brokers.clear()
+
+    # -- sequence numbers ---------------------------------------------------------------
+
+    def _number(self, lane: _Lane, batch: _Batch) -> None:
+        if not self._options.is_idempotent:
+            stamp(batch.data, NO_PRODUCER_ID, -1, NO_SEQUENCE)
+            return
+        batch.sequence = lane.next_sequence
+        lane.next_sequence = add_sequence(lane.next_sequence, batch.record_count)
+        stamp(batch.data, self._producer_id, lane.epoch, batch.sequence)
+
+    def _renumber(self, lane: _Lane) -> None:
+        """The broker has lost its place (KIP-360): what it has not acknowledged begins a new epoch, at 0."""
+        lane.needs_new_epoch = False
+        lane.epoch += 1
+        lane.next_sequence = 0
+        for batch in lane.unsent:
+            self._number(lane, batch)
+
+    # -- sending ------------------------------------------------------------------------
+
+    def _offer(self, lane: _Lane) -> None:
+        """A lane that has something to send waits for its turn, or for a leader."""
+        if not lane.may_send:
+            return
+        if lane.broker is None:
+            self._homeless[lane] = None
+        else:
+            lane.broker.ready[lane] = None
+
+    def _pump(self) -> None:
+        """Send all that may be sent now; waits for answers where a broker has enough to do."""
+        self._unsent_bytes = 0
+        for lane in [lane for lane in self._homeless if lane.pause_until <= time.monotonic()]:
+            del self._homeless[lane]
+            self._find_leader(lane)
+        for broker in self._brokers.values():
+            while broker.ready:
+                if len(broker.in_flight) >= self._options.max_in_flight:
+                    self._receive(broker)
+                else:
+                    self._request(broker)
+
+    def _find_leader(self, lane: _Lane) -> None:
+        left_s = max(0.0, lane.unsent[0].deadline - time.monotonic())
+        node_id = self._cluster.leader(lane.tp, left_s).node_id
+        broker = self._brokers.get(node_id)
+        if broker is None:
+            broker = self._brokers[node_id] = _Broker(node_id)
+        lane.broker = broker
+        broker.ready[lane] = None
+
+    def _request(self, broker: _Broker) -> None:
+        taken = broker.take(self._options.max_request_bytes)
+        broker.in_flight.append(taken)
+        topics: dict[str, list[PartitionProduceData]] = {}
+        for lane, batch in taken:
+            data = PartitionProduceData(index=lane.tp.partition, records=batch.data)
+            topics.setdefault(lane.tp.topic, []).append(data)
+        request = ProduceRequest(
+            acks=self._options.acks,
+            timeout_ms=self._options.request_timeout_ms,
+            topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
+        )
+        try:
+            if broker.connection is None:
+                broker.connection = self._cluster.lease(broker.node_id)
+            broker.connection.send(Api.PRODUCE, request)
+        except LOST as error:
+            self._lose(broker, str(error))
+
+    # -- answers ------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        """For one answer; or, when none is due, until a lane may be tried again."""
+        busy = next((broker for broker in self._brokers.values() if broker.in_flight), None)
+        if busy is not None:
+            self._receive(busy)
+        elif self._homeless:
+            time.sleep(max(0.0, min(lane.pause_until for lane in self._homeless) - time.monotonic()))
+
+    def _receive(self, broker: _Broker) -> None:
+        assert broker.connection is not None
+        try:
+            # The broker answers within the request's own time; what is added is for the way.
+            answer = broker.connection.receive(ProduceResponse, self._options.request_timeout_ms / 1000 + 5)
+        except LOST as error:
+            self._lose(broker, str(error))
+            return
+        entries = {
+            (topic.name, entry.index): entry for topic in answer.responses for entry in topic.partition_responses
+        }
+        for lane, batch in broker.in_flight.popleft():
+            assert lane.sent.popleft() is batch
+            entry = entries.get(lane.tp)
+            if entry is None:
+                raise DeliveryFailed(f"{lane.name}: the broker's answer does not speak of it")
+            self._judge(lane, batch, entry)
+            if lane.failed and not lane.sent:
+                self._rewind(lane)
+            else:
+                self._offer(lane)
+
+    def _lose(self, broker: _Broker, reason: str) -> None:
+        """What it has not answered may be stored or not."""
+        if broker.connection is not None:
+            broker.connection.close()
+            broker.connection = None
+        lanes: dict[_Lane, None] = {}
+        for taken in broker.in_flight:
+            for lane, batch in taken:
+                lane.sent.popleft()
+                lane.failed.append(batch)
+                lane.failure = reason
+                lanes[lane] = None
+        broker.in_flight.clear()
+        for lane in lanes:
+            self._pause(lane)
+            self._rewind(lane)
+
+    def _judge(self, lane: _Lane, batch: _Batch, entry: PartitionProduceResponse) -> None:
+        code = error_code(entry.error_code)
+        if code is ErrorCode.NONE or code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            self._held_bytes -= len(batch.data)
+            lane.is_known = True
+            lane.records += batch.record_count
+            if code is ErrorCode.NONE and entry.base_offset >= 0:
+                lane.last_offset = max(lane.last_offset, entry.base_offset + batch.record_count - 1)
+            return
+        lane.failure = entry.error_message or code.name
+        if code in TOO_LARGE and batch.record_count > 1:
+            self._split(lane, batch)
+        elif code in LOST_PLACE and self._options.is_idempotent:
+            # Behind a batch that failed that is what must be said. The first one, though, was the next in turn.
+            lane.needs_new_epoch = lane.needs_new_epoch or not lane.failed
+            lane.failed.append(batch)
+            self._pause(lane)
+        elif code in TRY_AGAIN:
+            lane.failed.append(batch)
+            self._pause(lane)
+        else:
+            raise DeliveryFailed(_refusal(lane, batch, code))
+
+    def _split(self, lane: _Lane, batch: _Batch) -> None:
+        """Sequence numbers count records, so the halves stand where the whole stood."""
+        self.batch_size_bytes = min(self.batch_size_bytes, len(batch.data) // 2)
+        self._held_bytes -= len(batch.data)
+        sequence = batch.sequence
+        for data, record_count in halves(batch.data):
+            half = _Batch(data, record_count, batch.deadline)
+            half.sequence = sequence
+            sequence = add_sequence(sequence, record_count)
+            if self._options.is_idempotent:
+                stamp(data, self._producer_id, lane.epoch, half.sequence)
+            else:
+                stamp(data, NO_PRODUCER_ID, -1, NO_SEQUENCE)
+            self._held_bytes += len(data)
+            lane.failed.append(half)
+
+    def _pause(self, lane: _Lane) -> None:
+        lane.pause_until = time.monotonic() + self._options.retry_backoff_ms / 1000
+        self._cluster.forget(lane.tp.topic)
+
+    def _rewind(self, lane: _Lane) -> None:
+        """All that was sent is answered: what failed is next again."""
+        if lane.failed[0].deadline < time.monotonic():
+            raise DeliveryFailed(
+                f"{lane.name}: not acknowledged within kafka.delivery.timeout.ms="
+                f"{self._options.delivery_timeout_ms}: {lane.failure}"
+            )
+        if lane.broker is not None:
+            lane.broker.ready.pop(lane, None)
+            lane.broker = None
+        lane.unsent.extendleft(reversed(lane.failed))
+        lane.failed.clear()
+        lane.is_known = False
+        if lane.needs_new_epoch:
+            self._renumber(lane)
+        self._offer(lane)
+
+
+def _refusal(lane: _Lane, batch: _Batch, code: ErrorCode) -> str:
+    what = f"a batch of {len(batch.data)} bytes ({batch.record_count} records)"
+    if code in TOO_LARGE:
+        return (
+            f"{lane.name}: a record makes {what}, more than topic '{lane.tp.topic}' takes: {lane.failure}; raise its "
+            "max.message.bytes, or write smaller values"
+        )
+    if code is ErrorCode.INVALID_TIMESTAMP:
+        return f"{lane.name}: {what} is refused: {lane.failure}; look at the column timestamp"
+    if code is ErrorCode.INVALID_RECORD:
+        return f"{lane.name}: {what} is refused: {lane.failure}; a compacted topic needs a key in every row"
+    return f"{lane.name}: {what} is refused with {code.name}: {lane.failure}"

@@ -1,0 +1,170 @@
+"""`write.format("penstock")` and `writeStream.format("penstock")`: rows of Spark into topics.
+
+A writer is made on the driver, where options and columns are checked, and pickled to the workers, where `write` runs
+once for each task. What a task wrote comes back as `TaskWritten`; `commit` and `abort` on the driver only tell of it:
+rows are in the log when their task ends, and stay there. Must not know: how rows are delivered (`spark.sink_delivery`).
+
+Spark makes a new writer for each commit, and calls `abort` also when `commit` raised: neither may do anything that
+matters.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from penstock.spark.encode.batches import ClosedBatch, PartitionEncoder
+from penstock.spark.encode.columns import RecordBatch, record_columns
+from penstock.spark.encode.routing import Router
+from penstock.spark.positions import InvalidOption
+from penstock.spark.producing import PartitionWritten
+from penstock.spark.reading import spare_the_heap
+from penstock.spark.sink_delivery import AtLeastOnce, Slice, SliceWriter, describe
+from penstock.spark.sink_options import SinkOptions, check_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
+
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class TaskWritten(WriterCommitMessage):
+    """What one task has in the log."""
+
+    partitions: tuple[PartitionWritten, ...]
+    is_repeat: bool = False
+    """Nothing was written, since an earlier attempt had done it."""
+
+    @property
+    def records(self) -> int:
+        return sum(entry.records for entry in self.partitions)
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    """Raises InvalidOption, UnsupportedClientSetting."""
+    if overwrite:
+        raise InvalidOption('mode "overwrite": a topic is only ever appended to; write with .mode("append")')
+    return _BatchWriter(_checked(options, schema))
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    """`overwrite` is output mode complete: each result is appended whole, as Spark's Kafka sink does."""
+    return _StreamWriter(_checked(options, schema))
+
+
+def _checked(options: Mapping[str, str], schema: StructType) -> SinkOptions:
+    parsed = SinkOptions.parse(options)
+    check_columns(schema, parsed)
+    return parsed
+
+
+class _BatchWriter(DataSourceArrowWriter):
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[RecordBatch]) -> TaskWritten:
+        return write_slice(AtLeastOnce(self._options), self._options, current_slice(), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        logger.info("written: %s", describe(totals(messages)))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        _warn_of_rest("the write", messages)
+
+
+class _StreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[RecordBatch]) -> TaskWritten:
+        return write_slice(AtLeastOnce(self._options), self._options, current_slice(), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        logger.info("batch %d written: %s", batchId, describe(totals(messages)))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        _warn_of_rest(f"batch {batchId}", messages)
+
+
+def _warn_of_rest(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """At least once: what tasks wrote before another failed is not taken back, and comes again if it is run again."""
+    written = totals(messages)
+    if written:
+        logger.warning(
+            "%s failed; in the log all the same, and written again if it is run again: %s", what, describe(written)
+        )
+
+
+def totals(messages: Iterable[WriterCommitMessage | None]) -> list[PartitionWritten]:
+    """Of all tasks, by partition. A failed task sends None."""
+    sums: dict[tuple[str, int], PartitionWritten] = {}
+    for message in messages:
+        if not isinstance(message, TaskWritten):
+            continue
+        for entry in message.partitions:
+            known = sums.get(entry[:2])
+            if known is not None:
+                last_offset = max(entry.last_offset, known.last_offset)
+                entry = entry._replace(records=entry.records + known.records, last_offset=last_offset)
+            sums[entry[:2]] = entry
+    return [sums[key] for key in sorted(sums)]
+
+
+# -- in a task ---------------------------------------------------------------------------------------------------------
+
+
+def current_slice() -> Slice:
+    context: Any = TaskContext.get()
+    if context is None:
+        return Slice(None, None, 0)
+    batch_id = context.getLocalProperty(BATCH_ID)
+    return Slice(context.getLocalProperty(QUERY_ID), None if batch_id is None else int(batch_id), context.partitionId())
+
+
+def write_slice(
+    writer: SliceWriter, options: SinkOptions, slice_: Slice, batches: Iterable[RecordBatch]
+) -> TaskWritten:
+    """All rows, and what became of them. Raises UnsuitableRows, DeliveryFailed, ApiError, ClientError."""
+    spare_the_heap()
+    try:
+        if not writer.begin(slice_):
+            for _ in batches:
+                pass  # Spark wants its rows taken
+            return TaskWritten((), is_repeat=True)
+        _encode(writer, options, slice_, batches)
+        return TaskWritten(tuple(writer.finish()))
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def _encode(writer: SliceWriter, options: SinkOptions, slice_: Slice, batches: Iterable[RecordBatch]) -> None:
+    producer = options.producer
+    # Half of the memory for batches in the making, half (in the producer) for those under way.
+    encoder = PartitionEncoder(
+        producer.batch_size_bytes, producer.memory_bytes // 2, producer.compression, producer.compression_level
+    )
+    router = Router(options.topic, writer.partition_count, slice_.partition_id, producer.batch_size_bytes)
+
+    def hand_over(closed: Iterable[ClosedBatch]) -> None:
+        for slot, data, record_count in closed:
+            writer.write(*router.targets[slot], data, record_count)
+            encoder.batch_size_bytes = writer.batch_size_bytes
+
+    for batch in batches:
+        if batch.num_rows:
+            columns = record_columns(batch, time.time_ns() // 1_000_000)
+            slots = router.route(batch, columns)
+            hand_over(encoder.resize(len(router.targets)))
+            hand_over(encoder.add(columns, slots))
+    hand_over(encoder.close_all())

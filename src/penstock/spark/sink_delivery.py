@@ -1,0 +1,145 @@
+"""What a task promises about its rows: the seam between the sink and the ways of delivering.
+
+Spark runs a slice (one task of one batch) until one attempt succeeds, and after a crash it runs the whole last batch
+again. A `SliceWriter` is one attempt: `begin` says whether the rows are wanted, `write` takes closed batches, `finish`
+returns when they are in the log, `abandon` gives up. The sink encodes; it knows none of what follows.
+
+    at_least_once   `AtLeastOnce`. The producer id is the attempt's own, so what a lost answer makes the producer send
+                    again is stored once; what another attempt sends again is stored again.
+
+    exactly_once    Not offered: brokers need transactions first. It will be a second class here, by this protocol of
+                    stock Kafka requests. q is the query's id, E the batch's, p the task's partition.
+        begin       InitProducerId(transactional.id = "q-p"): older attempts are fenced, what they left is aborted
+                    (CONCURRENT_TRANSACTIONS: wait). OffsetFetch(group "spark-sink-q", marker partition p,
+                    require_stable): more than E means that the slice is in the log, so `begin` is False.
+        write       AddPartitionsToTxn for a partition when it is first seen, then Produce; batches are stamped as
+                    transactional.
+        finish      AddOffsetsToTxn, TxnOffsetCommit(marker partition p -> E + 1), EndTxn(commit). Rows and marker
+                    become visible together, so an attempt may die anywhere. Without rows nothing is sent.
+        abandon     EndTxn(abort), or nothing: the next `begin` aborts.
+        needs       the same slice for the same (E, p) when a batch is run again: splits of the source are a pure
+                    function of its offsets. Ids have the query's id, not a name: a new checkpoint begins at batch 0.
+
+Must not know: Arrow, options but for delivery and the producer's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from penstock.client.blocking import BlockingConnection
+from penstock.client.errors import ClientError
+from penstock.spark.producing import DeliveryFailed, PartitionWritten, TaskProducer
+from penstock.spark.reading import cluster_for
+from penstock.spark.sink_options import SinkOptions
+from penstock.wire.apis import Api
+from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+logger = logging.getLogger(__name__)
+
+CREATED_WITHIN_S = 3.0
+LOOK_AGAIN_S = 0.1
+MAX_SHOWN = 20
+
+
+class Slice(NamedTuple):
+    """One task's share of a batch. Batch writes have neither query nor batch."""
+
+    query_id: str | None
+    batch_id: int | None
+    partition_id: int
+
+
+class SliceWriter(Protocol):
+    def begin(self, slice_: Slice) -> bool:
+        """False: an earlier attempt has written these rows. They are to be taken from Spark and dropped."""
+        ...
+
+    def partition_count(self, topic: str) -> int: ...
+
+    @property
+    def batch_size_bytes(self) -> int:
+        """How large a batch should be; may become smaller on the way."""
+        ...
+
+    def write(self, topic: str, partition: int, data: bytearray, record_count: int) -> None: ...
+
+    def finish(self) -> list[PartitionWritten]: ...
+
+    def abandon(self) -> None: ...
+
+
+class AtLeastOnce:
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._cluster = cluster_for(options.cluster)
+        self._producer = TaskProducer(self._cluster, options.producer)
+
+    def begin(self, slice_: Slice) -> bool:
+        return True
+
+    @property
+    def batch_size_bytes(self) -> int:
+        return self._producer.batch_size_bytes
+
+    def partition_count(self, topic: str) -> int:
+        """Raises ApiError, ClientError, DeliveryFailed. A topic that is not there is made if the broker does that."""
+        found = self._cluster.topics([topic]).get(topic)
+        if found is None:
+            self._ask_for_creation(topic)
+            deadline = time.monotonic() + CREATED_WITHIN_S
+            while (found := self._cluster.topics([topic]).get(topic)) is None:
+                if time.monotonic() > deadline:
+                    raise DeliveryFailed(
+                        f"topic '{topic}' does not exist, and the broker does not create topics by itself "
+                        f"(auto.create.topics.enable): create it first, for example by `penstock topics create {topic}`"
+                    )
+                time.sleep(LOOK_AGAIN_S)
+        return len(found.partitions)
+
+    def _ask_for_creation(self, topic: str) -> None:
+        """By asking for its metadata, as Kafka's producer does. The answer does not tell whether it will be made."""
+        reach = self._options.cluster
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True)
+        failure = ClientError("no address of a broker was given")
+        for address in reach.bootstrap:
+            try:
+                with BlockingConnection.open(*address, reach.client_id, reach.security) as connection:
+                    connection.call(Api.METADATA, request, MetadataResponse)
+                    return
+            except ClientError as error:
+                failure = error
+        raise failure
+
+    def write(self, topic: str, partition: int, data: bytearray, record_count: int) -> None:
+        self._producer.send(topic, partition, data, record_count)
+
+    def finish(self) -> list[PartitionWritten]:
+        self._producer.flush()
+        self._producer.close()
+        return list(self._producer.written())
+
+    def abandon(self) -> None:
+        written = list(self._producer.written())
+        self._producer.close()
+        if written:
+            logger.warning("an attempt gives up; what it has written stays: %s", describe(written))
+
+
+def describe(written: Iterable[PartitionWritten]) -> str:
+    """ "clicks: 300 records in 2 partitions (0 up to offset 149, 1 up to offset 149)"."""
+    topics: dict[str, list[PartitionWritten]] = {}
+    for entry in written:
+        topics.setdefault(entry.topic, []).append(entry)
+    return "; ".join(_describe_topic(topic, entries) for topic, entries in sorted(topics.items())) or "nothing"
+
+
+def _describe_topic(topic: str, entries: list[PartitionWritten]) -> str:
+    shown = [f"{entry.partition} up to offset {entry.last_offset}" for entry in entries[:MAX_SHOWN]]
+    if len(entries) > MAX_SHOWN:
+        shown.append("...")
+    records = sum(entry.records for entry in entries)
+    return f"{topic}: {records} records in {len(entries)} partitions ({', '.join(shown)})"

@@ -1,0 +1,257 @@
+"""The options of the sink and the columns it takes: those of Spark's Kafka sink, checked once, before any task runs.
+
+`kafka.` options are the Java producer's. One that says how records are delivered is followed or refused, never dropped;
+one that only tunes what this producer does its own way has no effect. A table of Spark's catalog is read and written
+with the same options, so those of the source are passed over. Must not know: Spark but for its types, connections.
+
+Beyond Spark's own: the column `timestamp`, the option `delivery`, and a default for `kafka.bootstrap.servers`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.records.compression import CODEC_BY_NAME, GZIP, LZ4, NAMES, NONE, ZSTD
+from penstock.spark.options import FROM_SPARK, KNOWN, SECURITY_PREFIXES, ClusterOptions, cluster_options, to_flag
+from penstock.spark.positions import InvalidOption
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
+
+AT_LEAST_ONCE: Final = "at_least_once"
+EXACTLY_ONCE: Final = "exactly_once"
+
+OWN = {name.lower(): name for name in ("topic", "includeHeaders", "delivery", "checkpointLocation")}
+ACKS_ALL = -1
+MAX_IN_FLIGHT = 5  # what a broker remembers of a producer
+LEVELS = {GZIP: (1, 9), LZ4: (1, 17), ZSTD: (-131072, 22)}
+
+SETTINGS = frozenset(
+    [
+        "bootstrap.servers",
+        "client.id",
+        "acks",
+        "batch.size",
+        "buffer.memory",
+        "compression.type",
+        "delivery.timeout.ms",
+        "enable.idempotence",
+        "max.in.flight.requests.per.connection",
+        "max.request.size",
+        "request.timeout.ms",
+        "retry.backoff.ms",
+    ]
+) | {f"compression.{NAMES[codec]}.level" for codec in LEVELS}
+REFUSED_SETTINGS = {
+    "key.serializer": "keys are written as they are: make them binary or string with DataFrame operations",
+    "value.serializer": "values are written as they are: make them binary or string with DataFrame operations",
+    "interceptor.classes": "there is no Java in the writer",
+    "partitioner.class": "there is no Java in the writer; give the rows a column 'partition'",
+    "transactional.id": "the broker has no transactions yet",
+}
+# Settings of Kafka's Java producer and librdkafka that tune what this producer does its own way.
+WITHOUT_EFFECT = frozenset(
+    [
+        "client.dns.lookup",
+        "connections.max.idle.ms",
+        "enable.metrics.push",
+        "linger.ms",
+        "max.block.ms",
+        "metadata.max.age.ms",
+        "metadata.max.idle.ms",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "partitioner.adaptive.partitioning.enable",
+        "partitioner.availability.timeout.ms",
+        "receive.buffer.bytes",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "retries",
+        "retry.backoff.max.ms",
+        "send.buffer.bytes",
+        "socket.connection.setup.timeout.max.ms",
+        "socket.connection.setup.timeout.ms",
+        "transaction.timeout.ms",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    acks: int = ACKS_ALL
+    is_idempotent: bool = True
+    max_in_flight: int = MAX_IN_FLIGHT
+    batch_size_bytes: int = 256 << 10
+    """Larger than Kafka's: a batch is filled by a table at hand, nobody waits for it."""
+    memory_bytes: int = 32 << 20
+    max_request_bytes: int = 1 << 20
+    compression: int = NONE
+    compression_level: int | None = None
+    delivery_timeout_ms: int = 120_000
+    request_timeout_ms: int = 30_000
+    retry_backoff_ms: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    cluster: ClusterOptions
+    producer: ProducerOptions
+    topic: str | None = None
+    """Where all rows go, whatever their column says. None: where it says."""
+    delivery: str = AT_LEAST_ONCE
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> SinkOptions:
+        """Raises InvalidOption, UnsupportedClientSetting."""
+        texts = {name.lower(): text for name, text in given.items()}
+        _refuse_unknown(texts)
+        if "includeheaders" in texts:
+            # As in Spark's sink: a column headers is written, whatever this says.
+            to_flag("includeHeaders", texts["includeheaders"])
+        topic = texts.get("topic")
+        if topic is not None and not topic.strip():
+            raise InvalidOption("option 'topic' is empty: name a topic, or leave it out and give rows a column 'topic'")
+        return cls(
+            cluster=cluster_options(texts),
+            producer=_producer_options(texts),
+            topic=None if topic is None else topic.strip(),
+            delivery=_delivery(texts),
+        )
+
+
+def _refuse_unknown(texts: Mapping[str, str]) -> None:
+    for name in sorted(texts):
+        setting = name.removeprefix("kafka.")
+        if setting == name:
+            if name not in OWN and name not in KNOWN and name not in FROM_SPARK:
+                near = difflib.get_close_matches(name, OWN, 1)
+                hint = f"did you mean '{OWN[near[0]]}'?" if near else f"there are {', '.join(OWN.values())} and kafka.*"
+                raise InvalidOption(f"option '{name}' is not known to the penstock sink: {hint}")
+        elif setting in REFUSED_SETTINGS:
+            raise InvalidOption(f"option '{name}' is not supported: {REFUSED_SETTINGS[setting]}")
+        elif setting not in SETTINGS and not setting.startswith(SECURITY_PREFIXES):
+            if setting not in WITHOUT_EFFECT:
+                near = difflib.get_close_matches(setting, SETTINGS, 1)
+                hint = f": did you mean 'kafka.{near[0]}'?" if near else ""
+                raise InvalidOption(f"option '{name}' is not a producer setting that the penstock sink knows{hint}")
+            logger.info("option '%s' has no effect on the penstock sink", name)
+
+
+def _delivery(texts: Mapping[str, str]) -> str:
+    delivery = texts.get("delivery", AT_LEAST_ONCE).strip().lower()
+    if delivery == EXACTLY_ONCE:
+        raise InvalidOption(
+            f"option 'delivery' is '{EXACTLY_ONCE}': the broker has no transactions yet, so a task that is run again "
+            f"may write its rows again; write '{AT_LEAST_ONCE}', which is the default"
+        )
+    if delivery != AT_LEAST_ONCE:
+        raise InvalidOption(f"option 'delivery' is '{delivery}': write '{AT_LEAST_ONCE}'")
+    return delivery
+
+
+def _producer_options(texts: Mapping[str, str]) -> ProducerOptions:
+    default = ProducerOptions()
+    acks = _acks(texts)
+    idempotent = _is_idempotent(texts, acks)
+    most = MAX_IN_FLIGHT if idempotent else 1000
+    codec = _compression(texts)
+    return ProducerOptions(
+        acks=acks,
+        is_idempotent=idempotent,
+        max_in_flight=_number(texts, "max.in.flight.requests.per.connection", default.max_in_flight, 1, most),
+        batch_size_bytes=_number(texts, "batch.size", default.batch_size_bytes, 0),
+        memory_bytes=_number(texts, "buffer.memory", default.memory_bytes, 1 << 20),
+        max_request_bytes=_number(texts, "max.request.size", default.max_request_bytes, 1),
+        compression=codec,
+        compression_level=_level(texts, codec),
+        delivery_timeout_ms=_number(texts, "delivery.timeout.ms", default.delivery_timeout_ms, 1),
+        request_timeout_ms=_number(texts, "request.timeout.ms", default.request_timeout_ms, 1),
+        retry_backoff_ms=_number(texts, "retry.backoff.ms", default.retry_backoff_ms, 0),
+    )
+
+
+def _acks(texts: Mapping[str, str]) -> int:
+    text = texts.get("kafka.acks", "all").strip().lower()
+    if text in ("all", "-1"):
+        return ACKS_ALL
+    if text == "1":
+        return 1
+    if text == "0":
+        raise InvalidOption("option 'kafka.acks' is 0: rows could be lost unnoticed, which no sink may do; write all")
+    raise InvalidOption(f"option 'kafka.acks' is '{text}': write all or 1")
+
+
+def _is_idempotent(texts: Mapping[str, str], acks: int) -> bool:
+    """As Kafka's producer: on, unless acks says otherwise; both said and in conflict is an error."""
+    name = "kafka.enable.idempotence"
+    if name not in texts:
+        return acks == ACKS_ALL
+    wanted = to_flag(name, texts[name])
+    if wanted and acks != ACKS_ALL:
+        raise InvalidOption(f"option '{name}' is true with kafka.acks={acks}: it needs kafka.acks=all")
+    return wanted
+
+
+def _compression(texts: Mapping[str, str]) -> int:
+    text = texts.get("kafka.compression.type", "none").strip().lower()
+    if text not in NAMES:
+        raise InvalidOption(f"option 'kafka.compression.type' is '{text}': write one of {', '.join(NAMES)}")
+    return CODEC_BY_NAME[text]
+
+
+def _level(texts: Mapping[str, str], codec: int) -> int | None:
+    if codec not in LEVELS:
+        return None
+    name = f"compression.{NAMES[codec]}.level"
+    if f"kafka.{name}" not in texts or (codec == GZIP and texts[f"kafka.{name}"].strip() == "-1"):
+        return None
+    return _number(texts, name, 0, *LEVELS[codec])
+
+
+def _number(texts: Mapping[str, str], setting: str, default: int, lowest: int, highest: int = 2**31 - 1) -> int:
+    name = f"kafka.{setting}"
+    text = texts.get(name, str(default)).strip()
+    try:
+        number = int(text)
+    except ValueError:
+        raise InvalidOption(f"option '{name}' is '{text}': give a whole number") from None
+    if not lowest <= number <= highest:
+        raise InvalidOption(f"option '{name}' is {number}: it must be from {lowest} to {highest}")
+    return number
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+COLUMN_TYPES: Final = {
+    "value": ("binary", "string", "void"),
+    "key": ("binary", "string", "void"),
+    "headers": (HEADERS_TYPE, "void"),
+    "topic": ("string",),
+    "partition": ("int", "void"),
+    "timestamp": ("timestamp", "timestamp_ntz", "void"),
+}
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> None:
+    """Whether rows of this schema can be written. Columns of other names are left alone. Raises InvalidOption."""
+    found = {field.name: field.dataType.simpleString() for field in schema.fields}
+    if "value" not in found:
+        raise InvalidOption(f"rows have no column 'value' ({', '.join(found) or 'no columns'}): name one of them so")
+    if options.topic is None and "topic" not in found:
+        raise InvalidOption("rows have no column 'topic': set the option 'topic', or add the column")
+    for name, allowed in COLUMN_TYPES.items():
+        if name == "topic" and options.topic is not None:
+            continue
+        kind = found.get(name)
+        if kind is not None and kind not in allowed:
+            wanted = " or ".join(word for word in allowed if word != "void")
+            raise InvalidOption(f"column '{name}' is {kind}: cast it to {wanted}, or drop it")

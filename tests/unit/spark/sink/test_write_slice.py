@@ -1,0 +1,196 @@
+"""A task's rows, through encoder and producer, into a real broker and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+pytest.importorskip("numba")
+
+from penstock.client.blocking_cluster import BlockingCluster, FetchStream  # noqa: E402
+from penstock.client.fetching import TopicPartition  # noqa: E402
+from penstock.client.partitioner import partition_for_key  # noqa: E402
+from penstock.model.errors import ApiError  # noqa: E402
+from penstock.records.batch import HEADER_SIZE, iterate_headers  # noqa: E402
+from penstock.records.builder import Record, iterate_records  # noqa: E402
+from penstock.records.compression import NAMES, decompress  # noqa: E402
+from penstock.spark.encode.columns import UnsuitableRows  # noqa: E402
+from penstock.spark.producing import DeliveryFailed, PartitionWritten  # noqa: E402
+from penstock.spark.sink import TaskWritten, totals, write_slice  # noqa: E402
+from penstock.spark.sink_delivery import AtLeastOnce, Slice, describe  # noqa: E402
+from penstock.spark.sink_options import SinkOptions  # noqa: E402
+from penstock.testing import Broker  # noqa: E402
+
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker({"num.partitions": 3}) as running:
+        yield running
+
+
+def write(broker: Broker, batches: list[pa.RecordBatch], task: int = 0, **options: str) -> TaskWritten:
+    named = {name.replace("__", "."): value for name, value in options.items()}
+    parsed = SinkOptions.parse({"kafka.bootstrap.servers": broker.bootstrap_servers, **named})
+    return write_slice(AtLeastOnce(parsed), parsed, Slice(None, None, task), batches)
+
+
+def read(broker: Broker, topic: str) -> dict[int, list[Record]]:
+    host, port = broker.bootstrap_servers.rsplit(":", 1)
+    cluster = BlockingCluster([(host, int(port))])
+    found: dict[int, list[Record]] = {}
+    for partition in range(len(cluster.topics([topic])[topic].partitions)):
+        tp = TopicPartition(topic, partition)
+        end = cluster.list_offsets({tp: -1})[tp].offset
+        records = found[partition] = []
+        if not end:
+            continue
+        stream = FetchStream(cluster, tp, 0, end, read_committed=False)
+        for chunk in stream:
+            for at, header in iterate_headers(chunk.records, "fetched"):
+                payload = bytes(chunk.records[at + HEADER_SIZE : at + header.size_bytes])
+                records += iterate_records(header, decompress(header.compression, payload))
+            stream.advance(records[-1].offset + 1)
+            if records[-1].offset + 1 >= end:
+                break
+    cluster.close()
+    return found
+
+
+@pytest.mark.parametrize("codec", NAMES)
+def test_rows_arrive_whole_and_in_order(broker: Broker, codec: str) -> None:
+    topic = f"rows-{codec}"
+    batches = [
+        pa.record_batch({"key": [b"k%d" % (n % 7) for n in part], "value": [b"%d" % n * 50 for n in part]})
+        for part in (range(3000), range(3000, 5000))
+    ]
+    written = write(broker, batches, topic=topic, kafka__compression__type=codec, kafka__batch__size="16384")
+    found = read(broker, topic)
+    for partition, records in found.items():
+        expected = [n for n in range(5000) if partition_for_key(b"k%d" % (n % 7), 3) == partition]
+        assert [record.value for record in records] == [b"%d" % n * 50 for n in expected]
+    assert written.partitions == tuple(
+        PartitionWritten(topic, partition, len(records), len(records) - 1)
+        for partition, records in found.items()
+        if records
+    )
+
+
+def test_every_column_arrives(broker: Broker) -> None:
+    when = datetime(2020, 1, 2, 3, 4, 5, 678_000, UTC)
+    batch = pa.record_batch(
+        {
+            "value": pa.array(["text", None], pa.string()),
+            "key": pa.array([None, b"\x00"], pa.binary()),
+            "topic": pa.array(["columns-a", "columns-b"]),
+            "partition": pa.array([2, 1], pa.int32()),
+            "headers": pa.array([[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], None], HEADERS_TYPE),
+            "timestamp": pa.array([when, None], pa.timestamp("us", "UTC")),
+        }
+    )
+    written = write(broker, [batch])
+    assert [entry[:3] for entry in written.partitions] == [("columns-a", 2, 1), ("columns-b", 1, 1)]
+    (first,) = read(broker, "columns-a")[2]
+    assert first == Record(None, b"text", (("h", b"1"), ("h", None)), round(when.timestamp() * 1000), 0)
+    (second,) = read(broker, "columns-b")[1]
+    assert second[:3] == (b"\x00", None, ())
+    assert second.timestamp_ms > first.timestamp_ms
+
+
+def test_the_option_topic_wins_over_the_column(broker: Broker) -> None:
+    batch = pa.record_batch({"value": ["v"], "topic": pa.array([None], pa.string())})
+    assert [entry.topic for entry in write(broker, [batch], topic="winner").partitions] == ["winner"]
+
+
+def test_rows_without_key_fill_one_partition_after_the_other(broker: Broker) -> None:
+    batch = pa.record_batch({"value": [b"x" * 100] * 1000})
+    write(broker, [batch], task=1, topic="sticky", kafka__batch__size="16384")
+    counts = {partition: len(records) for partition, records in read(broker, "sticky").items()}
+    assert sum(counts.values()) == 1000
+    assert min(counts.values()) > 200
+
+
+def test_a_batch_that_the_topic_finds_too_large_is_split(broker: Broker) -> None:
+    with Broker({"num.partitions": 1, "message.max.bytes": 20_000}) as small:
+        values = [b"%05d" % n * 30 for n in range(2000)]
+        write(small, [pa.record_batch({"value": values})], topic="split", kafka__batch__size="100000")
+        assert [record.value for record in read(small, "split")[0]] == values
+        with pytest.raises(DeliveryFailed, match=r"large-0: a record makes a batch of .* bytes .*max\.message\.bytes"):
+            write(small, [pa.record_batch({"value": [b"x" * 30_000]})], topic="large")
+
+
+def test_a_value_larger_than_a_batch_goes_alone(broker: Broker) -> None:
+    values = [b"a", b"b" * 300_000, b"c"]
+    write(broker, [pa.record_batch({"value": values, "partition": pa.array([0] * 3, pa.int32())})], topic="alone")
+    assert [record.value for record in read(broker, "alone")[0]] == values
+
+
+def test_no_rows_ask_nothing_of_the_broker() -> None:
+    nothing = pa.record_batch({"value": pa.array([], pa.string())})
+    parsed = SinkOptions.parse({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "none"})
+    assert write_slice(AtLeastOnce(parsed), parsed, Slice(None, None, 0), [nothing]) == TaskWritten(())
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ({"value": ["v", "v"], "topic": pa.array(["bad", None])}, "column topic is null in row 1"),
+        ({"value": ["v"]}, "no column topic"),
+        (
+            {"value": ["v"], "topic": ["bad"], "partition": pa.array([3], pa.int32())},
+            "column partition is 3 in row 0: topic 'bad' has partitions 0 to 2",
+        ),
+        (
+            {"value": ["v"], "topic": ["bad"], "partition": pa.array([-1], pa.int32())},
+            "column partition is -1 in row 0",
+        ),
+        (
+            {"value": ["v"], "topic": ["bad"], "headers": pa.array([[{"key": None, "value": b""}]], HEADERS_TYPE)},
+            "row 0 has a header without a key",
+        ),
+        (
+            {"value": ["v"], "topic": ["bad"], "timestamp": pa.array([-5_000_000], pa.timestamp("us", "UTC"))},
+            "column timestamp is 1969-12-31 23:59:55.* no timestamps before 1970",
+        ),
+        ({"value": [1], "topic": ["bad"]}, "column value is int64: cast it to binary or string"),
+    ],
+)
+def test_rows_that_cannot_be_written_are_named(broker: Broker, columns: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UnsuitableRows, match=sentence):
+        write(broker, [pa.record_batch(columns)])
+
+
+def test_a_topic_that_is_not_there_is_an_error_when_the_broker_creates_none() -> None:
+    rows = pa.record_batch({"value": ["v"]})
+    with Broker({"auto.create.topics.enable": False}) as strict:
+        with pytest.raises(DeliveryFailed, match="topic 'missing' does not exist.*penstock topics create missing"):
+            write(strict, [rows], topic="missing")
+        with pytest.raises(ApiError, match="not a topic name"):
+            write(strict, [rows], topic="no/topic")
+
+
+def test_a_writer_that_has_the_slice_already_only_takes_the_rows() -> None:
+    class Repeat(AtLeastOnce):
+        def begin(self, slice_: Slice) -> bool:
+            assert slice_ == Slice("q", 7, 3)
+            return False
+
+    parsed = SinkOptions.parse({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"})
+    left = iter([pa.record_batch({"value": ["v"]})] * 2)
+    assert write_slice(Repeat(parsed), parsed, Slice("q", 7, 3), left) == TaskWritten((), is_repeat=True)
+    assert next(left, None) is None
+
+
+def test_totals_add_up_over_tasks() -> None:
+    one = TaskWritten((PartitionWritten("a", 0, 10, 9), PartitionWritten("b", 1, 5, 4)))
+    two = TaskWritten((PartitionWritten("a", 0, 7, 30),))
+    added = totals([one, None, two])
+    assert added == [PartitionWritten("a", 0, 17, 30), PartitionWritten("b", 1, 5, 4)]
+    assert describe(added) == (
+        "a: 17 records in 1 partitions (0 up to offset 30); b: 5 records in 1 partitions (1 up to offset 4)"
+    )
