@@ -136,9 +136,11 @@ class BlockingConnection:
 
     def _authenticate(self, security: ClientSecurity, deadline: float) -> None:
         mechanism = security.sasl_mechanism or ""
-        # Of version 0 the exchange that follows would not be framed as requests.
-        if self.newest(Api.SASL_HANDSHAKE) < 1:
-            raise AuthenticationFailed(f"{self.place} is too old for SASL as this client does it")
+        # After version 0 the exchange would not be framed as requests.
+        if self._versions.get(Api.SASL_HANDSHAKE, (0, 0))[1] < 1:
+            raise AuthenticationFailed(
+                f"{self.place} has no SASL, or one too old: set security.protocol to PLAINTEXT or SSL"
+            )
         request = SaslHandshakeRequest(mechanism=mechanism)
         answer = self.call(Api.SASL_HANDSHAKE, request, SaslHandshakeResponse, deadline - time.monotonic())
         if answer.error_code:

@@ -20,6 +20,7 @@ from penstock.client.connection import REQUEST_TIMEOUT_S
 from penstock.client.errors import BrokerUnreachable, ClientError, check, error_code
 from penstock.client.fetch_stream import FetchedChunk, FetchStream
 from penstock.client.fetching import READ_COMMITTED, OffsetAndTimestamp, TopicPartition
+from penstock.client.group_offsets import check_committed, commit_request, committed_request, read_committed_offsets
 from penstock.client.retrying import LOST, NoSuchTopic, Pauses, until_done
 from penstock.client.security import PLAINTEXT, ClientSecurity
 from penstock.model.errors import ApiError, ErrorCode
@@ -38,19 +39,8 @@ from penstock.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponseTopic,
 )
-from penstock.wire.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-)
-from penstock.wire.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchRequestTopics,
-    OffsetFetchResponse,
-)
+from penstock.wire.messages.offset_commit import OffsetCommitResponse
+from penstock.wire.messages.offset_fetch import OffsetFetchResponse
 from penstock.wire.primitives import Message
 
 __all__ = ["BlockingCluster", "FetchStream", "FetchedChunk", "shared_cluster"]
@@ -105,9 +95,13 @@ class BlockingCluster:
         return self._until_done(lambda deadline: self._leader(tp, deadline), timeout_s)
 
     def _leader(self, tp: TopicPartition, deadline: float) -> Broker:
-        info = self._topic(tp.topic, deadline)
-        found = _partition(info, tp)
-        broker = self._brokers.get(found.leader_id)
+        partitions = self._topic(tp.topic, deadline).partitions
+        if tp.partition >= len(partitions):
+            self.forget(tp.topic)  # it may have been added since
+            partitions = self._topic(tp.topic, deadline).partitions
+        if not 0 <= tp.partition < len(partitions):
+            raise NoSuchTopic(f"topic '{tp.topic}' has no partition {tp.partition}")
+        broker = self._brokers.get(partitions[tp.partition].leader_id)
         if broker is None:
             self.forget(tp.topic)
             raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{_name(tp)} has no leader")
@@ -196,66 +190,25 @@ class BlockingCluster:
 
     def committed_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Those without a committed offset are left out. Raises ApiError."""
-        topics: dict[str, list[int]] = {}
-        for topic, partition in partitions:
-            topics.setdefault(topic, []).append(partition)
-        if not topics:
+        request = committed_request(group, partitions)
+        if not request.topics:
             return {}
-        request = OffsetFetchRequest(
-            groups=[
-                OffsetFetchRequestGroup(
-                    group_id=group,
-                    topics=[OffsetFetchRequestTopics(name=name, partition_indexes=ix) for name, ix in topics.items()],
-                )
-            ],
-            # Before version 8 a request was about one group.
-            group_id=group,
-            topics=[OffsetFetchRequestTopic(name=name, partition_indexes=ix) for name, ix in topics.items()],
-        )
 
-        def ask(deadline: float) -> dict[TopicPartition, int]:
-            connection = self._coordinator(group, deadline)
-            answer = connection.call(Api.OFFSET_FETCH, request, OffsetFetchResponse, _left(deadline))
-            entry = answer.groups[0] if answer.groups else answer
-            check(entry.error_code, f"group '{group}': {error_code(entry.error_code).name}")
-            found: dict[TopicPartition, int] = {}
-            for topic in entry.topics:
-                for partition in topic.partitions:
-                    tp = TopicPartition(topic.name, partition.partition_index)
-                    code = error_code(partition.error_code)
-                    check(partition.error_code, f"group '{group}', {_name(tp)}: {code.name}")
-                    if partition.committed_offset >= 0:
-                        found[tp] = partition.committed_offset
-            return found
+        def ask(connection: BlockingConnection, timeout_s: float) -> dict[TopicPartition, int]:
+            answer = connection.call(Api.OFFSET_FETCH, request, OffsetFetchResponse, timeout_s)
+            return read_committed_offsets(group, answer)
 
         return self._with_coordinator(group, ask)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """As one who is no member, which a group takes only while it has none. Raises ApiError."""
-        topics: dict[str, list[OffsetCommitRequestPartition]] = {}
-        for (topic, partition), offset in offsets.items():
-            topics.setdefault(topic, []).append(
-                OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
-            )
-        if not topics:
-            return
-        request = OffsetCommitRequest(
-            group_id=group,
-            generation_id_or_member_epoch=-1,
-            member_id="",
-            topics=[OffsetCommitRequestTopic(name=name, partitions=asked) for name, asked in topics.items()],
-        )
+        request = commit_request(group, offsets)
 
-        def ask(deadline: float) -> None:
-            connection = self._coordinator(group, deadline)
-            answer = connection.call(Api.OFFSET_COMMIT, request, OffsetCommitResponse, _left(deadline))
-            for topic in answer.topics:
-                for partition in topic.partitions:
-                    if partition.error_code:
-                        tp = TopicPartition(topic.name, partition.partition_index)
-                        raise _commit_refused(error_code(partition.error_code), group, tp)
+        def ask(connection: BlockingConnection, timeout_s: float) -> None:
+            check_committed(group, connection.call(Api.OFFSET_COMMIT, request, OffsetCommitResponse, timeout_s))
 
-        self._with_coordinator(group, ask)
+        if request.topics:
+            self._with_coordinator(group, ask)
 
     def init_producer_id(self) -> tuple[int, int]:
         """A producer id of one's own, and its epoch. Raises ApiError."""
@@ -280,15 +233,15 @@ class BlockingCluster:
                 self._metadata([], deadline)
         return self.connection(node_id, "control")
 
-    def _with_coordinator(self, group: str, ask: Callable[[float], T]) -> T:
-        def found_anew(deadline: float) -> T:
+    def _with_coordinator(self, group: str, ask: Callable[[BlockingConnection, float], T]) -> T:
+        def at_coordinator(deadline: float) -> T:
             try:
-                return ask(deadline)
+                return ask(self._coordinator(group, deadline), _left(deadline))
             except (ApiError, ClientError):
                 self._coordinators.pop(group, None)
                 raise
 
-        return self._until_done(found_anew)
+        return self._until_done(at_coordinator)
 
     # -- connections --------------------------------------------------------------------
 
@@ -389,20 +342,6 @@ def _topic_info(entry: MetadataResponseTopic) -> TopicInfo:
         for p in entry.partitions
     )
     return TopicInfo(entry.name or "", entry.topic_id, entry.is_internal, tuple(partitions))
-
-
-def _partition(info: TopicInfo, tp: TopicPartition) -> PartitionInfo:
-    if not 0 <= tp.partition < len(info.partitions):
-        raise NoSuchTopic(f"topic '{tp.topic}' has no partition {tp.partition}")
-    return info.partitions[tp.partition]
-
-
-def _commit_refused(code: ErrorCode, group: str, tp: TopicPartition) -> ApiError:
-    if code is ErrorCode.UNKNOWN_MEMBER_ID or code is ErrorCode.ILLEGAL_GENERATION:
-        return ApiError(code, f"group '{group}' has members, and only they may commit")
-    if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return NoSuchTopic(f"topic '{tp.topic}' has no partition {tp.partition}")
-    return ApiError(code, f"group '{group}', {_name(tp)}: {code.name}")
 
 
 # -- shared by what runs in this thread -------------------------------------------------
