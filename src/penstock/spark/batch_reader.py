@@ -18,6 +18,9 @@ from penstock.spark.positions import EARLIEST, LATEST, AtOffsets, InvalidOption
 from penstock.spark.pushdown import Bounds, PushFilters
 from penstock.spark.splits import Split, cut
 
+PLANNING_TIMEOUT_S = 20.0
+"""Somebody waits at a prompt: long enough for a broker to be started again, not for a wrong address."""
+
 
 class PenstockBatchReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
@@ -29,7 +32,7 @@ class PenstockBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         from penstock.spark.reading import cluster_for
 
-        planner = OffsetPlanner(self._options, cluster_for(self._options.cluster))
+        planner = OffsetPlanner(self._options, cluster_for(self._options.cluster, PLANNING_TIMEOUT_S))
         return plan(self._options, planner, self._bounds)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -34,9 +34,9 @@ def spare_the_heap() -> None:
     gc.freeze()
 
 
-def cluster_for(options: ClusterOptions) -> BlockingCluster:
+def cluster_for(options: ClusterOptions, timeout_s: float = 60.0) -> BlockingCluster:
     """This process's own, kept."""
-    return shared_cluster(options.bootstrap, options.client_id, options.security)
+    return shared_cluster(options.bootstrap, options.client_id, options.security, timeout_s)
 
 
 def read_split(split: Split, options: SourceOptions, schema: Any) -> Iterator[RecordBatch]:

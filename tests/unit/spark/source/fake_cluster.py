@@ -1,0 +1,95 @@
+"""A cluster in memory, for what the driver of a query asks: topics, offsets, committed offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from penstock.client.cluster import PartitionInfo, TopicInfo
+from penstock.client.fetching import OffsetAndTimestamp, TopicPartition
+from penstock.model.errors import ApiError, ErrorCode
+
+
+@dataclass
+class Log:
+    first: int = 0
+    end: int = 0
+    timestamps_ms: list[int] = field(default_factory=list)
+    """Of the records from `first` on."""
+
+
+class FakeCluster:
+    def __init__(self) -> None:
+        self.logs: dict[TopicPartition, Log] = {}
+        self.topic_ids: dict[str, bytes] = {}
+        self.committed: dict[str, dict[TopicPartition, int]] = {}
+        self.asked_topics = 0
+        self.asked_offsets = 0
+        self.commits: list[tuple[str, dict[TopicPartition, int]]] = []
+        self.refusal: Exception | None = None
+
+    def create(self, topic: str, *ends: int, topic_id: int = 1) -> None:
+        self.topic_ids[topic] = bytes([topic_id]) * 16
+        for partition, end in enumerate(ends):
+            self.logs[TopicPartition(topic, partition)] = Log(end=end)
+
+    def delete(self, topic: str) -> None:
+        del self.topic_ids[topic]
+        for tp in [tp for tp in self.logs if tp.topic == topic]:
+            del self.logs[tp]
+
+    def log(self, topic: str, partition: int) -> Log:
+        return self.logs[TopicPartition(topic, partition)]
+
+    # -- as BlockingCluster -------------------------------------------------------------
+
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicInfo]:
+        self.asked_topics += 1
+        wanted = self.topic_ids if names is None else [name for name in names if name in self.topic_ids]
+        return {name: self._info(name) for name in wanted}
+
+    def _info(self, name: str) -> TopicInfo:
+        indexes = sorted(tp.partition for tp in self.logs if tp.topic == name)
+        partitions = tuple(PartitionInfo(index, 1, (1,), (1,)) for index in indexes)
+        return TopicInfo(name, self.topic_ids[name], name.startswith("__"), partitions)
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], read_committed: bool = False
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        self.asked_offsets += 1
+        return {tp: self._offset(tp, timestamp) for tp, timestamp in wanted.items()}
+
+    def _offset(self, tp: TopicPartition, timestamp: int) -> OffsetAndTimestamp:
+        log = self.logs.get(tp)
+        if log is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{tp.topic}' has no partition {tp.partition}")
+        if timestamp < 0:
+            return OffsetAndTimestamp(log.first if timestamp == -2 else log.end, -1)
+        for index, found in enumerate(log.timestamps_ms):
+            if found >= timestamp:
+                return OffsetAndTimestamp(log.first + index, found)
+        return OffsetAndTimestamp(-1, -1)
+
+    def committed_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        known = self.committed.get(group, {})
+        return {tp: known[tp] for tp in partitions if tp in known}
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.commits.append((group, dict(offsets)))
+
+
+class FakeTime:
+    """Moves only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.slept_s: list[float] = []
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_s.append(seconds)
+        self.now_s += seconds

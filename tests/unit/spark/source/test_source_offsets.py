@@ -1,0 +1,56 @@
+"""Offsets in the checkpoint: the same text for the same offsets, and no guessing at what is not ours."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from penstock.client.fetching import TopicPartition
+from penstock.spark.offsets import NO_TOPIC_ID, SourceOffset, UnreadableOffset
+
+A, B = b"\x0f" * 16, b"\xff" * 16
+
+
+def test_text_is_the_same_for_equal_offsets_and_comes_back() -> None:
+    one = SourceOffset(
+        "g", {"b": B, "a": A}, {TopicPartition("b", 10): 3, TopicPartition("b", 9): 2, TopicPartition("a", 0): 1}
+    )
+    other = SourceOffset("g", {"a": A, "b": B}, dict(sorted(one.positions.items())))
+    text = json.dumps(one.to_json())
+    assert text == json.dumps(other.to_json())
+    assert text == (
+        '{"version": 1, "group": "g", "topics": {"a": {"id": "Dw8PDw8PDw8PDw8PDw8PDw", "partitions": {"0": 1}}, '
+        '"b": {"id": "_____________________w", "partitions": {"9": 2, "10": 3}}}}'
+    )
+    back = SourceOffset.from_json(json.loads(text))
+    assert back == one
+    assert json.dumps(back.to_json()) == text
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"clicks": {"0": 5}}, "offsets of version None, and this source reads version 1"),
+        ({"version": 2, "group": "g", "topics": {}}, "offsets of version 2"),
+        ({"version": 1, "topics": {}}, "no readable offsets"),
+        ({"version": 1, "group": "g", "topics": {"a": {"id": "??", "partitions": {}}}}, "is no topic id"),
+        (
+            {"version": 1, "group": "g", "topics": {"a": {"id": "Dw8PDw8PDw8PDw8PDw8PDw", "partitions": {"x": 1}}}},
+            "invalid",
+        ),
+        ({"version": 1, "group": "g", "topics": []}, "no readable offsets"),
+    ],
+)
+def test_foreign_offsets_are_refused(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UnreadableOffset, match=sentence):
+        SourceOffset.from_json(given)
+
+
+def test_topic_is_told_by_its_id() -> None:
+    before = SourceOffset("g", {"a": A, "old": NO_TOPIC_ID}, {})
+    assert SourceOffset("g", {"a": B}, {}).is_recreated_since(before, "a")
+    assert not SourceOffset("g", {"a": A}, {}).is_recreated_since(before, "a")
+    assert not SourceOffset("g", {"old": B}, {}).is_recreated_since(before, "old")
+    assert not SourceOffset("g", {"new": B}, {}).is_recreated_since(before, "new")

@@ -1,0 +1,129 @@
+"""What a task reads of its split, from a log in memory: exact edges, holes, and records that are gone by then."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.client.errors import OffsetOutOfRange, TopicRecreated
+from penstock.client.fetch_stream import FetchedChunk
+from penstock.client.fetching import TopicPartition
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.records.batch import with_prefix
+from penstock.records.builder import Record, build_batch
+from penstock.spark import reading
+from penstock.spark.columns import arrow_schema, source_schema
+from penstock.spark.offsets import DataLoss
+from penstock.spark.options import SourceOptions
+from penstock.spark.reading import read_split
+from penstock.spark.splits import Split
+
+
+class FakeLog:
+    """Batches of ten; `first` moves as retention does it."""
+
+    def __init__(self) -> None:
+        self.first, self.end = 0, 100
+        self.failure: Exception | None = None
+        self.hole: range = range(0)
+
+    def __call__(self, cluster: object, tp: TopicPartition, start: int, end: int, **options: Any) -> Any:
+        return FakeStream(self, tp, start, end)
+
+
+class FakeStream:
+    def __init__(self, log: FakeLog, tp: TopicPartition, start: int, end: int) -> None:
+        self.log, self.tp, self.position, self.end = log, tp, start, end
+
+    def advance(self, next_offset: int) -> None:
+        self.position = next_offset
+
+    def __iter__(self) -> Iterator[FetchedChunk]:
+        while self.position < self.end:
+            if self.log.failure is not None:
+                raise self.log.failure
+            if not self.log.first <= self.position <= self.log.end:
+                raise OffsetOutOfRange(self.tp, self.position, self.log.first, self.log.end)
+            base = self.position // 10 * 10
+            while base in self.log.hole:
+                base += 10
+            records = [Record(None, b"%d" % offset) for offset in range(base, base + 10)]
+            yield FetchedChunk(memoryview(with_prefix(build_batch(records), base, 0)), [], 100, 100, self.log.first)
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
+    made = FakeLog()
+    monkeypatch.setattr(reading, "FetchStream", made)
+    monkeypatch.setattr(reading, "spare_the_heap", lambda: None)
+    return made
+
+
+def offsets(start: int, end: int, **options: str) -> list[int]:
+    chosen = SourceOptions.for_batch({"subscribe": "t"} | options)
+    found: list[int] = []
+    for batch in read_split(Split("t", 0, start, end), chosen, arrow_schema(source_schema(False))):
+        assert batch.schema.names[:2] == ["key", "value"]
+        found += batch.column("offset").to_pylist()
+        assert [b"%d" % offset for offset in batch.column("offset").to_pylist()] == batch.column("value").to_pylist()
+    return found
+
+
+def test_exactly_the_split(log: FakeLog) -> None:
+    assert offsets(13, 37) == list(range(13, 37))
+    assert offsets(20, 30) == list(range(20, 30))
+    log.hole = range(20, 40)
+    assert offsets(15, 45) == [*range(15, 20), *range(40, 45)]
+    assert offsets(15, 30) == [*range(15, 20)]
+    assert offsets(7, 7) == []
+
+
+def test_retention_that_passed_the_split(log: FakeLog, caplog: pytest.LogCaptureFixture) -> None:
+    log.first = 40
+    with pytest.raises(DataLoss, match=r"partition 0 of 't' no longer has offset 13: .*available is 40\. To go on"):
+        offsets(13, 57)
+    assert offsets(13, 57, failOnDataLoss="false") == list(range(40, 57))
+    assert offsets(13, 37, failOnDataLoss="false") == []
+    assert "no longer has offset 13: the first that is available is 40. Going on" in caplog.text
+
+
+def test_log_that_became_shorter(log: FakeLog) -> None:
+    log.end = 20
+    with pytest.raises(DataLoss, match="offset 30 is outside t-0, which has 0 to 20: the log became shorter"):
+        offsets(30, 50)
+    assert offsets(30, 50, failOnDataLoss="false") == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "sentence"),
+    [
+        (TopicRecreated("t", b"\x01" * 16, b"\x02" * 16), "topic 't' was deleted and created again"),
+        (ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic 't' does not exist"), "topic 't' does not exist"),
+    ],
+)
+def test_topic_that_is_gone(log: FakeLog, failure: Exception, sentence: str) -> None:
+    log.failure = failure
+    with pytest.raises(DataLoss, match=sentence):
+        offsets(0, 10)
+    assert offsets(0, 10, failOnDataLoss="false") == []
+
+
+def test_other_errors_are_not_taken_for_a_loss(log: FakeLog) -> None:
+    log.failure = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(ApiError, match="TOPIC_AUTHORIZATION_FAILED"):
+        offsets(0, 10, failOnDataLoss="false")
+
+
+def test_lookup_of_the_source_imports_little() -> None:
+    """Every process in which Spark looks for sources imports the package."""
+    heavy = ("pyarrow", "numba", "numpy", "asyncio", "penstock.client", "penstock.wire")
+    script = (
+        "import sys, pyspark.sql.datasource; before = set(sys.modules); from pyspark_penstock import DefaultSource; "
+        f"print(DefaultSource.name(), [name for name in {heavy} if name in sys.modules and name not in before])"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout == "penstock []\n"

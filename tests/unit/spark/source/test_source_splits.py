@@ -1,0 +1,75 @@
+"""Splits: what Spark's Kafka source would cut, and never a record twice or not at all."""
+
+from __future__ import annotations
+
+import pickle
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.client.fetching import TopicPartition
+from penstock.spark.offsets import SourceOffset
+from penstock.spark.splits import Split, cut, ranges_between
+
+
+def offset(*positions: int, topic_id: int = 1) -> SourceOffset:
+    return SourceOffset(
+        "g", {"t": bytes([topic_id]) * 16}, {TopicPartition("t", p): at for p, at in enumerate(positions)}
+    )
+
+
+def shape(splits: list[Split]) -> list[tuple[int, int, int]]:
+    return [(split.partition, split.start, split.end) for split in splits]
+
+
+def test_ranges() -> None:
+    assert shape(ranges_between(offset(5, 7), offset(5, 9, 3))) == [(1, 7, 9), (2, 0, 3)]
+    # A log that became shorter, and one that vanished, have nothing.
+    assert shape(ranges_between(offset(5, 7), offset(4))) == []
+    # Of a topic created anew everything is read.
+    again = ranges_between(offset(50, 7), offset(5, 9, topic_id=2))
+    assert shape(again) == [(0, 0, 5), (1, 0, 9)]
+    assert again[0].topic_id == b"\x02" * 16
+    assert pickle.loads(pickle.dumps(again)) == again
+    assert repr(again[0]) == "t-0[0, 5)"
+
+
+def parts(ranges: list[tuple[int, int]], least: int | None, most: int | None = None) -> list[tuple[int, int, int]]:
+    return shape(cut([Split("t", index, *edges) for index, edges in enumerate(ranges)], least, most))
+
+
+def test_one_split_for_a_partition_that_has_something() -> None:
+    assert parts([(0, 9), (4, 4), (2, 7)], None) == [(0, 0, 9), (2, 2, 7)]
+    assert parts([(0, 9), (2, 7)], 2) == [(0, 0, 9), (1, 2, 7)]
+
+
+def test_min_partitions_divides_what_is_large() -> None:
+    assert parts([(10, 20)], 3) == [(0, 10, 13), (0, 13, 16), (0, 16, 20)]
+    # A small one stays whole, and does not take from what the large one is divided into.
+    assert parts([(0, 3), (0, 900)], 4) == [(0, 0, 3), (1, 0, 300), (1, 300, 600), (1, 600, 900)]
+    # By size, rounded: 2 and 3 of 5.
+    assert [partition for partition, _, _ in parts([(0, 400), (0, 600)], 5)] == [0, 0, 1, 1, 1]
+
+
+def test_max_records_divides_evenly_and_min_partitions_further() -> None:
+    assert parts([(0, 10), (0, 4)], None, 4) == [(0, 0, 3), (0, 3, 6), (0, 6, 10), (1, 0, 4)]
+    assert parts([(0, 40)], 4, 20) == [(0, 0, 10), (0, 10, 20), (0, 20, 30), (0, 30, 40)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 1000)), max_size=6),
+    st.one_of(st.none(), st.integers(1, 40)),
+    st.one_of(st.none(), st.integers(1, 200)),
+)
+def test_every_offset_is_in_exactly_one_split(
+    ranges: list[tuple[int, int]], least: int | None, most: int | None
+) -> None:
+    whole = [Split("t", index, first, first + size) for index, (first, size) in enumerate(ranges)]
+    splits = cut(whole, least, most)
+    assert splits == cut(whole, least, most)
+    assert all(split.size > 0 for split in splits)
+    assert most is None or all(split.size <= most for split in splits)
+    for split in whole:
+        mine = [part for part in splits if part.partition == split.partition]
+        offsets = [offset for part in mine for offset in range(part.start, part.end)]
+        assert offsets == list(range(split.start, split.end))

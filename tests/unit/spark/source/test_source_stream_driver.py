@@ -1,0 +1,259 @@
+"""A running query without Spark: what it answers to the calls that Spark makes."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from fake_cluster import FakeCluster, FakeTime
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
+
+from penstock.client.fetching import TopicPartition
+from penstock.records.builder import Record, build_batch
+from penstock.spark.columns import source_schema
+from penstock.spark.offsets import DataLoss, SourceOffset
+from penstock.spark.options import SourceOptions
+from penstock.spark.planning import OffsetPlanner
+from penstock.spark.progress import GroupProgress
+from penstock.spark.record_sizes import RecordSizes, bytes_per_offset
+from penstock.spark.splits import Split
+from penstock.spark.stream_reader import PenstockStreamReader, StreamDriver
+
+
+class Query:
+    """A reader as the process beside Spark's driver has it."""
+
+    def __init__(self, cluster: FakeCluster, **options: str) -> None:
+        given = {"subscribe": "clicks", "startingOffsets": "earliest"} | options
+        self.cluster, self.time = cluster, FakeTime()
+        self.reader = PenstockStreamReader(given, source_schema(False))
+        parsed = SourceOptions.for_stream(given)
+        self.reader._driver = StreamDriver(
+            parsed,
+            OffsetPlanner(parsed, cluster, self.time.clock, self.time.sleep),
+            GroupProgress(cluster.commit_offsets, self.time.clock),
+            RecordSizes(lambda tp, position: build_batch([Record(None, b"x" * 939)] * 10), self.time.clock),
+            self.time.clock,
+            self.time.sleep,
+        )
+
+    def next(self, start: Mapping[str, Any], limit: ReadLimit | None = None) -> dict[str, Any]:
+        return self.reader.latestOffset(dict(start), limit or self.reader.getDefaultReadLimit())
+
+    def after(self, seconds: float) -> Query:
+        self.time.sleep(seconds)
+        return self
+
+
+def positions(offset: Mapping[str, Any], topic: str = "clicks") -> list[int]:
+    return list(offset["topics"][topic]["partitions"].values())
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    made = FakeCluster()
+    made.create("clicks", 300, 100)
+    return made
+
+
+def test_reads_on_and_commits_what_is_finished(cluster: FakeCluster) -> None:
+    query = Query(cluster)
+    initial = query.reader.initialOffset()
+    assert query.reader.initialOffset() == initial
+    assert initial["group"].startswith("spark-penstock-")
+    first = query.next(initial)
+    assert positions(first) == [300, 100]
+    assert first["group"] == initial["group"]
+    cluster.log("clicks", 0).end = 310
+    second = query.after(1).next(first)
+    assert positions(second) == [310, 100]
+    query.reader.commit(first)
+    assert query.after(1).next(second) == second
+    assert query.reader.reportLatestOffset() == second
+    tps = [TopicPartition("clicks", 0), TopicPartition("clicks", 1)]
+    wanted = [(0, 0), (300, 100), (310, 100)]
+    assert cluster.commits == [(initial["group"], dict(zip(tps, ends, strict=True))) for ends in wanted]
+
+
+def test_idle_query_asks_twenty_times_a_second_at_most(cluster: FakeCluster) -> None:
+    query = Query(cluster)
+    end = query.next(query.reader.initialOffset())
+    asked, began = cluster.asked_offsets, query.time.now_s
+    for _ in range(100):
+        assert query.after(0.001).next(end) == end
+    elapsed_s = query.time.now_s - began
+    assert cluster.asked_offsets - asked <= elapsed_s / 0.05 + 1
+    assert cluster.asked_topics <= elapsed_s + 3
+
+
+def test_busy_query_does_not_wait(cluster: FakeCluster) -> None:
+    query = Query(cluster, maxOffsetsPerTrigger="40")
+    end = query.next(query.reader.initialOffset())
+    asked = cluster.asked_offsets
+    for _ in range(3):
+        end = query.next(end)
+    assert positions(end) == [120, 40]
+    assert query.time.slept_s == []
+    assert cluster.asked_offsets == asked
+
+
+def test_limits(cluster: FakeCluster) -> None:
+    query = Query(cluster, maxOffsetsPerTrigger="40")
+    assert query.reader.getDefaultReadLimit() == ReadMaxRows(40)
+    initial = query.reader.initialOffset()
+    assert positions(query.next(initial)) == [30, 10]
+    # Trigger.Once reads all there is.
+    assert positions(query.next(initial, ReadAllAvailable())) == [300, 100]
+
+    query = Query(cluster, maxBytesPerTrigger="100000")
+    assert query.reader.getDefaultReadLimit() == ReadMaxBytes(100_000)
+    # About 950 bytes a record: a little more than a hundred of them.
+    assert positions(query.next(query.reader.initialOffset())) == [78, 26]
+
+    assert Query(cluster).reader.getDefaultReadLimit() == ReadAllAvailable()
+
+
+def test_minimum_waits_for_its_delay(cluster: FakeCluster) -> None:
+    query = Query(cluster, minOffsetsPerTrigger="50", maxTriggerDelay="10s")
+    assert query.reader.getDefaultReadLimit() == ReadMinRows(50)
+    end = query.next(query.reader.initialOffset())
+    assert positions(end) == [300, 100]
+    cluster.log("clicks", 1).end = 149
+    assert query.after(1).next(end) == end
+    cluster.log("clicks", 1).end = 150
+    assert positions(query.after(1).next(end)) == [300, 150]
+    end = query.next(end)
+    cluster.log("clicks", 1).end = 151
+    assert query.after(9).next(end) == end
+    assert positions(query.after(2).next(end)) == [300, 151]
+
+
+def test_available_now_ends_at_what_was_there(cluster: FakeCluster) -> None:
+    query = Query(cluster, maxOffsetsPerTrigger="200", minOffsetsPerTrigger="150")
+    query.reader.prepareForTriggerAvailableNow()
+    first = query.next(query.reader.initialOffset())
+    assert positions(first) == [150, 50]
+    cluster.log("clicks", 0).end = 1000
+    cluster.logs[TopicPartition("clicks", 2)] = cluster.log("clicks", 1)
+    second = query.after(5).next(first)
+    assert positions(second) == [300, 100]
+    # The last call commits the last batch.
+    assert query.next(second) == second
+    assert list(cluster.commits[-1][1].values()) == [300, 100]
+
+
+def test_batch_zero_of_a_query_that_begins_at_latest_is_empty(cluster: FakeCluster) -> None:
+    """Its start is not in the checkpoint: had it records, a crash would lose them."""
+    query = Query(cluster, startingOffsets='{"clicks":{"0":-1,"1":40}}')
+    initial = query.reader.initialOffset()
+    assert positions(initial) == [300, 40]
+    cluster.log("clicks", 0).end = 305
+    first = query.next(initial)
+    assert positions(first) == [300, 100]
+    assert positions(query.after(1).next(first)) == [305, 100]
+
+    # Run again after the crash: what the log got since is not lost either.
+    again = Query(cluster, startingOffsets='{"clicks":{"0":-1,"1":40}}')
+    splits = again.reader.partitions(again.reader.initialOffset(), first)
+    assert [repr(split) for split in splits] == ["clicks-1[40, 100)"]
+    assert positions(again.next(first)) == [305, 100]
+
+
+def test_new_partition_is_read_from_its_beginning(cluster: FakeCluster) -> None:
+    query = Query(cluster)
+    end = query.next(query.reader.initialOffset())
+    cluster.logs[TopicPartition("clicks", 2)] = type(cluster.log("clicks", 0))(end=7)
+    grown = query.after(2).next(end)
+    assert positions(grown) == [300, 100, 7]
+    assert [repr(split) for split in query.reader.partitions(end, grown)] == ["clicks-2[0, 7)"]
+
+
+def test_restart_goes_on_with_the_group_of_the_checkpoint(cluster: FakeCluster) -> None:
+    first = Query(cluster)
+    end = first.next(first.reader.initialOffset())
+    assert Query(cluster).next(end) == end
+    assert Query(cluster, groupId="mine").next(end)["group"] == "mine"
+    assert cluster.commits[-1][0] == "mine"
+
+
+def test_topic_created_anew(cluster: FakeCluster) -> None:
+    query = Query(cluster)
+    end = query.next(query.reader.initialOffset())
+    cluster.delete("clicks")
+    cluster.create("clicks", 20, topic_id=2)
+    with pytest.raises(DataLoss, match="deleted and created again"):
+        Query(cluster).next(end)
+    going_on = Query(cluster, failOnDataLoss="false", maxOffsetsPerTrigger="15")
+    commits = len(cluster.commits)
+    now = going_on.next(end)
+    assert positions(now) == [15]
+    assert [repr(split) for split in going_on.reader.partitions(end, now)] == ["clicks-0[0, 15)"]
+    assert len(cluster.commits) == commits, "the old topic's offsets mean nothing in the new one"
+    assert positions(going_on.after(1).next(now)) == [20]
+
+
+def test_retention_that_passed_a_stopped_query(cluster: FakeCluster) -> None:
+    query = Query(cluster)
+    initial = query.reader.initialOffset()
+    cluster.log("clicks", 0).first = 200
+    with pytest.raises(DataLoss, match="no longer has offset 0: the first that is available is 200"):
+        query.next(initial)
+    # The limit is of records that are there.
+    going_on = Query(cluster, failOnDataLoss="false", maxOffsetsPerTrigger="100")
+    assert positions(going_on.next(initial)) == [250, 50]
+
+
+def test_splits_are_those_of_the_options_and_the_reader_travels(cluster: FakeCluster) -> None:
+    query = Query(cluster, minPartitions="4")
+    initial = query.reader.initialOffset()
+    end = query.next(initial)
+    splits = query.reader.partitions(initial, end)
+    assert [repr(split) for split in splits] == [
+        "clicks-0[0, 100)",
+        "clicks-0[100, 200)",
+        "clicks-0[200, 300)",
+        "clicks-1[0, 100)",
+    ]
+    assert all(isinstance(split, Split) and split.topic_id == b"\x01" * 16 for split in splits)
+    copy = pickle.loads(pickle.dumps(query.reader))
+    assert copy.partitions(initial, end) == splits
+    assert query.reader.partitions(end, end) == []
+
+
+def test_bytes_per_offset() -> None:
+    batch = build_batch([Record(None, b"x" * 100)] * 10)
+    assert bytes_per_offset(batch, 0) == len(batch) / 10
+    assert bytes_per_offset(batch + batch[:-1], 0) == len(batch) / 10, "a torn batch does not count"
+    # From the middle of a batch, and over a hole.
+    assert bytes_per_offset(batch, 5) == len(batch) / 5
+    assert bytes_per_offset(b"", 0) is None
+    assert bytes_per_offset(batch[:61], 0) is None
+
+
+def test_sizes_are_looked_at_now_and_then_and_guessed_from_the_others() -> None:
+    time, looks = FakeTime(), []
+    batch = build_batch([Record(None, b"x")] * 10)
+
+    def look(tp: TopicPartition, position: int) -> bytes:
+        looks.append(tp)
+        if tp.partition == 1:
+            raise DataLoss("gone")
+        return batch
+
+    sizes = RecordSizes(look, time.clock)
+    tps = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    found = sizes.estimate(dict.fromkeys(tps, 0))
+    assert found == dict.fromkeys(tps, len(batch) / 10)
+    sizes.estimate({tps[0]: 3})
+    assert looks == tps
+    time.sleep(6)
+    sizes.estimate({tps[0]: 3})
+    assert looks == [*tps, tps[0]]
+
+
+def test_offsets_of_another_source_are_refused(cluster: FakeCluster) -> None:
+    with pytest.raises(Exception, match="written by another version of penstock, or by another source"):
+        Query(cluster).next({"clicks": {"0": 5}})
+    assert SourceOffset.from_json(Query(cluster).reader.initialOffset()).positions
