@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import os
 import socket
-import ssl
 import threading
 import time
 from base64 import b64decode, b64encode
@@ -34,9 +33,7 @@ from penstock.wire.messages.sasl_authenticate import SaslAuthenticateRequest, Sa
 from penstock.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from penstock.wire.primitives import Message
 from scripted_broker import Reply, Script, ScriptedBroker
-
-TLS = Path(__file__).parent / "tls"
-CERTIFICATE, KEY = str(TLS / "certificate.pem"), str(TLS / "key.pem")
+from tls_proxy import CERTIFICATE, KEY, TlsProxy, pump
 
 
 @pytest.fixture
@@ -304,58 +301,6 @@ def test_a_session_that_ends_is_left_before() -> None:
 # -- TLS ------------------------------------------------------------------------------------
 
 
-class TlsProxy:
-    """Ends TLS in front of a broker that has none."""
-
-    def __init__(self, port: int, *, wants_client_certificate: bool = False) -> None:
-        self._target = ("127.0.0.1", port)
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(CERTIFICATE, KEY)
-        if wants_client_certificate:
-            self._context.verify_mode = ssl.CERT_REQUIRED
-            self._context.load_verify_locations(CERTIFICATE)
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._server.getsockname()[1])
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                accepted, _ = self._server.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(accepted,), daemon=True).start()
-
-    def _serve(self, accepted: socket.socket) -> None:
-        try:
-            with (
-                self._context.wrap_socket(accepted, server_side=True) as outer,
-                socket.create_connection(self._target) as inner,
-            ):
-                back = threading.Thread(target=_pump, args=(inner, outer), daemon=True)
-                back.start()
-                _pump(outer, inner)
-                back.join(10)
-        except OSError:
-            accepted.close()
-
-    def __enter__(self) -> TlsProxy:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-
-
-def _pump(source: socket.socket, target: socket.socket) -> None:
-    try:
-        while data := source.recv(1 << 16):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
-    except OSError:
-        return
-
-
 def test_tls(penstock_broker: Broker) -> None:
     with TlsProxy(penstock_broker.port) as proxy:
         for host in ("localhost", "127.0.0.1"):
@@ -396,8 +341,8 @@ def _forward(port: int) -> int:
 
     def serve() -> None:
         with server, server.accept()[0] as outer, socket.create_connection(("127.0.0.1", port)) as inner:
-            threading.Thread(target=_pump, args=(inner, outer), daemon=True).start()
-            _pump(outer, inner)
+            threading.Thread(target=pump, args=(inner, outer), daemon=True).start()
+            pump(outer, inner)
 
     threading.Thread(target=serve, daemon=True).start()
     return int(server.getsockname()[1])
