@@ -23,6 +23,7 @@ COMMANDS = {
     "cluster": ("penstock.cli.cluster", "cluster", "Health of the cluster."),
     "produce": ("penstock.cli.produce", "produce", "Send records from standard input or files."),
     "consume": ("penstock.cli.consume", "consume", "Print records."),
+    "pipeline": ("penstock.cli.pipeline", "pipeline", "Data pipelines on Spark: make, check, run and watch them."),
     "configs": ("penstock.cli.configs", "configs", "Settings of topics, brokers and groups."),
     "log": ("penstock.cli.log", "log", "Look into log segments and indexes."),
     "doctor": ("penstock.cli.doctor", "doctor", "Explain how this machine reaches the cluster."),

@@ -1,0 +1,228 @@
+"""A running Spark for one project: the JVM, Spark Connect in it, and a session of the pipeline's own.
+
+Spark's pipelines are spoken to by Spark Connect. The server is a plugin of an ordinary session that this process
+starts, so there is one JVM, with the settings of `penstock.spark.session`. It listens on a free port of the loopback
+and wants a token. What the JVM and its workers print goes to a file of the project, not to the terminal.
+
+Static settings (catalog, warehouse) can be given only here, when the JVM starts: a flow that set them would fail.
+Invariant: one engine a process, as there is one JVM a process; after `close` the environment is as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+from penstock.spark.pipeline.connect_fix import apply_fix
+from penstock.spark.pipeline.errors import PipelineError
+from penstock.spark.pipeline.project import DEFAULT_DATABASE, OWN_PREFIX, PipelineProject
+from penstock.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOG_LIMIT_BYTES = 64 << 20
+CONNECT_PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
+_CONNECT_VARIABLES = ("SPARK_CONNECT_AUTHENTICATE_TOKEN", "SPARK_CONNECT_MODE_ENABLED")
+
+# Retries are decided by the runner, which knows what is hopeless; Spark would try everything three times in 25 s.
+# Polling without a pause costs a part of one core while a run is under way and saves a second for each step of it.
+_RUNTIME = {
+    "spark.sql.pipelines.maxFlowRetryAttempts": "0",
+    "spark.sql.pipelines.execution.streamstate.pollingInterval": "0",
+    "spark.sql.connect.serverStacktrace.enabled": "false",
+}
+
+
+class PipelineEngine:
+    """`persistent` keeps the tables' catalog in the project, which one process at a time can have open; without it
+    the catalog is empty at first and forgotten at the end: enough to check definitions, and seconds faster."""
+
+    def __init__(
+        self, project: PipelineProject, *, master: str | None = None, fast_start: bool = False, persistent: bool = True
+    ) -> None:
+        self.project = project
+        self._master = master or project.configuration.get("spark.master")
+        self._fast_start = fast_start
+        self._persistent = persistent
+        self._environment: dict[str, str | None] = {}
+        self._host: SparkSession | None = None
+        self._session: Any = None
+        self._runtime_names: frozenset[str] = frozenset()
+
+    def start(self) -> PipelineEngine:
+        if self._host is not None:
+            return self
+        self._check_place()
+        self._environment = {name: os.environ.pop(name, None) for name in _CONNECT_VARIABLES}
+        os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = secrets.token_hex(16)
+        try:
+            with self._output_to_log(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of PySpark, about versions of others
+                self._host = session(
+                    f"pipeline {self.project.name}", self._master, config=self._static(), fast_start=self._fast_start
+                )
+                self._runtime_names = _runtime_names(self._host)
+                self._open_session()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    @property
+    def session(self) -> Any:
+        """Spark Connect's session, in which definitions are read and runs take place."""
+        if self._session is None:
+            raise PipelineError("Spark is not running")
+        return self._session
+
+    def graph_settings(self) -> dict[str, str]:
+        """The part of the project's configuration that flows may have: no static settings."""
+        return {
+            name: value
+            for name, value in self.project.configuration.items()
+            if name in self._runtime_names or not name.startswith("spark.")
+        }
+
+    def renew_session(self) -> None:
+        """After the server forgot the old one, or something in it broke. Python workers start anew with it."""
+        with self.quiet():
+            self._release()
+            self._open_session()
+
+    def trim_log(self) -> None:
+        """A pipeline that is served for months must not fill the disk with what Spark has to say."""
+        with suppress(FileNotFoundError):
+            if self.project.log_path.stat().st_size > LOG_LIMIT_BYTES:
+                os.truncate(self.project.log_path, 0)
+
+    def close(self) -> None:
+        with self.quiet():
+            self._release()
+            if self._host is not None:
+                os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+                self._host.stop()
+                self._host = None
+        for name, value in self._environment.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        self._environment = {}
+
+    def __enter__(self) -> PipelineEngine:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- how it is started --------------------------------------------------------------
+
+    def _check_place(self) -> None:
+        """The catalog holds absolute paths: in a project that was copied it would lead to the tables of the first."""
+        place = self.project.state / "root"
+        here = str(self.project.root.resolve())
+        self.project.state.mkdir(parents=True, exist_ok=True)
+        if not self._persistent:
+            return
+        if self.project.metastore.exists() and place.exists() and place.read_text(encoding="utf-8") != here:
+            raise PipelineError(
+                f"this project has run as {place.read_text(encoding='utf-8')} before, and its tables are recorded "
+                "there: move it back, or forget them here with `penstock pipeline reset`"
+            )
+        place.write_text(here, encoding="utf-8")
+
+    def _static(self) -> dict[str, str]:
+        project = self.project
+        settings = {
+            "spark.plugins": CONNECT_PLUGIN,
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": "0",
+            "spark.sql.artifact.isolation.enabled": "true",
+            "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
+            "spark.sql.warehouse.dir": project.warehouse.resolve().as_uri(),
+            "spark.local.dir": str(project.state / "scratch"),
+            **{name: value for name, value in project.configuration.items() if not name.startswith(OWN_PREFIX)},
+        }
+        if self._persistent:
+            derby_log = f'-Dderby.stream.error.file="{project.state / "derby.log"}"'
+            options = settings.get("spark.driver.extraJavaOptions", "")
+            settings |= {
+                "spark.sql.catalogImplementation": "hive",
+                "spark.hadoop.javax.jdo.option.ConnectionURL": (
+                    f"jdbc:derby:;databaseName={project.metastore};create=true"
+                ),
+                "spark.driver.extraJavaOptions": f"{derby_log} {options}".strip(),
+            }
+        return settings
+
+    def _open_session(self) -> None:
+        from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+        apply_fix()
+        port = _connect_port(self._host)
+        # Definitions call functions such as pyspark.sql.functions.col: this tells those whose columns to make.
+        os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+        self._session = ConnectSession.builder.remote(f"sc://localhost:{port}").create()
+        for name, value in {**_RUNTIME, **self.graph_settings()}.items():
+            self._session.conf.set(name, value)
+        if self.project.database != DEFAULT_DATABASE:
+            self._session.sql(f"CREATE DATABASE IF NOT EXISTS `{self.project.database}`")
+
+    def _release(self) -> None:
+        if self._session is not None:
+            gone, self._session = self._session, None
+            gone.stop()
+
+    # -- what it prints -----------------------------------------------------------------
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Whatever this process prints meanwhile goes to the log, too: PySpark prints and warns as it likes."""
+        with self.project.log_path.open("a", encoding="utf-8", buffering=1) as log, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            out, err = sys.stdout, sys.stderr
+            sys.stdout = sys.stderr = log
+            try:
+                yield
+            finally:
+                sys.stdout, sys.stderr = out, err
+
+    @contextmanager
+    def _output_to_log(self) -> Iterator[None]:
+        """A process started meanwhile has the log as its standard output and error, for good."""
+        log = os.open(self.project.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        saved = [(number, os.dup(number)) for number in (1, 2)]
+        try:
+            for number, _ in saved:
+                os.dup2(log, number)
+            yield
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for number, copy in saved:
+                os.dup2(copy, number)
+                os.close(copy)
+            os.close(log)
+
+
+def _jvm(host: SparkSession | None) -> Any:
+    return cast(Any, host)._jvm
+
+
+def _connect_port(host: SparkSession | None) -> int:
+    service = getattr(_jvm(host), "org.apache.spark.sql.connect.service.SparkConnectService$")
+    return int(getattr(service, "MODULE$").localPort())
+
+
+def _runtime_names(host: SparkSession) -> frozenset[str]:
+    return frozenset(entry._1() for entry in _jvm(host).PythonSQLUtils.listRuntimeSQLConfigs())

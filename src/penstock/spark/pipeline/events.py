@@ -1,0 +1,127 @@
+"""Spark's words for people, read back: what an event of a run says of which flow, and the cause inside an error.
+
+Spark Connect sends events of a pipeline as sentences, without fields, so sentences are what there is to go by. One that
+is not known is no event of a flow. Pure functions of text; tests/unit/spark/pipeline/test_events.py has the samples,
+taken from Spark 4.3.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FlowState(StrEnum):
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    STOPPED = "stopped"
+
+    @property
+    def is_final(self) -> bool:
+        return self in (FlowState.COMPLETED, FlowState.FAILED, FlowState.SKIPPED, FlowState.STOPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowEvent:
+    flow: str
+    """As Spark calls it: with catalog and database when it writes into a table."""
+    state: FlowState
+    error: str = ""
+    is_unresolved: bool = False
+    """Failed before anything ran: the definition is wrong."""
+    is_upstream: bool = False
+    """Not its own fault."""
+    is_batch: bool = False
+    """Known to be no streaming flow."""
+
+
+_STATES = {
+    "QUEUED": FlowState.QUEUED,
+    "PLANNING": FlowState.STARTING,
+    "STARTING": FlowState.STARTING,
+    "RUNNING": FlowState.RUNNING,
+    "COMPLETED": FlowState.COMPLETED,
+    "STOPPED": FlowState.STOPPED,
+    "EXCLUDED": FlowState.SKIPPED,
+}
+_FLOW = r"Flow '?(?P<flow>[^\s']+)'?"
+_PLAIN = re.compile(rf"{_FLOW} (?:is|has) (?P<state>[A-Z]+)\.$")
+_FAILED = re.compile(rf"{_FLOW} has (?:FAILED|failed to stop)\b")
+_SOURCES_CHANGED = re.compile(rf"\s*{_FLOW} had streaming sources added or removed")
+_SKIPPED = re.compile(rf"{_FLOW} (?:SKIPPED due to upstream|has been processed by a previous)")
+_UNRESOLVED = re.compile(r"Failed to resolve flow(?P<upstream> due to upstream failure)?: '(?P<flow>[^']+)'")
+
+
+def flow_event(message: str) -> FlowEvent | None:
+    """None when the sentence is about no flow."""
+    sentence, _, error = message.partition("\nError: ")
+    sentence = sentence.rstrip()
+    if found := _PLAIN.match(sentence):
+        state = _STATES.get(found["state"])
+        if found["state"] == "FAILED":
+            return FlowEvent(found["flow"], FlowState.FAILED, error)
+        if state is None:
+            return None
+        return FlowEvent(found["flow"], state, error, is_batch=found["state"] == "PLANNING")
+    if found := _FAILED.match(sentence) or _SOURCES_CHANGED.match(sentence):
+        return FlowEvent(found["flow"], FlowState.FAILED, error or " ".join(sentence.split()))
+    if found := _SKIPPED.match(sentence):
+        return FlowEvent(found["flow"], FlowState.SKIPPED, is_upstream="upstream" in sentence)
+    if found := _UNRESOLVED.match(sentence):
+        upstream = found["upstream"] is not None
+        return FlowEvent(found["flow"], FlowState.FAILED, error, is_unresolved=True, is_upstream=upstream)
+    return None
+
+
+# -- causes -----------------------------------------------------------------------------
+
+_STREAM_FAILED = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ?")
+_TASK_FAILED = re.compile(
+    r"Job aborted due to stage failure: .*?most recent failure: Lost task \S+ in stage \S+ \(TID \d+\)"
+    r" ?\([^)]*\): (?:[\w.$]+(?:Exception|Error): )?",
+    re.DOTALL,
+)
+_SQLSTATE = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
+_ERROR_CLASS = re.compile(r"^(?:\(?[\w.$]+(?:Exception|Error)(?:: |\) ))?\[[A-Z0-9_.]+\] ")
+_PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception|[a-z]\w*)): (.+)$", re.MULTILINE)
+_TRACEBACK = "Traceback (most recent call last)"
+
+# A Python source whose runner process died leaves a query that failed for no reason at all; the rest is the cluster or
+# a worker being away for longer than the sources and sinks try again by themselves.
+_TRANSIENT = re.compile(
+    r"BrokerUnreachable|ConnectionLost|RequestTimedOut|FetchStalled|DeliveryTimedOut|no answer|unreachable"
+    r"|Python worker exited unexpectedly|ConnectionResetError|ConnectionRefusedError|BrokenPipe|EOFException"
+    r"|SocketException|ExecutorLostFailure|NOT_LEADER|NETWORK_EXCEPTION|COORDINATOR_(?:NOT_AVAILABLE|LOAD)"
+)
+NO_REASON = "it ended without a reason (a process of Spark died)"
+CAUSE_LIMIT = 600
+
+
+def cause_of(error: str) -> str:
+    """The innermost thing that went wrong, in one line: neither Java's stack nor Spark's plan."""
+    text = _TASK_FAILED.sub("", _STREAM_FAILED.sub("", error))
+    if _TRACEBACK in text:
+        raised = list(_PYTHON_ERROR.finditer(text[text.rindex(_TRACEBACK) :]))
+        if raised:
+            # Not the last: what follows a traceback may be a plan or Java's view of the same.
+            found = raised[0]
+            return _short(f"{found[1]}: {found[2]}")
+    text = _SQLSTATE.sub("", text)
+    text = _ERROR_CLASS.sub("", text.strip())
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return _short(lines[0]) if lines else NO_REASON
+
+
+def is_transient(error: str) -> bool:
+    """Whether the same may succeed when it is tried again. What is not known to be so is taken for hopeless."""
+    return cause_of(error) == NO_REASON or _TRANSIENT.search(error) is not None
+
+
+def _short(line: str) -> str:
+    line = _SQLSTATE.sub("", line)
+    return line if len(line) <= CAUSE_LIMIT else f"{line[:CAUSE_LIMIT]}..."

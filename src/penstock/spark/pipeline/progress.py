@@ -1,0 +1,108 @@
+"""What a run has done so far, flow by flow, out of Spark's two stories of it.
+
+Events of the pipeline say what state a flow is in, progress of its streaming query how many rows passed and to which
+offsets. The two come by different ways and in no fixed order; and Spark says that a query which failed has completed,
+and only then that it failed. `RunProgress` takes both and is asked by one thread.
+Knows neither Spark nor the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.client.fetching import TopicPartition
+from penstock.spark.offsets import SourceOffset
+from penstock.spark.pipeline.events import FlowEvent, FlowState, cause_of
+from penstock.spark.pipeline.graph import ROWS, metric_of, short_name
+
+
+@dataclass(slots=True)
+class FlowProgress:
+    name: str
+    state: FlowState = FlowState.QUEUED
+    is_batch: bool = False
+    """Computed anew as a whole in each run, as materialized views are."""
+    rows_read: int = 0
+    """By a streaming flow."""
+    rows_written: int | None = None
+    """None: nobody counted."""
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    lag: int | None = None
+    error: str = ""
+
+    @property
+    def cause(self) -> str:
+        return cause_of(self.error) if self.error else ""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDone:
+    """A micro-batch of a flow's query, as its progress tells it."""
+
+    flow: str
+    rows_read: int
+    rows_written: int | None
+    positions: Mapping[TopicPartition, int]
+
+
+class RunProgress:
+    def __init__(self) -> None:
+        self.flows: dict[str, FlowProgress] = {}
+        self.unresolved: list[FlowEvent] = []
+
+    def take(self, event: FlowEvent) -> FlowProgress | None:
+        """The flow, when the event changed it."""
+        if event.is_unresolved and not event.is_upstream:
+            self.unresolved.append(event)
+        flow = self._flow(event.flow)
+        flow.is_batch |= event.is_batch
+        if flow.state is FlowState.FAILED or (flow.state is event.state and not event.error):
+            return None
+        flow.state = event.state
+        if event.state is FlowState.FAILED:
+            flow.error = event.error
+        return flow
+
+    def take_batch(self, batch: BatchDone) -> FlowProgress:
+        flow = self._flow(batch.flow)
+        flow.rows_read += batch.rows_read
+        if batch.rows_written is not None:
+            flow.rows_written = (flow.rows_written or 0) + batch.rows_written
+        flow.positions.update(batch.positions)
+        return flow
+
+    def failed(self) -> list[FlowProgress]:
+        return [flow for flow in self.flows.values() if flow.state is FlowState.FAILED]
+
+    def _flow(self, name: str) -> FlowProgress:
+        short = short_name(name)
+        return self.flows.setdefault(short, FlowProgress(short))
+
+
+def batch_done(progress: Mapping[str, Any]) -> BatchDone | None:
+    """Out of the JSON of a query's progress; None for a query that is no flow of ours."""
+    name = progress.get("name")
+    if not name:
+        return None
+    observed = (progress.get("observedMetrics") or {}).get(metric_of(short_name(name))) or {}
+    positions: dict[TopicPartition, int] = {}
+    for source in progress.get("sources") or []:
+        for tp, position in _positions(source.get("endOffset")).items():
+            positions[tp] = min(position, positions.get(tp, position))
+    written = observed.get(ROWS)
+    return BatchDone(name, int(progress.get("numInputRows") or 0), None if written is None else int(written), positions)
+
+
+def _positions(offset: object) -> Mapping[TopicPartition, int]:
+    """Of a source of topics; nothing for any other."""
+    if isinstance(offset, str):
+        try:
+            offset = json.loads(offset)
+        except ValueError:
+            return {}
+    if not isinstance(offset, dict) or "topics" not in offset:
+        return {}
+    return SourceOffset.from_json(offset).positions

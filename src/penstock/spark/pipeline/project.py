@@ -1,0 +1,255 @@
+"""A pipeline project: its directory, its specification, and where everything of it lies.
+
+    spark-pipeline.yml    what Spark's own `spark-pipelines` reads, too
+    transformations/      definitions in Python and SQL
+    storage/              checkpoints (`storage` in the specification)
+    warehouse/            tables as Parquet
+    .penstock/            lock, status, logs, the catalog of tables
+
+Settings of Penstock are keys of `configuration` that begin with `penstock.`, so that definitions read them by
+`spark.conf`; those that begin with `penstock.kafka.` are settings of clients of the cluster.
+Knows nothing of Spark. Invariant: nothing of a run is written outside of the directory, unless `storage` is elsewhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from penstock.spark.pipeline.errors import DefinitionError, Mistake, PipelineError
+
+SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
+STATE_DIRECTORY = ".penstock"
+WAREHOUSE = "warehouse"
+DEFAULT_DATABASE = "default"
+OWN_PREFIX = "penstock."
+CLIENT_PREFIX = "penstock.kafka."
+SERVERS_KEY = "penstock.kafka.bootstrap.servers"
+TOPIC_KEYS = ("penstock.source.topics", "penstock.output.topic", "penstock.dead.letter.topic")
+
+_FIELDS = ("name", "storage", "catalog", "database", "schema", "configuration", "libraries")
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineProject:
+    root: Path
+    spec_path: Path
+    name: str
+    storage: str
+    """A URI."""
+    catalog: str | None
+    database: str
+    configuration: Mapping[str, str]
+    libraries: tuple[str, ...]
+
+    @classmethod
+    def find(cls, directory: Path) -> PipelineProject:
+        """Of this directory or the nearest one above it that has a specification."""
+        start = directory.resolve()
+        if not start.is_dir():
+            raise PipelineError(f"there is no directory {directory}")
+        for candidate in (start, *start.parents):
+            found = [candidate / name for name in SPEC_NAMES if (candidate / name).is_file()]
+            if len(found) > 1:
+                raise PipelineError(f"{candidate} has {' and '.join(SPEC_NAMES)}: keep one of them")
+            if found:
+                return cls.load(found[0])
+        raise PipelineError(
+            f"there is no {SPEC_NAMES[0]} in {start} or above it: make a project with `penstock pipeline init NAME`, "
+            "or name one with --project"
+        )
+
+    @classmethod
+    def load(cls, spec_path: Path) -> PipelineProject:
+        given = _read(spec_path)
+        for name in given:
+            if name not in _FIELDS:
+                raise _wrong(spec_path, f"'{name}' is not known here: there are {', '.join(_FIELDS)}", f"{name}:")
+        root = spec_path.parent
+        name = _text(spec_path, given, "name")
+        return cls(
+            root=root,
+            spec_path=spec_path,
+            name=name,
+            storage=_storage(root, spec_path, _text(spec_path, given, "storage")),
+            catalog=_optional_text(spec_path, given, "catalog"),
+            database=_optional_text(spec_path, given, "database")
+            or _optional_text(spec_path, given, "schema")
+            or DEFAULT_DATABASE,
+            configuration=_configuration(spec_path, given.get("configuration") or {}),
+            libraries=_libraries(spec_path, given.get("libraries")),
+        )
+
+    def with_servers(self, servers: str) -> PipelineProject:
+        return replace(self, configuration={**self.configuration, SERVERS_KEY: servers})
+
+    # -- places -------------------------------------------------------------------------
+
+    @property
+    def state(self) -> Path:
+        return self.root / STATE_DIRECTORY
+
+    @property
+    def lock_path(self) -> Path:
+        return self.state / "lock"
+
+    @property
+    def status_path(self) -> Path:
+        return self.state / "status.json"
+
+    @property
+    def log_path(self) -> Path:
+        return self.state / "spark.log"
+
+    @property
+    def metastore(self) -> Path:
+        return self.state / "metastore"
+
+    @property
+    def warehouse(self) -> Path:
+        return self.root / WAREHOUSE
+
+    @property
+    def checkpoints(self) -> Path | None:
+        """None when the storage is not a directory of this machine."""
+        parts = urlsplit(self.storage)
+        return Path(unquote(parts.path), "_checkpoints") if parts.scheme == "file" else None
+
+    def table_directory(self, table: str, database: str | None = None) -> Path:
+        """Where a table's files are: databases other than the default one have a directory each."""
+        database = database or self.database
+        if database == DEFAULT_DATABASE:
+            return self.warehouse / table
+        return self.warehouse / f"{database}.db" / table
+
+    def relative(self, path: str | Path) -> str:
+        """As its user knows a file of the project."""
+        try:
+            return str(Path(path).resolve().relative_to(self.root.resolve()))
+        except ValueError:
+            return str(path)
+
+    # -- settings -----------------------------------------------------------------------
+
+    @property
+    def client_options(self) -> dict[str, str]:
+        """The options of sources and sinks that lead to the cluster: `kafka.bootstrap.servers` and its kin."""
+        return {
+            name.removeprefix(OWN_PREFIX): value
+            for name, value in self.configuration.items()
+            if name.startswith(CLIENT_PREFIX)
+        }
+
+    @property
+    def servers(self) -> str:
+        return self.configuration.get(SERVERS_KEY, "")
+
+    @property
+    def configured_topics(self) -> list[str]:
+        """Those the settings name, in their order."""
+        named = ",".join(self.configuration.get(key, "") for key in TOPIC_KEYS)
+        return list(dict.fromkeys(part.strip() for part in named.split(",") if part.strip()))
+
+    def definition_files(self) -> list[Path]:
+        """What `libraries` name, in the order of their names. Raises DefinitionError when that is nothing."""
+        found: dict[Path, None] = {}
+        for pattern in self.libraries:
+            matching = sorted(
+                path
+                for path in self.root.glob(f"{pattern}/*" if pattern.endswith("/**") else pattern)
+                if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".")
+            )
+            if not matching:
+                raise _wrong(self.spec_path, f"no file matches '{pattern}' of libraries", pattern)
+            found.update(dict.fromkeys(matching))
+        for path in found:
+            if path.suffix not in (".py", ".sql"):
+                raise DefinitionError([Mistake("only .py and .sql files can be definitions", file=self.relative(path))])
+        return list(found)
+
+
+# -- the specification ------------------------------------------------------------------
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        yaml: Any = importlib.import_module("yaml")
+    except ImportError:
+        raise PipelineError("pipelines need more packages: pip install 'penstock[spark]'") from None
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PipelineError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise PipelineError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or "cannot be read as YAML"
+        raise DefinitionError([Mistake(str(problem), path.name, mark.line + 1 if mark else 0)]) from error
+    if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
+        raise DefinitionError([Mistake("has to hold fields such as name: and storage:", path.name)])
+    return given
+
+
+def _wrong(path: Path, what: str, near: str = "") -> DefinitionError:
+    """`near`: text that stands where the mistake is."""
+    line = 0
+    if near:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        line = next((number for number, text in enumerate(lines, 1) if near in text), 0)
+    return DefinitionError([Mistake(what, path.name, line)])
+
+
+def _text(path: Path, given: Mapping[str, Any], name: str) -> str:
+    found = _optional_text(path, given, name)
+    if not found:
+        raise _wrong(path, f"'{name}' is missing: write for example {name}: clicks")
+    return found
+
+
+def _optional_text(path: Path, given: Mapping[str, Any], name: str) -> str | None:
+    value = given.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise _wrong(path, f"'{name}' is {value!r}: write text, if need be in quotes", f"{name}:")
+    return value
+
+
+def _storage(root: Path, path: Path, given: str) -> str:
+    """Spark wants a URI; a path means one beside the specification, so that a project can be copied."""
+    if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", given):
+        return given
+    if not given.strip():
+        raise _wrong(path, "'storage' is empty: write for example storage: storage", "storage:")
+    return (root.resolve() / given).as_uri()
+
+
+def _configuration(path: Path, given: object) -> dict[str, str]:
+    if not isinstance(given, dict):
+        raise _wrong(path, f"'configuration' is {given!r}: write names with values below it", "configuration:")
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise _wrong(path, f"'{name}' in configuration is {value!r}: put it in quotes", f"{name}:")
+    return dict(given)
+
+
+def _libraries(path: Path, given: object) -> tuple[str, ...]:
+    example = 'write "libraries:", and below it "  - glob: {include: transformations/**}"'
+    if not isinstance(given, list) or not given:
+        raise _wrong(path, f"'libraries' names no definitions: {example}", "libraries:")
+    patterns: list[str] = []
+    for entry in given:
+        pattern = entry.get("glob", {}).get("include") if isinstance(entry, dict) else None
+        if not isinstance(pattern, str):
+            raise _wrong(path, f"'libraries' has {entry!r}: {example}", "libraries:")
+        folder = pattern.removesuffix("/**")
+        if Path(pattern).is_absolute() or re.search(r"[*?\[]", folder):
+            raise _wrong(path, f"'{pattern}' of libraries is neither a file nor a folder with /** at its end", pattern)
+        patterns.append(pattern)
+    return tuple(patterns)

@@ -1,0 +1,341 @@
+"""One run of a pipeline: everything that is in the topics now, through every flow, to the end.
+
+Spark is asked to try nothing twice; what may succeed a second time is tried again here, as a run of its own, which
+costs little in a warm Spark and begins where the last batch was committed. What can never succeed ends the run at once.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.spark.pipeline.checkpoints import flow_checkpoints
+from penstock.spark.pipeline.engine import PipelineEngine
+from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, Mistake, PipelineError
+from penstock.spark.pipeline.events import FlowState, cause_of, flow_event, is_transient
+from penstock.spark.pipeline.graph import PipelineGraph, registered
+from penstock.spark.pipeline.lag import LagMeter
+from penstock.spark.pipeline.progress import BatchDone, FlowProgress, RunProgress, batch_done
+from penstock.spark.pipeline.project import PipelineProject
+from penstock.spark.pipeline.tables import row_count
+
+RETRIES = 2
+FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 60.0
+# "COMPLETED" is told before "FAILED" of the same query, and before its last progress: wait for more news of it.
+SETTLING_S = 0.3
+LAG_EVERY_S = 1.0
+
+Watcher = Callable[[FlowProgress], None]
+
+
+@dataclass(slots=True)
+class RunReport:
+    flows: dict[str, FlowProgress] = field(default_factory=dict)
+    seconds: float = 0.0
+    sinks: dict[str, str] = field(default_factory=dict)
+    """By flow, the sink it writes into."""
+
+    @property
+    def rows_read(self) -> int:
+        """Out of topics. Flows that read the same topics read the same records, which count once."""
+        by_topics: dict[frozenset[str], int] = {}
+        for flow in self.flows.values():
+            topics = frozenset(tp.topic for tp in flow.positions)
+            if topics:
+                by_topics[topics] = max(flow.rows_read, by_topics.get(topics, 0))
+        return sum(by_topics.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    error: Exception | None
+
+
+_News = str | BatchDone | _Ended
+
+
+class RunFailed(Exception):
+    """Carries what was done before `error`."""
+
+    def __init__(self, error: PipelineError, report: RunReport) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.report = report
+
+
+def pause_s(failures: int) -> float:
+    """Before the next attempt after so many failures in a row."""
+    return float(min(LAST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(failures - 1, 10)))
+
+
+def check_definitions(engine: PipelineEngine) -> PipelineGraph:
+    """A dry run: Spark resolves the graph and runs nothing. Raises DefinitionError."""
+    with registered(engine) as graph:
+        progress = RunProgress()
+        try:
+            for message in _events(engine, graph, dry=True):
+                event = flow_event(message)
+                if event is not None:
+                    progress.take(event)
+        except Exception as error:
+            raise _outcome(engine, graph, progress, error) from error
+        return graph
+
+
+def run_once(
+    engine: PipelineEngine,
+    meter: LagMeter,
+    watch: Watcher = lambda flow: None,
+    *,
+    full_refresh: Sequence[str] = (),
+    full_refresh_all: bool = False,
+    left_out: frozenset[str] = frozenset(),
+) -> RunReport:
+    """Raises RunFailed with DefinitionError or FlowFailed in it."""
+    begun = time.monotonic()
+    progress = RunProgress()
+    report = RunReport(progress.flows)
+    try:
+        with registered(engine, left_out) as graph:
+            report.sinks = {flow: target for flow, target in graph.targets.items() if target in graph.sinks}
+            try:
+                _follow(engine, graph, progress, meter, watch, full_refresh, full_refresh_all)
+            except Exception as error:
+                raise _outcome(engine, graph, progress, error) from error
+    except PipelineError as error:
+        report.seconds = time.monotonic() - begun
+        raise RunFailed(error, report) from error
+    report.seconds = time.monotonic() - begun
+    return report
+
+
+def run_with_retries(
+    engine: PipelineEngine,
+    meter: LagMeter,
+    watch: Watcher = lambda flow: None,
+    say: Callable[[str], None] = lambda line: None,
+    *,
+    retries: int = RETRIES,
+    full_refresh: Sequence[str] = (),
+    full_refresh_all: bool = False,
+) -> RunReport:
+    """As `run_once`, and again while a failure may be a passing one. Raises RunFailed."""
+    failures = 0
+    while True:
+        try:
+            return run_once(engine, meter, watch, full_refresh=full_refresh, full_refresh_all=full_refresh_all)
+        except RunFailed as failed:
+            failures += 1
+            if not isinstance(failed.error, FlowFailed) or not failed.error.is_transient or failures > retries:
+                raise
+            wait_s = pause_s(failures)
+            say(f"{failed.error} (attempt {failures} of {retries + 1}; again in {wait_s:g} s)")
+            time.sleep(wait_s)
+            # What was refreshed once has begun anew already.
+            full_refresh, full_refresh_all = (), False
+
+
+# -- one run ----------------------------------------------------------------------------
+
+
+def _follow(
+    engine: PipelineEngine,
+    graph: PipelineGraph,
+    progress: RunProgress,
+    meter: LagMeter,
+    watch: Watcher,
+    full_refresh: Sequence[str],
+    full_refresh_all: bool,
+) -> None:
+    """Takes all news of a run until it ends. Raises what Spark raised."""
+    news: queue.SimpleQueue[_News] = queue.SimpleQueue()
+    display = _Display(engine.project, watch, meter)
+    with _progress_to(engine, news):
+        thread = threading.Thread(
+            target=_collect, args=(engine, graph, news, list(full_refresh), full_refresh_all), daemon=True
+        )
+        thread.start()
+        ended: _Ended | None = None
+        while ended is None:
+            try:
+                one = news.get(timeout=display.next_s())
+            except queue.Empty:
+                display.flush()
+                continue
+            if isinstance(one, _Ended):
+                ended = one
+            else:
+                display.take(*_told(progress, one))
+        thread.join()
+    # Leaving the block waited for progress that was still under way.
+    while not news.empty():
+        late = news.get()
+        if not isinstance(late, _Ended):
+            _told(progress, late)
+    display.flush(at_once=True)
+    if ended.error is not None:
+        raise ended.error
+
+
+def _told(progress: RunProgress, news: str | BatchDone) -> tuple[FlowProgress | None, bool]:
+    """(the flow that changed, whether its state did)."""
+    if isinstance(news, BatchDone):
+        return progress.take_batch(news), False
+    event = flow_event(news)
+    return (progress.take(event), True) if event is not None else (None, False)
+
+
+class _Display:
+    """Shows a flow's end only when nothing more came of it for a moment, and its lag not too often."""
+
+    def __init__(self, project: PipelineProject, watch: Watcher, meter: LagMeter) -> None:
+        self._project = project
+        self._watch = watch
+        self._meter = meter
+        self._settling: dict[str, tuple[float, FlowProgress]] = {}
+        self._asked: dict[str, float] = {}
+
+    def next_s(self) -> float | None:
+        now = time.monotonic()
+        return max(0.0, min(due for due, _ in self._settling.values()) - now) if self._settling else None
+
+    def take(self, flow: FlowProgress | None, is_new_state: bool) -> None:
+        if flow is None:
+            return
+        now = time.monotonic()
+        if flow.state.is_final:
+            self._settling[flow.name] = (now + SETTLING_S, flow)
+        elif is_new_state and flow.state is FlowState.RUNNING:
+            self._asked[flow.name] = now
+            self._watch(flow)
+        elif not is_new_state and now - self._asked.get(flow.name, -LAG_EVERY_S) >= LAG_EVERY_S:
+            self._asked[flow.name] = now
+            flow.lag = self._meter.total(flow.positions)
+            self._watch(flow)
+
+    def flush(self, at_once: bool = False) -> None:
+        now = time.monotonic()
+        for name, (due, flow) in list(self._settling.items()):
+            if at_once or due <= now:
+                del self._settling[name]
+                self._finish(flow)
+                self._watch(flow)
+
+    def _finish(self, flow: FlowProgress) -> None:
+        if not flow.positions and self._project.checkpoints is not None:
+            # Nothing was new, so nothing was told: it is where it was.
+            for checkpoint in flow_checkpoints(self._project.checkpoints):
+                if checkpoint.flow == flow.name:
+                    flow.positions = checkpoint.positions()
+        flow.lag = self._meter.total(flow.positions)
+        if flow.is_batch and flow.state is FlowState.COMPLETED:
+            flow.rows_written = row_count(self._project.table_directory(flow.name))
+
+
+def _collect(
+    engine: PipelineEngine,
+    graph: PipelineGraph,
+    news: queue.SimpleQueue[_News],
+    full_refresh: list[str],
+    full_refresh_all: bool,
+) -> None:
+    try:
+        for message in _events(engine, graph, full_refresh=full_refresh, full_refresh_all=full_refresh_all):
+            news.put(message)
+    except Exception as error:  # told to the thread that waits
+        news.put(_Ended(error))
+    else:
+        news.put(_Ended(None))
+
+
+def _events(
+    engine: PipelineEngine,
+    graph: PipelineGraph,
+    *,
+    dry: bool = False,
+    full_refresh: Sequence[str] = (),
+    full_refresh_all: bool = False,
+) -> Iterator[str]:
+    from pyspark.pipelines.spark_connect_pipeline import start_run
+
+    for answer in start_run(
+        engine.session,
+        graph.graph_id,
+        full_refresh=list(full_refresh),
+        full_refresh_all=full_refresh_all,
+        refresh=[],
+        dry=dry,
+        storage=engine.project.storage,
+    ):
+        if "pipeline_event_result" in answer:
+            yield str(answer["pipeline_event_result"].event.message)
+
+
+@contextmanager
+def _progress_to(engine: PipelineEngine, news: queue.SimpleQueue[_News]) -> Iterator[None]:
+    """Puts the progress of every query of the session there; all of it has arrived at the end."""
+    from pyspark.sql.streaming.listener import (
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+        StreamingQueryListener,
+    )
+
+    class Listener(StreamingQueryListener):
+        def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+            pass
+
+        def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+            done = batch_done(json.loads(event.progress.json))
+            if done is not None:
+                news.put(done)
+
+        def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+            pass
+
+        def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+            pass
+
+    listener = Listener()
+    with engine.quiet():
+        engine.session.streams.addListener(listener)
+    try:
+        yield
+    finally:
+        with engine.quiet():
+            engine.session.streams.removeListener(listener)
+
+
+def _outcome(engine: PipelineEngine, graph: PipelineGraph, progress: RunProgress, error: Exception) -> PipelineError:
+    """What Spark's error means for the user."""
+    if isinstance(error, PipelineError):
+        return error
+    if progress.unresolved:
+        return DefinitionError([_unresolved(engine, graph, event.flow, event.error) for event in progress.unresolved])
+    failed = progress.failed()
+    if failed:
+        return FlowFailed(
+            [(flow.name, flow.cause) for flow in failed],
+            all(is_transient(flow.error) for flow in failed),
+        )
+    from pyspark.errors import AnalysisException
+
+    if isinstance(error, AnalysisException):
+        place = graph.place_named_in(engine.project, str(error))
+        what = cause_of(str(error))
+        return DefinitionError([Mistake(what, place.file, place.line) if place else Mistake(what)])
+    return FlowFailed([("of the pipeline", cause_of(str(error)))], is_transient(str(error)))
+
+
+def _unresolved(engine: PipelineEngine, graph: PipelineGraph, flow: str, error: str) -> Mistake:
+    place = graph.place_of(engine.project, flow)
+    name = flow.rpartition(".")[2]
+    if place is None:
+        return Mistake(cause_of(error), flow=name)
+    return Mistake(cause_of(error), place.file, place.line, name)

@@ -1,0 +1,140 @@
+"""A pipeline that keeps running: run after run in one warm Spark, until it is told to stop.
+
+A run that failed is followed by another after a pause that doubles. A flow into a sink that failed is left out of the
+runs meanwhile, so that the others go on at their pace; a table that failed has others that read it, and all of them
+wait. After too many failures in a row of the same flow the whole ends: somebody has to look.
+Definitions are read anew for each run, so that a file can be mended while this runs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from penstock.spark.pipeline.engine import PipelineEngine
+from penstock.spark.pipeline.errors import DefinitionError, FlowFailed
+from penstock.spark.pipeline.lag import LagMeter
+from penstock.spark.pipeline.progress import FlowProgress
+from penstock.spark.pipeline.runner import RunFailed, pause_s, run_once
+from penstock.spark.pipeline.status import StatusFile
+
+# A session that nobody uses is forgotten by the server after an hour, and workers die after a minute.
+MAX_INTERVAL_S = 1800.0
+
+
+@dataclass(slots=True)
+class Setbacks:
+    """Which flows failed how often in a row, and from when on each is tried again. `now` is any clock's seconds."""
+
+    limit: int
+    counts: dict[str, int] = field(default_factory=dict)
+    due: dict[str, float] = field(default_factory=dict)
+
+    def failed(self, name: str, now: float) -> float:
+        """The pause before it is tried again. A flow that failed once more than `limit` is `exhausted`."""
+        self.counts[name] = self.counts.get(name, 0) + 1
+        wait_s = pause_s(self.counts[name])
+        self.due[name] = now + wait_s
+        return wait_s
+
+    def succeeded(self, name: str) -> None:
+        self.counts.pop(name, None)
+        self.due.pop(name, None)
+
+    def resting(self, now: float) -> set[str]:
+        return {name for name, due in self.due.items() if due > now}
+
+    @property
+    def exhausted(self) -> list[str]:
+        return [name for name, count in self.counts.items() if count > self.limit]
+
+    @property
+    def failures(self) -> int:
+        return max(self.counts.values(), default=0)
+
+
+WHOLE = ""  # the pipeline itself, as the name of what failed
+
+
+class Server:
+    """`say` is told what a person who watches wants to know; `watch` of every flow that moves."""
+
+    def __init__(
+        self,
+        engine: PipelineEngine,
+        meter: LagMeter,
+        status: StatusFile,
+        *,
+        interval_s: float,
+        max_failures: int,
+        say: Callable[[str], None],
+        watch: Callable[[FlowProgress], None],
+    ) -> None:
+        self._engine = engine
+        self._meter = meter
+        self._status = status
+        self._interval_s = interval_s
+        self._say = say
+        self._watch = watch
+        self._setbacks = Setbacks(max_failures)
+        self._sink_of: dict[str, str] = {}
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """After the run under way. May be called from a signal handler."""
+        self._stopping.set()
+
+    def serve(self) -> None:
+        """Returns when it was told to stop. Raises the error of what failed too often: a flow, or the definitions."""
+        while not self._stopping.is_set():
+            begun = time.monotonic()
+            wait_s = self._run()
+            if wait_s is None:
+                wait_s = max(0.0, self._interval_s - (time.monotonic() - begun))
+            self._engine.trim_log()
+            self._status.change(state="waiting")
+            self._stopping.wait(wait_s)
+
+    def _run(self) -> float | None:
+        """One run. The pause before the next, when it is not the usual one."""
+        resting = self._setbacks.resting(time.monotonic())
+        left_out = frozenset(self._sink_of[name] for name in resting if name in self._sink_of)
+        self._status.change(state="running", failures=self._setbacks.failures)
+        try:
+            report = run_once(self._engine, self._meter, self._noted, left_out=left_out)
+        except RunFailed as failed:
+            self._status.end_run(failed.report.flows)
+            return self._take_failure(failed)
+        self._status.end_run(report.flows)
+        self._status.change(message="")
+        self._recover([WHOLE, *report.flows])
+        if report.rows_read:
+            self._say(f"{report.rows_read} records in {report.seconds:.1f} s")
+        return None
+
+    def _noted(self, flow: FlowProgress) -> None:
+        self._status.take(flow)
+        self._watch(flow)
+
+    def _take_failure(self, failed: RunFailed) -> float | None:
+        error, report = failed.error, failed.report
+        names = [name for name, _ in error.flows] if isinstance(error, FlowFailed) else [WHOLE]
+        self._recover(name for name, flow in report.flows.items() if not flow.error and flow.state.is_final)
+        now = time.monotonic()
+        waits_s = {name: self._setbacks.failed(name, now) for name in names}
+        self._status.change(message=str(error), failures=self._setbacks.failures)
+        self._sink_of.update(report.sinks)
+        if self._setbacks.exhausted or not isinstance(error, DefinitionError | FlowFailed):
+            raise error
+        attempts = f"attempt {self._setbacks.failures} of {self._setbacks.limit + 1}"
+        self._say(f"{error} ({attempts}; again in {max(waits_s.values()):g} s)")
+        others = [wait_s for name, wait_s in waits_s.items() if name not in self._sink_of]
+        return max(others) if others else None
+
+    def _recover(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name in self._setbacks.counts:
+                self._setbacks.succeeded(name)
+                self._say(f"flow {name} runs again" if name else "the definitions are in order again")

@@ -1,0 +1,183 @@
+"""What is known of a pipeline: the file that runs leave behind, and the present as disk and brokers tell it.
+
+The file is replaced as a whole, so a reader sees one moment of it. It says what a run did; where a flow is and how far
+behind is asked anew, of the checkpoints and by wire, and so is true also when nothing runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock.client.errors import ClientError
+from penstock.model.errors import ApiError, PenstockError
+from penstock.spark.pipeline.checkpoints import FlowCheckpoint, flow_checkpoints
+from penstock.spark.pipeline.lag import LagMeter, PartitionLag
+from penstock.spark.pipeline.lock import holder_of
+from penstock.spark.pipeline.progress import FlowProgress
+from penstock.spark.pipeline.project import PipelineProject
+
+VERSION = 1
+
+
+class StatusFile:
+    """Of the run under way. `rows_*_total` count since the project's last reset."""
+
+    def __init__(self, project: PipelineProject, mode: str) -> None:
+        self._project = project
+        self._before = read_status(project)
+        self._state: dict[str, Any] = {
+            "version": VERSION,
+            "pipeline": project.name,
+            "mode": mode,
+            "pid": os.getpid(),
+            "state": "starting",
+            "started": _now(),
+            "ended": None,
+            "runs": 0,
+            "failures": 0,
+            "message": "",
+            "flows": dict(self._before.get("flows", {})),
+        }
+        self._totals = {name: dict(flow) for name, flow in self._state["flows"].items()}
+        self.write()
+
+    def change(self, **fields: Any) -> None:
+        self._state.update(fields)
+        self.write()
+
+    def take(self, flow: FlowProgress) -> None:
+        """What a run has done so far of this flow."""
+        before = self._totals.get(flow.name, {})
+        self._state["flows"][flow.name] = {
+            "state": str(flow.state),
+            "rows_read": flow.rows_read,
+            "rows_written": flow.rows_written,
+            "rows_read_total": before.get("rows_read_total", 0) + flow.rows_read,
+            "rows_written_total": _sum(before.get("rows_written_total"), None if flow.is_batch else flow.rows_written),
+            "error": flow.cause,
+            "at": _now(),
+        }
+        self.write()
+
+    def end_run(self, flows: Mapping[str, FlowProgress]) -> None:
+        """The totals are now those after this run."""
+        for flow in flows.values():
+            self.take(flow)
+        self._state["runs"] += 1
+        self._totals = {name: dict(flow) for name, flow in self._state["flows"].items()}
+        self.write()
+
+    def end(self, state: str, message: str = "") -> None:
+        self.change(state=state, message=message, ended=_now())
+
+    def write(self) -> None:
+        path = self._project.status_path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f"{path.name}.{os.getpid()}")
+        fresh.write_text(json.dumps(self._state, indent=2) + "\n", encoding="utf-8")
+        fresh.replace(path)
+
+
+def read_status(project: PipelineProject) -> dict[str, Any]:
+    """Empty when there was no run, or one of a version that wrote something else."""
+    try:
+        given = json.loads(project.status_path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return given if isinstance(given, dict) and given.get("version") == VERSION else {}
+
+
+@dataclass(frozen=True, slots=True)
+class FlowStatus:
+    name: str
+    target: str
+    state: str
+    rows_read: int | None
+    rows_written: int | None
+    rows_read_total: int | None
+    rows_written_total: int | None
+    partitions: tuple[PartitionLag, ...]
+    groups: tuple[str, ...]
+    error: str
+
+    @property
+    def lag(self) -> int | None:
+        known = [one.lag for one in self.partitions if one.lag is not None]
+        return sum(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStatus:
+    name: str
+    state: str
+    holder: str | None
+    last: Mapping[str, Any]
+    flows: tuple[FlowStatus, ...]
+    problems: tuple[str, ...] = field(default=())
+    """Why something is not known."""
+
+
+def pipeline_status(project: PipelineProject, timeout_s: float) -> PipelineStatus:
+    last = read_status(project)
+    holder = holder_of(project)
+    state = str(last.get("state", "never run"))
+    if holder is None and state in ("starting", "running", "waiting"):
+        state = "killed"  # it had no time to say that it ended
+    problems: list[str] = []
+    checkpoints = {}
+    if project.checkpoints is None:
+        problems.append(f"the storage {project.storage} is not on this machine: offsets are not read")
+    else:
+        checkpoints = {one.flow: one for one in flow_checkpoints(project.checkpoints)}
+    told: dict[str, Any] = last.get("flows", {})
+    with LagMeter(project.client_options, timeout_s) as meter:
+        flows = tuple(
+            _flow_status(name, told.get(name, {}), checkpoints.get(name), meter, problems)
+            for name in sorted({*told, *checkpoints})
+        )
+    return PipelineStatus(project.name, state, holder, last, flows, tuple(dict.fromkeys(problems)))
+
+
+def _flow_status(
+    name: str, told: Mapping[str, Any], checkpoint: FlowCheckpoint | None, meter: LagMeter, problems: list[str]
+) -> FlowStatus:
+    partitions: tuple[PartitionLag, ...] = ()
+    groups: tuple[str, ...] = ()
+    if checkpoint is not None:
+        try:
+            positions = checkpoint.positions()
+            groups = tuple(checkpoint.groups())
+            # Nobody answered a flow before: do not wait for that as often as there are flows.
+            silent = any(problem.startswith("lag") for problem in problems)
+            partitions = tuple(PartitionLag(*tp, at, None) for tp, at in sorted(positions.items()))
+            if positions and not silent:
+                partitions = tuple(meter.lags(positions))
+        except (ClientError, ApiError) as error:
+            problems.append(f"lag is not known: {error}")
+        except PenstockError as error:
+            problems.append(f"flow {name}: {error}")
+    return FlowStatus(
+        name=name,
+        target=".".join(checkpoint.target[-1:]) if checkpoint is not None else name,
+        state=str(told.get("state", "not run")),
+        rows_read=told.get("rows_read"),
+        rows_written=told.get("rows_written"),
+        rows_read_total=told.get("rows_read_total"),
+        rows_written_total=told.get("rows_written_total"),
+        partitions=partitions,
+        groups=groups,
+        error=str(told.get("error", "")),
+    )
+
+
+def _sum(before: int | None, now: int | None) -> int | None:
+    return before if now is None else (before or 0) + now
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,199 @@
+"""The files of a new project, by their names; $name and its kin are filled in, and $$ is a dollar sign."""
+
+from __future__ import annotations
+
+_SPECIFICATION = """\
+# A pipeline of Spark: `penstock pipeline check`, `run`, `serve`, `status`, `reset` in this directory.
+name: $name
+
+# Checkpoints. A path is one beside this file; Spark's own `spark-pipelines` wants an absolute URI (file:///...).
+storage: storage
+
+# Definitions read these by spark.conf. Those that begin with penstock.kafka. are settings of every client of the
+# cluster (security too). Settings of Spark stand here as well. Values are text: keep the quotes.
+configuration:
+  penstock.kafka.bootstrap.servers: "$servers"
+  penstock.source.topics: "$topics"
+  penstock.output.topic: "$output_topic"
+  penstock.dead.letter.topic: "$dead_letter_topic"
+
+libraries:
+  - glob:
+      include: transformations/**
+"""
+
+_CLICKS = '''\
+"""Clicks out of topics: good ones into the table `events` and on to a topic, bad ones to the dead-letter topic.
+
+A click is JSON: {"user": "ada", "page": "/cart", "ts": "2026-03-01T12:00:00Z", "ms": 120}; ts may be milliseconds, too.
+"""
+
+from pyspark import pipelines as dp
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+spark = SparkSession.active()
+
+# kafka.bootstrap.servers and its kin, for sources and sinks
+CLUSTER = {
+    name.removeprefix("penstock."): value
+    for name, value in spark.conf.getAll.items()
+    if name.startswith("penstock.kafka.")
+}
+CLICK = "user STRING, page STRING, ts STRING, ms BIGINT, unreadable STRING"
+
+
+@dp.temporary_view
+def clicks() -> DataFrame:
+    """Every record, with the reason why it is bad; null when it is good."""
+    records = (
+        spark.readStream.format("penstock")
+        .options(**CLUSTER)
+        .option("subscribe", spark.conf.get("penstock.source.topics"))
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", "1000000")
+        .option("groupIdPrefix", "$name")
+        .load()
+    )
+    parsed = records.withColumn(
+        "click",
+        F.from_json(F.col("value").cast("string"), CLICK, {"columnNameOfCorruptRecord": "unreadable"}),
+    )
+    return parsed.withColumn(
+        "time", F.expr("coalesce(timestamp_millis(try_cast(click.ts AS BIGINT)), try_to_timestamp(click.ts))")
+    ).withColumn(
+        "reason",
+        F.expr("""
+            CASE WHEN value IS NULL THEN 'there is no value'
+                 WHEN click IS NULL OR click.unreadable IS NOT NULL THEN 'the value is not JSON of a click'
+                 WHEN coalesce(click.user, '') = '' THEN 'user is missing'
+                 WHEN coalesce(click.page, '') = '' THEN 'page is missing'
+                 WHEN time IS NULL THEN 'ts is missing or no time'
+                 WHEN click.ms IS NULL OR click.ms < 0 THEN 'ms is missing or negative'
+            END
+        """),
+    )
+
+
+@dp.table(comment="Good clicks")
+def events() -> DataFrame:
+    return (
+        spark.readStream.table("clicks")
+        .where("reason IS NULL")
+        .selectExpr("click.user", "click.page", "time AS ts", "click.ms", "topic", "partition", "offset")
+    )
+
+
+# -- results, back to a topic -----------------------------------------------------------
+
+dp.create_sink("output_topic", "penstock", {**CLUSTER, "topic": spark.conf.get("penstock.output.topic")})
+
+
+@dp.append_flow(target="output_topic", name="results")
+def results() -> DataFrame:
+    """Good clicks by page, and whether each was slow."""
+    return spark.readStream.table("events").selectExpr(
+        "page AS key", "to_json(struct(user, page, ts, ms, ms >= 1000 AS slow)) AS value"
+    )
+
+
+# -- bad records, as they were, with what is wrong with each ----------------------------
+
+dp.create_sink("dead_letter_topic", "penstock", {**CLUSTER, "topic": spark.conf.get("penstock.dead.letter.topic")})
+
+
+def header(name: str, value: Column) -> Column:
+    return F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
+
+
+@dp.append_flow(target="dead_letter_topic", name="dead_letters")
+def dead_letters() -> DataFrame:
+    return (
+        spark.readStream.table("clicks")
+        .where("reason IS NOT NULL")
+        .select(
+            "key",
+            "value",
+            F.array(
+                header("error.reason", F.col("reason")),
+                header("error.topic", F.col("topic")),
+                header("error.partition", F.col("partition")),
+                header("error.offset", F.col("offset")),
+            ).alias("headers"),
+        )
+    )
+'''
+
+_PAGE_STATS = """\
+-- Pages by how often they were seen: computed anew out of the table `events` in each run.
+CREATE MATERIALIZED VIEW page_stats AS
+SELECT page,
+       count(*) AS views,
+       count(DISTINCT user) AS users,
+       round(avg(ms), 1) AS mean_ms,
+       max(ts) AS last_seen
+FROM events
+GROUP BY page;
+"""
+
+_EVENTS = """\
+{"user": "ada", "page": "/", "ts": "2026-03-01T12:00:00Z", "ms": 84}
+{"user": "ada", "page": "/shoes", "ts": "2026-03-01T12:00:07Z", "ms": 120}
+{"user": "grace", "page": "/", "ts": "2026-03-01T12:00:09Z", "ms": 77}
+{"user": "ada", "page": "/cart", "ts": "2026-03-01T12:00:31Z", "ms": 1480}
+{"user": "linus", "page": "/", "ts": "2026-03-01T12:00:33Z", "ms": 91}
+{"user": "grace", "page": "/shoes", "ts": 1772366440000, "ms": 133}
+{"user": "grace", "page": "/cart", "ts": "2026-03-01T12:00:58Z", "ms": 210}
+{"user": "", "page": "/cart", "ts": "2026-03-01T12:01:00Z", "ms": 95}
+{"user": "linus", "page": "/shoes", "ts": "2026-03-01T12:01:02Z", "ms": -5}
+{"user": "linus", "page": "/shoes", "ts": "yesterday", "ms": 118}
+this is not JSON
+{"user": "linus", "page": "/shoes", "ts": "2026-03-01T12:01:20Z", "ms": 118}
+"""
+
+_README = """\
+# $name
+
+A pipeline on Spark over topics of a Penstock (or any Kafka) cluster at $servers:
+
+    $topics  ->  events (table)  ->  page_stats (materialized view)
+    |                 |
+    |                 `->  $output_topic (topic)
+    `->  $dead_letter_topic (topic): what is no click, with the reason in the header error.reason
+
+Try it. Topics first, and some records, four of which are bad:
+
+    export PENSTOCK_BOOTSTRAP_SERVERS=$servers
+    penstock topics create --name $first_topic
+    penstock topics create --name $output_topic
+    penstock topics create --name $dead_letter_topic
+    penstock produce --topic $first_topic events.jsonl
+
+    penstock pipeline check      # definitions, brokers and topics
+    penstock pipeline run        # until everything is caught up; again: only what is new
+    penstock pipeline status     # rows, offsets and lag of each flow
+    penstock pipeline serve      # keeps running; ctrl-C ends it
+    penstock pipeline reset      # forgets tables and offsets; topics stay as they are
+
+    penstock consume --topic $output_topic
+    penstock consume --topic $dead_letter_topic --headers
+
+`transformations/` has the definitions: change them, add files. `spark-pipeline.yml` has the settings. Tables are
+Parquet under `warehouse/`, checkpoints are in `storage/`, what Spark says is in `.penstock/spark.log`.
+"""
+
+_IGNORED = """\
+/.penstock/
+/storage/
+/warehouse/
+__pycache__/
+"""
+
+FILES = {
+    "spark-pipeline.yml": _SPECIFICATION,
+    "transformations/clicks.py": _CLICKS,
+    "transformations/page_stats.sql": _PAGE_STATS,
+    "events.jsonl": _EVENTS,
+    "README.md": _README,
+    ".gitignore": _IGNORED,
+}
