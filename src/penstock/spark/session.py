@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 DEFAULT_MASTER = "local[*,4]"  # four attempts a task; plain local[*] gives up after one
 BOOTSTRAP_VARIABLE = "PENSTOCK_BOOTSTRAP_SERVERS"  # as the command line has it
 
+_EXECUTORS_PYTHON = "spark.sql.execution.pyspark.python"  # else that of the driver, which starts sources and sinks
 _DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 _QUIET = f"-Dlog4j2.configurationFile=file:{Path(__file__).resolve().with_name('log4j2.properties')}"
 _FAST_START = "-XX:TieredStopAtLevel=1"
@@ -116,6 +118,8 @@ def session(
         told[_DRIVER_OPTIONS] = f"{settings[_DRIVER_OPTIONS]} {told[_DRIVER_OPTIONS]}"
     settings |= {**told, "spark.app.name": app_name}
     warm_up = _prepare(settings["spark.master"])
+    if not is_local(settings["spark.master"]):
+        settings.setdefault(_EXECUTORS_PYTHON, os.environ["PYSPARK_PYTHON"])
     try:
         spark = SparkSession.builder.config(map=dict(settings)).getOrCreate()
     except BaseException:
@@ -142,6 +146,9 @@ def _prepare(master: str) -> WarmUp | None:
                 stacklevel=3,
             )
     if not is_local(master):
+        # Planning runs here, reading and writing on executors, which may have their Python elsewhere.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ["PYSPARK_DRIVER_PYTHON"] = worker_python()
         return None
     python = os.environ.setdefault("PYSPARK_PYTHON", worker_python())  # else PATH's python3, without this package
     if "PYSPARK_DRIVER_PYTHON" in os.environ:  # of a notebook; sources and sinks would be started by it
