@@ -48,31 +48,31 @@ _TLS_ALERT = b"\x15\x03"
 
 
 class ReceiveBuffer:
-    """Memory for large answers, used again: fresh pages cost more than the copy into them.
+    """Memory for large answers, used again once nobody has a view of it: fresh pages cost as much as filling them.
 
-    What `take` gives out is valid until the next `take`. Whoever still holds a view of it then keeps it: the
-    memory is given up to them and the next answer gets its own.
+    Two pieces take turns where the last answer is still looked at when the next one comes; more are not kept.
     """
 
     def __init__(self) -> None:
-        self._memory = bytearray(1)
-        self._lent: memoryview | None = None
+        self._kept: list[bytearray] = []
 
     def take(self, size: int) -> memoryview:
-        if len(self._memory) < size or not self._is_free():
-            self._memory = bytearray((size | 0xFFFF) + 1)  # the next one is often a little larger
-        self._lent = memoryview(self._memory)[:size]
-        return self._lent
+        for memory in self._kept:
+            if len(memory) >= size and _is_free(memory):
+                break
+        else:
+            memory = bytearray((size | 0xFFFF) + 1)  # the next one is often a little larger
+        self._kept = [memory, *(other for other in self._kept if other is not memory)][:2]
+        return memoryview(memory)[:size]
 
-    def _is_free(self) -> bool:
-        """Changing a bytearray's length is refused while anyone has a view of it; both steps are in place."""
-        try:
-            if self._lent is not None:
-                self._lent.release()
-            self._memory.append(self._memory.pop())
-        except BufferError:
-            return False
-        return True
+
+def _is_free(memory: bytearray) -> bool:
+    """Changing a bytearray's length is refused while anyone has a view of it; here both steps are in place."""
+    try:
+        memory.append(memory.pop())
+    except BufferError:
+        return False
+    return True
 
 
 class BlockingConnection:
@@ -210,8 +210,7 @@ class BlockingConnection:
     def receive(self, kind: type[R], timeout_s: float = REQUEST_TIMEOUT_S, buffer: ReceiveBuffer | None = None) -> R:
         """The answer to the oldest request that has none yet. Raises ConnectionLost or RequestTimedOut.
 
-        With `buffer`, records in the answer are valid until the buffer is used again. Error codes are the caller's
-        to look at.
+        With `buffer` it is received into that. Error codes are the caller's to look at.
         """
         self._check()
         key, version, correlation_id = self._open.popleft()

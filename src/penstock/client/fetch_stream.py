@@ -6,7 +6,8 @@ and the broker reads while the caller decodes. Must not know: what is in a batch
 - The position moves only by what was handed out; after a lost connection or a new leader the same position is asked
   for again.
 - The records of a chunk are a view that is released when the next chunk is taken: using it then is an error, not
-  someone else's bytes. Whoever made views of it (memoryview slices, numpy arrays) may keep those.
+  someone else's bytes. Whoever made views of it (memoryview slices, numpy arrays) may keep those; memory is used again
+  for the next chunks only when nobody has one any more.
 """
 
 from __future__ import annotations
