@@ -105,6 +105,7 @@ TASKS: dict[str, Callable[[SparkSession, Task, str], Measured]] = {
 
 def main() -> int:
     settings, jars = sys.argv[1], sys.argv[2]
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # as in an activated environment
     logging.disable(logging.WARNING)
     # Whatever Spark and its workers print goes to standard error; answers have a pipe of their own.
     answers = os.fdopen(os.dup(1), "w")
