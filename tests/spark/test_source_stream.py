@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from penstock.clients import TopicPartition
 from penstock.spark.progress import group_of
 
 if TYPE_CHECKING:
@@ -121,21 +122,35 @@ def test_running_query_starts_at_latest_and_shows_its_lag(spark: SparkSession, t
         query.stop()
 
 
-def test_headers_user_schema_and_a_sql_table(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+def test_sql_table_with_headers(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     topic = topics.create()
     topics.fill(topic, [(None, b"1")], headers=[("trace", b"a")])
     spark.sql("CREATE TABLE IF NOT EXISTS source_topics USING penstock OPTIONS (includeHeaders 'true')")
     try:
         frame = spark.sql(
             f"SELECT value, headers FROM STREAM source_topics WITH (subscribe = '{topic}', "
-            f"startingOffsets = 'earliest', includeHeaders = 'true', "
-            f"`kafka.bootstrap.servers` = '{topics.bootstrap_servers}')"
+            f"startingOffsets = 'earliest', `kafka.bootstrap.servers` = '{topics.bootstrap_servers}')"
         )
         run(frame, tmp_path)
     finally:
         spark.sql("DROP TABLE source_topics")
     (row,) = spark.read.parquet(str(tmp_path / "out")).collect()
     assert (bytes(row.value), [(h.key, bytes(h.value)) for h in row.headers]) == (b"1", [("trace", b"a")])
+
+
+def test_user_schema_and_a_start_from_a_group(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    topic = topics.create()
+    fill(topics, topic, range(20))
+    group = f"{topic}-readers"
+    topics.admin.set_group_offsets(group, {TopicPartition(topic, 0): 15})
+    options = {"subscribe": topic, "startingOffsets": "group", "groupId": group, "maxBytesPerTrigger": "1"}
+    reader = spark.readStream.format("penstock").option("kafka.bootstrap.servers", topics.bootstrap_servers)
+    query = run(reader.options(**options).schema("offset bigint, value binary").load(), tmp_path)
+    assert spark.read.parquet(str(tmp_path / "out")).columns == ["offset", "value"]
+    assert written(spark, tmp_path) == list(range(15, 20))
+    # No batch is without a record, however small the limit is.
+    assert [progress.numInputRows for progress in query.recentProgress if progress.numInputRows] == [1] * 5
+    assert committed(topics, group, topic) == {0: 20}
 
 
 @pytest.mark.parametrize("fails", [True, False])

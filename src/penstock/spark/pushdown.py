@@ -60,22 +60,21 @@ class Bounds:
 
     def take(self, pushed: Filter) -> bool:
         """True: nothing is left of it for Spark to do."""
-        column = pushed.attribute[0] if len(getattr(pushed, "attribute", ())) == 1 else ""  # type: ignore[attr-defined]
-        if column not in NEVER_NULL:
-            return False
         if isinstance(pushed, IsNotNull):
-            return True
+            return _column(pushed.attribute) in NEVER_NULL
         if isinstance(pushed, In):
-            return self._take_in(column, pushed.value)
-        if type(pushed) not in COMPARISONS or not _is_of(column, pushed.value):  # type: ignore[attr-defined]
+            return self._take_in(_column(pushed.attribute), pushed.value)
+        if not isinstance(pushed, EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
             return False
-        value = pushed.value  # type: ignore[attr-defined]
+        column = _column(pushed.attribute)
+        if not _is_of(column, pushed.value):
+            return False
         if column == "timestamp":
-            return self._take_timestamp(pushed, value)
+            return self._take_timestamp(pushed, pushed.value)
         if column == "offset":
-            self._take_offset(pushed, value)
+            self._take_offset(pushed, pushed.value)
         else:
-            self.tests.append((column, COMPARISONS[type(pushed)], value))
+            self.tests.append((column, COMPARISONS[type(pushed)], pushed.value))
         return True
 
     def _take_in(self, column: str, values: Iterable[Any]) -> bool:
@@ -116,12 +115,17 @@ def _is_in(value: Any, chosen: Any) -> bool:
     return value in chosen
 
 
+def _column(path: tuple[str, ...]) -> str:
+    return path[0] if len(path) == 1 else ""
+
+
 def _is_of(column: str, value: object) -> bool:
+    """One of the four columns, and a value that it can have."""
     if column == "topic":
         return isinstance(value, str)
     if column == "timestamp":
         return isinstance(value, datetime) and value.tzinfo is not None
-    return isinstance(value, int) and not isinstance(value, bool)
+    return column in ("partition", "offset") and isinstance(value, int) and not isinstance(value, bool)
 
 
 class PushFilters:

@@ -17,7 +17,8 @@ from penstock.ports.disk import Buffer
 from penstock.records.batch import HEADER_SIZE, LENGTH_OVERHEAD
 
 MAX_AGE_S = 5.0
-SAMPLE_BYTES = 256 << 10
+SAMPLE_BYTES = 64 << 10
+LOOK_TIMEOUT_S = 5.0
 UNKNOWN_BYTES = 1024.0
 
 _OFFSET_AND_LENGTH = Struct(">qi")

@@ -38,11 +38,13 @@ from penstock.spark.offsets import SourceOffset
 from penstock.spark.options import SourceOptions
 from penstock.spark.planning import OffsetPlanner
 from penstock.spark.progress import COMMIT_TIMEOUT_S, GroupProgress, new_group
-from penstock.spark.record_sizes import SAMPLE_BYTES, RecordSizes
+from penstock.spark.record_sizes import LOOK_TIMEOUT_S, SAMPLE_BYTES, RecordSizes
 from penstock.spark.splits import Split, cut, ranges_between
 
-ASK_INTERVAL_S = 0.05
+IDLE_INTERVAL_S, BUSY_INTERVAL_S = 0.05, 0.01
 """The ends of the logs are asked for no more often than this. Who asks sooner waits."""
+BUSY_S = 1.0
+"""How long a query counts as busy after its last new record."""
 
 
 class StreamDriver:
@@ -68,6 +70,7 @@ class StreamDriver:
         self._log_starts: Mapping[TopicPartition, int] | None = None
         self._ends: SourceOffset | None = None
         self._asked_at = 0.0
+        self._moved_at = 0.0
         self._is_available_now = False
 
     def initial(self) -> SourceOffset:
@@ -107,13 +110,17 @@ class StreamDriver:
         if self._is_available_now:
             # What comes later is for the next run.
             return self._ends or self._planner.current(start, group)
-        wait_s = self._asked_at + ASK_INTERVAL_S - self._clock()
+        now = self._clock()
+        interval_s = BUSY_INTERVAL_S if now - self._moved_at < BUSY_S else IDLE_INTERVAL_S
+        wait_s = self._asked_at + interval_s - now
         if self._ends is not None and wait_s > 0:
             if backlog(start.positions, self._ends.positions) and self._ends.topic_ids == start.topic_ids:
                 return self._ends
             self._sleep(wait_s)
         ends = self._planner.current(start, group)
         self._asked_at = self._clock()
+        if ends.positions != start.positions:
+            self._moved_at = self._asked_at
         return ends
 
     def _admit(
@@ -196,7 +203,9 @@ def connected_driver(options: SourceOptions) -> StreamDriver:
 
     def look(tp: TopicPartition, position: int) -> Buffer:
         # Up to the next offset only, so that nothing is fetched ahead.
-        stream = FetchStream(cluster, tp, position, position + 1, read_committed=False, max_bytes=SAMPLE_BYTES)
+        stream = FetchStream(
+            cluster, tp, position, position + 1, read_committed=False, max_bytes=SAMPLE_BYTES, timeout_s=LOOK_TIMEOUT_S
+        )
         return next((bytes(chunk.records) for chunk in stream), b"")
 
     # Of its own, since a coordinator that does not answer must not hold up the query for long.

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from fake_cluster import FakeCluster, FakeTime
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from penstock.client.fetching import TopicPartition
+from penstock.clients import BlockingAdmin
 from penstock.records.builder import Record, build_batch
 from penstock.spark.columns import source_schema
 from penstock.spark.offsets import DataLoss, SourceOffset
@@ -20,6 +22,7 @@ from penstock.spark.progress import GroupProgress
 from penstock.spark.record_sizes import RecordSizes, bytes_per_offset
 from penstock.spark.splits import Split
 from penstock.spark.stream_reader import PenstockStreamReader, StreamDriver
+from penstock.testing import Broker
 
 
 class Query:
@@ -80,12 +83,21 @@ def test_reads_on_and_commits_what_is_finished(cluster: FakeCluster) -> None:
 def test_idle_query_asks_twenty_times_a_second_at_most(cluster: FakeCluster) -> None:
     query = Query(cluster)
     end = query.next(query.reader.initialOffset())
+    assert query.after(1).next(end) == end
     asked, began = cluster.asked_offsets, query.time.now_s
     for _ in range(100):
         assert query.after(0.001).next(end) == end
     elapsed_s = query.time.now_s - began
     assert cluster.asked_offsets - asked <= elapsed_s / 0.05 + 1
     assert cluster.asked_topics <= elapsed_s + 3
+
+
+def test_query_that_just_had_records_asks_more_often(cluster: FakeCluster) -> None:
+    query = Query(cluster)
+    end = query.next(query.reader.initialOffset())
+    for _ in range(5):
+        assert query.next(end) == end
+    assert query.time.slept_s == pytest.approx([0.01] * 5)
 
 
 def test_busy_query_does_not_wait(cluster: FakeCluster) -> None:
@@ -251,6 +263,26 @@ def test_sizes_are_looked_at_now_and_then_and_guessed_from_the_others() -> None:
     time.sleep(6)
     sizes.estimate({tps[0]: 3})
     assert looks == [*tps, tps[0]]
+
+
+def test_against_a_broker() -> None:
+    """The driver as a query has it: real connections."""
+    with Broker() as broker, BlockingAdmin(broker.bootstrap_servers) as admin:
+        admin.create_topic("sizes", 1)
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 100})
+        for _ in range(500):
+            producer.produce("sizes", b"x" * 990)
+        assert producer.flush(30) == 0
+        given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "sizes", "groupId": "sized"}
+        given |= {"startingOffsets": "earliest", "maxBytesPerTrigger": "100000"}
+        reader = PenstockStreamReader(given, source_schema(False))
+        initial = reader.initialOffset()
+        end = reader.latestOffset(initial, reader.getDefaultReadLimit())
+        (position,) = positions(end, "sizes")
+        assert 90 <= position <= 101
+        assert [split.size for split in reader.partitions(initial, end) if isinstance(split, Split)] == [position]
+        reader.latestOffset(end, ReadAllAvailable())
+        assert list(admin.group_offsets("sized").values()) == [position]
 
 
 def test_offsets_of_another_source_are_refused(cluster: FakeCluster) -> None:
