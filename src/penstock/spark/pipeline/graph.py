@@ -110,7 +110,7 @@ def _register(engine: PipelineEngine, registry: Any, graph: PipelineGraph, file:
         with engine.quiet():
             cli.register_definitions(project.spec_path, registry, spec, engine.session, graph.graph_id)
     except (Exception, SystemExit) as error:  # whatever the user's file does while it is read
-        raise DefinitionError([_mistake(project, file, error)]) from error
+        raise DefinitionError([mistake_in(project, file, error)]) from error
 
 
 def _registry(engine: PipelineEngine, graph: PipelineGraph, left_out: frozenset[str]) -> Any:
@@ -191,7 +191,8 @@ def _drop(engine: PipelineEngine, graph_id: str) -> None:
 # -- mistakes ---------------------------------------------------------------------------
 
 
-def _mistake(project: PipelineProject, file: Path, error: BaseException) -> Mistake:
+def mistake_in(project: PipelineProject, file: Path, error: BaseException) -> Mistake:
+    """What reading `file` raised, for its author."""
     relative = project.relative(file)
     if isinstance(error, SyntaxError):
         return Mistake(f"{error.msg}", relative, error.lineno or 0)

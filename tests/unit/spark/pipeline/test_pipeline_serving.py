@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from penstock.spark.pipeline import serving
+from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, Mistake, PipelineError
+from penstock.spark.pipeline.events import FlowState
+from penstock.spark.pipeline.progress import FlowProgress
+from penstock.spark.pipeline.project import PipelineProject
+from penstock.spark.pipeline.runner import RunFailed, RunReport
+from penstock.spark.pipeline.serving import Server, Setbacks
+from penstock.spark.pipeline.status import StatusFile, read_status
+
+SINKS = {"results": "output_topic", "dead_letters": "dead_letter_topic"}
+
+
+def test_setbacks_grow_and_end() -> None:
+    setbacks = Setbacks(limit=2)
+    assert setbacks.failed("a", 100.0) == 1.0
+    assert setbacks.failed("a", 101.0) == 2.0
+    assert setbacks.resting(102.9) == {"a"}
+    assert setbacks.resting(103.0) == set()
+    assert setbacks.exhausted == []
+    setbacks.failed("b", 103.0)
+    setbacks.failed("a", 103.0)
+    assert (setbacks.exhausted, setbacks.failures) == (["a"], 3)
+    setbacks.succeeded("a")
+    assert (setbacks.exhausted, setbacks.failures) == ([], 1)
+
+
+class Played:
+    """Runs as they are dealt; None is one that succeeds. After the last the server is told to stop."""
+
+    def __init__(self, project: PipelineProject, monkeypatch: pytest.MonkeyPatch, limit: int = 3) -> None:
+        self.outcomes: list[PipelineError | None] = []
+        self.left_out: list[frozenset[str]] = []
+        self.said: list[str] = []
+        self.now = 1000.0
+        self.waited: list[float] = []
+        self.server = Server(
+            cast(Any, self),
+            cast(Any, None),
+            StatusFile(project, "serve"),
+            interval_s=5.0,
+            max_failures=limit,
+            say=self.said.append,
+            watch=lambda flow: None,
+        )
+        monkeypatch.setattr(serving, "run_once", self.run_once)
+        monkeypatch.setattr(serving.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(self.server, "_stopping", self)
+        self.stopped = False
+
+    def run_once(self, engine: object, meter: object, watch: Any, left_out: frozenset[str]) -> RunReport:
+        self.left_out.append(left_out)
+        outcome = self.outcomes.pop(0)
+        flows = {name: FlowProgress(name, FlowState.COMPLETED, rows_read=1) for name in ("events", *SINKS)}
+        for sink in left_out:
+            flows.pop(next(flow for flow, target in SINKS.items() if target == sink))
+        failing = [name for name, _ in outcome.flows] if isinstance(outcome, FlowFailed) else []
+        for name in failing:
+            flows[name] = FlowProgress(name, FlowState.FAILED, error="x")
+        for flow in flows.values():
+            watch(flow)
+        report = RunReport(flows, 0.1, {flow: sink for flow, sink in SINKS.items() if flow in flows})
+        if outcome is not None:
+            raise RunFailed(outcome, report)
+        return report
+
+    # What the server asks of its engine and of its event:
+    def trim_log(self) -> None:
+        pass
+
+    def is_set(self) -> bool:
+        return not self.outcomes
+
+    def wait(self, seconds: float) -> None:
+        self.waited.append(seconds)
+        self.now += seconds
+
+    def serve(self, *outcomes: PipelineError | None) -> None:
+        self.outcomes = list(outcomes)
+        self.server.serve()
+
+
+def failed(*names: str) -> FlowFailed:
+    return FlowFailed([(name, "why") for name in names], is_transient=False)
+
+
+def test_runs_at_the_interval(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Played(project, monkeypatch)
+    played.serve(None, None, None)
+    assert played.waited == [5.0, 5.0, 5.0]
+    told = read_status(project)
+    assert (told["runs"], told["state"]) == (3, "waiting")
+
+
+def test_a_sink_that_fails_is_left_out_while_it_rests_and_the_others_go_on(
+    project: PipelineProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played(project, monkeypatch, limit=10)
+    played.serve(*[failed("results") if turn < 4 else None for turn in range(9)])
+    rests = [bool(left_out) for left_out in played.left_out]
+    # 1, 2, 4 s are over within the 5 s of the interval; the fourth failure rests 8 s.
+    assert rests == [False, False, False, False, True, False, False, False, False]
+    assert set(played.waited) == {5.0}
+    assert played.said[-1] != played.said[0]
+    assert "flow results runs again" in played.said
+
+
+def test_a_table_that_fails_holds_everything(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Played(project, monkeypatch, limit=10)
+    played.serve(*[failed("events")] * 4, None)
+    assert played.waited == [1.0, 2.0, 4.0, 8.0, 5.0]
+    assert not any(played.left_out)
+
+
+def test_a_definition_can_be_mended_while_it_is_served(
+    project: PipelineProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played(project, monkeypatch)
+    played.serve(DefinitionError([Mistake("no such column", "a.py", 3)]), None)
+    assert played.said[0] == "a.py:3: no such column (attempt 1 of 4; again in 1 s)"
+    assert "the definitions are in order again" in played.said
+
+
+def test_too_many_failures_end_it(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Played(project, monkeypatch, limit=2)
+    with pytest.raises(FlowFailed, match="flow results failed: why"):
+        played.serve(*[failed("results")] * 10)
+    assert read_status(project)["failures"] == 3
+
+
+def test_what_is_neither_flow_nor_definition_ends_it_at_once(
+    project: PipelineProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played(project, monkeypatch)
+    with pytest.raises(PipelineError, match="Spark is not running"):
+        played.serve(PipelineError("Spark is not running"), None)

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.spark.pipeline.errors import PipelineError
+from penstock.spark.pipeline.project import PipelineProject
+from penstock.spark.pipeline.template import ProjectPlan, create_project
+
+
+def test_a_new_project_is_whole(tmp_path: Path) -> None:
+    plan = ProjectPlan.make("my-shop", ("clicks", "taps"), "out", None, "one:9092,two:9092")
+    written = create_project(tmp_path, plan)
+    project = PipelineProject.find(tmp_path / "my-shop")
+    assert project.name == "my-shop"
+    assert project.configured_topics == ["clicks", "taps", "out", "clicks-dead-letters"]
+    assert project.servers == "one:9092,two:9092"
+    assert {path.name for path in project.definition_files()} == {"clicks.py", "page_stats.sql"}
+    for path in written:
+        assert "$" not in path.read_text(), path
+    ast.parse((project.root / "transformations" / "clicks.py").read_text())
+    assert "penstock produce --topic clicks events.jsonl" in (project.root / "README.md").read_text()
+
+
+def test_the_sample_has_good_and_bad_events(project: PipelineProject) -> None:
+    good = bad = 0
+    for line in (project.root / "events.jsonl").read_text().splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            bad += 1
+            continue
+        assert set(event) == {"user", "page", "ts", "ms"}
+        good += 1
+    assert (good, bad) == (11, 1)
+
+
+def test_an_existing_directory_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    with pytest.raises(PipelineError, match="exists already"):
+        create_project(tmp_path, ProjectPlan.make("shop", ("clicks",), None, None, "x:1"))
+    assert list((tmp_path / "shop").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "topics", "output", "message"),
+    [
+        ("1st", ("clicks",), None, "no name for a project"),
+        ("a b", ("clicks",), None, "no name for a project"),
+        ("shop", ("cli cks",), None, "'cli cks' is no name for a topic"),
+        ("shop", ("clicks",), "..", "'..' is no name for a topic"),
+        ("shop", ("clicks",), "clicks", "the pipeline would feed itself"),
+    ],
+)
+def test_names_that_cannot_be(name: str, topics: tuple[str, ...], output: str | None, message: str) -> None:
+    with pytest.raises(PipelineError, match=message.replace(".", r"\.")):
+        ProjectPlan.make(name, topics, output, None, "x:1")
