@@ -220,7 +220,11 @@ class OffsetPlanner:
             found = self.found(fresh=True)
             latest = self.offsets_at(found.partitions, LATEST)
         ends = SourceOffset(group, {tp.topic: found.topic_ids[tp.topic] for tp in found.partitions}, latest)
-        losses = [f"{_name(tp)} is gone" for tp in sorted(start.positions) if tp not in latest]
+        losses = [
+            f"{_name(tp)} is gone, or no longer among those to read"
+            for tp in sorted(start.positions)
+            if tp not in latest
+        ]
         known = {tp.topic for tp in start.positions} & {tp.topic for tp in latest}
         recreated = {topic for topic in sorted(known) if ends.is_recreated_since(start, topic)}
         losses += [
