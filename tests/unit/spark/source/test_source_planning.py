@@ -117,9 +117,7 @@ def test_topic_created_anew_is_named_with_both_ids(cluster: FakeCluster, caplog:
 def test_what_vanished_is_named(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     start = at(cluster, 20, 50)
     cluster.delete("clicks")
-    with pytest.raises(
-        DataLoss, match=r"partition 0 of 'clicks' is gone, .*; partition 1 of 'clicks' is gone, or no longer among"
-    ):
+    with pytest.raises(DataLoss, match=r"partition 0 of 'clicks' is gone, .*; partition 1 of 'clicks' is gone, or"):
         planner(cluster).current(start, "g")
     assert planner(cluster, failOnDataLoss="false").current(start, "g") == SourceOffset("g", {}, {})
     assert "partition 1 of 'clicks' is gone, or no longer among those to read. Going on" in caplog.text
