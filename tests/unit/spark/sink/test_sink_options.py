@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.types import (  # noqa: E402
+from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
@@ -20,10 +20,10 @@ from pyspark.sql.types import (  # noqa: E402
     TimestampType,
 )
 
-from penstock.records.compression import GZIP, LZ4, NONE, ZSTD  # noqa: E402
-from penstock.spark.positions import InvalidOption  # noqa: E402
-from penstock.spark.sink import batch_writer, stream_writer  # noqa: E402
-from penstock.spark.sink_options import ACKS_ALL, SinkOptions, check_columns  # noqa: E402
+from penstock.records.compression import GZIP, LZ4, NONE, ZSTD
+from penstock.spark.positions import InvalidOption
+from penstock.spark.sink import batch_writer, stream_writer
+from penstock.spark.sink_options import ACKS_ALL, SinkOptions, check_columns
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 HEADERS = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))

@@ -168,7 +168,7 @@ def test_rows_that_cannot_be_written_are_named(broker: Broker, columns: dict[str
 def test_a_topic_that_is_not_there_is_an_error_when_the_broker_creates_none() -> None:
     rows = pa.record_batch({"value": ["v"]})
     with Broker({"auto.create.topics.enable": False}) as strict:
-        with pytest.raises(DeliveryFailed, match="topic 'missing' does not exist.*penstock topics create missing"):
+        with pytest.raises(DeliveryFailed, match=r"topic 'missing' does not exist.*penstock topics create missing"):
             write(strict, [rows], topic="missing")
         with pytest.raises(ApiError, match="not a topic name"):
             write(strict, [rows], topic="no/topic")
