@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.model.errors import ConfigError
@@ -62,11 +61,12 @@ class Columns:
         self.partition = partition
         self.max_rows = max_rows
         self.names: frozenset[str] = frozenset(schema.names)
-        self._constants: dict[str, Array] = {}
-        if "topic" in self.names:
-            self._constants["topic"] = pa.array([topic] * max_rows, pa.string())
-        if "partition" in self.names:
-            self._constants["partition"] = pa.array(np.full(max_rows, partition, np.int32))
+        constants = {"topic": topic, "partition": partition}
+        self._constants: dict[str, Array] = {
+            field.name: pa.repeat(pa.scalar(constants[field.name], field.type), max_rows)
+            for field in schema
+            if field.name in constants
+        }
 
     def corrupt(self, base_offset: int, reason: str) -> CorruptRecordBatch:
         return CorruptRecordBatch(self.topic, self.partition, base_offset, reason)

@@ -16,7 +16,7 @@ from penstock.model.errors import ConfigError
 from penstock.records.batch import TRANSACTIONAL_BIT, read_header, with_append_time
 from penstock.records.builder import Record, build_batch, seal
 from penstock.records.compression import NAMES, recompress
-from penstock.spark.decode import KAFKA_SCHEMA, BatchDecoder, CorruptRecordBatch, Decoded, decoder, warm_up
+from penstock.spark.decode import KAFKA_SCHEMA, BatchDecoder, CorruptRecordBatch, Decoded, decoder, jit, warm_up
 from penstock.spark.decode.columns import MAX_BYTES, MAX_TIMESTAMP_MS
 
 FAR = 2**63 - 1
@@ -282,3 +282,21 @@ def test_warm_up_uses_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(kernels, name, lambda *args, n=name, k=kernel: (called.append(n), k(*args))[1])
     warm_up()
     assert set(called) == {"walk", "survey", "gather", "headers", "mark"}
+
+
+def test_kernels_compile_where_no_cache_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def njit(signature: object, **options: object) -> object:
+        asked.append(options.get("cache", False))
+
+        def compile_it(function: object) -> object:
+            if options.get("cache"):
+                raise RuntimeError("cannot cache function 'walk': no locator available for file 'kernels.py'")
+            return function
+
+        return compile_it
+
+    monkeypatch.setattr(jit.numba, "njit", njit)
+    assert jit.kernel(jit.INT, jit.INT)(abs) is abs
+    assert asked == [True, False]
