@@ -1,22 +1,9 @@
 """A producer for one task: closed batches in, every one of them acknowledged, in order, or an error.
 
 It blocks and has one thread. Requests are pipelined, up to `max_in_flight` per broker; a request carries at most one
-batch of a partition. With idempotence each batch has the producer id of this task and a sequence number, so one that is
-sent again after a lost answer is stored once.
-
-A partition is a `_Lane` of unacknowledged batches in sequence order:
-
-    unsent --> sent --> acknowledged
-       ^         |
-       +- failed-+     refused for now, or the connection was lost
-
-Once one failed, nothing more is sent until all that was sent is answered; then what failed goes back in front of what
-is unsent, and is sent to whoever leads the partition by then. So order holds whatever the broker made of the rest: a
-batch behind a failed one is refused as out of order and sent again, or stored if the failed one is stored, too.
-
-That rests on the broker's memory of this producer. One that has none takes any sequence number: if the first batch is
-refused and the second was sent behind it, the second is stored first. So a lane sends one batch alone, and more only
-when that is acknowledged; and begins so again after a failure.
+batch of a partition. With idempotence each batch has a producer id and a sequence number, so one that is sent again
+after a lost answer is stored once. The id is kept from task to task (`ProducerIdentity`): a broker remembers each one
+for a day, and a query may run a million tasks in that time. How order is kept: `spark.lanes`.
 
 Must not know: rows, Spark, what a task may repeat (`spark.sink_delivery`).
 Invariants: `unsent` of a failed lane is not touched; batches held are bounded by `memory_bytes`, plus one.
@@ -25,11 +12,8 @@ Invariants: `unsent` of a failed lane is not touched; batches held are bounded b
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from penstock.client.blocking import BlockingConnection
 from penstock.client.blocking_cluster import BlockingCluster
 from penstock.client.errors import error_code
 from penstock.client.fetching import TopicPartition
@@ -37,6 +21,7 @@ from penstock.client.retrying import LOST
 from penstock.model.errors import ErrorCode, PenstockError
 from penstock.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, add_sequence
 from penstock.spark.encode.batches import halves, stamp
+from penstock.spark.lanes import Batch, BrokerLine, Lane, PartitionWritten, ProducerIdentity
 from penstock.spark.sink_options import ProducerOptions
 from penstock.wire.apis import Api
 from penstock.wire.messages.produce import (
@@ -66,94 +51,24 @@ TRY_AGAIN = frozenset(
 )
 LOST_PLACE = frozenset((ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID))
 TOO_LARGE = frozenset((ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE))
-NO_OFFSET = -1
+NO_EPOCH = -1
 
 
 class DeliveryFailed(PenstockError):
     """Rows could not be written; the sentence says where, why, and what to do."""
 
 
-class PartitionWritten(NamedTuple):
-    topic: str
-    partition: int
-    records: int
-    last_offset: int
-    """-1: not known, the broker only said that it has them."""
-
-
-class _Batch:
-    __slots__ = ("data", "deadline", "record_count", "sequence")
-
-    def __init__(self, data: bytearray, record_count: int, deadline: float) -> None:
-        self.data = data
-        self.record_count = record_count
-        self.deadline = deadline
-        self.sequence = NO_SEQUENCE
-
-
-class _Lane:
-    """One partition."""
-
-    def __init__(self, tp: TopicPartition, epoch: int) -> None:
-        self.tp = tp
-        self.epoch = epoch
-        self.next_sequence = 0
-        self.unsent: deque[_Batch] = deque()
-        self.sent: deque[_Batch] = deque()
-        self.failed: deque[_Batch] = deque()
-        self.failure = ""
-        self.needs_new_epoch = False
-        self.is_known = False
-        """The leader has a batch of ours, and so knows which one comes next."""
-        self.pause_until = 0.0
-        self.broker: _Broker | None = None
-        self.records = 0
-        self.last_offset = NO_OFFSET
-
-    @property
-    def name(self) -> str:
-        return f"{self.tp.topic}-{self.tp.partition}"
-
-    @property
-    def may_send(self) -> bool:
-        return bool(self.unsent) and not self.failed and (self.is_known or not self.sent)
-
-
-class _Broker:
-    """Lanes that have something to send to it, and requests that it has not answered."""
-
-    def __init__(self, node_id: int) -> None:
-        self.node_id = node_id
-        self.connection: BlockingConnection | None = None
-        self.ready: dict[_Lane, None] = {}
-        self.in_flight: deque[list[tuple[_Lane, _Batch]]] = deque()
-
-    def take(self, max_bytes: int) -> list[tuple[_Lane, _Batch]]:
-        """For one request: a batch of each ready lane, as far as they go in; always one."""
-        taken: list[tuple[_Lane, _Batch]] = []
-        size = 0
-        for lane in list(self.ready):
-            size += len(lane.unsent[0].data)
-            if taken and size > max_bytes:
-                break
-            batch = lane.unsent.popleft()
-            lane.sent.append(batch)
-            taken.append((lane, batch))
-            del self.ready[lane]
-            if lane.may_send:
-                self.ready[lane] = None  # behind the others
-        return taken
-
-
 class TaskProducer:
-    def __init__(self, cluster: BlockingCluster, options: ProducerOptions) -> None:
+    def __init__(
+        self, cluster: BlockingCluster, options: ProducerOptions, identity: ProducerIdentity | None = None
+    ) -> None:
         self._cluster = cluster
         self._options = options
-        self._producer_id = NO_PRODUCER_ID
-        self._first_epoch = -1
-        self._lanes: dict[tuple[str, int], _Lane] = {}
-        self._brokers: dict[int, _Broker] = {}
-        self._homeless: dict[_Lane, None] = {}
+        self.identity = identity
+        """None: one is asked for with the first batch. To be passed on after `flush`, if at all."""
+        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._brokers: dict[int, BrokerLine] = {}
+        self._homeless: dict[Lane, None] = {}
         self._held_bytes = 0
         self._unsent_bytes = 0
         self.batch_size_bytes = options.batch_size_bytes
@@ -161,12 +76,10 @@ class TaskProducer:
 
     def send(self, topic: str, partition: int, data: bytearray, record_count: int) -> None:
         """Take a closed batch; it is sent when a request's worth has come together. Raises what `flush` raises."""
-        if self._options.is_idempotent and self._producer_id == NO_PRODUCER_ID:
-            self._producer_id, self._first_epoch = self._cluster.init_producer_id()
         lane = self._lanes.get((topic, partition))
         if lane is None:
-            lane = self._lanes[topic, partition] = _Lane(TopicPartition(topic, partition), self._first_epoch)
-        batch = _Batch(data, record_count, time.monotonic() + self._options.delivery_timeout_ms / 1000)
+            lane = self._lanes[topic, partition] = self._lane(TopicPartition(topic, partition))
+        batch = Batch(data, record_count, time.monotonic() + self._options.delivery_timeout_ms / 1000)
         self._number(lane, batch)
         lane.unsent.append(batch)
         self._offer(lane)
@@ -183,6 +96,9 @@ class TaskProducer:
         while self._held_bytes:
             self._pump()
             self._wait()
+        if self.identity is not None:
+            for lane in self._lanes.values():
+                self.identity.places[lane.tp] = (lane.epoch, lane.next_sequence)
 
     def written(self) -> Iterator[PartitionWritten]:
         for (topic, partition), lane in sorted(self._lanes.items()):
@@ -198,15 +114,23 @@ class TaskProducer:
 
     # -- sequence numbers ---------------------------------------------------------------
 
-    def _number(self, lane: _Lane, batch: _Batch) -> None:
+    def _lane(self, tp: TopicPartition) -> Lane:
         if not self._options.is_idempotent:
-            stamp(batch.data, NO_PRODUCER_ID, -1, NO_SEQUENCE)
-            return
+            return Lane(tp, NO_EPOCH, NO_SEQUENCE)
+        if self.identity is None:
+            self.identity = ProducerIdentity(*self._cluster.init_producer_id())
+        return Lane(tp, *self.identity.places.get(tp, (self.identity.epoch, 0)))
+
+    def _number(self, lane: Lane, batch: Batch) -> None:
         batch.sequence = lane.next_sequence
         lane.next_sequence = add_sequence(lane.next_sequence, batch.record_count)
-        stamp(batch.data, self._producer_id, lane.epoch, batch.sequence)
+        self._stamp(lane, batch)
 
-    def _renumber(self, lane: _Lane) -> None:
+    def _stamp(self, lane: Lane, batch: Batch) -> None:
+        producer_id = NO_PRODUCER_ID if self.identity is None else self.identity.producer_id
+        stamp(batch.data, producer_id, lane.epoch, batch.sequence)
+
+    def _renumber(self, lane: Lane) -> None:
         """The broker has lost its place (KIP-360): what it has not acknowledged begins a new epoch, at 0."""
         lane.needs_new_epoch = False
         lane.epoch += 1
@@ -216,7 +140,7 @@ class TaskProducer:
 
     # -- sending ------------------------------------------------------------------------
 
-    def _offer(self, lane: _Lane) -> None:
+    def _offer(self, lane: Lane) -> None:
         """A lane that has something to send waits for its turn, or for a leader."""
         if not lane.may_send:
             return
@@ -238,16 +162,16 @@ class TaskProducer:
                 else:
                     self._request(broker)
 
-    def _find_leader(self, lane: _Lane) -> None:
+    def _find_leader(self, lane: Lane) -> None:
         left_s = max(0.0, lane.unsent[0].deadline - time.monotonic())
         node_id = self._cluster.leader(lane.tp, left_s).node_id
         broker = self._brokers.get(node_id)
         if broker is None:
-            broker = self._brokers[node_id] = _Broker(node_id)
+            broker = self._brokers[node_id] = BrokerLine(node_id)
         lane.broker = broker
         broker.ready[lane] = None
 
-    def _request(self, broker: _Broker) -> None:
+    def _request(self, broker: BrokerLine) -> None:
         taken = broker.take(self._options.max_request_bytes)
         broker.in_flight.append(taken)
         topics: dict[str, list[PartitionProduceData]] = {}
@@ -276,7 +200,7 @@ class TaskProducer:
         elif self._homeless:
             time.sleep(max(0.0, min(lane.pause_until for lane in self._homeless) - time.monotonic()))
 
-    def _receive(self, broker: _Broker) -> None:
+    def _receive(self, broker: BrokerLine) -> None:
         assert broker.connection is not None
         try:
             # The broker answers within the request's own time; what is added is for the way.
@@ -288,7 +212,8 @@ class TaskProducer:
             (topic.name, entry.index): entry for topic in answer.responses for entry in topic.partition_responses
         }
         for lane, batch in broker.in_flight.popleft():
-            assert lane.sent.popleft() is batch
+            oldest = lane.sent.popleft()
+            assert oldest is batch
             entry = entries.get(lane.tp)
             if entry is None:
                 raise DeliveryFailed(f"{lane.name}: the broker's answer does not speak of it")
@@ -298,12 +223,12 @@ class TaskProducer:
             else:
                 self._offer(lane)
 
-    def _lose(self, broker: _Broker, reason: str) -> None:
+    def _lose(self, broker: BrokerLine, reason: str) -> None:
         """What it has not answered may be stored or not."""
         if broker.connection is not None:
             broker.connection.close()
             broker.connection = None
-        lanes: dict[_Lane, None] = {}
+        lanes: dict[Lane, None] = {}
         for taken in broker.in_flight:
             for lane, batch in taken:
                 lane.sent.popleft()
@@ -315,7 +240,7 @@ class TaskProducer:
             self._pause(lane)
             self._rewind(lane)
 
-    def _judge(self, lane: _Lane, batch: _Batch, entry: PartitionProduceResponse) -> None:
+    def _judge(self, lane: Lane, batch: Batch, entry: PartitionProduceResponse) -> None:
         code = error_code(entry.error_code)
         if code is ErrorCode.NONE or code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             self._held_bytes -= len(batch.data)
@@ -338,27 +263,24 @@ class TaskProducer:
         else:
             raise DeliveryFailed(_refusal(lane, batch, code))
 
-    def _split(self, lane: _Lane, batch: _Batch) -> None:
+    def _split(self, lane: Lane, batch: Batch) -> None:
         """Sequence numbers count records, so the halves stand where the whole stood."""
         self.batch_size_bytes = min(self.batch_size_bytes, len(batch.data) // 2)
         self._held_bytes -= len(batch.data)
         sequence = batch.sequence
         for data, record_count in halves(batch.data):
-            half = _Batch(data, record_count, batch.deadline)
+            half = Batch(data, record_count, batch.deadline)
             half.sequence = sequence
             sequence = add_sequence(sequence, record_count)
-            if self._options.is_idempotent:
-                stamp(data, self._producer_id, lane.epoch, half.sequence)
-            else:
-                stamp(data, NO_PRODUCER_ID, -1, NO_SEQUENCE)
+            self._stamp(lane, half)
             self._held_bytes += len(data)
             lane.failed.append(half)
 
-    def _pause(self, lane: _Lane) -> None:
+    def _pause(self, lane: Lane) -> None:
         lane.pause_until = time.monotonic() + self._options.retry_backoff_ms / 1000
         self._cluster.forget(lane.tp.topic)
 
-    def _rewind(self, lane: _Lane) -> None:
+    def _rewind(self, lane: Lane) -> None:
         """All that was sent is answered: what failed is next again."""
         if lane.failed[0].deadline < time.monotonic():
             raise DeliveryFailed(
@@ -376,7 +298,7 @@ class TaskProducer:
         self._offer(lane)
 
 
-def _refusal(lane: _Lane, batch: _Batch, code: ErrorCode) -> str:
+def _refusal(lane: Lane, batch: Batch, code: ErrorCode) -> str:
     what = f"a batch of {len(batch.data)} bytes ({batch.record_count} records)"
     if code in TOO_LARGE:
         return (

@@ -22,8 +22,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from penstock.spark.encode.batches import ClosedBatch, PartitionEncoder
 from penstock.spark.encode.columns import RecordBatch, record_columns
 from penstock.spark.encode.routing import Router
+from penstock.spark.lanes import PartitionWritten
 from penstock.spark.positions import InvalidOption
-from penstock.spark.producing import PartitionWritten
 from penstock.spark.reading import spare_the_heap
 from penstock.spark.sink_delivery import AtLeastOnce, Slice, SliceWriter, describe
 from penstock.spark.sink_options import SinkOptions, check_columns

@@ -4,8 +4,8 @@ Spark runs a slice (one task of one batch) until one attempt succeeds, and after
 again. A `SliceWriter` is one attempt: `begin` says whether the rows are wanted, `write` takes closed batches, `finish`
 returns when they are in the log, `abandon` gives up. The sink encodes; it knows none of what follows.
 
-    at_least_once   `AtLeastOnce`. The producer id is the attempt's own, so what a lost answer makes the producer send
-                    again is stored once; what another attempt sends again is stored again.
+    at_least_once   `AtLeastOnce`. Nobody else has the producer id, so what a lost answer makes the producer send again
+                    is stored once; what another attempt sends again is stored again.
 
     exactly_once    Not offered: brokers need transactions first. It will be a second class here, by this protocol of
                     stock Kafka requests. q is the query's id, E the batch's, p the task's partition.
@@ -26,13 +26,17 @@ Must not know: Arrow, options but for delivery and the producer's.
 from __future__ import annotations
 
 import logging
+import os
+import threading
 import time
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from penstock.client.blocking import BlockingConnection
 from penstock.client.errors import ClientError
-from penstock.spark.producing import DeliveryFailed, PartitionWritten, TaskProducer
+from penstock.spark.lanes import PartitionWritten, ProducerIdentity
+from penstock.spark.options import ClusterOptions
+from penstock.spark.producing import DeliveryFailed, TaskProducer
 from penstock.spark.reading import cluster_for
 from penstock.spark.sink_options import SinkOptions
 from penstock.wire.apis import Api
@@ -43,6 +47,7 @@ logger = logging.getLogger(__name__)
 CREATED_WITHIN_S = 3.0
 LOOK_AGAIN_S = 0.1
 MAX_SHOWN = 20
+MAX_KEPT = 16
 
 
 class Slice(NamedTuple):
@@ -72,11 +77,30 @@ class SliceWriter(Protocol):
     def abandon(self) -> None: ...
 
 
+class _Identities(threading.local):
+    """Producer ids of this thread with nothing outstanding, by cluster. Those of a parent process are left alone."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, ClusterOptions], ProducerIdentity] = {}
+
+    def take(self, cluster: ClusterOptions) -> ProducerIdentity | None:
+        return self._kept.pop((os.getpid(), cluster), None)
+
+    def keep(self, cluster: ClusterOptions, identity: ProducerIdentity | None) -> None:
+        if identity is not None:
+            self._kept[os.getpid(), cluster] = identity
+            if len(self._kept) > MAX_KEPT:
+                self._kept.pop(next(iter(self._kept)))
+
+
+_identities = _Identities()
+
+
 class AtLeastOnce:
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._cluster = cluster_for(options.cluster)
-        self._producer = TaskProducer(self._cluster, options.producer)
+        self._producer = TaskProducer(self._cluster, options.producer, _identities.take(options.cluster))
 
     def begin(self, slice_: Slice) -> bool:
         return True
@@ -120,6 +144,7 @@ class AtLeastOnce:
     def finish(self) -> list[PartitionWritten]:
         self._producer.flush()
         self._producer.close()
+        _identities.keep(self._options.cluster, self._producer.identity)
         return list(self._producer.written())
 
     def abandon(self) -> None:

@@ -16,15 +16,18 @@ from penstock.client.fetching import TopicPartition
 from penstock.model.errors import ErrorCode
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
-from penstock.spark.producing import DeliveryFailed, PartitionWritten, TaskProducer
+from penstock.spark.lanes import PartitionWritten, ProducerIdentity
+from penstock.spark.producing import DeliveryFailed, TaskProducer
 from penstock.spark.sink_options import ProducerOptions
 
 OPTIONS = ProducerOptions(retry_backoff_ms=0, max_request_bytes=400, delivery_timeout_ms=60_000)
 ONE = TopicPartition("t", 0)
 
 
-def producer(cluster: FaultyCluster, options: ProducerOptions = OPTIONS) -> TaskProducer:
-    return TaskProducer(cast(Any, cluster), options)
+def producer(
+    cluster: FaultyCluster, options: ProducerOptions = OPTIONS, identity: ProducerIdentity | None = None
+) -> TaskProducer:
+    return TaskProducer(cast(Any, cluster), options, identity)
 
 
 def batch(*values: int) -> bytearray:
@@ -193,3 +196,18 @@ def test_sequence_numbers_go_on_over_batches() -> None:
     send_all(producer(FaultyCluster(verdict=verdict)), 30)
     assert [entry[:2] for entry in seen] == [(1001, 0)] * 10
     assert all(after[2] - before[2] == 3 for before, after in pairwise(seen))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_next_task_goes_on_with_the_same_producer_id(seed: int) -> None:
+    cluster = FaultyCluster(seed, fault_rate=0.1)
+    identity = None
+    for first in range(0, 60, 20):
+        sender = producer(cluster, OPTIONS, identity)
+        for value in range(first, first + 20):
+            sender.send("t", value % 2, batch(value), 1)
+        sender.flush()
+        identity = sender.identity
+    for partition in range(2):
+        assert cluster.logs[TopicPartition("t", partition)].values == numbers(60)[partition::2]
+    assert cluster.producer_ids == 1

@@ -19,7 +19,8 @@ from penstock.records.batch import HEADER_SIZE, iterate_headers  # noqa: E402
 from penstock.records.builder import Record, iterate_records  # noqa: E402
 from penstock.records.compression import NAMES, decompress  # noqa: E402
 from penstock.spark.encode.columns import UnsuitableRows  # noqa: E402
-from penstock.spark.producing import DeliveryFailed, PartitionWritten  # noqa: E402
+from penstock.spark.lanes import PartitionWritten  # noqa: E402
+from penstock.spark.producing import DeliveryFailed  # noqa: E402
 from penstock.spark.sink import TaskWritten, totals, write_slice  # noqa: E402
 from penstock.spark.sink_delivery import AtLeastOnce, Slice, describe  # noqa: E402
 from penstock.spark.sink_options import SinkOptions  # noqa: E402
