@@ -17,7 +17,8 @@ from penstock.records.batch import HEADER_SIZE, read_header, validate_produced  
 from penstock.records.builder import Record, iterate_records  # noqa: E402
 from penstock.records.compression import NAMES, decompress  # noqa: E402
 from penstock.spark.encode import kernels, reference  # noqa: E402
-from penstock.spark.encode.batches import SMALLEST_BATCH_BYTES, PartitionEncoder, halves, stamp  # noqa: E402
+from penstock.spark.encode.batches import SMALLEST_BATCH_BYTES, PartitionEncoder  # noqa: E402
+from penstock.spark.encode.closed import halves, stamp  # noqa: E402
 from penstock.spark.encode.columns import blobs, record_columns  # noqa: E402
 from penstock.spark.encode.routing import Router  # noqa: E402
 

@@ -20,7 +20,7 @@ from penstock.client.fetching import TopicPartition
 from penstock.client.retrying import LOST
 from penstock.model.errors import ErrorCode, PenstockError
 from penstock.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, add_sequence
-from penstock.spark.encode.batches import halves, stamp
+from penstock.spark.encode.closed import halves, stamp
 from penstock.spark.lanes import Batch, BrokerLine, Lane, PartitionWritten, ProducerIdentity
 from penstock.spark.sink_options import ProducerOptions
 from penstock.wire.apis import Api

@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from penstock.spark.encode.batches import ClosedBatch, PartitionEncoder
-from penstock.spark.encode.columns import RecordBatch, record_columns
-from penstock.spark.encode.routing import Router
+from penstock.spark.encode.closed import ClosedBatch
 from penstock.spark.lanes import PartitionWritten
 from penstock.spark.positions import InvalidOption
 from penstock.spark.reading import spare_the_heap
@@ -32,6 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 logger = logging.getLogger(__name__)
+
+RecordBatch = Any  # of pyarrow, which has no types
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -149,6 +149,11 @@ def write_slice(
 
 
 def _encode(writer: SliceWriter, options: SinkOptions, slice_: Slice, batches: Iterable[RecordBatch]) -> None:
+    # What is compiled is loaded in workers alone: the driver makes a writer for every commit.
+    from penstock.spark.encode.batches import PartitionEncoder
+    from penstock.spark.encode.columns import record_columns
+    from penstock.spark.encode.routing import Router
+
     producer = options.producer
     # Half of the memory for batches in the making, half (in the producer) for those under way.
     encoder = PartitionEncoder(

@@ -1,61 +1,24 @@
 """Rows in, record batches out: one batch in the making per partition, closed when the next row would not fit.
 
 `PartitionEncoder` holds the open batches of all partitions in one arena whose size is bounded, whatever the number of
-partitions. A closed batch lacks what only a producer knows (its id, epoch and sequence) and the checksum over it:
-`stamp` sets those, and may do so again. Must not know: connections, retries, topics by name.
+partitions. Must not know: producers, connections, topics by name.
 Invariant: rows of a slot leave in the order in which they came.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from struct import Struct
-from typing import NamedTuple
 
 import numpy as np
-from crc32c import crc32c
 
-from penstock.records.batch import (
-    CRC_START,
-    HEADER,
-    HEADER_SIZE,
-    LENGTH_OVERHEAD,
-    MAGIC,
-    TRANSACTIONAL_BIT,
-    read_header,
-)
-from penstock.records.builder import build_batch, iterate_records
-from penstock.records.compression import NONE, compress, decompress, recompress
+from penstock.records.batch import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC
+from penstock.records.compression import NONE, compress
 from penstock.spark.encode import kernels
+from penstock.spark.encode.closed import NO_LEADER_EPOCH, ClosedBatch
 from penstock.spark.encode.columns import Int32s, RecordColumns
 from penstock.spark.encode.kernels import OpenBatches, open_batches
 
 SMALLEST_BATCH_BYTES = 4 << 10
-NO_LEADER_EPOCH = -1
-
-_PRODUCER = Struct(">qhi")
-_PRODUCER_AT = 43
-_CRC = Struct(">I")
-_CRC_AT = 17
-_ATTRIBUTES = Struct(">h")
-_ATTRIBUTES_AT = 21
-
-
-class ClosedBatch(NamedTuple):
-    """`data` is a whole v2 batch but for producer fields and checksum."""
-
-    slot: int
-    data: bytearray
-    record_count: int
-
-
-def stamp(data: bytearray, producer_id: int, epoch: int, base_sequence: int, *, transactional: bool = False) -> None:
-    """Make a closed batch ready to be sent. May be repeated with another identity."""
-    if transactional:
-        (attributes,) = _ATTRIBUTES.unpack_from(data, _ATTRIBUTES_AT)
-        _ATTRIBUTES.pack_into(data, _ATTRIBUTES_AT, attributes | TRANSACTIONAL_BIT)
-    _PRODUCER.pack_into(data, _PRODUCER_AT, producer_id, epoch, base_sequence)
-    _CRC.pack_into(data, _CRC_AT, crc32c(memoryview(data)[CRC_START:]))
 
 
 class PartitionEncoder:
@@ -135,15 +98,3 @@ class PartitionEncoder:
         batches.ends[place] = HEADER_SIZE
         batches.counts[place] = 0
         return ClosedBatch(slot, data, count)
-
-
-def halves(data: bytearray) -> list[tuple[bytearray, int]]:
-    """The records of a closed batch as two, with the number in each, under the same codec. It has two or more."""
-    header = read_header(data)
-    payload = decompress(header.compression, memoryview(data)[HEADER_SIZE:])
-    rows = list(iterate_records(header, payload))
-    parts: list[tuple[bytearray, int]] = []
-    for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
-        plain = build_batch(part, leader_epoch=NO_LEADER_EPOCH)
-        parts.append((bytearray(recompress(read_header(plain), plain, header.compression)), len(part)))
-    return parts

@@ -1,0 +1,54 @@
+"""A record batch that is full and not sent yet: its producer's stamp, and taking it apart when it is too large.
+
+It lacks what only a producer knows (its id, epoch and sequence) and the checksum over it: `stamp` sets those, and may
+do so again. Imports nothing that is compiled: the driver comes here, too.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from penstock.records.batch import CRC_START, HEADER_SIZE, TRANSACTIONAL_BIT, read_header
+from penstock.records.builder import build_batch, iterate_records
+from penstock.records.compression import decompress, recompress
+
+NO_LEADER_EPOCH = -1
+
+_PRODUCER = Struct(">qhi")
+_PRODUCER_AT = 43
+_CRC = Struct(">I")
+_CRC_AT = 17
+_ATTRIBUTES = Struct(">h")
+_ATTRIBUTES_AT = 21
+
+
+class ClosedBatch(NamedTuple):
+    """`data` is a whole v2 batch but for producer fields and checksum."""
+
+    slot: int
+    data: bytearray
+    record_count: int
+
+
+def stamp(data: bytearray, producer_id: int, epoch: int, base_sequence: int, *, transactional: bool = False) -> None:
+    """Make a closed batch ready to be sent. May be repeated with another identity."""
+    if transactional:
+        (attributes,) = _ATTRIBUTES.unpack_from(data, _ATTRIBUTES_AT)
+        _ATTRIBUTES.pack_into(data, _ATTRIBUTES_AT, attributes | TRANSACTIONAL_BIT)
+    _PRODUCER.pack_into(data, _PRODUCER_AT, producer_id, epoch, base_sequence)
+    _CRC.pack_into(data, _CRC_AT, crc32c(memoryview(data)[CRC_START:]))
+
+
+def halves(data: bytearray) -> list[tuple[bytearray, int]]:
+    """The records of a closed batch as two, with the number in each, under the same codec. It has two or more."""
+    header = read_header(data)
+    payload = decompress(header.compression, memoryview(data)[HEADER_SIZE:])
+    rows = list(iterate_records(header, payload))
+    parts: list[tuple[bytearray, int]] = []
+    for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+        plain = build_batch(part, leader_epoch=NO_LEADER_EPOCH)
+        parts.append((bytearray(recompress(read_header(plain), plain, header.compression)), len(part)))
+    return parts
