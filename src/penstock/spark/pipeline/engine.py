@@ -31,11 +31,11 @@ LOG_LIMIT_BYTES = 64 << 20
 CONNECT_PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
 _CONNECT_VARIABLES = ("SPARK_CONNECT_AUTHENTICATE_TOKEN", "SPARK_CONNECT_MODE_ENABLED")
 
+_POLLING = "spark.sql.pipelines.execution.streamstate.pollingInterval"
 # Retries are decided by the runner, which knows what is hopeless; Spark would try everything three times in 25 s.
-# Polling without a pause costs a part of one core while a run is under way and saves a second for each step of it.
 _RUNTIME = {
     "spark.sql.pipelines.maxFlowRetryAttempts": "0",
-    "spark.sql.pipelines.execution.streamstate.pollingInterval": "0",
+    _POLLING: "1",
     "spark.sql.connect.serverStacktrace.enabled": "false",
 }
 
@@ -89,6 +89,11 @@ class PipelineEngine:
             for name, value in self.project.configuration.items()
             if name in self._runtime_names or not name.startswith("spark.")
         }
+
+    def poll_without_pause(self) -> None:
+        """From now on Spark looks for flows that have ended all the time, instead of once a second. That keeps a core
+        busy during a run: it pays when everything is warm and a run takes a few seconds, not when the JVM starts."""
+        self.session.conf.set(_POLLING, "0")
 
     def renew_session(self) -> None:
         """After the server forgot the old one, or something in it broke. Python workers start anew with it."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 FORMAT = "penstock"
 ROWS = "rows"
+# SQL that reads a stream, or files by their path: what it is only the server knows.
+_SQL_SOURCE = re.compile(r"\bSTREAM\b|\bread_files\b|\b(?:parquet|json|csv|text|orc)\.`", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class PipelineGraph:
     reads: dict[str, None] = field(default_factory=dict)
     """Topics, in the order in which they were found; patterns are left out."""
     writes: dict[str, None] = field(default_factory=dict)
+    has_other_sources: bool = False
+    """Something is read that is neither a topic by its name nor, as far as can be told, a table of the pipeline."""
 
     def place_of(self, project: PipelineProject, flow: str) -> Place | None:
         name = short_name(flow)
@@ -106,6 +110,8 @@ def _register(engine: PipelineEngine, registry: Any, graph: PipelineGraph, file:
         configuration={},
         libraries=[cli.LibrariesGlob(relative)],
     )
+    if file.suffix == ".sql" and _SQL_SOURCE.search(file.read_text(encoding="utf-8")):
+        graph.has_other_sources = True
     try:
         with engine.quiet():
             cli.register_definitions(project.spec_path, registry, spec, engine.session, graph.graph_id)
@@ -155,9 +161,11 @@ def _note_topics(frame: Any, graph: PipelineGraph) -> None:
     """Which topics a query reads, out of the plan that the client is about to send."""
     for source in _data_sources(frame._plan.plan(frame.sparkSession.client)):
         options = {name.lower(): value for name, value in source.options.items()}
-        if source.format == FORMAT:
-            for topic in filter(None, map(str.strip, options.get("subscribe", "").split(","))):
-                graph.reads[topic] = None
+        if source.format != FORMAT or "subscribe" not in options:
+            graph.has_other_sources = True
+            continue
+        for topic in filter(None, map(str.strip, options["subscribe"].split(","))):
+            graph.reads[topic] = None
 
 
 def _data_sources(message: Any) -> Iterator[Any]:

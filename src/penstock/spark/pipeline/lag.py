@@ -58,6 +58,15 @@ class LagMeter:
             for tp, position in sorted(positions.items())
         ]
 
+    def is_caught_up(self, positions: Mapping[TopicPartition, int]) -> bool:
+        """Nothing is to be read after these, in these topics. False also when nobody answers."""
+        try:
+            there = self._cluster.topics({tp.topic for tp in positions})
+            every = {TopicPartition(name, part.partition) for name, info in there.items() for part in info.partitions}
+            return every == positions.keys() and not any(one.lag for one in self.lags(positions))
+        except (ClientError, ApiError):
+            return False
+
     def total(self, positions: Mapping[TopicPartition, int]) -> int | None:
         """None when it is not known: no topics, or nobody answers."""
         if not positions:

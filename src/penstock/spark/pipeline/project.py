@@ -155,15 +155,19 @@ class PipelineProject:
         named = ",".join(self.configuration.get(key, "") for key in TOPIC_KEYS)
         return list(dict.fromkeys(part.strip() for part in named.split(",") if part.strip()))
 
+    def matching(self, pattern: str) -> list[Path]:
+        """The files that an entry of `libraries` names."""
+        return sorted(
+            path
+            for path in self.root.glob(f"{pattern}/*" if pattern.endswith("/**") else pattern)
+            if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".")
+        )
+
     def definition_files(self) -> list[Path]:
         """What `libraries` name, in the order of their names. Raises DefinitionError when that is nothing."""
         found: dict[Path, None] = {}
         for pattern in self.libraries:
-            matching = sorted(
-                path
-                for path in self.root.glob(f"{pattern}/*" if pattern.endswith("/**") else pattern)
-                if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".")
-            )
+            matching = self.matching(pattern)
             if not matching:
                 raise _wrong(self.spec_path, f"no file matches '{pattern}' of libraries", pattern)
             found.update(dict.fromkeys(matching))

@@ -40,6 +40,8 @@ class RunReport:
     seconds: float = 0.0
     sinks: dict[str, str] = field(default_factory=dict)
     """By flow, the sink it writes into."""
+    has_other_sources: bool = True
+    """Than topics whose positions are among the flows'."""
 
     @property
     def rows_read(self) -> int:
@@ -104,6 +106,7 @@ def run_once(
     try:
         with registered(engine, left_out) as graph:
             report.sinks = {flow: target for flow, target in graph.targets.items() if target in graph.sinks}
+            report.has_other_sources = graph.has_other_sources
             try:
                 _follow(engine, graph, progress, meter, watch, full_refresh, full_refresh_all)
             except Exception as error:

@@ -4,6 +4,7 @@ A run that failed is followed by another after a pause that doubles. A flow into
 runs meanwhile, so that the others go on at their pace; a table that failed has others that read it, and all of them
 wait. After too many failures in a row of the same flow the whole ends: somebody has to look.
 Definitions are read anew for each run, so that a file can be mended while this runs.
+When the topics have nothing new there is no run: asking a broker costs nothing, a run starts a dozen of processes.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from penstock.spark.pipeline.engine import PipelineEngine
 from penstock.spark.pipeline.errors import DefinitionError, FlowFailed
 from penstock.spark.pipeline.lag import LagMeter
 from penstock.spark.pipeline.progress import FlowProgress
-from penstock.spark.pipeline.runner import RunFailed, pause_s, run_once
+from penstock.spark.pipeline.runner import RunFailed, RunReport, pause_s, run_once
 from penstock.spark.pipeline.status import StatusFile
 
 # A session that nobody uses is forgotten by the server after an hour, and workers die after a minute.
 MAX_INTERVAL_S = 1800.0
+LOOK_EVERY_S = 0.5
 
 
 @dataclass(slots=True)
@@ -80,6 +83,8 @@ class Server:
         self._watch = watch
         self._setbacks = Setbacks(max_failures)
         self._sink_of: dict[str, str] = {}
+        self._caught_up: RunReport | None = None
+        self._definitions: dict[Path, int] = {}
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -96,12 +101,16 @@ class Server:
             self._engine.trim_log()
             self._status.change(state="waiting")
             self._stopping.wait(wait_s)
+            while not self._stopping.is_set() and self._is_idle():
+                self._stopping.wait(LOOK_EVERY_S)
 
     def _run(self) -> float | None:
         """One run. The pause before the next, when it is not the usual one."""
         resting = self._setbacks.resting(time.monotonic())
         left_out = frozenset(self._sink_of[name] for name in resting if name in self._sink_of)
         self._status.change(state="running", failures=self._setbacks.failures)
+        self._caught_up = None
+        self._definitions = self._definition_times()
         try:
             report = run_once(self._engine, self._meter, self._noted, left_out=left_out)
         except RunFailed as failed:
@@ -109,10 +118,25 @@ class Server:
             return self._take_failure(failed)
         self._status.end_run(report.flows)
         self._status.change(message="")
+        self._engine.poll_without_pause()
         self._recover([WHOLE, *report.flows])
+        if not left_out and not report.has_other_sources:
+            self._caught_up = report
         if report.rows_read:
             self._say(f"{report.rows_read} records in {report.seconds:.1f} s")
         return None
+
+    def _is_idle(self) -> bool:
+        """The last run left nothing to be done, and nothing has changed since."""
+        if self._caught_up is None or self._definitions != self._definition_times():
+            return False
+        positions = [flow.positions for flow in self._caught_up.flows.values() if flow.positions]
+        return bool(positions) and all(self._meter.is_caught_up(each) for each in positions)
+
+    def _definition_times(self) -> dict[Path, int]:
+        project = self._engine.project
+        watched = [path for pattern in project.libraries for path in project.matching(pattern)]
+        return {path: path.stat().st_mtime_ns for path in watched if path.exists()}
 
     def _noted(self, flow: FlowProgress) -> None:
         self._status.take(flow)

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
 
+from penstock.client.fetching import TopicPartition
 from penstock.spark.pipeline import serving
 from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, Mistake, PipelineError
 from penstock.spark.pipeline.events import FlowState
 from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.pipeline.runner import RunFailed, RunReport
-from penstock.spark.pipeline.serving import Server, Setbacks
+from penstock.spark.pipeline.serving import LOOK_EVERY_S, Server, Setbacks
 from penstock.spark.pipeline.status import StatusFile, read_status
 
 SINKS = {"results": "output_topic", "dead_letters": "dead_letter_topic"}
@@ -39,9 +41,11 @@ class Played:
         self.said: list[str] = []
         self.now = 1000.0
         self.waited: list[float] = []
+        self.project = project
+        self.caught_up: list[bool] = []
         self.server = Server(
             cast(Any, self),
-            cast(Any, None),
+            cast(Any, self),
             StatusFile(project, "serve"),
             interval_s=5.0,
             max_failures=limit,
@@ -51,7 +55,7 @@ class Played:
         monkeypatch.setattr(serving, "run_once", self.run_once)
         monkeypatch.setattr(serving.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(self.server, "_stopping", self)
-        self.stopped = False
+        self.has_other_sources = False
 
     def run_once(self, engine: object, meter: object, watch: Any, left_out: frozenset[str]) -> RunReport:
         self.left_out.append(left_out)
@@ -64,14 +68,23 @@ class Played:
             flows[name] = FlowProgress(name, FlowState.FAILED, error="x")
         for flow in flows.values():
             watch(flow)
-        report = RunReport(flows, 0.1, {flow: sink for flow, sink in SINKS.items() if flow in flows})
+        flows["events"].positions = {TopicPartition("clicks", 0): 5}
+        sinks = {flow: sink for flow, sink in SINKS.items() if flow in flows}
+        report = RunReport(flows, 0.1, sinks, has_other_sources=self.has_other_sources)
         if outcome is not None:
             raise RunFailed(outcome, report)
         return report
 
-    # What the server asks of its engine and of its event:
+    # What the server asks of its engine, its meter and its event:
     def trim_log(self) -> None:
         pass
+
+    def poll_without_pause(self) -> None:
+        pass
+
+    def is_caught_up(self, positions: Mapping[TopicPartition, int]) -> bool:
+        assert positions == {TopicPartition("clicks", 0): 5}
+        return self.caught_up.pop(0) if self.caught_up else False
 
     def is_set(self) -> bool:
         return not self.outcomes
@@ -95,6 +108,36 @@ def test_runs_at_the_interval(project: PipelineProject, monkeypatch: pytest.Monk
     assert played.waited == [5.0, 5.0, 5.0]
     told = read_status(project)
     assert (told["runs"], told["state"]) == (3, "waiting")
+
+
+def test_no_run_without_something_new(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Played(project, monkeypatch)
+    played.caught_up = [True, True, True, False]
+    played.serve(None, None)
+    assert played.waited == [5.0, LOOK_EVERY_S, LOOK_EVERY_S, LOOK_EVERY_S, 5.0]
+
+
+def test_a_changed_definition_is_something_new(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Played(project, monkeypatch)
+    played.caught_up = [True] * 100
+    monkeypatch.setattr(played, "wait", lambda seconds: (project.root / "transformations/new.sql").touch())
+    played.serve(None, None)
+    assert len(played.left_out) == 2
+
+
+def test_sources_that_cannot_be_looked_at_are_run(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Played(project, monkeypatch)
+    played.has_other_sources = True
+    played.caught_up = [True] * 100
+    played.serve(None, None, None)
+    assert played.waited == [5.0, 5.0, 5.0]
+
+
+def test_after_a_failure_nothing_is_idle(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Played(project, monkeypatch)
+    played.caught_up = [True] * 100
+    played.serve(failed("events"), None)
+    assert played.waited == [1.0, 5.0]
 
 
 def test_a_sink_that_fails_is_left_out_while_it_rests_and_the_others_go_on(
