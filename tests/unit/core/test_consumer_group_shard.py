@@ -387,6 +387,17 @@ def test_members_that_wait_in_a_classic_group_are_sent_to_join_again(driver: Con
     assert generation == 1
 
 
+def test_an_id_that_no_record_has_room_for_leaves_a_classic_group_alone(driver: ConsumerDriver) -> None:
+    (member,), generation = driver.stable(1)
+    held = driver.hold_heartbeat(member, generation)
+    assert driver.enter("m" * 32_768).error is ErrorCode.INVALID_REQUEST
+    assert held not in driver.replies
+    assert driver.state is State.STABLE
+    # A classic member's id is checked too: in a consumer group it becomes part of a key.
+    driver.enter("k1")
+    assert driver.joined(driver.join("m" * 32_768)).error is ErrorCode.INVALID_REQUEST
+
+
 def test_the_protocol_can_be_switched_off(driver: ConsumerDriver) -> None:
     driver.consumer_settings = ConsumerSettings(is_enabled=False)
     assert driver.enter("m1").error is ErrorCode.UNSUPPORTED_VERSION

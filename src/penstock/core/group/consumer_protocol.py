@@ -28,6 +28,7 @@ from penstock.core.group.consumer_records import (
     MemberState,
 )
 from penstock.core.group.exchange import Outcome
+from penstock.core.group.records import fits
 from penstock.core.group.reconciliation import is_subset
 from penstock.core.group.story import Stories, StoryEvent, What
 from penstock.core.group.timers import Timers
@@ -87,6 +88,9 @@ def validate(request: ConsumerHeartbeatRequest, settings: ConsumerSettings, *, b
         problem = "InstanceId can't be null."
     elif request.member_epoch < STATIC_LEAVE_EPOCH:
         problem = f"MemberEpoch is {request.member_epoch}, but must be greater than or equal to {STATIC_LEAVE_EPOCH}."
+    elif not fits(request.group_id, request.member_id, request.instance_id, request.topic_regex):
+        # They are parts of keys, or would be after a downgrade.
+        problem = "GroupId, MemberId, InstanceId and SubscribedTopicRegex can't be longer than 32767 bytes."
     if problem is not None:
         raise ApiError(ErrorCode.INVALID_REQUEST, problem)
     if request.server_assignor is not None and request.server_assignor not in settings.assignors:

@@ -149,7 +149,7 @@ class GroupShard:
         try:
             _check_group_id(request.group_id)
             names = [name for name, _ in request.protocols]
-            ids = (request.new_member_id, request.instance_id, request.client_id)
+            ids = (request.member_id, request.new_member_id, request.instance_id, request.client_id)
             if not fits(*ids, request.protocol_type, *names):
                 raise ApiError(ErrorCode.INVALID_REQUEST)
             settings = self.settings
