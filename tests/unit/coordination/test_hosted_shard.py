@@ -216,7 +216,11 @@ async def test_after_a_defect_in_a_timer_the_shard_is_loaded_anew() -> None:
     world = World()
     assert (await world.join()).generation == 1
     parked = world.join("another")
-    world.hosted.shard.tick = lambda now_ms: {}[now_ms]  # type: ignore[method-assign]
+
+    def broken(now_ms: int) -> Outcome:
+        raise KeyError("a defect")
+
+    world.hosted.shard.tick = broken  # type: ignore[method-assign]
     world.now_ms += 60_000
     world.hosted._tick()
     with pytest.raises(ApiError) as refused:

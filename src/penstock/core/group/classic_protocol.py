@@ -295,6 +295,7 @@ class ClassicProtocol(Rebalance):
         """The group is deleted."""
         for member_id in (*group.members, *group.pending):
             self._timers.cancel(session_key(group, member_id))
+            self._timers.cancel(hold_key(group, member_id))
         self._timers.cancel(join_key(group))
         self._timers.cancel(sync_key(group))
 

@@ -15,6 +15,7 @@ Must not know: the wire, the log, classic groups.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from penstock.core.group.assignors import EMPTY
@@ -28,8 +29,8 @@ from penstock.core.group.consumer_records import (
     MemberState,
 )
 from penstock.core.group.exchange import Outcome
-from penstock.core.group.records import fits
 from penstock.core.group.reconciliation import is_subset
+from penstock.core.group.records import fits
 from penstock.core.group.story import Stories, StoryEvent, What
 from penstock.core.group.timers import Timers
 from penstock.model.errors import ApiError, ErrorCode
@@ -116,8 +117,9 @@ class ConsumerProtocol:
         settings: ConsumerSettings,
         now_ms: int,
         out: Outcome,
+        agreed: Callable[[], None] = lambda: None,
     ) -> ConsumerHeartbeatReply:
-        """Of one who joins or stays. Raises ApiError."""
+        """Of one who joins or stays. Raises ApiError; `agreed` is called when it is sure not to, before all else."""
         member_id, joins = request.member_id, request.member_epoch == 0
         if member_id not in group.members and len(group.members) >= settings.max_size:
             raise ApiError(
@@ -135,9 +137,11 @@ class ConsumerProtocol:
         if is_settled and replaced_id is None and not topics_changed and not can_retarget:
             # Nothing to decide: by far the most heartbeats.
             after, current = group, before
+            agreed()
         else:
             draft = self.draft(group, settings, now_ms)
             self._advance(draft, request, member, replaced_id)
+            agreed()
             if topics_changed and draft.group.epoch == group.epoch:
                 group.topics_version = self._topics.version
             after, current = draft.group, draft.group.assignment_of(member_id)
@@ -190,7 +194,9 @@ class ConsumerProtocol:
         if epoch == 0:
             if holder is None:
                 return None
-            if group.assignment_of(holder).epoch != STATIC_LEAVE_EPOCH:
+            # A member of the classic protocol cannot say that it will be back: it is replaced at once.
+            is_classic = group.members[holder].classic is not None
+            if not is_classic and group.assignment_of(holder).epoch != STATIC_LEAVE_EPOCH:
                 raise ApiError(
                     ErrorCode.UNRELEASED_INSTANCE_ID,
                     f"Static member {member_id} with instance id {instance_id} cannot join the group because the "
