@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from penstock.api.request_times import SAMPLED_EVERY, RequestTimes
 from penstock.api.traffic import TopicTraffic, Traffic
 from penstock.config.topic import TopicConfig
+from penstock.core.metadata.image import INTERNAL_TOPICS
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.net.connection import Connection
 from penstock.ports.clock import Clock
@@ -144,6 +145,8 @@ class ProduceLane:
         topic = request.topic_data[0]
         records = topic.partition_data[0].records
         if version < FIRST_VERSION or not _is_plain(partition.config) or not isinstance(records, memoryview):
+            return
+        if partition.topic in INTERNAL_TOPICS:
             return
         length = uvarint(len(records) + 1)
         end = len(frame) - len(_END) - len(records) - len(length)

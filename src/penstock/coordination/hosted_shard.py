@@ -5,8 +5,9 @@ records are appended and replayed, before the next one is. A reply waits until t
 committed as far as it reached when the reply was decided, so nobody is told what a crash
 could take back: neither of his own commit nor of another's.
 
-When records cannot be appended although the group has moved on in memory, the shard is
-loaded anew from the log; whoever waited is told to look for the coordinator again.
+When records cannot be appended although the group has moved on in memory, or a decision fails
+half way, the shard is loaded anew from the log; whoever waited is told to look for the
+coordinator again.
 """
 
 from __future__ import annotations
@@ -102,17 +103,25 @@ class HostedShard:
         try:
             self.partition.check_online()
             records = await self._read()
+            for count, record in enumerate(records, 1):
+                self.shard.replay(record)
+                if count % REPLAYED_IN_ONE_GO == 0:
+                    await asyncio.sleep(0)
+            self._serve()
         except StorageError as error:
-            log.critical("%r could not be loaded, its groups are not served: %s", self, error)
-            self._refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            self._not_loaded(error)
             return
-        for count, record in enumerate(records, 1):
-            self.shard.replay(record)
-            if count % REPLAYED_IN_ONE_GO == 0:
-                await asyncio.sleep(0)
-        self._serve()
+        except Exception as error:
+            log.exception("%r: a defect", self)
+            self._not_loaded(error)
+            return
         took_s = self._loop.time() - started
         log.info("%r: %d groups loaded from %d records in %.2f s", self, len(self.shard.groups), len(records), took_s)
+
+    def _not_loaded(self, error: Exception) -> None:
+        log.critical("%r could not be loaded, its groups are not served: %s", self, error)
+        self._loading = None
+        self.stop(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     async def _read(self) -> list[CoordinatorRecord]:
         latest: Latest = {}
@@ -170,16 +179,30 @@ class HostedShard:
         token = self._next_token
         self._next_token = token + 1
         future = self._waiting[token] = self._loop.create_future()
-        self._apply(operation(self.shard, token, self._now_ms()))
+        self._decide(lambda shard, now_ms: operation(shard, token, now_ms), token)
         return future
 
     def tell(self, news: News) -> None:
         if self._refusal is None:
-            self._apply(news(self.shard, self._now_ms()))
+            self._decide(news)
 
     def topics_deleted(self, topics: Sequence[str]) -> None:
-        if self._refusal is None:
-            self._apply(self.shard.topics_deleted(topics, self._now_ms()))
+        self.tell(lambda shard, now_ms: shard.topics_deleted(topics, now_ms))
+
+    def _decide(self, decision: News, token: Token | None = None) -> None:
+        """Ask the shard and act on its answer; `token` is whose question it is."""
+        try:
+            self._apply(decision(self.shard, self._now_ms()))
+        except Exception as error:
+            # A defect, and nobody knows how far it came: parked requests may be taken off their members already.
+            log.exception("%r: a decision failed, its groups are loaded anew from the log", self)
+            if token is not None:
+                self._fail(token, error.code if isinstance(error, ApiError) else ErrorCode.UNKNOWN_SERVER_ERROR)
+            self._reload(ErrorCode.NOT_COORDINATOR)
+
+    def _reload(self, code: ErrorCode) -> None:
+        self.stop(code)
+        self.start()
 
     def _apply(self, outcome: Outcome) -> None:
         if outcome.records:
@@ -203,10 +226,10 @@ class HostedShard:
         """All or, when the disk fails in the middle of many batches, a beginning of them. StorageError."""
         self.partition.check_online()
         now_ms = self._now_ms()
+        encoded = [(record.encode_key(), record.encode_value()) for record in records]
         pending: list[Record] = []
         size = 0
-        for record in records:
-            key, value = record.encode_key(), record.encode_value()
+        for key, value in encoded:
             pending.append(Record(key, value, timestamp_ms=now_ms))
             size += len(key) + len(value or b"")
             if size >= MAX_BATCH_BYTES:
@@ -224,8 +247,7 @@ class HostedShard:
         code = _REFUSALS.get(error.code, error.code)
         log.error("%r cannot write: %s", self, error)
         if outcome.reload_if_lost:
-            self.stop(code)
-            self.start()
+            self._reload(code)
             return
         for token, _ in outcome.replies:
             self._fail(token, code)
@@ -276,5 +298,5 @@ class HostedShard:
         while self._refusal is None and (deadline_ms := self.shard.next_deadline()) is not None:
             if deadline_ms > now_ms:
                 break
-            self._apply(self.shard.tick(now_ms))
+            self._decide(lambda shard, now_ms: shard.tick(now_ms))
         self._schedule()

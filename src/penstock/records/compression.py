@@ -110,20 +110,37 @@ def _unlz4(payload: Buffer) -> bytes:
     import lz4.frame
 
     decompressor = lz4.frame.LZ4FrameDecompressor()
-    data: bytes = decompressor.decompress(payload, max_length=MAX_DECOMPRESSED_BYTES + 1)
-    _check_bound(len(data))
+    room = _first_room(payload)  # a large max_length is memory that the library asks for at once
+    out: list[bytes] = [decompressor.decompress(payload, max_length=room)]
+    total = len(out[0])
+    while not decompressor.eof and not decompressor.needs_input:
+        _check_bound(total)
+        room = min(room * 2, MAX_DECOMPRESSED_BYTES + 1 - total)
+        out.append(decompressor.decompress(b"", max_length=room))
+        total += len(out[-1])
+    _check_bound(total)
     if not decompressor.eof:
         raise ValueError("frame ends early")
-    return data
+    return out[0] if len(out) == 1 else b"".join(out)
 
 
 def _unzstd(payload: Buffer) -> bytes:
     import zstandard
 
+    room = _first_room(payload)
+    out: list[bytes] = []
+    total = 0
     with zstandard.ZstdDecompressor().stream_reader(payload, read_across_frames=True) as reader:
-        data = reader.read(MAX_DECOMPRESSED_BYTES + 1)
-    _check_bound(len(data))
-    return data
+        while piece := reader.read(min(room, MAX_DECOMPRESSED_BYTES + 1 - total)):
+            out.append(piece)
+            total += len(piece)
+            _check_bound(total)
+            room *= 2
+    return out[0] if len(out) == 1 else b"".join(out)
+
+
+def _first_room(payload: Buffer) -> int:
+    return min(max(4 * len(payload), 64 << 10), MAX_DECOMPRESSED_BYTES + 1)
 
 
 def _check_bound(size: int) -> None:

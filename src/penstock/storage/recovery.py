@@ -330,9 +330,10 @@ class RecoveredLog:
         self._rebuild_indexes(segment, reason)
 
     def _rebuild_indexes(self, segment: Segment, reason: str) -> None:
-        self.report.rebuilt_indexes += 1
-        self.report.messages.append(f"rebuilt the {reason} indexes of {segment.path}")
         segment.rebuild_indexes(self.config.index_interval_bytes)
+        if len(segment.index):  # one large batch has no entry, and no file until the segment is sealed
+            self.report.rebuilt_indexes += 1
+            self.report.messages.append(f"rebuilt the {reason} indexes of {segment.path}")
         self.unsynced_paths += [segment.index.path, segment.time_index.path]
 
     def _remove_segments_from(self, number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 from wire_client import WireClient, batch, batches, fetch_request, produce_request, values
 
+from penstock.model.errors import ErrorCode
+from penstock.runtime.disk import OsFile
 from penstock.testing import Broker
 from penstock.wire.apis import Api
 from penstock.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -326,3 +329,26 @@ class TestSessions:
         wire.send(Api.PRODUCE, 9, produce_request(topic, batch(b"v"), partition=1, acks=0))
         later = wire.call(Api.FETCH, 16, FetchRequest(session_id=response.session_id, session_epoch=1))
         assert self.told(later) == {1: 1}
+
+
+def test_an_input_error_in_one_partition_leaves_the_others_served(
+    wire: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = wire.create_topic(partitions=3)
+    for index in range(3):
+        wire.produce(topic, batch(b"%d" % index), partition=index)
+    read = OsFile.read
+
+    def failing_read(file: OsFile, position: int, size: int) -> bytes:
+        if f"{topic}-1/" in file.path:
+            raise OSError(errno.EIO, "Input/output error", file.path)
+        return read(file, position, size)
+
+    monkeypatch.setattr(OsFile, "is_cached", lambda file, position, size: False)
+    monkeypatch.setattr(OsFile, "read", failing_read)
+    response = wire.call(Api.FETCH, 12, fetch_request(topic, partitions=(0, 1, 2)))
+    answers = response.responses[0].partitions
+    assert [answer.error_code for answer in answers] == [0, ErrorCode.KAFKA_STORAGE_ERROR, 0]
+    assert [values(answers[0]), values(answers[2])] == [[b"0"], [b"2"]]
+    monkeypatch.undo()
+    assert values(wire.fetch(topic, partitions=(1,))) == [b"1"]  # the disk is well again

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from group_client import GroupClient
 from wire_client import WireClient, batch, batches, produce_request, values
 
 from penstock.records.batch import HEADER_SIZE, read_header
@@ -38,6 +39,11 @@ class TestAcks:
 
     def test_0_with_an_error_closes_the_connection(self, wire: WireClient) -> None:
         wire.send(Api.PRODUCE, 9, produce_request("no-such-topic", batch(b"lost"), acks=0))
+        assert wire.is_closed_by_broker()
+
+    def test_0_into_an_internal_topic_closes_the_connection(self, wire: WireClient) -> None:
+        GroupClient(wire, "g").find()
+        wire.send(Api.PRODUCE, 9, produce_request("__consumer_offsets", batch(b"lost"), acks=0))
         assert wire.is_closed_by_broker()
 
     @pytest.mark.parametrize("acks", [2, -2, 100])
@@ -108,6 +114,18 @@ class TestRefused:
         plain = batch(b"a", b"b")
         header = read_header(plain)._replace(last_offset_delta=5)
         self.refused(wire, wire.create_topic(), seal(header, plain[HEADER_SIZE:]), 87)
+
+    def test_an_internal_topic(self, wire: WireClient) -> None:
+        GroupClient(wire, "g").find()
+        topic_id = wire.describe("__consumer_offsets").topic_id
+        before = wire.fetch("__consumer_offsets").high_watermark
+        many = batch(*[b"v"] * 300)  # would be looked at in a worker
+        for data in (batch(b"v"), batch(b"v"), many):
+            entry = wire.produce("__consumer_offsets", data)
+            assert (entry.error_code, entry.base_offset) == (17, -1)
+            assert entry.error_message == "Cannot append to internal topic __consumer_offsets"
+        assert wire.produce("", batch(b"v"), version=13, topic_id=topic_id).error_code == 17
+        assert wire.fetch("__consumer_offsets").high_watermark == before
 
     def test_a_null_key_on_a_compacted_topic(self, wire: WireClient) -> None:
         topic = wire.create_topic(cleanup_policy="compact")

@@ -13,6 +13,7 @@ import pytest
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.coordination.hosted_shard import HostedShard
+from penstock.core.group.classic import ClassicMember
 from penstock.core.group.exchange import (
     CommitReply,
     CommitRequest,
@@ -20,9 +21,12 @@ from penstock.core.group.exchange import (
     HeartbeatRequest,
     JoinRequest,
     OffsetToCommit,
+    Outcome,
     SyncRequest,
 )
+from penstock.core.group.records import OffsetCommit
 from penstock.core.group.settings import GroupSettings
+from penstock.core.group.shard import GroupShard
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.ports.disk import File
 from penstock.records.batch import read_header
@@ -71,6 +75,7 @@ class World:
         self.disk.make_directory("/data")
         self.flusher = HeldFlusher()
         self.topics = {"t"}
+        self.now_ms = NOW_MS
         self.open()
 
     def open(self) -> None:
@@ -86,7 +91,7 @@ class World:
             self.partition,
             GroupSettings(initial_rebalance_delay_ms=0),
             NowWorkers(),
-            lambda: NOW_MS,
+            lambda: self.now_ms,
             lambda topic: topic in self.topics,
         )
         self.hosted.start()
@@ -174,6 +179,55 @@ async def test_a_group_that_cannot_be_written_is_loaded_anew() -> None:
     synced = world.sync()
     world.flusher.let_go()
     assert (await synced).assignment == b"mine"
+
+
+@pytest.mark.parametrize("fails_at", ["deciding", "encoding"])
+async def test_after_a_defect_everybody_is_answered_and_the_log_counts(fails_at: str) -> None:
+    world = World()
+    world.commit(5)
+    world.flusher.let_go()
+    assert (await world.join()).generation == 1
+    parked = world.join("another")
+
+    def broken(shard: GroupShard, token: int, now_ms: int) -> Outcome:
+        out = Outcome()
+        for member in shard.groups["g"].members.values():
+            assert isinstance(member, ClassicMember)
+            member.join_token = None  # taken, as by whoever is about to answer it
+        if fails_at == "deciding":
+            raise KeyError("a defect")
+        out.records.append(OffsetCommit("m" * 40_000, "t", 0, 1, -1, "", now_ms))
+        out.reply(token, None)
+        return out
+
+    with pytest.raises(ApiError) as refused:
+        await world.hosted.call(broken)
+    assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    with pytest.raises(ApiError) as refused:
+        await parked
+    assert refused.value.code is ErrorCode.NOT_COORDINATOR
+    await world.loaded()
+    assert await world.offset() == 5
+    assert (await world.join()).generation == 1
+    world.hosted.stop(ErrorCode.NOT_COORDINATOR)
+
+
+async def test_after_a_defect_in_a_timer_the_shard_is_loaded_anew() -> None:
+    world = World()
+    assert (await world.join()).generation == 1
+    parked = world.join("another")
+
+    def broken(now_ms: int) -> Outcome:
+        raise KeyError("a defect")
+
+    world.hosted.shard.tick = broken  # type: ignore[method-assign]
+    world.now_ms += 60_000
+    world.hosted._tick()
+    with pytest.raises(ApiError) as refused:
+        await parked
+    assert refused.value.code is ErrorCode.NOT_COORDINATOR
+    assert (await world.join()).generation == 1
+    world.hosted.stop(ErrorCode.NOT_COORDINATOR)
 
 
 async def test_a_failed_flush_ends_the_shard() -> None:

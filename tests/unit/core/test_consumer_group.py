@@ -416,6 +416,8 @@ def test_a_full_group_takes_nobody_else() -> None:
         {"topic_names": None},
         {"instance_id": ""},
         {"rack_id": " "},
+        {"instance_id": "i" * 32_768},
+        {"topic_regex": "é" * 16_384},
     ],
 )
 def test_a_join_that_does_not_say_enough_is_invalid(fields: dict[str, object]) -> None:

@@ -387,6 +387,99 @@ def test_members_that_wait_in_a_classic_group_are_sent_to_join_again(driver: Con
     assert generation == 1
 
 
+def test_an_id_that_no_record_has_room_for_leaves_a_classic_group_alone(driver: ConsumerDriver) -> None:
+    (member,), generation = driver.stable(1)
+    held = driver.hold_heartbeat(member, generation)
+    assert driver.enter("m" * 32_768).error is ErrorCode.INVALID_REQUEST
+    assert held not in driver.replies
+    assert driver.state is State.STABLE
+    # A classic member's id is checked too: in a consumer group it becomes part of a key.
+    driver.enter("k1")
+    assert driver.joined(driver.join("m" * 32_768)).error is ErrorCode.INVALID_REQUEST
+
+
+def test_a_refused_classic_join_leaves_an_empty_consumer_group_and_its_offsets(driver: ConsumerDriver) -> None:
+    epoch = driver.enter("k1").member_epoch
+    driver.commit(7, "k1", epoch)
+    driver.beat("k1", -1)
+    log = len(driver.log)
+    assert driver.joined(driver.join("stale")).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert len(driver.log) == log
+    assert driver.group.is_empty
+    assert driver.committed() == 7
+
+
+def test_offsets_keep_a_group_whatever_erased_its_kind(driver: ConsumerDriver) -> None:
+    (member,), generation = driver.stable(1)
+    driver.commit(7, member, generation)
+    driver.enter("k1")  # erases the classic group
+    driver.beat("k1", -1)
+    driver.leave(member)
+    assert driver.joined(driver.join()).error is ErrorCode.MEMBER_ID_REQUIRED  # erases the consumer group
+    for _ in range(2):
+        driver.restart()
+        assert isinstance(driver.shard.groups[GROUP], ClassicGroup)
+        assert driver.committed() == 7
+    driver.shard = driver.new_shard()
+    for key, value in driver.log:  # as if nothing had been compacted
+        record = driver.shard.decode(key, value)
+        assert record is not None
+        driver.shard.replay(record)
+    assert isinstance(driver.shard.groups[GROUP], ClassicGroup)
+    assert driver.committed() == 7
+    driver.take(driver.shard.delete_group(GROUP, 100, driver.now_ms))
+    assert driver.replies[100] == DeleteGroupReply(ErrorCode.NONE)
+    assert GROUP not in driver.shard.groups
+    assert driver.committed() is None
+
+
+def test_a_static_member_moves_from_the_classic_protocol_without_having_left(driver: ConsumerDriver) -> None:
+    joined = driver.joined(driver.join(instance_id="i1"))
+    driver.sync(joined.member_id, joined.generation, {joined.member_id: assignment(t=[0, 1, 2, 3])}, instance_id="i1")
+    held = driver.hold_heartbeat(joined.member_id, joined.generation)
+    reply = driver.enter("k1", instance_id="i1")
+    assert reply.error is ErrorCode.NONE
+    assert driver.partitions(reply) == [0, 1, 2, 3]
+    assert held in driver.replies
+    assert list(driver.group.members) == ["k1"]
+    assert driver.heartbeat(joined.member_id, joined.generation, "i1") is ErrorCode.FENCED_INSTANCE_ID
+    # Between two members of the new protocol the first must have left.
+    assert driver.enter("k2", instance_id="i1").error is ErrorCode.UNRELEASED_INSTANCE_ID
+    driver.restart()
+    assert list(driver.group.members) == ["k1"]
+
+
+def test_a_refused_consumer_leaves_a_classic_group_undisturbed(driver: ConsumerDriver) -> None:
+    members, generation = driver.stable(2)
+    held = [driver.hold_heartbeat(member, generation) for member in members]
+    story = driver.story_of()
+    timers = len(driver.shard.timers)
+    reply = driver.beat("k1", 0, rebalance_timeout_ms=60_000, topic_names=(), topic_regex="([", owned={})
+    assert reply.error is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert not [token for token in held if token in driver.replies]
+    assert driver.state is State.STABLE
+    assert (driver.story_of(), len(driver.shard.timers)) == (story, timers)
+    driver.consumer_settings = driver.consumer_settings._replace(max_size=2)
+    assert driver.enter("k1").error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert not [token for token in held if token in driver.replies]
+
+
+@pytest.mark.parametrize("protocol_type", ["consumer", "connect"])
+def test_an_empty_classic_group_gives_way_whatever_it_was(protocol_type: str) -> None:
+    driver = ConsumerDriver(ConsumerSettings(can_upgrade=False, can_downgrade=False))
+    member, token = driver.new_member(protocol_type=protocol_type)
+    generation = driver.joined(token).generation
+    driver.sync(member, generation, {member: b""})
+    driver.commit(5, member, generation)
+    assert driver.enter("k1").error is ErrorCode.GROUP_ID_NOT_FOUND
+    driver.leave(member)
+    assert driver.enter("k1").error is ErrorCode.NONE
+    for _ in range(2):
+        assert list(driver.group.members) == ["k1"]
+        assert driver.committed() == 5
+        driver.restart()
+
+
 def test_the_protocol_can_be_switched_off(driver: ConsumerDriver) -> None:
     driver.consumer_settings = ConsumerSettings(is_enabled=False)
     assert driver.enter("m1").error is ErrorCode.UNSUPPORTED_VERSION

@@ -162,6 +162,23 @@ def test_members_that_come_together_to_an_empty_group_are_one_generation() -> No
     assert driver.settle({first: token, second: other}) == 1
 
 
+def test_members_that_leave_together_are_one_rebalance_after_a_shorter_quiet() -> None:
+    driver = Driver(NO_DELAY._replace(settle_ms=250))
+    members = [driver.new_member() for _ in range(4)]
+    driver.wait(250)
+    driver.settle(dict(members))
+    driver.wait(1_000)
+    first, second, third, fourth = (member for member, _ in members)
+    driver.leave(third)
+    tokens = {first: driver.join(first), second: driver.join(second)}
+    driver.wait(60)
+    driver.leave(fourth)  # the quiet begins anew
+    driver.wait(99)
+    assert not set(tokens.values()) & set(driver.replies)
+    driver.wait(1)
+    assert driver.settle(tokens) == 2
+
+
 def test_the_last_one_to_leave_is_not_waited_for() -> None:
     driver = Driver(NO_DELAY._replace(settle_ms=250))
     first, token = driver.new_member()

@@ -2,77 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from random import Random
-from typing import TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
 
-from penstock.config.broker import BrokerConfig
-from penstock.core.metadata.image import MetadataImage
-from penstock.core.metadata.records import ConfigChanged, TopicCreated
+from hosted_world import NOW_MS, HostedWorld
 from penstock.model.errors import StorageError
-from penstock.ports.disk import File
-from penstock.records.batch import read_header
-from penstock.records.builder import Record, build_batch, decode_uncompressed
+from penstock.records.builder import decode_uncompressed
 from penstock.replica.cleaning import LogCleaning
-from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
 from penstock.sim.disk import SimDisk
 from penstock.storage import checkpoints
 from penstock.storage.cleaner.plan import Cleaned, CleanPlan, Outcome, RewrittenSegment, Uncleanable
 from penstock.storage.cleaner.rewrite import clean
-from penstock.storage.group_commit import GroupCommit
-
-NOW_MS = 1_700_000_000_000
-T = TypeVar("T")
-
-
-class FixedClock:
-    def __init__(self) -> None:
-        self.ms = NOW_MS
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic(self) -> float:
-        return self.ms / 1000
-
-
-class NoEntropy:
-    def random_bytes(self, size: int) -> bytes:
-        return bytes(size)
-
-
-class Flusher:
-    def __init__(self, disk: SimDisk) -> None:
-        self._disk = disk
-
-    def flush(
-        self, files: Sequence[File], directories: Sequence[str], on_stable: Callable[[OSError | None], None]
-    ) -> None:
-        for file in files:
-            file.sync()
-        for directory in directories:
-            self._disk.sync_directory(directory)
-        on_stable(None)
-
-
-class Workers:
-    """Runs work in place, after whatever a test wants to happen first."""
-
-    def __init__(self) -> None:
-        self.before: Callable[[], None] = lambda: None
-        self.error: OSError | None = None
-
-    def run(self, work: Callable[[], T]) -> Awaitable[T]:
-        async def run() -> T:
-            self.before()
-            if self.error is not None:
-                raise self.error
-            return work()
-
-        return run()
 
 
 class InPlace:
@@ -101,26 +43,14 @@ class InPlace:
         self.is_stopped = True
 
 
-class World:
+class World(HostedWorld):
     def __init__(self, topics: dict[str, dict[str, str]]) -> None:
-        self.disk = SimDisk(Random(1))
-        self.disk.make_directory("/data")
-        self.disk.sync_directory("")
-        self.image = MetadataImage()
-        for number, (name, overrides) in enumerate(topics.items()):
-            self.image.replay(TopicCreated(name, bytes([number] * 16).hex(), ((1,),)))
-            settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", **overrides}
-            self.image.replay(ConfigChanged(2, name, settings))
-        self.open()
+        compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+        super().__init__({name: {**compacted, **overrides} for name, overrides in topics.items()})
 
     def open(self) -> None:
-        self.clock, self.workers, self.rewriter = FixedClock(), Workers(), InPlace(self.disk)
-        broker, _ = BrokerConfig.load(None, {"log.dirs": "/data", "log.cleaner.dedupe.buffer.size": "100000"})
-        commit = GroupCommit(lambda callback: callback(), Flusher(self.disk))
-        self.hosted = HostedPartitions(
-            self.disk, "/data", broker, self.image, commit, self.workers, self.clock, NoEntropy()
-        )
-        self.hosted.open_all(lambda done, total: None, threads=1)
+        super().open()
+        self.rewriter = InPlace(self.disk)
         self.cleaning = LogCleaning(self.hosted, self.rewriter, self.disk, self.workers, self.clock)
 
     def fill(self, topic: str, *, rounds: int = 3) -> Partition:
@@ -132,10 +62,6 @@ class World:
             partition.log.roll(self.clock.ms)
         self.append(partition, b"c")
         return partition
-
-    def append(self, partition: Partition, key: bytes) -> None:
-        data = build_batch([Record(key, b"v", (), self.clock.ms)])
-        partition.append(read_header(data), data, self.clock.ms)
 
     def offsets(self, topic: str) -> list[int]:
         partition = self.hosted.get(topic, 0)

@@ -407,6 +407,15 @@ def test_damaged_indexes_are_rebuilt(disk: SimDisk, damage: str, clean: bool) ->
         assert "rebuilt" in log.recovery.messages[0]
 
 
+def test_a_segment_of_one_large_batch_needs_no_index_and_no_remark(disk: SimDisk) -> None:
+    log = open_log(disk)
+    append(log, 1, size=300_000)
+    log.close(clean=True)
+    reopened = open_log(disk, clean=True, recovery_point=1)
+    assert reopened.recovery.messages == []
+    assert reopened.log_end_offset == 1
+
+
 def test_leftovers_are_dropped_at_open(disk: SimDisk) -> None:
     log = open_log(disk)
     append(log)

@@ -7,6 +7,7 @@
 - acks=1 is answered after the write, acks=all at the high watermark (see `replica.partition`).
 - `compression.type` other than `producer`: the batch is recompressed in a worker before its
   order is fixed, and the connection waits for it.
+- Internal topics are the coordinators' own: INVALID_TOPIC_EXCEPTION. (Kafka lets its admin client in.)
 - Transactional batches are refused until there is a transaction coordinator.
 """
 
@@ -22,6 +23,7 @@ from penstock.api.produce_lane import ACKS_ALL, LaneReply, ProduceLane
 from penstock.api.request_times import RequestTimes
 from penstock.api.traffic import Traffic
 from penstock.config.topic import TopicConfig
+from penstock.core.metadata.image import INTERNAL_TOPICS
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
 from penstock.ports.clock import Clock
 from penstock.ports.disk import Buffer, FileSlice
@@ -169,6 +171,11 @@ class ProduceHandler:
                     _set_error(entry, missing if partitions is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                     continue
                 partition = partitions[data.index]
+                if partition.topic in INTERNAL_TOPICS:
+                    _set_error(
+                        entry, ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {partition.topic}"
+                    )
+                    continue
                 records = data.records
                 if records is None or isinstance(records, FileSlice):
                     _set_error(entry, ErrorCode.INVALID_RECORD, "no record batch")
@@ -252,7 +259,7 @@ class ProduceHandler:
         jobs: list[tuple[PartitionProduceData, TopicConfig]] = []
         for topic in request.topic_data:
             partitions = self._partitions.by_name.get(topic.name) or self._partitions.by_id.get(topic.topic_id)
-            if not partitions:
+            if not partitions or partitions[0].topic in INTERNAL_TOPICS:
                 continue
             config = partitions[0].config
             if config.compression_type != "producer":

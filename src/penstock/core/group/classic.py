@@ -105,7 +105,8 @@ class ClassicGroup:
         # Any other waits until the coming and going is over.
         self.is_fresh = False  # it began from an empty group
         self.prepared_ms = 0
-        self.membership_changed_ms = 0
+        self.came_ms = 0  # the last newcomer
+        self.went_ms = 0  # the last that left or was removed
         self.is_settling = False
         self.reasons: list[str] = []  # of the rebalance in progress, for the log line
         self._subscribed: frozenset[str] | None = None

@@ -94,7 +94,7 @@ class ClassicProtocol(Rebalance):
         if group.state is State.PREPARING and group.is_initial:
             group.has_newcomers = True
         group.add(member, request.protocol_type)
-        group.membership_changed_ms = now_ms
+        group.came_ms = now_ms
         group.park_join(member, token)
         # A new member does not send heartbeats while it waits, so its session is a long one until then.
         self._timers.set(session_key(group, member_id), now_ms + self.settings.new_member_join_timeout_ms)
@@ -249,7 +249,7 @@ class ClassicProtocol(Rebalance):
         except ApiError as error:
             return error.code
         self._remove(group, member, out)
-        group.membership_changed_ms = now_ms
+        group.went_ms = now_ms
         self._narrator.tell(group, now_ms, What.LEFT, member.label, leaving.reason)
         return ErrorCode.NONE
 
@@ -263,7 +263,7 @@ class ClassicProtocol(Rebalance):
         if member.is_parked and not member.is_new:
             return
         self._remove(group, member, out)
-        group.membership_changed_ms = now_ms
+        group.went_ms = now_ms
         self._narrator.tell(
             group, now_ms, What.TIMED_OUT, member.label, f"no heartbeat for {member.session_timeout_ms} ms"
         )
@@ -295,6 +295,7 @@ class ClassicProtocol(Rebalance):
         """The group is deleted."""
         for member_id in (*group.members, *group.pending):
             self._timers.cancel(session_key(group, member_id))
+            self._timers.cancel(hold_key(group, member_id))
         self._timers.cancel(join_key(group))
         self._timers.cancel(sync_key(group))
 

@@ -15,6 +15,7 @@ Must not know: the wire, the log, classic groups.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from penstock.core.group.assignors import EMPTY
@@ -29,6 +30,7 @@ from penstock.core.group.consumer_records import (
 )
 from penstock.core.group.exchange import Outcome
 from penstock.core.group.reconciliation import is_subset
+from penstock.core.group.records import fits
 from penstock.core.group.story import Stories, StoryEvent, What
 from penstock.core.group.timers import Timers
 from penstock.model.errors import ApiError, ErrorCode
@@ -87,6 +89,9 @@ def validate(request: ConsumerHeartbeatRequest, settings: ConsumerSettings, *, b
         problem = "InstanceId can't be null."
     elif request.member_epoch < STATIC_LEAVE_EPOCH:
         problem = f"MemberEpoch is {request.member_epoch}, but must be greater than or equal to {STATIC_LEAVE_EPOCH}."
+    elif not fits(request.group_id, request.member_id, request.instance_id, request.topic_regex):
+        # They are parts of keys, or would be after a downgrade.
+        problem = "GroupId, MemberId, InstanceId and SubscribedTopicRegex can't be longer than 32767 bytes."
     if problem is not None:
         raise ApiError(ErrorCode.INVALID_REQUEST, problem)
     if request.server_assignor is not None and request.server_assignor not in settings.assignors:
@@ -112,8 +117,9 @@ class ConsumerProtocol:
         settings: ConsumerSettings,
         now_ms: int,
         out: Outcome,
+        agreed: Callable[[], None] = lambda: None,
     ) -> ConsumerHeartbeatReply:
-        """Of one who joins or stays. Raises ApiError."""
+        """Of one who joins or stays. Raises ApiError; `agreed` is called when it is sure not to, before all else."""
         member_id, joins = request.member_id, request.member_epoch == 0
         if member_id not in group.members and len(group.members) >= settings.max_size:
             raise ApiError(
@@ -131,9 +137,11 @@ class ConsumerProtocol:
         if is_settled and replaced_id is None and not topics_changed and not can_retarget:
             # Nothing to decide: by far the most heartbeats.
             after, current = group, before
+            agreed()
         else:
             draft = self.draft(group, settings, now_ms)
             self._advance(draft, request, member, replaced_id)
+            agreed()
             if topics_changed and draft.group.epoch == group.epoch:
                 group.topics_version = self._topics.version
             after, current = draft.group, draft.group.assignment_of(member_id)
@@ -186,7 +194,9 @@ class ConsumerProtocol:
         if epoch == 0:
             if holder is None:
                 return None
-            if group.assignment_of(holder).epoch != STATIC_LEAVE_EPOCH:
+            # A member of the classic protocol cannot say that it will be back: it is replaced at once.
+            is_classic = group.members[holder].classic is not None
+            if not is_classic and group.assignment_of(holder).epoch != STATIC_LEAVE_EPOCH:
                 raise ApiError(
                     ErrorCode.UNRELEASED_INSTANCE_ID,
                     f"Static member {member_id} with instance id {instance_id} cannot join the group because the "

@@ -8,6 +8,7 @@ consumer group, never both.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 from penstock.core.group.assignors import EMPTY
@@ -25,6 +26,7 @@ from penstock.core.group.consumer_protocol import ConsumerProtocol, Gone, valida
 from penstock.core.group.consumer_records import STATIC_LEAVE_EPOCH, ConsumerGroupMetadata, ConsumerGroupRecord
 from penstock.core.group.exchange import HeartbeatRequest, JoinRequest, LeaveReply, LeaveRequest, Outcome, Token
 from penstock.core.group.migration import Migration
+from penstock.core.group.records import GroupTombstone
 from penstock.core.group.story import Stories, StoryEvent, What
 from penstock.core.group.timers import Timers
 from penstock.model.errors import ApiError, ErrorCode
@@ -83,8 +85,8 @@ class ConsumerGroups:
             if request.member_epoch < 0:
                 self._leave(request, token, settings, now_ms, out)
             else:
-                group = self._group_to_join(request, settings, now_ms, out)
-                out.reply(token, self.protocol.heartbeat(group, request, settings, now_ms, out))
+                group, agreed = self._group_to_join(request, settings, now_ms, out)
+                out.reply(token, self.protocol.heartbeat(group, request, settings, now_ms, out, agreed))
         except ApiError as error:
             out.records.clear()
             out.reply(token, ConsumerHeartbeatReply(error.code, error.message))
@@ -105,17 +107,23 @@ class ConsumerGroups:
 
     def _group_to_join(
         self, request: ConsumerHeartbeatRequest, settings: ConsumerSettings, now_ms: int, out: Outcome
-    ) -> ConsumerGroup:
+    ) -> tuple[ConsumerGroup, Callable[[], None]]:
+        """The group, and what else is to be done if the member may join it."""
         group_id = request.group_id
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
-            return group
+            return group, _nothing
         if request.member_epoch != 0:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-        if group is None or group.protocol_type is None:
+        if group is None:
             # `replay` keeps it, once its records are in the log.
-            return ConsumerGroup(group_id)
-        return self.migration.upgrade(group, settings, now_ms, out)
+            return ConsumerGroup(group_id), _nothing
+        if group.is_empty:
+            # Nobody is there to migrate, so no policy and no protocol stands in the way.
+            out.records.append(GroupTombstone(group_id))
+            return ConsumerGroup(group_id), _nothing
+        upgraded = self.migration.upgrade(group, settings, now_ms, out)
+        return upgraded, partial(self.migration.upgraded, group, upgraded, settings, now_ms, out)
 
     # --- members that speak the classic protocol ---
 
@@ -195,3 +203,7 @@ class ConsumerGroups:
             gone = self.protocol.overdue(group, kind, member_id, self._settings_of(group_id))
             if gone:
                 self.remove(group, gone, now_ms, out)
+
+
+def _nothing() -> None:
+    pass

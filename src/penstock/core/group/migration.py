@@ -81,7 +81,10 @@ class Migration:
     # --- the group turns ---
 
     def upgrade(self, group: ClassicGroup, settings: ConsumerSettings, now_ms: int, out: Outcome) -> ConsumerGroup:
-        """The same members with the same partitions. GROUP_ID_NOT_FOUND, as Kafka says it, if that cannot be."""
+        """The same members with the same partitions. GROUP_ID_NOT_FOUND, as Kafka says it, if that cannot be.
+
+        Only records: the classic group goes on undisturbed until `upgraded`, should whoever joins be refused.
+        """
         group_id = group.group_id
         problem = None
         if not settings.can_upgrade:
@@ -98,14 +101,19 @@ class Migration:
         if problem is not None:
             message = f"Cannot upgrade classic group {group_id} to consumer group because {problem}"
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, message)
-        self._classic.interrupt(group, out)
         upgraded = ConsumerGroup(group_id)
         for record in records:
             upgraded.replay(record)
         out.records += [GroupTombstone(group_id), *records]
-        self._protocol.loaded(upgraded, settings, now_ms)
-        self._stories.tell(group_id, StoryEvent(now_ms, upgraded.epoch, What.UPGRADED))
         return upgraded
+
+    def upgraded(
+        self, before: ClassicGroup, after: ConsumerGroup, settings: ConsumerSettings, now_ms: int, out: Outcome
+    ) -> None:
+        """It is decided: whoever waits in the classic group joins again, and the sessions go on here."""
+        self._classic.interrupt(before, out)
+        self._protocol.loaded(after, settings, now_ms)
+        self._stories.tell(before.group_id, StoryEvent(now_ms, after.epoch, What.UPGRADED))
 
     def _upgraded(self, group: ClassicGroup, now_ms: int) -> list[ConsumerGroupRecord]:
         group_id, epoch = group.group_id, max(group.generation, 1)

@@ -21,6 +21,7 @@ from penstock.model.errors import ErrorCode
 
 SETTLING_LIMIT = 4  # times the quiet that is waited for
 ALONE_SHARE = 0.4  # of that quiet is enough for somebody who comes to an empty group and stays alone
+GONE_SHARE = 0.4  # and after somebody left: who leaves together does so within a few network round trips
 
 
 class Rebalance:
@@ -47,8 +48,11 @@ class Rebalance:
         seconds: they hear of the next one from a heartbeat that they have just sent."""
         settle_ms = self.settings.settle_ms
         is_alone = group.is_fresh and len(group.members) + len(group.pending) == 1
-        needed_ms = int(settle_ms * ALONE_SHARE) if is_alone else settle_ms
-        quiet_ms = min(group.membership_changed_ms + needed_ms, group.prepared_ms + SETTLING_LIMIT * settle_ms)
+        quiet_ms = max(
+            group.came_ms + int(settle_ms * (ALONE_SHARE if is_alone else 1.0)),
+            group.went_ms + int(settle_ms * GONE_SHARE),
+        )
+        quiet_ms = min(quiet_ms, group.prepared_ms + SETTLING_LIMIT * settle_ms)
         if group.members and now_ms < quiet_ms:
             group.is_settling = True
             self._timers.set(join_key(group), quiet_ms)

@@ -119,8 +119,15 @@ class GroupShard:
                     del self.groups[record.group]
                     self.classic.forget(group)
                     group.move(Move.DELETE, 0)
+                    self._keep_for_offsets(record.group)
             case _:
                 self.consumer.replay(cast(ConsumerGroupRecord, record))
+                self._keep_for_offsets(record.group)
+
+    def _keep_for_offsets(self, group_id: str) -> None:
+        """Nobody would find, expire or delete the offsets of a group that is not there."""
+        if group_id not in self.groups and self.offsets.of_group(group_id):
+            self.groups[group_id] = ClassicGroup(group_id)
 
     def _classic(self, group_id: str) -> ClassicGroup | None:
         group = self.groups.get(group_id)
@@ -146,10 +153,11 @@ class GroupShard:
     def join(self, request: JoinRequest, token: Token, now_ms: int) -> Outcome:
         """Answered when the next generation has formed."""
         out = Outcome()
+        replaced: list[ConsumerGroupRecord] = []
         try:
             _check_group_id(request.group_id)
             names = [name for name, _ in request.protocols]
-            ids = (request.new_member_id, request.instance_id, request.client_id)
+            ids = (request.member_id, request.new_member_id, request.instance_id, request.client_id)
             if not fits(*ids, request.protocol_type, *names):
                 raise ApiError(ErrorCode.INVALID_REQUEST)
             settings = self.settings
@@ -160,7 +168,7 @@ class GroupShard:
                 if group.members:
                     self.consumer.join(group, request, token, now_ms, out)
                     return out
-                out.records += group.tombstones()
+                replaced = group.tombstones()
                 group = None
             if group is None:
                 if request.member_id:
@@ -168,6 +176,9 @@ class GroupShard:
                 group = ClassicGroup(request.group_id)
                 self.classic.join(group, request, token, now_ms, out)
                 self.groups[request.group_id] = group
+                if replaced:
+                    out.records[:0] = replaced
+                    out.reload_if_lost = True
             else:
                 self.classic.join(group, request, token, now_ms, out)
         except ApiError as error:

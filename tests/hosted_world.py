@@ -1,0 +1,100 @@
+"""The partitions of a broker on a simulated disk, without a broker: work runs in place, time stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import TypeVar
+
+from penstock.config.broker import BrokerConfig
+from penstock.core.metadata.image import MetadataImage
+from penstock.core.metadata.records import ConfigChanged, TopicCreated
+from penstock.ports.disk import File
+from penstock.records.batch import read_header
+from penstock.records.builder import Record, build_batch
+from penstock.replica.hosting import HostedPartitions
+from penstock.replica.partition import Partition
+from penstock.sim.disk import SimDisk
+from penstock.storage.group_commit import GroupCommit
+
+NOW_MS = 1_700_000_000_000
+T = TypeVar("T")
+
+
+class FixedClock:
+    def __init__(self) -> None:
+        self.ms = NOW_MS
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+
+class NoEntropy:
+    def random_bytes(self, size: int) -> bytes:
+        return bytes(size)
+
+
+class Flusher:
+    def __init__(self, disk: SimDisk) -> None:
+        self._disk = disk
+
+    def flush(
+        self, files: Sequence[File], directories: Sequence[str], on_stable: Callable[[OSError | None], None]
+    ) -> None:
+        try:
+            for file in files:
+                file.sync()
+            for directory in directories:
+                self._disk.sync_directory(directory)
+        except OSError as error:
+            on_stable(error)
+        else:
+            on_stable(None)
+
+
+class Workers:
+    """Runs work in place, after whatever a test wants to happen first."""
+
+    def __init__(self) -> None:
+        self.before: Callable[[], None] = lambda: None
+        self.error: OSError | None = None
+
+    def run(self, work: Callable[[], T]) -> Awaitable[T]:
+        async def run() -> T:
+            self.before()
+            if self.error is not None:
+                raise self.error
+            return work()
+
+        return run()
+
+
+class HostedWorld:
+    def __init__(self, topics: dict[str, dict[str, str]], disk: SimDisk | None = None) -> None:
+        self.disk = disk or SimDisk(Random(1))
+        self.disk.make_directory("/data")
+        self.disk.sync_directory("")
+        self.image = MetadataImage()
+        for number, (name, overrides) in enumerate(topics.items()):
+            self.image.replay(TopicCreated(name, bytes([number] * 16).hex(), ((1,),)))
+            self.image.replay(ConfigChanged(2, name, overrides))
+        self.open()
+
+    def open(self) -> None:
+        self.clock, self.workers = FixedClock(), Workers()
+        broker, _ = BrokerConfig.load(None, {"log.dirs": "/data", "log.cleaner.dedupe.buffer.size": "100000"})
+        commit = GroupCommit(lambda callback: callback(), Flusher(self.disk))
+        self.hosted = HostedPartitions(
+            self.disk, "/data", broker, self.image, commit, self.workers, self.clock, NoEntropy()
+        )
+        self.report = self.hosted.open_all(lambda done, total: None, threads=1)
+
+    def close(self) -> None:
+        self.hosted.close_all(lambda done, total: None, threads=1)
+
+    def append(self, partition: Partition, key: bytes) -> None:
+        data = build_batch([Record(key, b"v", (), self.clock.ms)])
+        partition.append(read_header(data), data, self.clock.ms)

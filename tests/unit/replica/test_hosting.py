@@ -1,0 +1,125 @@
+"""Failures of the disk around checkpoints, closing and flushing: what is said to be stable is, and one log's
+failure is not another's."""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+
+import pytest
+
+from hosted_world import FixedClock, HostedWorld
+from penstock.cluster.metadata_log import MetadataLog
+from penstock.core.metadata.records import TopicCreated
+from penstock.model.errors import ErrorCode, LogOffline, StorageError
+from penstock.sim.disk import SimDisk, SimFile
+from penstock.storage import checkpoints
+
+
+class ShortOfDescriptors(SimDisk):
+    """Refuses to open what the test names."""
+
+    def __init__(self) -> None:
+        super().__init__(Random(1))
+        self.refused = ""
+
+    def open(self, path: str, *, create: bool = False) -> SimFile:
+        if self.refused and self.refused in path:
+            raise OSError(errno.EMFILE, "too many open files", path)
+        return super().open(path, create=create)
+
+
+def recovery_points(world: HostedWorld) -> dict[tuple[str, int], int]:
+    return checkpoints.read_offsets(world.disk, f"/data/{checkpoints.RECOVERY_POINTS}")
+
+
+def filled(topics: dict[str, dict[str, str]], disk: SimDisk | None = None) -> HostedWorld:
+    world = HostedWorld(topics, disk)
+    for name in topics:
+        for _ in range(5):
+            world.append(world.hosted.get(name, 0), b"key")
+    return world
+
+
+def test_a_log_that_cannot_be_closed_leaves_no_clean_mark_and_keeps_its_recovery_point() -> None:
+    world = filled({"sick": {"flush.messages": "1000"}, "well": {"flush.messages": "1000"}})
+    world.disk.fail_sync = lambda path: "sick-0" in path
+    world.close()
+    assert not world.disk.exists("/data/.kafka_cleanshutdown")
+    assert recovery_points(world) == {("sick", 0): 0, ("well", 0): 5}
+    world.disk.fail_sync = None
+    world.disk.kill()
+    world.open()
+    assert not world.report.was_clean
+    assert world.hosted.get("well", 0).log.log_end_offset == 5
+    world.close()
+    assert world.disk.exists("/data/.kafka_cleanshutdown")
+
+
+async def test_a_checkpoint_that_fails_does_so_alone() -> None:
+    world = filled({"sick": {}, "well": {}})
+    for name in ("sick", "well"):
+        partition = world.hosted.get(name, 0)
+        partition.log.roll(world.clock.ms)  # its indexes are to be made stable by the checkpoint
+        world.append(partition, b"key")
+    world.disk.fail_sync = lambda path: "sick-0" in path
+    await world.hosted.checkpoint()
+    assert recovery_points(world) == {("sick", 0): 0, ("well", 0): 6}
+    assert world.hosted.get("sick", 0).log.persisted_recovery_point == 0
+    world.disk.fail_sync = None
+    await world.hosted.checkpoint()  # what failed was put back, and is tried again
+    assert recovery_points(world) == {("sick", 0): 6, ("well", 0): 6}
+
+
+async def test_a_recovery_point_counts_only_once_it_is_written() -> None:
+    world = filled({"t": {}})
+    world.disk.fail_sync = lambda path: checkpoints.RECOVERY_POINTS in path
+    with pytest.raises(StorageError, match=r"cannot write .*recovery-point-offset-checkpoint"):
+        await world.hosted.checkpoint()
+    # Whoever deletes old snapshots or replaces segments asks this, so it may not be ahead of the file.
+    assert world.hosted.get("t", 0).log.persisted_recovery_point == 0
+    world.disk.fail_sync = None
+    await world.hosted.checkpoint()
+    assert world.hosted.get("t", 0).log.persisted_recovery_point == 5
+
+
+def test_a_flush_that_cannot_begin_fails_those_who_wait_for_it() -> None:
+    disk = ShortOfDescriptors()
+    world = filled({"t": {"flush.messages": "1000"}, "well": {"flush.messages": "1"}}, disk)
+    partition = world.hosted.get("t", 0)
+    partition.log._segments.active.release()
+    answers: list[ErrorCode] = []
+    partition.when_committed(100, answers.append)
+    disk.refused = "t-0/"
+    world.hosted._commit.request(partition)
+    assert answers == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert partition.log.offline is not None
+    world.append(world.hosted.get("well", 0), b"key")
+    assert world.hosted.get("well", 0).high_watermark == 6
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_replayed_metadata_stays_after_a_power_failure(seed: int) -> None:
+    """A killed process may leave a record in the page cache alone. The next start acts on it, so it must stay."""
+    disk, clock = SimDisk(Random(seed)), FixedClock()
+    disk.make_directory("/data")
+    disk.sync_directory("")
+    first = MetadataLog(disk, "/data", clock)
+    first.append_blocking([TopicCreated("one", bytes(16).hex(), ((1,),))])
+    first._append([TopicCreated("two", bytes([1] * 16).hex(), ((1,),))])  # no flush
+    disk.kill()
+    replayed = list(MetadataLog(disk, "/data", clock).replay())
+    assert len(replayed) == 2
+    disk.crash()
+    assert list(MetadataLog(disk, "/data", clock).replay()) == replayed
+
+
+def test_metadata_that_cannot_be_made_stable_is_not_replayed() -> None:
+    disk, clock = SimDisk(Random(1)), FixedClock()
+    disk.make_directory("/data")
+    disk.sync_directory("")
+    MetadataLog(disk, "/data", clock)._append([TopicCreated("one", bytes(16).hex(), ((1,),))])
+    disk.kill()
+    disk.fail_sync = lambda path: path.endswith(".log")
+    with pytest.raises(LogOffline):
+        MetadataLog(disk, "/data", clock)
