@@ -11,6 +11,9 @@ pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 pytest.importorskip("numba")
 
+from confluent_kafka import Consumer  # noqa: E402
+from confluent_kafka import TopicPartition as StockPartition  # noqa: E402
+
 from penstock.client.blocking_cluster import BlockingCluster, FetchStream  # noqa: E402
 from penstock.client.fetching import TopicPartition  # noqa: E402
 from penstock.client.partitioner import partition_for_key  # noqa: E402
@@ -101,6 +104,45 @@ def test_every_column_arrives(broker: Broker) -> None:
     (second,) = read(broker, "columns-b")[1]
     assert second[:3] == (b"\x00", None, ())
     assert second.timestamp_ms > first.timestamp_ms
+
+
+@pytest.mark.parametrize("codec", NAMES)
+def test_librdkafka_reads_what_was_written(broker: Broker, codec: str) -> None:
+    topic = f"stock-{codec}"
+    headers = [
+        None if n % 2 else [{"key": "n", "value": b"%d" % n}, {"key": "none", "value": None}] for n in range(500)
+    ]
+    batch = pa.record_batch(
+        {
+            "key": [b"%d" % n for n in range(500)],
+            "value": pa.array([None if n % 3 == 0 else b"value %d" % n for n in range(500)], pa.binary()),
+            "headers": pa.array(headers, HEADERS_TYPE),
+            "timestamp": pa.array([n * 1_000_000 for n in range(500)], pa.timestamp("us", "UTC")),
+            "partition": pa.array([n % 3 for n in range(500)], pa.int32()),
+        }
+    )
+    write(broker, [batch], topic=topic, kafka__compression__type=codec, kafka__batch__size="5000")
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "check.crcs": True})
+    found: dict[int, list[tuple[object, ...]]] = {}
+    for partition in range(3):
+        consumer.assign([StockPartition(topic, partition, 0)])
+        rows = found[partition] = []
+        while len(rows) < len(range(partition, 500, 3)):
+            message = consumer.poll(30)
+            assert message is not None
+            assert message.error() is None
+            rows.append((message.key(), message.value(), message.headers(), message.timestamp()[1]))
+    consumer.close()
+    for partition, rows in found.items():
+        assert rows == [
+            (
+                b"%d" % n,
+                None if n % 3 == 0 else b"value %d" % n,
+                None if n % 2 else [("n", b"%d" % n), ("none", None)],
+                n * 1000,
+            )
+            for n in range(partition, 500, 3)
+        ]
 
 
 def test_the_option_topic_wins_over_the_column(broker: Broker) -> None:
