@@ -105,7 +105,7 @@ def test_check_says_which_topics_are_missing(story: Story, warm: WarmCommandLine
     missing = warm("pipeline", "check", "--project", str(story.root))
     assert missing.code == 1
     for topic in ("shop-clicks", story.plan.output_topic, story.plan.dead_letter_topic):
-        assert f"Topic {topic} does not exist. To make it: penstock topics create --name {topic}\n" in missing.err
+        assert f"Topic {topic} does not exist. To make it: penstock topics create --name {topic} --" in missing.err
     for topic in ("shop-clicks", story.plan.output_topic, story.plan.dead_letter_topic):
         story.topics.create(topic, partitions=2)
     whole = warm("pipeline", "check", "--project", str(story.root))

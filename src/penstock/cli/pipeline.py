@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +20,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import click
 
 from penstock.cli.connection import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP_SERVERS, json_option
-from penstock.cli.output import show_json, show_table
+from penstock.cli.output import show_json
+from penstock.cli.pipeline_output import count, mistakes_object, run_object, show_flow, show_status, status_object
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -26,8 +29,6 @@ if TYPE_CHECKING:
     from penstock.spark.pipeline.errors import PipelineError
     from penstock.spark.pipeline.progress import FlowProgress
     from penstock.spark.pipeline.project import PipelineProject
-    from penstock.spark.pipeline.runner import RunReport
-    from penstock.spark.pipeline.status import FlowStatus, PipelineStatus
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -110,6 +111,8 @@ def check(directory: Path, servers: str | None, master: str | None, fast_start: 
         with PipelineEngine(project, master=master, fast_start=fast_start, persistent=False) as engine:
             graph = check_definitions(engine)
     except DefinitionError as error:
+        if as_json:
+            show_json(mistakes_object(project, error))
         return _tell(error, project)
     flows = sorted(graph.targets)
     named = [*graph.reads, *graph.writes, *project.configured_topics]
@@ -122,11 +125,17 @@ def check(directory: Path, servers: str | None, master: str | None, fast_start: 
         click.echo(f"Brokers: {problem}", err=True)
         return 1
     click.echo(f"Brokers: {project.servers or DEFAULT_BOOTSTRAP_SERVERS} answers")
+    where = "" if project.servers in ("", _found_anyway()) else f" --bootstrap-server {project.servers}"
     for topic in missing:
-        click.echo(f"Topic {topic} does not exist. To make it: penstock topics create --name {topic}", err=True)
+        click.echo(f"Topic {topic} does not exist. To make it: penstock topics create --name {topic}{where}", err=True)
     if not missing:
         click.echo(f"Topics: {', '.join(dict.fromkeys(named)) or 'none named'}")
     return 1 if missing else 0
+
+
+def _found_anyway() -> str:
+    """Where other commands look for the cluster."""
+    return os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP_SERVERS
 
 
 def _missing_topics(project: PipelineProject, names: list[str]) -> tuple[list[str], str]:
@@ -137,7 +146,7 @@ def _missing_topics(project: PipelineProject, names: list[str]) -> tuple[list[st
         with LagMeter(project.client_options) as meter:
             return meter.missing_topics(names), ""
     except PenstockError as error:
-        return [], f"nobody answers at {project.servers or DEFAULT_BOOTSTRAP_SERVERS} ({error})"
+        return [], f"{project.servers or DEFAULT_BOOTSTRAP_SERVERS}: {error}"
 
 
 # -- run --------------------------------------------------------------------------------
@@ -166,7 +175,7 @@ def run(
     project = _project(directory, servers)
     from penstock.spark.pipeline.lock import ProjectLock
 
-    show = _nothing if as_json else _show_flow
+    show = _nothing if as_json else show_flow
     say = _nothing if as_json else click.echo
     with ProjectLock(project, "pipeline run"), _running(project, "run", master, fast_start, say) as (engine, status):
         from penstock.spark.pipeline.lag import LagMeter
@@ -194,45 +203,11 @@ def run(
         status.end_run(report.flows)
         status.end("failed" if error else "completed", str(error or ""))
     if as_json:
-        show_json(_run_object(project, report, error))
+        show_json(run_object(project, report, error))
     if error is not None:
         return _tell(error, project)
-    say(f"Caught up: {_count(report.rows_read, 'record')} out of topics in {report.seconds:.1f} s.")
+    say(f"Caught up: {count(report.rows_read, 'record')} out of topics in {report.seconds:.1f} s.")
     return 0
-
-
-def _run_object(project: PipelineProject, report: RunReport, error: PipelineError | None) -> dict[str, Any]:
-    return {
-        "pipeline": project.name,
-        "state": "failed" if error else "completed",
-        "error": str(error) if error else None,
-        "seconds": round(report.seconds, 3),
-        "records_read": report.rows_read,
-        "flows": [
-            {
-                "flow": flow.name,
-                "state": str(flow.state),
-                "rows_read": None if flow.is_batch else flow.rows_read,
-                "rows_written": flow.rows_written,
-                "lag": flow.lag,
-                "error": flow.cause or None,
-            }
-            for flow in report.flows.values()
-        ],
-    }
-
-
-def _show_flow(flow: FlowProgress) -> None:
-    facts = []
-    if flow.is_batch:
-        facts += [_count(flow.rows_written, "row")] if flow.rows_written is not None else []
-    elif flow.state != "running" or flow.rows_read:
-        facts.append(f"{flow.rows_read} read")
-        facts += [f"{flow.rows_written} written"] if flow.rows_written is not None else []
-    facts += [f"lag {flow.lag}"] if flow.lag is not None else []
-    if flow.state in ("failed", "skipped"):
-        facts = []
-    click.echo(f"  {flow.name:<20} {flow.state:<10} {', '.join(facts)}".rstrip())
 
 
 # -- serve ------------------------------------------------------------------------------
@@ -264,11 +239,15 @@ def serve(
     from penstock.spark.pipeline.errors import PipelineError
     from penstock.spark.pipeline.lock import ProjectLock
 
-    with ProjectLock(project, "pipeline serve"), _running(project, "serve", master, fast_start, click.echo) as running:
+    stopping = threading.Event()
+    with (
+        _signals_set(stopping),
+        ProjectLock(project, "pipeline serve"),
+        _running(project, "serve", master, fast_start, click.echo) as (engine, status),
+    ):
         from penstock.spark.pipeline.lag import LagMeter
         from penstock.spark.pipeline.serving import Server
 
-        engine, status = running
         with LagMeter(project.client_options) as meter:
             server = Server(
                 engine,
@@ -277,29 +256,29 @@ def serve(
                 interval_s=interval_s,
                 max_failures=max_failures,
                 say=lambda line: click.echo(f"{time.strftime('%H:%M:%S')} {line}"),
-                watch=_nothing,
+                stopping=stopping,
             )
-            with _stopped_by_signals(server.stop):
-                click.echo(f"Serving pipeline {project.name}: a run every {interval_s:g} s. ctrl-C ends it.")
-                try:
-                    server.serve()
-                except PipelineError as error:
-                    status.end("failed", str(error))
-                    return _tell(error, project)
+            click.echo(f"Serving pipeline {project.name}: at most a run every {interval_s:g} s. ctrl-C ends it.")
+            try:
+                server.serve()
+            except PipelineError as error:
+                status.end("failed", str(error))
+                return _tell(error, project)
         status.end("stopped")
     click.echo("Stopped.")
     return 0
 
 
 @contextmanager
-def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+def _signals_set(stopping: threading.Event) -> Iterator[None]:
     """The first signal ends after the run under way, the second at once: the next start does that batch again."""
 
     def first(number: int, frame: FrameType | None) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.default_int_handler)
-        click.echo("Stopping after this run (once more: at once).")
-        stop()
+        # Not echo: this may have interrupted one.
+        os.write(sys.stderr.fileno(), b"Stopping after this run (once more: at once).\n")
+        stopping.set()
 
     before = {number: signal.signal(number, first) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -323,76 +302,9 @@ def status(directory: Path, servers: str | None, timeout_s: float, as_json: bool
     project = _project(directory, servers)
     found = pipeline_status(project, timeout_s)
     if as_json:
-        show_json(_status_object(found))
+        show_json(status_object(found))
         return
-    click.echo(f"Pipeline {found.name}: {found.state}{f', by {found.holder}' if found.holder else ''}")
-    if found.last:
-        ended = f", ended {found.last['ended']}" if found.last.get("ended") else ""
-        click.echo(f"Last {found.last['mode']}: started {found.last['started']}{ended}, runs: {found.last['runs']}")
-    if found.flows:
-        show_table(
-            ("FLOW", "STATE", "READ", "WRITTEN", "READ TOTAL", "WRITTEN TOTAL", "LAG"),
-            [
-                (
-                    one.name,
-                    one.state,
-                    one.rows_read,
-                    one.rows_written,
-                    one.rows_read_total,
-                    one.rows_written_total,
-                    one.lag,
-                )
-                for one in found.flows
-            ],
-        )
-    partitions = [(one.name, part) for one in found.flows for part in one.partitions]
-    if partitions:
-        click.echo()
-        show_table(
-            ("FLOW", "TOPIC", "PARTITION", "OFFSET", "END", "LAG"),
-            [(name, part.topic, part.partition, part.position, part.end, part.lag) for name, part in partitions],
-        )
-    for one in found.flows:
-        if one.error:
-            click.echo(f"flow {one.name}: {one.error}", err=True)
-    for problem in found.problems:
-        click.echo(problem, err=True)
-
-
-def _status_object(found: PipelineStatus) -> dict[str, Any]:
-    return {
-        "pipeline": found.name,
-        "state": found.state,
-        "held_by": found.holder,
-        "last": {name: found.last.get(name) for name in ("mode", "pid", "started", "ended", "runs", "message")},
-        "flows": [_flow_object(one) for one in found.flows],
-        "problems": list(found.problems),
-    }
-
-
-def _flow_object(one: FlowStatus) -> dict[str, Any]:
-    return {
-        "flow": one.name,
-        "target": one.target,
-        "state": one.state,
-        "rows_read": one.rows_read,
-        "rows_written": one.rows_written,
-        "rows_read_total": one.rows_read_total,
-        "rows_written_total": one.rows_written_total,
-        "lag": one.lag,
-        "groups": list(one.groups),
-        "partitions": [
-            {
-                "topic": part.topic,
-                "partition": part.partition,
-                "offset": part.position,
-                "end_offset": part.end,
-                "lag": part.lag,
-            }
-            for part in one.partitions
-        ],
-        "error": one.error or None,
-    }
+    show_status(found)
 
 
 # -- reset ------------------------------------------------------------------------------
@@ -484,17 +396,13 @@ def _needs_spark() -> None:
 
 def _tell(error: PipelineError, project: PipelineProject) -> int:
     """On standard error, what went wrong and where more is; the exit code for it."""
-    from penstock.spark.pipeline.errors import DefinitionError, FlowFailed
+    from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, SparkFailed
 
     click.echo(f"penstock: {error}", err=True)
     if isinstance(error, DefinitionError):
         return DEFINITION_WRONG
     click.echo(f"What Spark said: {project.relative(project.log_path)}", err=True)
-    return FLOW_FAILED if isinstance(error, FlowFailed) else 1
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return FLOW_FAILED if isinstance(error, FlowFailed | SparkFailed) else 1
 
 
 def _nothing(*what: object) -> None:

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
+from penstock.model.errors import PenstockError
 from penstock.spark.pipeline.connect_fix import apply_fix
 from penstock.spark.pipeline.errors import PipelineError
 from penstock.spark.pipeline.project import DEFAULT_DATABASE, OWN_PREFIX, PipelineProject
@@ -70,6 +71,13 @@ class PipelineEngine:
                 )
                 self._runtime_names = _runtime_names(self._host)
                 self._open_session()
+        except Exception as error:
+            self.close()
+            if isinstance(error, PenstockError):
+                raise
+            reason = str(error).strip().partition("\n")[0]
+            log = self.project.relative(self.project.log_path)
+            raise PipelineError(f"Spark did not start: {reason} (what it said: {log})") from error
         except BaseException:
             self.close()
             raise
@@ -89,6 +97,16 @@ class PipelineEngine:
             for name, value in self.project.configuration.items()
             if name in self._runtime_names or not name.startswith("spark.")
         }
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the JVM answers."""
+        from py4j.protocol import Py4JError
+
+        try:
+            return self._host is not None and _jvm(self._host).System.currentTimeMillis() > 0
+        except (Py4JError, OSError):
+            return False
 
     def poll_without_pause(self) -> None:
         """From now on Spark looks for flows that have ended all the time, instead of once a second. That keeps a core
@@ -112,7 +130,8 @@ class PipelineEngine:
             self._release()
             if self._host is not None:
                 os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
-                self._host.stop()
+                if self.is_alive:
+                    self._host.stop()
                 self._host = None
         for name, value in self._environment.items():
             os.environ.pop(name, None)
@@ -150,6 +169,7 @@ class PipelineEngine:
             "spark.plugins": CONNECT_PLUGIN,
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": "0",
+            "spark.connect.session.manager.defaultSessionTimeout": "-1",  # or an idle pipeline loses its session
             "spark.sql.artifact.isolation.enabled": "true",
             "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
             "spark.sql.warehouse.dir": project.warehouse.resolve().as_uri(),

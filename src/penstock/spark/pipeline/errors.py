@@ -3,7 +3,8 @@
 PipelineError             the run cannot be: a lock, a directory, a setting
 +-- ProjectBusy           another process runs this project
 +-- DefinitionError       a file of the project says something that can never run: which, where and what
-`-- FlowFailed            a flow ended with an error: which and why
++-- FlowFailed            a flow ended with an error: which and why
+`-- SparkFailed           a run ended with an error that is no flow's
 """
 
 from __future__ import annotations
@@ -49,4 +50,10 @@ class FlowFailed(PipelineError):
     def __init__(self, flows: Sequence[tuple[str, str]], is_transient: bool) -> None:
         super().__init__("\n".join(f"flow {name} failed: {cause}" for name, cause in flows))
         self.flows = tuple(flows)
+        self.is_transient = is_transient
+
+
+class SparkFailed(PipelineError):
+    def __init__(self, cause: str, is_transient: bool) -> None:
+        super().__init__(f"the run failed: {cause}")
         self.is_transient = is_transient

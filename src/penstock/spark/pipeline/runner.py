@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock.spark.pipeline.checkpoints import flow_checkpoints
 from penstock.spark.pipeline.engine import PipelineEngine
-from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, Mistake, PipelineError
+from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, Mistake, PipelineError, SparkFailed
 from penstock.spark.pipeline.events import FlowState, cause_of, flow_event, is_transient
 from penstock.spark.pipeline.graph import PipelineGraph, registered
 from penstock.spark.pipeline.lag import LagMeter
@@ -78,16 +78,17 @@ def pause_s(failures: int) -> float:
 
 def check_definitions(engine: PipelineEngine) -> PipelineGraph:
     """A dry run: Spark resolves the graph and runs nothing. Raises DefinitionError."""
-    with registered(engine) as graph:
-        progress = RunProgress()
-        try:
+    progress = RunProgress()
+    graph = PipelineGraph("")
+    try:
+        with registered(engine) as graph:
             for message in _events(engine, graph, dry=True):
                 event = flow_event(message)
                 if event is not None:
                     progress.take(event)
-        except Exception as error:
-            raise _outcome(engine, graph, progress, error) from error
-        return graph
+    except Exception as error:
+        raise _outcome(engine, graph, progress, error) from error
+    return graph
 
 
 def run_once(
@@ -99,21 +100,19 @@ def run_once(
     full_refresh_all: bool = False,
     left_out: frozenset[str] = frozenset(),
 ) -> RunReport:
-    """Raises RunFailed with DefinitionError or FlowFailed in it."""
+    """Raises RunFailed with DefinitionError, FlowFailed or SparkFailed in it."""
     begun = time.monotonic()
     progress = RunProgress()
     report = RunReport(progress.flows)
+    graph = PipelineGraph("")
     try:
         with registered(engine, left_out) as graph:
             report.sinks = {flow: target for flow, target in graph.targets.items() if target in graph.sinks}
             report.has_other_sources = graph.has_other_sources
-            try:
-                _follow(engine, graph, progress, meter, watch, full_refresh, full_refresh_all)
-            except Exception as error:
-                raise _outcome(engine, graph, progress, error) from error
-    except PipelineError as error:
+            _follow(engine, graph, progress, meter, watch, full_refresh, full_refresh_all)
+    except Exception as error:
         report.seconds = time.monotonic() - begun
-        raise RunFailed(error, report) from error
+        raise RunFailed(_outcome(engine, graph, progress, error), report) from error
     report.seconds = time.monotonic() - begun
     return report
 
@@ -135,7 +134,8 @@ def run_with_retries(
             return run_once(engine, meter, watch, full_refresh=full_refresh, full_refresh_all=full_refresh_all)
         except RunFailed as failed:
             failures += 1
-            if not isinstance(failed.error, FlowFailed) or not failed.error.is_transient or failures > retries:
+            may_pass = isinstance(failed.error, FlowFailed | SparkFailed) and failed.error.is_transient
+            if not may_pass or failures > retries:
                 raise
             wait_s = pause_s(failures)
             say(f"{failed.error} (attempt {failures} of {retries + 1}; again in {wait_s:g} s)")
@@ -333,7 +333,7 @@ def _outcome(engine: PipelineEngine, graph: PipelineGraph, progress: RunProgress
         place = graph.place_named_in(engine.project, str(error))
         what = cause_of(str(error))
         return DefinitionError([Mistake(what, place.file, place.line) if place else Mistake(what)])
-    return FlowFailed([("of the pipeline", cause_of(str(error)))], is_transient(str(error)))
+    return SparkFailed(cause_of(str(error)), is_transient(str(error)))
 
 
 def _unresolved(engine: PipelineEngine, graph: PipelineGraph, flow: str, error: str) -> Mistake:

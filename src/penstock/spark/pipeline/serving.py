@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.spark.pipeline.engine import PipelineEngine
-from penstock.spark.pipeline.errors import DefinitionError, FlowFailed
+from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, PipelineError, SparkFailed
 from penstock.spark.pipeline.lag import LagMeter
-from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.runner import RunFailed, RunReport, pause_s, run_once
 from penstock.spark.pipeline.status import StatusFile
 
@@ -62,7 +61,7 @@ WHOLE = ""  # the pipeline itself, as the name of what failed
 
 
 class Server:
-    """`say` is told what a person who watches wants to know; `watch` of every flow that moves."""
+    """`say` is told what a person who watches wants to know; `stopping` ends it after the run under way."""
 
     def __init__(
         self,
@@ -73,23 +72,18 @@ class Server:
         interval_s: float,
         max_failures: int,
         say: Callable[[str], None],
-        watch: Callable[[FlowProgress], None],
+        stopping: threading.Event,
     ) -> None:
         self._engine = engine
         self._meter = meter
         self._status = status
         self._interval_s = interval_s
         self._say = say
-        self._watch = watch
         self._setbacks = Setbacks(max_failures)
         self._sink_of: dict[str, str] = {}
         self._caught_up: RunReport | None = None
         self._definitions: dict[Path, int] = {}
-        self._stopping = threading.Event()
-
-    def stop(self) -> None:
-        """After the run under way. May be called from a signal handler."""
-        self._stopping.set()
+        self._stopping = stopping
 
     def serve(self) -> None:
         """Returns when it was told to stop. Raises the error of what failed too often: a flow, or the definitions."""
@@ -112,7 +106,7 @@ class Server:
         self._caught_up = None
         self._definitions = self._definition_times()
         try:
-            report = run_once(self._engine, self._meter, self._noted, left_out=left_out)
+            report = run_once(self._engine, self._meter, self._status.take, left_out=left_out)
         except RunFailed as failed:
             self._status.end_run(failed.report.flows)
             return self._take_failure(failed)
@@ -138,10 +132,6 @@ class Server:
         watched = [path for pattern in project.libraries for path in project.matching(pattern)]
         return {path: path.stat().st_mtime_ns for path in watched if path.exists()}
 
-    def _noted(self, flow: FlowProgress) -> None:
-        self._status.take(flow)
-        self._watch(flow)
-
     def _take_failure(self, failed: RunFailed) -> float | None:
         error, report = failed.error, failed.report
         names = [name for name, _ in error.flows] if isinstance(error, FlowFailed) else [WHOLE]
@@ -150,8 +140,12 @@ class Server:
         waits_s = {name: self._setbacks.failed(name, now) for name in names}
         self._status.change(message=str(error), failures=self._setbacks.failures)
         self._sink_of.update(report.sinks)
-        if self._setbacks.exhausted or not isinstance(error, DefinitionError | FlowFailed):
+        if self._setbacks.exhausted or not isinstance(error, DefinitionError | FlowFailed | SparkFailed):
             raise error
+        if isinstance(error, SparkFailed):
+            if not self._engine.is_alive:
+                raise PipelineError(f"Spark has ended: {error}") from error
+            self._engine.renew_session()
         attempts = f"attempt {self._setbacks.failures} of {self._setbacks.limit + 1}"
         self._say(f"{error} ({attempts}; again in {max(waits_s.values()):g} s)")
         others = [wait_s for name, wait_s in waits_s.items() if name not in self._sink_of]

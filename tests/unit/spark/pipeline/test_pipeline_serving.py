@@ -7,7 +7,7 @@ import pytest
 
 from penstock.client.fetching import TopicPartition
 from penstock.spark.pipeline import serving
-from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, Mistake, PipelineError
+from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, Mistake, PipelineError, SparkFailed
 from penstock.spark.pipeline.events import FlowState
 from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject
@@ -50,12 +50,13 @@ class Played:
             interval_s=5.0,
             max_failures=limit,
             say=self.said.append,
-            watch=lambda flow: None,
+            stopping=cast(Any, self),
         )
         monkeypatch.setattr(serving, "run_once", self.run_once)
         monkeypatch.setattr(serving.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(self.server, "_stopping", self)
         self.has_other_sources = False
+        self.is_alive = True
+        self.renewed = 0
 
     def run_once(self, engine: object, meter: object, watch: Any, left_out: frozenset[str]) -> RunReport:
         self.left_out.append(left_out)
@@ -81,6 +82,9 @@ class Played:
 
     def poll_without_pause(self) -> None:
         pass
+
+    def renew_session(self) -> None:
+        self.renewed += 1
 
     def is_caught_up(self, positions: Mapping[TopicPartition, int]) -> bool:
         assert positions == {TopicPartition("clicks", 0): 5}
@@ -182,3 +186,17 @@ def test_what_is_neither_flow_nor_definition_ends_it_at_once(
     played = Played(project, monkeypatch)
     with pytest.raises(PipelineError, match="Spark is not running"):
         played.serve(PipelineError("Spark is not running"), None)
+
+
+def test_a_session_that_broke_is_made_anew(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Played(project, monkeypatch)
+    played.serve(SparkFailed("the session is closed", is_transient=False), None)
+    assert played.renewed == 1
+    assert played.waited == [1.0, 5.0]
+
+
+def test_without_its_jvm_it_ends(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Played(project, monkeypatch)
+    played.is_alive = False
+    with pytest.raises(PipelineError, match="Spark has ended: the run failed: connection refused"):
+        played.serve(SparkFailed("connection refused", is_transient=True), None)

@@ -1,0 +1,115 @@
+"""The commands that need no Spark, and what the others say before they start one."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from written_checkpoints import CheckpointWriter
+
+from command_line import CommandLine
+from penstock.spark.pipeline.lock import ProjectLock
+from penstock.spark.pipeline.project import PipelineProject
+
+TABLE = "spark_catalog/default/events"
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> CommandLine:
+    monkeypatch.delenv("PENSTOCK_BOOTSTRAP_SERVERS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return CommandLine(monkeypatch, capsys)
+
+
+def test_init(cli: CommandLine, tmp_path: Path) -> None:
+    made = cli("pipeline", "init", "store", "--topic", "a", "--topic", "b", "--bootstrap-server", "one:9092")
+    assert made.lines[0] == "  store/spark-pipeline.yml"
+    assert made.lines[-1].startswith("Made pipeline store. Next: cd store")
+    project = PipelineProject.find(tmp_path / "store")
+    assert project.configured_topics == ["a", "b", "a-clean", "a-dead-letters"]
+    assert project.servers == "one:9092"
+    again = cli("pipeline", "init", "store")
+    assert (again.code, again.err) == (1, "penstock: store exists already: take another name, or remove it\n")
+    elsewhere = cli("pipeline", "init", str(tmp_path / "below" / "store"))
+    assert elsewhere.code == 0
+    assert (tmp_path / "below" / "store" / "README.md").is_file()
+
+
+def test_outside_of_a_project(cli: CommandLine) -> None:
+    for command in ("check", "run", "serve", "status", "reset"):
+        refused = cli("pipeline", command)
+        assert refused.code == 1
+        assert "make a project with `penstock pipeline init NAME`" in refused.err
+
+
+def test_a_wrong_specification_is_exit_2(cli: CommandLine, project: PipelineProject) -> None:
+    project.spec_path.write_text(project.spec_path.read_text().replace("libraries:", "library:"))
+    for command in ("check", "run", "serve", "status", "reset"):
+        refused = cli("pipeline", command, "--project", str(project.root))
+        assert refused.code == 2
+        assert re.match(r"penstock: spark-pipeline\.yml:\d+: 'library' is not known here: there are name,", refused.err)
+        assert refused.err.count("\n") == 1
+
+
+def test_status_for_people_and_for_programs(
+    cli: CommandLine, project: PipelineProject, checkpoint: CheckpointWriter
+) -> None:
+    checkpoint(TABLE, "events", [{"0": 5}])
+    shown = cli("pipeline", "status", "--project", str(project.root), "--timeout", "0.2")
+    assert shown.lines[0] == "Pipeline shop: never run"
+    assert "events  clicks          0       5  -    -" in shown.lines
+    assert shown.err.startswith("lag is not known: ")
+    told = json.loads(
+        cli("pipeline", "status", "--project", str(project.root), "--timeout", "0.2", "--json").out,
+    )
+    assert told["flows"][0]["partitions"] == [
+        {"topic": "clicks", "partition": 0, "offset": 5, "end_offset": None, "lag": None}
+    ]
+    assert told["problems"]
+
+
+def test_reset_says_what_goes_and_asks(
+    cli: CommandLine, project: PipelineProject, checkpoint: CheckpointWriter
+) -> None:
+    directory = checkpoint("output_topic", "results", [{"0": 5}])
+    words = ("pipeline", "reset", "--project", str(project.root))
+    asked = cli(*words, stdin=b"n\n")
+    assert asked.code == 1
+    assert "To be forgotten: results. To be deleted:\n  storage/_checkpoints/\n" in asked.out
+    assert "The next run sends everything to output_topic again: what is there now stays." in asked.out
+    assert directory.exists()
+    assert cli(*words, "--flow", "nope", "--yes").code == 1
+    with ProjectLock(project, "pipeline serve"):
+        assert "is in use by process" in cli(*words, "--yes").err
+    assert directory.exists()
+    assert cli(*words, stdin=b"y\n").lines[-1].endswith("Done.")
+    assert not directory.exists()
+    assert cli(*words, "--yes").lines == ["There is nothing to forget."]
+
+
+def test_run_and_serve_refuse_a_project_in_use(cli: CommandLine, project: PipelineProject) -> None:
+    with ProjectLock(project, "pipeline run"):
+        for command in ("run", "serve"):
+            refused = cli("pipeline", command, "--project", str(project.root))
+            assert refused.code == 1
+            assert "pipeline shop is in use by process" in refused.err
+
+
+def test_without_spark_it_says_how_to_get_it(
+    cli: CommandLine, project: PipelineProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else real(name))
+    for command in ("check", "run"):
+        refused = cli("pipeline", command, "--project", str(project.root))
+        assert refused.code == 1
+        assert "pip install 'penstock[spark]'" in refused.err
+
+
+def test_every_command_has_help(cli: CommandLine) -> None:
+    for command in ("init", "check", "run", "serve", "status", "reset"):
+        assert f"Usage: penstock pipeline {command}" in cli("pipeline", command, "--help", name="penstock").out
