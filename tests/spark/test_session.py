@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,6 +26,18 @@ def test_an_existing_session_is_returned_as_it_is(spark: SparkSession) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert session() is spark
+
+
+def test_another_thread_gets_the_same_session(spark: SparkSession) -> None:
+    with ThreadPoolExecutor(1) as pool, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert pool.submit(session).result() is spark
+
+
+def test_brokers_that_come_too_late_are_a_warning(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_BOOTSTRAP_SERVERS", "as before")
+    with pytest.warns(UserWarning, match=r"bootstrap_servers=late:9092 .* option kafka.bootstrap.servers"):
+        assert session(bootstrap_servers="late:9092") is spark
 
 
 def test_settings_that_can_change_do_and_the_others_are_named(spark: SparkSession) -> None:

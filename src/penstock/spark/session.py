@@ -99,20 +99,22 @@ def session(
     to start.
     """
     _refuse_connect(master)
+    from pyspark.core.context import SparkContext
     from pyspark.sql import SparkSession
 
     asked = dict(config or {})
     if master is not None:
         asked["spark.master"] = master
-    if bootstrap_servers is not None:
-        os.environ[BOOTSTRAP_VARIABLE] = bootstrap_servers
-        asked[f"spark.executorEnv.{BOOTSTRAP_VARIABLE}"] = bootstrap_servers
-    existing = SparkSession.getActiveSession()
-    if existing is not None:
+    if SparkContext._active_spark_context is not None:
+        existing = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()  # active is a thread's
         _adjust(existing, config_for(existing.sparkContext.master), asked)
+        if bootstrap_servers is not None:
+            _name_brokers(bootstrap_servers)
         return existing
-    submitted = _submitted()
-    told = {**submitted, **asked}
+    told = {**_submitted(), **asked}
+    if bootstrap_servers is not None:
+        _name_brokers(bootstrap_servers)
+        told[f"spark.executorEnv.{BOOTSTRAP_VARIABLE}"] = bootstrap_servers
     settings = config_for(told.get("spark.master"), fast_start=fast_start)
     if _DRIVER_OPTIONS in told:
         told[_DRIVER_OPTIONS] = f"{settings[_DRIVER_OPTIONS]} {told[_DRIVER_OPTIONS]}"
@@ -156,6 +158,20 @@ def _prepare(master: str) -> WarmUp | None:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     place_numba_cache()
     return WarmUp()
+
+
+def _name_brokers(servers: str) -> None:
+    """Sources and sinks find them in the environment of the JVM, which is that of this process when it was started."""
+    from pyspark.core.context import SparkContext
+
+    os.environ[BOOTSTRAP_VARIABLE] = servers
+    jvm = SparkContext._jvm
+    if jvm is not None and (known := jvm.System.getenv(BOOTSTRAP_VARIABLE)) != servers:
+        warnings.warn(
+            f"bootstrap_servers={servers} comes too late: the JVM runs already, with {known or 'none'} there; "
+            "name them in each source and sink, as option kafka.bootstrap.servers.",
+            stacklevel=3,
+        )
 
 
 def _submitted() -> dict[str, str]:
