@@ -1,7 +1,7 @@
 """A Spark session with the settings that suit topics: `session()`; the settings alone: `config_for()`.
 
-Spark's defaults are made for large batch jobs on clusters. With these a micro-batch on one machine costs about 50 ms
-instead of more than 200. Every one of them can be set otherwise by `config`.
+Spark's defaults are made for large batch jobs on clusters. With these a micro-batch on one idle machine costs about
+50 ms instead of more than 200. Every one of them can be set otherwise by `config`.
 
 Knows nothing of sources and sinks. What has to be known before the JVM starts (Java, Python, addresses) is put into
 this process's environment, where Spark looks for it; a variable that is set already is left alone. Every Python worker
