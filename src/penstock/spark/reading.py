@@ -14,9 +14,11 @@ from typing import Any
 
 from penstock.client.blocking_cluster import BlockingCluster, shared_cluster
 from penstock.client.errors import OffsetOutOfRange, TopicRecreated
-from penstock.client.fetch_stream import FetchStream
+from penstock.client.fetch_stream import FetchedChunk, FetchStream
+from penstock.client.fetching import LATEST_MS
 from penstock.model.errors import ApiError, ErrorCode
-from penstock.spark.decode import BatchDecoder
+from penstock.records.batch import read_header
+from penstock.spark.decode import BatchDecoder, CorruptRecordBatch
 from penstock.spark.offsets import NO_TOPIC_ID, DataLoss
 from penstock.spark.options import ClusterOptions, SourceOptions
 from penstock.spark.planning import retention_loss
@@ -59,6 +61,7 @@ def read_split(split: Split, options: SourceOptions, schema: Any) -> Iterator[Re
         try:
             for chunk in stream:
                 decoded = decoder.open(chunk.records, position, split.end, chunk.aborted, options.read_committed)
+                _check_place(split, position, chunk, decoded.next_offset, cluster)
                 yield from decoded
                 position = max(position, decoded.next_offset)
                 stream.advance(position)
@@ -73,6 +76,30 @@ def read_split(split: Split, options: SourceOptions, schema: Any) -> Iterator[Re
                 raise
             _report(str(error), options.fail_on_data_loss)
             return
+
+
+def _check_place(split: Split, position: int, chunk: FetchedChunk, next_offset: int, cluster: BlockingCluster) -> None:
+    """The checksum of a batch leaves out its base offset. Damaged there, it would pass for one that was read already,
+    or for the far side of a hole that compaction left. Raises CorruptRecordBatch.
+
+    Not to be told from a hole: a base offset that was raised, but not beyond the end of the log.
+    """
+    header = read_header(chunk.records)
+    if header.next_offset <= position:
+        reason = f"it ends at {header.next_offset}, and came as the answer for offset {position}"
+        raise CorruptRecordBatch(split.topic, split.partition, header.base_offset, reason)
+    if next_offset <= chunk.high_watermark:
+        return
+    # Kafka reads its high watermark first and the records then.
+    log_end = cluster.list_offsets({split.topic_partition: LATEST_MS})[split.topic_partition].offset
+    if next_offset > log_end:
+        at = 0
+        while header.next_offset < next_offset:
+            position = header.next_offset
+            at += header.size_bytes
+            header = read_header(chunk.records, at)
+        reason = f"it is beyond the end of the log, which is {log_end}, and lies where offset {position} should be"
+        raise CorruptRecordBatch(split.topic, split.partition, header.base_offset, reason)
 
 
 def _after_loss(split: Split, position: int, error: OffsetOutOfRange, is_fatal: bool) -> int:
