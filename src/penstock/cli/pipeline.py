@@ -21,6 +21,7 @@ import click
 
 from penstock.cli.connection import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP_SERVERS, json_option
 from penstock.cli.output import show_json
+from penstock.cli.pipeline_jobs import JOBS
 from penstock.cli.pipeline_output import count, mistakes_object, run_object, show_flow, show_status, status_object
 from penstock.model.errors import PenstockError
 
@@ -42,6 +43,10 @@ MAX_FAILURES = 10
 @click.group()
 def pipeline() -> None:
     """Data pipelines on Spark: make, check, run and watch them."""
+
+
+for job in JOBS:
+    pipeline.add_command(job)
 
 
 def project_options(command: Callable[P, R]) -> Callable[P, R]:

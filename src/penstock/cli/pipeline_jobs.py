@@ -1,0 +1,199 @@
+"""`penstock pipeline archive | replay | aggregate | mirror`: ready-made pipelines on Spark.
+
+Exit codes: 0 all is well, also for a job with --follow that was told to stop; 2 wrong arguments, or topics that are not
+there; 3 the query failed, with the reason in one sentence and the place of Spark's log; 1 anything else (no broker, a
+lock, no Java); 130 stopped before it was done. Spark is imported by the commands that start it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli import INTERRUPTED
+from penstock.cli.connection import Target, complete_topics
+from penstock.cli.job_command import (
+    STATE,
+    LocalDirectory,
+    Speed,
+    Terminal,
+    brokers_of,
+    checkpoint_option,
+    follow_option,
+    job_command,
+    parse_offsets,
+    topic_option,
+    topics_of,
+)
+from penstock.cli.output import show_json
+from penstock.cli.times import PointInTime
+from penstock.model.errors import ConfigError, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.spark.jobs.archive import ArchiveJob
+
+# -- archive ----------------------------------------------------------------------------
+
+
+@click.command()
+@topic_option()
+@click.option("--to", "directory", type=LocalDirectory(), required=True, help="Directory of the archive.")
+@follow_option
+@click.option(
+    "--date-column",
+    type=click.Choice(["timestamp", "archived"]),
+    default="timestamp",
+    show_default=True,
+    help="What a record's date is: its timestamp's, in UTC, or that of the day on which it is archived.",
+)
+@click.option(
+    "--max-file-mb", type=click.IntRange(1, 4096), default=128, show_default=True, help="How large files grow."
+)
+@click.option("--compact", "only_compact", is_flag=True, help="Only merge small files, as far as possible; no Spark.")
+@click.option("--allow-gaps", is_flag=True, help="Go on when records were deleted before they were archived.")
+@checkpoint_option("default: in the archive; an archive itself says where it ends")
+@job_command
+def archive(
+    target: Target,
+    terminal: Terminal,
+    topics: tuple[str, ...],
+    directory: Path,
+    follow: bool,
+    date_column: str,
+    max_file_mb: int,
+    only_compact: bool,
+    allow_gaps: bool,
+    checkpoint: Path | None,
+) -> int:
+    """Topics to Parquet files by topic and date, each record exactly once."""
+    from penstock.spark.jobs.archive import ArchiveJob, merge_files, run_archive
+    from penstock.spark.jobs.clusters import Brokers
+
+    def job_for(brokers: Brokers) -> ArchiveJob:
+        return ArchiveJob(
+            brokers, topics_of(topics), directory, follow, date_column, max_file_mb << 20, checkpoint, allow_gaps
+        )
+
+    if only_compact:
+        return _compact(terminal, job_for(Brokers(target.servers)), merge_files)
+    job = job_for(brokers_of(target))
+    found = job.check()
+    terminal.facts |= {"archive": str(job.archive.directory), "group": job.group}
+    with job.archive.lock(), terminal.spark("penstock archive", job.log_path) as spark, terminal.stopping() as stop:
+        terminal.say(
+            f"Archiving {', '.join(job.topics)} to {job.archive.directory}; its lag is that of group {job.group}"
+        )
+        report = run_archive(spark, job, found, stop, terminal.watch, terminal.say)
+    terminal.facts |= {"archived": report.rows, "files": report.files, "size_bytes": report.size_bytes}
+    done = f"{report.rows} new records; {report.files} files of {report.size_bytes / 1e6:.1f} MB in all"
+    return terminal.end(report.progress, stop, follow, done)
+
+
+def _compact(terminal: Terminal, job: ArchiveJob, merge_files: Callable[..., int]) -> int:
+    from penstock.spark.jobs.errors import WrongJob
+
+    if not job.archive.exists:
+        raise WrongJob(f"{job.archive.directory} is no archive yet: run this without --compact first")
+    with job.archive.lock(), terminal.stopping() as stop:
+        job.archive.recover()
+        fewer = merge_files(job, stop, terminal.say, is_thorough=True)
+        files = len(job.archive.load().files)
+    if terminal.as_json:
+        show_json({"archive": str(job.archive.directory), "state": "done", "files": files, "merged_away": fewer})
+    terminal.say(f"Done: {files} files, {fewer} fewer than before.")
+    return INTERRUPTED if stop.is_asked else 0
+
+
+# -- replay -----------------------------------------------------------------------------
+
+
+@click.command()
+@click.option("--from", "directory", type=LocalDirectory(), help="An archive to take the records from.")
+@click.option("--topic", help="The topic of the archive, if it has several.")
+@click.option("--from-topic", help="A topic to take the records from.", shell_complete=complete_topics)
+@click.option(
+    "--offsets", metavar="P:FROM-TO[,...]", help="Only these offsets, TO not included, for example 0:100-200,1:50-"
+)
+@click.option("--since", type=PointInTime(), help="Only from the first record that is not older on.")
+@click.option("--until", type=PointInTime(), help="Only up to the first record that is not older.")
+@click.option("--to", "to_topic", required=True, help="The topic to write to.", shell_complete=complete_topics)
+@click.option("--speed", type=Speed(), default="max", show_default=True, help="By the records' timestamps.")
+@click.option(
+    "--partitions",
+    type=click.Choice(["keep", "hash"]),
+    default="keep",
+    show_default=True,
+    help="The same partition as before, or that of the key.",
+)
+@click.option("--restart", is_flag=True, help="Begin anew what an earlier run left unfinished.")
+@checkpoint_option(STATE)
+@job_command
+def replay(
+    target: Target,
+    terminal: Terminal,
+    directory: Path | None,
+    topic: str | None,
+    from_topic: str | None,
+    offsets: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    to_topic: str,
+    speed: float,
+    partitions: str,
+    restart: bool,
+    checkpoint: Path | None,
+) -> int:
+    """Records of an archive or a topic into a topic, as they were. At least once."""
+    from penstock.spark.jobs.places import JobLock
+    from penstock.spark.jobs.replay import ReplayJob, begin, run_replay
+
+    if (directory is None) == (from_topic is None):
+        raise ConfigError("give either --from DIR or --from-topic TOPIC")
+    if topic is not None and directory is None:
+        raise ConfigError("--topic is for archives: the topic to read is --from-topic")
+    if offsets is not None and (since is not None or until is not None):
+        raise ConfigError("give either --offsets or --since and --until")
+    job = ReplayJob(
+        brokers_of(target),
+        to_topic,
+        directory,
+        topic if directory is not None else from_topic,
+        parse_offsets(offsets),
+        _milliseconds(since),
+        _milliseconds(until),
+        None if speed == float("inf") else speed,
+        partitions == "keep",
+        checkpoint,
+    )
+    place = job.place
+    with job.brokers.cluster() as cluster:
+        source = job.source(cluster)
+        job.check_target(source)
+        place.make()
+        with JobLock(place.directory / "lock", f"replay into {to_topic}"):
+            state, is_resumed = begin(job, source, restart=restart)
+            terminal.facts |= {"to": to_topic, "checkpoint": str(place.directory), "resumed_after": state.sent}
+            terminal.say(f"How far it is: {place.directory}")
+            if is_resumed:
+                terminal.say(f"Going on after {state.sent} records: those of the last step may be sent again")
+            with terminal.spark("penstock replay", place.log_path) as spark, terminal.stopping() as stop:
+                try:
+                    progress = run_replay(spark, job, source, state, stop, terminal.watch)
+                except PenstockError as error:
+                    raise type(error)(f"{error}. {state.sent} records are sent; run this again to go on") from error
+    terminal.facts |= {
+        "sent": state.sent,
+        "positions": {str(partition): offset for partition, offset in sorted(state.positions.items())},
+    }
+    return terminal.end(progress, stop, False, f"{state.sent} records sent to {to_topic}")
+
+
+def _milliseconds(when: datetime | None) -> int | None:
+    return None if when is None else round(when.timestamp() * 1000)
+
+
+JOBS: tuple[click.Command, ...] = (archive, replay)

@@ -1,0 +1,158 @@
+"""Archive: topics to date-partitioned Parquet files, each record exactly once.
+
+The manifest of the archive (`archives.manifest`) says where a run begins, so Spark's checkpoint is made anew for each
+run and serves only to run a batch again within it. A topic that was created anew is refused; a partition that was added
+is archived from its first record on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.cluster import TopicInfo
+from penstock.client.fetching import TopicPartition
+from penstock.spark.jobs.archives.manifest import Archive, ArchivedFile, Manifest
+from penstock.spark.jobs.clusters import Brokers, existing_topics
+from penstock.spark.jobs.running import JobProgress, Stop, Watcher, check_started, run_queries
+from penstock.spark.offsets import topic_id_text
+from penstock.spark.pipeline.lag import LagMeter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EARLIEST = -2
+BATCH_BYTES = 1 << 30
+"""Of records, for a micro-batch: large files need few merges, and a crash repeats at most one batch."""
+FOLLOW_INTERVAL = "10 seconds"
+
+Said = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveJob:
+    brokers: Brokers
+    topics: tuple[str, ...]
+    directory: Path
+    follow: bool = False
+    date_column: str = "timestamp"
+    """Or "archived": the day on which a record is archived."""
+    max_file_bytes: int = 128 << 20
+    checkpoint: Path | None = None
+    allow_gaps: bool = False
+    """Go on when records are gone before they were archived."""
+
+    @property
+    def archive(self) -> Archive:
+        return Archive(self.directory.absolute())
+
+    @property
+    def log_path(self) -> Path:
+        return self.archive.state / "spark.log"
+
+    @property
+    def checkpoint_path(self) -> Path:
+        """A directory of its own in any case: it is deleted when a run begins."""
+        return (self.checkpoint.absolute() if self.checkpoint else self.archive.state) / f"checkpoint-{self.group}"
+
+    @property
+    def group(self) -> str:
+        """Shows the lag; the same for every run into this directory."""
+        return f"penstock-archive-{hashlib.sha256(str(self.archive.directory).encode()).hexdigest()[:8]}"
+
+    def check(self) -> dict[str, TopicInfo]:
+        """Raises WrongJob, JobError."""
+        return existing_topics(self.brokers, self.topics)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveReport:
+    progress: JobProgress
+    rows: int
+    """New in the archive."""
+    files: int
+    """In the archive, in all."""
+    size_bytes: int
+
+
+def run_archive(
+    spark: SparkSession, job: ArchiveJob, topics: dict[str, TopicInfo], stop: Stop, watch: Watcher, say: Said
+) -> ArchiveReport:
+    """For the holder of the archive's lock. Raises WrongJob, JobFailed."""
+    archive = job.archive
+    archive.create({name: topic_id_text(info.topic_id) for name, info in topics.items()})
+    before = archive.recover()
+    with LagMeter(job.brokers.options) as meter:
+        progress = run_queries({"archive": _start(spark, job, topics, before)}, "archive", meter, stop, watch)
+    if not stop.is_urgent:
+        merge_files(job, stop, say)
+    after = archive.load()
+    return ArchiveReport(
+        progress,
+        rows=_rows(after) - _rows(before),
+        files=len(after.files),
+        size_bytes=sum(file.size_bytes for file in after.files),
+    )
+
+
+def merge_files(job: ArchiveJob, stop: Stop, say: Said, *, is_thorough: bool = False) -> int:
+    """How many files became fewer. For the holder of the lock, after `recover`."""
+    from penstock.spark.jobs.archives.compaction import compact
+
+    def tell(old: list[ArchivedFile], new: ArchivedFile) -> None:
+        say(f"Merged {len(old)} files into {new.path}: {new.rows} records, {new.size_bytes / 1e6:.1f} MB")
+
+    return compact(
+        job.archive, job.max_file_bytes, is_thorough=is_thorough, watch=tell, is_stopping=lambda: stop.is_asked
+    )
+
+
+def starting_offsets(topics: dict[str, TopicInfo], ends: dict[TopicPartition, int]) -> str:
+    """As the source takes them: where the archive ends, or the beginning."""
+    return json.dumps(
+        {
+            name: {
+                str(partition): ends.get(TopicPartition(name, partition), EARLIEST)
+                for partition in range(len(info.partitions))
+            }
+            for name, info in topics.items()
+        }
+    )
+
+
+def _start(spark: SparkSession, job: ArchiveJob, topics: dict[str, TopicInfo], manifest: Manifest) -> Any:
+    from penstock.spark.jobs.archives.datasource import FORMAT, ArchiveDataSource
+
+    spark.dataSource.register(ArchiveDataSource)
+    shutil.rmtree(job.checkpoint_path, ignore_errors=True)
+    source = {
+        **job.brokers.options,
+        "subscribe": ",".join(job.topics),
+        "startingOffsets": starting_offsets(topics, dict(manifest.ends)),
+        "includeHeaders": "true",
+        "groupId": job.group,
+        "failOnDataLoss": str(not job.allow_gaps).lower(),
+        "maxBytesPerTrigger": str(BATCH_BYTES),
+    }
+    sink = {
+        "path": str(job.archive.directory),
+        "maxFileBytes": str(job.max_file_bytes),
+        "dateColumn": job.date_column,
+        "checkpointLocation": job.checkpoint_path.as_uri(),
+    }
+    try:
+        writer = spark.readStream.format("penstock").options(**source).load().writeStream.format(FORMAT)
+        writer = writer.options(**sink).queryName("archive")
+        trigger: Any = {"processingTime": FOLLOW_INTERVAL} if job.follow else {"availableNow": True}
+        return writer.trigger(**trigger).start()
+    except Exception as error:
+        raise check_started(error) from error
+
+
+def _rows(manifest: Manifest) -> int:
+    return sum(file.rows for file in manifest.files)

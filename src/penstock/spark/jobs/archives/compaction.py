@@ -1,0 +1,98 @@
+"""Small files of an archive merged into larger ones.
+
+Only files of the same partition and day that follow each other are merged, so a merged file is in the order of its
+offsets, too. While an archive grows a file is merged with younger ones only if those are about as large together: each
+record is then written again a few times at most (as often as its file grows by half), not with every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import groupby
+
+from penstock.spark.jobs.archives.manifest import Archive, ArchivedFile, Swap
+from penstock.spark.jobs.archives.reading import read_in_order
+from penstock.spark.jobs.archives.writing import FILE_SCHEMA, StagedWriter
+
+FULL = 0.75
+"""A file of this part of the wished size is left alone."""
+SIMILAR = 2
+"""How much larger than all younger ones together a file may be to be merged with them."""
+
+
+def merges(
+    files: Iterable[ArchivedFile], max_file_bytes: int, fan_in: int = 2, *, is_thorough: bool = False
+) -> list[list[ArchivedFile]]:
+    """Groups of files to be merged, each group in order.
+
+    fan_in: how many files make a merge worth its while. is_thorough: as few files as possible, at any cost.
+    """
+    found = []
+    group_up = _thorough if is_thorough else _lazy
+    for _, same in groupby(sorted(files, key=_place), key=lambda file: _place(file)[:3]):
+        groups = group_up(list(same), max_file_bytes)
+        found += [group for group in groups if len(group) >= (2 if is_thorough else fan_in)]
+    return found
+
+
+def _place(file: ArchivedFile) -> tuple[str, str, int, int]:
+    return file.topic, file.date, file.partition, file.first
+
+
+def _thorough(files: list[ArchivedFile], max_file_bytes: int) -> list[list[ArchivedFile]]:
+    groups: list[list[ArchivedFile]] = [[]]
+    for file in files:
+        if _size(groups[-1]) + file.size_bytes > max_file_bytes:
+            groups.append([])
+        groups[-1].append(file)
+    return groups
+
+
+def _lazy(files: list[ArchivedFile], max_file_bytes: int) -> list[list[ArchivedFile]]:
+    """From the youngest back."""
+    groups: list[list[ArchivedFile]] = [[]]
+    for file in reversed(files):
+        younger = _size(groups[-1])
+        is_full = file.size_bytes > FULL * max_file_bytes or younger + file.size_bytes > max_file_bytes
+        if groups[-1] and (is_full or file.size_bytes > SIMILAR * younger):
+            groups.append([])
+        groups[-1].insert(0, file)
+    return groups
+
+
+def _size(files: Iterable[ArchivedFile]) -> int:
+    return sum(file.size_bytes for file in files)
+
+
+def compact(
+    archive: Archive,
+    max_file_bytes: int,
+    fan_in: int = 2,
+    *,
+    is_thorough: bool = False,
+    watch: Callable[[list[ArchivedFile], ArchivedFile], None] = lambda old, new: None,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> int:
+    """How many files became fewer. Each merge is a swap of its own, so it may end after any."""
+    fewer = 0
+    for group in merges(archive.load().files, max_file_bytes, fan_in, is_thorough=is_thorough):
+        if is_stopping():
+            break
+        merged = _merge(archive, group)
+        watch(group, merged)
+        fewer += len(group) - 1
+    return fewer
+
+
+def _merge(archive: Archive, group: list[ArchivedFile]) -> ArchivedFile:
+    archive.staging.mkdir(parents=True, exist_ok=True)
+    writer = StagedWriter(archive.staging, group[0].topic_partition, group[0].date)
+    try:
+        for batch in read_in_order(archive.directory, group, 0, group[-1].last + 1, FILE_SCHEMA.names):
+            writer.add(batch)
+        staged = writer.close()
+    except BaseException:
+        writer.discard()
+        raise
+    archive.swap(Swap(staged, tuple(file.path for file in group)))
+    return staged.file

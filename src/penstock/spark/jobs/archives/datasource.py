@@ -1,0 +1,150 @@
+"""Archives in Spark: `format("penstock-archive")` with the option `path`, for the jobs that register it.
+
+Writing is a streaming sink: tasks stage files, the commit of a micro-batch adds all of them to the manifest at once.
+A batch that is run again, whole or in part, finds its records archived and stages nothing. Reading follows the
+manifest, so it is exact at any moment: rows of each partition come from one task, in the order of their offsets.
+
+Options: path; for writing maxFileBytes and dateColumn; for reading topic, and startOffsets and endOffsets as JSON by
+partition (all of them; a partition that is not named is not read).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+from penstock.spark.columns import COLUMNS, arrow_schema, source_schema
+from penstock.spark.jobs.archives.manifest import Archive, ArchivedFile, StagedFile
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
+
+FORMAT = "penstock-archive"
+FAN_IN = 8
+"""While records come in, as many small files are merged at a time."""
+
+
+class ArchiveDataSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        return source_schema(include_headers=True)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return ArchiveReader(self.options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        return ArchiveWriter(self.options)
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    files: tuple[StagedFile, ...]
+
+
+class ArchiveWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._directory = Path(options["path"])
+        self._max_file_bytes = int(options["maxFileBytes"])
+        self._date_column = options.get("dateColumn", "timestamp")
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        from penstock.spark.jobs.archives.writing import WritePlan, stage
+        from penstock.spark.reading import spare_the_heap
+
+        spare_the_heap()
+        archive = Archive(self._directory)
+        plan = WritePlan(archive.staging, self._max_file_bytes, self._date_column, archive.load().ends)
+        return Staged(tuple(stage(iterator, plan)))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        from penstock.spark.jobs.archives.compaction import compact
+
+        files = _staged(messages)
+        if not files:
+            return
+        archive = Archive(self._directory)
+        archive.add(files)
+        compact(archive, self._max_file_bytes, FAN_IN)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Also called when `commit` raised: what it had put in place is no longer in staging."""
+        archive = Archive(self._directory)
+        for staged in _staged(messages):
+            archive.staged_path(staged.name).unlink(missing_ok=True)
+
+
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFile]:
+    return [file for message in messages if isinstance(message, Staged) for file in message.files]
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ArchivedRange(InputPartition):
+    topic: str
+    partition: int
+    start: int
+    end: int
+    files: tuple[ArchivedFile, ...]
+
+
+class ArchiveReader(DataSourceReader):
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._directory = Path(options["path"])
+        self._topic = options["topic"]
+        self._starts = _by_partition(options["startOffsets"])
+        self._ends = _by_partition(options["endOffsets"])
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        files = Archive(self._directory).load().files_of(self._topic)
+        ranges = []
+        for partition, end in sorted(self._ends.items()):
+            start = self._starts[partition]
+            mine = (file for file in files if file.partition == partition and file.first < end and file.last >= start)
+            if start < end:
+                ranges.append(ArchivedRange(self._topic, partition, start, end, tuple(mine)))
+        return ranges
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if not isinstance(partition, ArchivedRange):
+            return  # Spark's stand-in when there is nothing to read
+        import pyarrow as pa
+
+        from penstock.spark.jobs.archives.reading import read_in_order
+        from penstock.spark.reading import spare_the_heap
+
+        spare_the_heap()
+        wanted = arrow_schema(self._schema)
+        columns = [name for name in COLUMNS if name != "topic"]
+        for batch in read_in_order(self._directory, partition.files, partition.start, partition.end, columns):
+            topics = pa.repeat(pa.scalar(self._topic), batch.num_rows)
+            arrays = [
+                topics if field.name == "topic" else batch.column(field.name).cast(field.type) for field in wanted
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def _by_partition(text: str) -> dict[int, int]:
+    return {int(partition): int(offset) for partition, offset in json.loads(text).items()}

@@ -1,0 +1,262 @@
+"""The manifest of an archive: what is in it. Every change of the archive is one atomic exchange of this file.
+
+Records come in by `add`: their files are complete in staging, are renamed into place, and count once the manifest has
+them. A crash between leaves strays: files in place that no manifest knows, removed by `recover`; their records are read
+from the topic again, since the manifest's ends did not move.
+
+Files are merged by `swap`: the merged file is complete in staging, the manifest names it and what it replaces, then the
+old ones are removed and the new one is renamed into place. A crash between is finished by `recover`.
+
+Invariants: in place and in the manifest, no two files have a record in common; files that the manifest has without a
+swap under way are in place. Must not know: Spark, Arrow, what is inside the files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from penstock.client.fetching import TopicPartition
+from penstock.spark.jobs.errors import JobError, WrongJob
+from penstock.spark.jobs.places import JobLock
+
+VERSION = 1
+STAGED_SUFFIX = ".parquet.tmp"  # not .parquet: tools that search all directories must not find it
+FILE_NAME = re.compile(r"p\d{5,}-\d{20}-\d{20}\.parquet")
+
+
+class OverlappingFiles(JobError):
+    """Records that the archive has already: two processes write it, against the lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedFile:
+    """The records of one partition of one day with offsets from `first` to `last`, in order."""
+
+    topic: str
+    date: str
+    partition: int
+    first: int
+    last: int
+    rows: int
+    size_bytes: int
+    min_ms: int
+    max_ms: int
+
+    @property
+    def path(self) -> str:
+        """Below the archive's directory."""
+        name = f"p{self.partition:05d}-{self.first:020d}-{self.last:020d}.parquet"
+        return f"topic={self.topic}/date={self.date}/{name}"
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """Complete, but not in place: `name` is in the staging directory."""
+
+    name: str
+    file: ArchivedFile
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """One merge that is decided: the staged file takes the place of `replaced`."""
+
+    staged: StagedFile
+    replaced: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """The next offset to be archived."""
+    files: tuple[ArchivedFile, ...] = ()
+    swap: Swap | None = None
+
+    def files_of(self, topic: str) -> list[ArchivedFile]:
+        return [file for file in self.files if file.topic == topic]
+
+    def to_json(self) -> dict[str, Any]:
+        topics: dict[str, Any] = {name: {"id": text, "ends": {}} for name, text in sorted(self.topic_ids.items())}
+        for tp, end in sorted(self.ends.items()):
+            topics.setdefault(tp.topic, {"id": "", "ends": {}})["ends"][str(tp.partition)] = end
+        return {
+            "version": VERSION,
+            "topics": topics,
+            "files": [asdict(file) for file in self.files],
+            "swap": None if self.swap is None else asdict(self.swap),
+        }
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Manifest:
+        """Raises KeyError, TypeError, ValueError for what is no manifest of this version."""
+        if given["version"] != VERSION:
+            raise ValueError(f"version {given['version']}, and this penstock reads version {VERSION}")
+        topics = given["topics"]
+        ends = {
+            TopicPartition(name, int(partition)): int(end)
+            for name, entry in topics.items()
+            for partition, end in entry["ends"].items()
+        }
+        files = tuple(ArchivedFile(**entry) for entry in given["files"])
+        swap = None
+        if given["swap"] is not None:
+            staged = given["swap"]["staged"]
+            swap = Swap(StagedFile(staged["name"], ArchivedFile(**staged["file"])), tuple(given["swap"]["replaced"]))
+        return cls({name: entry["id"] for name, entry in topics.items()}, ends, files, swap)
+
+
+class Archive:
+    """A directory with a manifest. Methods that change it are for the holder of its lock, and for processes that the
+    holder started."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.state = directory / "_penstock"
+        self.staging = self.state / "staging"
+        self.manifest_path = self.state / "manifest.json"
+
+    @property
+    def exists(self) -> bool:
+        return self.manifest_path.exists()
+
+    def load(self) -> Manifest:
+        """Raises WrongJob."""
+        try:
+            return Manifest.from_json(json.loads(self.manifest_path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return Manifest()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise WrongJob(f"{self.manifest_path} is no manifest of an archive: {error}") from None
+
+    def lock(self) -> JobLock:
+        return JobLock(self.state / "lock", f"archive {self.directory}")
+
+    def place_of(self, file: ArchivedFile) -> Path:
+        return self.directory / file.path
+
+    def create(self, topic_ids: Mapping[str, str]) -> Manifest:
+        """Make the directory an archive of these topics too. Raises WrongJob when one is not what it was."""
+        found = self.load()
+        if not self.exists and any(self.directory.glob("**/*.parquet")):
+            raise WrongJob(f"{self.directory} has Parquet files and is no archive: take a directory of its own")
+        for topic, text in topic_ids.items():
+            known = found.topic_ids.get(topic, text)
+            if known != text:
+                raise WrongJob(
+                    f"topic {topic} was deleted and created again since it was archived in {self.directory} (its id "
+                    f"was {known}, now {text}), so its offsets began anew: archive it into another directory"
+                )
+        self.staging.mkdir(parents=True, exist_ok=True)
+        changed = replace(found, topic_ids={**found.topic_ids, **topic_ids})
+        self._save(changed)
+        return changed
+
+    def add(self, staged: Iterable[StagedFile]) -> Manifest:
+        """Files of new records. Those must follow on what is archived. Raises OverlappingFiles."""
+        found = self.load()
+        ends = dict(found.ends)
+        added = sorted(staged, key=lambda one: (one.file.topic, one.file.partition, one.file.first))
+        for one in added:
+            if one.file.first < found.ends.get(one.file.topic_partition, 0):
+                raise OverlappingFiles(f"{one.file.path} is in {self.directory} already: is another archive running?")
+        for one in added:
+            self._put_in_place(one)
+            end = one.file.last + 1
+            ends[one.file.topic_partition] = max(end, ends.get(one.file.topic_partition, end))
+        self._sync_directories(one.file for one in added)
+        changed = replace(found, ends=ends, files=(*found.files, *(one.file for one in added)))
+        self._save(changed)
+        return changed
+
+    def swap(self, swap: Swap) -> Manifest:
+        """Put a merged file in the place of those it was made of."""
+        found = self.load()
+        gone = set(swap.replaced)
+        kept = [file for file in found.files if file.path not in gone]
+        self._save(replace(found, files=(*kept, swap.staged.file), swap=swap))
+        return self._finish_swap(self.load())
+
+    def recover(self) -> Manifest:
+        """Finish or undo what a crash left half done."""
+        found = self._finish_swap(self.load())
+        known = {file.path for file in found.files}
+        for path in self._in_place():
+            if str(path.relative_to(self.directory)) not in known:
+                path.unlink()
+        if self.staging.is_dir():
+            for path in self.staging.iterdir():
+                path.unlink()
+        for directory in (*self.directory.glob("topic=*/date=*"), *self.directory.glob("topic=*")):
+            _remove_if_empty(directory)
+        missing = [path for path in sorted(known) if not (self.directory / path).is_file()]
+        if missing:
+            raise WrongJob(
+                f"{self.directory} lacks {len(missing)} of the files in its manifest, the first is {missing[0]}: "
+                "bring them back, or archive anew into another directory"
+            )
+        return found
+
+    def staged_path(self, name: str) -> Path:
+        return self.staging / name
+
+    def _finish_swap(self, found: Manifest) -> Manifest:
+        if found.swap is None:
+            return found
+        for path in found.swap.replaced:
+            (self.directory / path).unlink(missing_ok=True)
+        if self.staged_path(found.swap.staged.name).exists():
+            self._put_in_place(found.swap.staged)
+        self._sync_directories([found.swap.staged.file])
+        changed = replace(found, swap=None)
+        self._save(changed)
+        return changed
+
+    def _put_in_place(self, one: StagedFile) -> None:
+        place = self.place_of(one.file)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        self.staged_path(one.name).replace(place)
+
+    def _in_place(self) -> Iterator[Path]:
+        for path in self.directory.glob("topic=*/date=*/*.parquet"):
+            if FILE_NAME.fullmatch(path.name):
+                yield path
+
+    def _sync_directories(self, files: Iterable[ArchivedFile]) -> None:
+        days = {self.place_of(file).parent for file in files}
+        for directory in days | {day.parent for day in days} | {self.directory}:
+            sync(directory)
+
+    def _save(self, manifest: Manifest) -> None:
+        self.state.mkdir(parents=True, exist_ok=True)
+        fresh = self.manifest_path.with_suffix(".tmp")
+        with fresh.open("w", encoding="utf-8") as file:
+            json.dump(manifest.to_json(), file, separators=(",", ":"))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.manifest_path)
+        sync(self.state)
+
+
+def sync(directory: Path) -> None:
+    """Names in it are on the disk when this returns."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove_if_empty(directory: Path) -> None:
+    if not any(directory.iterdir()):
+        directory.rmdir()

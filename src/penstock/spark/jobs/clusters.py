@@ -1,0 +1,107 @@
+"""What a job asks a cluster before it starts: are the topics there, and may they be made.
+
+`Brokers` are the `kafka.` options of a source or sink, kept as text since that is what Spark takes. Must not know:
+Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from penstock.client.blocking import BlockingConnection
+from penstock.client.blocking_cluster import BlockingCluster
+from penstock.client.cluster import TopicInfo
+from penstock.client.errors import ClientError, check
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.spark.jobs.errors import JobError, WrongJob
+from penstock.spark.options import cluster_options
+from penstock.wire.apis import Api
+from penstock.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+
+TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    servers: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Client settings by their Kafka names: security and its kin."""
+
+    @property
+    def options(self) -> dict[str, str]:
+        named = {f"kafka.{name}": value for name, value in self.settings.items() if name != "bootstrap.servers"}
+        return {**named, "kafka.bootstrap.servers": self.servers}
+
+    @contextmanager
+    def cluster(self) -> Iterator[BlockingCluster]:
+        reach = cluster_options(self.options)
+        cluster = BlockingCluster(reach.bootstrap, reach.client_id, reach.security, TIMEOUT_S)
+        try:
+            yield cluster
+        except ClientError as error:
+            raise JobError(
+                f"no broker answers at {self.servers} ({error}): is it running, and is that its address?"
+            ) from error
+        finally:
+            cluster.close()
+
+
+def existing_topics(brokers: Brokers, names: Iterable[str]) -> dict[str, TopicInfo]:
+    """All of them. Raises WrongJob with the command that makes the first that is missing."""
+    wanted = list(dict.fromkeys(names))
+    with brokers.cluster() as cluster:
+        try:
+            found = cluster.topics(wanted)
+        except ApiError as error:
+            raise WrongJob(f"{', '.join(wanted)}: {error}") from error
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise missing_topics(brokers, missing)
+    return {name: found[name] for name in wanted}
+
+
+def missing_topics(brokers: Brokers, missing: list[str], partitions: int | None = None) -> WrongJob:
+    what = f"topic {missing[0]}" if len(missing) == 1 else f"topics {', '.join(missing)}"
+    count = "" if partitions is None else f" --partitions {partitions}"
+    return WrongJob(
+        f"{what} not found at {brokers.servers}. To make {'it' if len(missing) == 1 else 'the first'}: "
+        f"penstock topics create --name {missing[0]}{count} --bootstrap-server {brokers.servers}"
+    )
+
+
+def create_missing(brokers: Brokers, wanted: Mapping[str, int]) -> list[str]:
+    """Topics by name and number of partitions; those that were made. Raises WrongJob for one with too few."""
+    with brokers.cluster() as cluster:
+        found = cluster.topics(wanted)
+    for name, info in found.items():
+        if len(info.partitions) < wanted[name]:
+            raise WrongJob(
+                f"topic {name} at {brokers.servers} has {len(info.partitions)} partitions, not {wanted[name]}. "
+                f"To add them: penstock topics alter --name {name} --partitions {wanted[name]} "
+                f"--bootstrap-server {brokers.servers}"
+            )
+    made = [name for name in wanted if name not in found]
+    for name in made:
+        _create(brokers, name, wanted[name])
+    return made
+
+
+def _create(brokers: Brokers, name: str, partitions: int) -> None:
+    reach = cluster_options(brokers.options)
+    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=-1)
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=round(TIMEOUT_S * 1000))
+    failure = ClientError("no address of a broker was given")
+    for address in reach.bootstrap:
+        try:
+            with BlockingConnection.open(*address, reach.client_id, reach.security) as connection:
+                answer = connection.call(Api.CREATE_TOPICS, request, CreateTopicsResponse).topics[0]
+                if answer.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                    check(
+                        answer.error_code, f"topic {name} cannot be made: {answer.error_message or answer.error_code}"
+                    )
+                return
+        except ClientError as error:
+            failure = error
+    raise failure

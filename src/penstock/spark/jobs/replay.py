@@ -1,0 +1,232 @@
+"""Replay: records of an archive or a topic into a topic, as they were, in order, at a chosen speed.
+
+A replay goes in steps. Each is a range of offsets of every partition, written by one Spark job, a task for each
+partition; where it ended is noted before the next begins. So a replay that was interrupted goes on with the step it was
+in, whose records may then be there twice: at least once.
+
+Speed is that of the records' timestamps: with 10x a record that came 30 s after the first follows it after 3 s. Steps
+are as long as it takes to write one, at least `STEP_S`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.client.blocking_cluster import BlockingCluster
+from penstock.spark.jobs.archives.manifest import Archive
+from penstock.spark.jobs.clusters import Brokers, existing_topics, missing_topics
+from penstock.spark.jobs.errors import JobFailed, WrongJob
+from penstock.spark.jobs.places import JobPlace
+from penstock.spark.jobs.replay_sources import (
+    ArchiveSource,
+    OffsetRange,
+    Offsets,
+    ReplaySource,
+    TopicSource,
+    chosen_range,
+    first_time_ms,
+)
+from penstock.spark.jobs.running import JobProgress, Stop, Watcher
+from penstock.spark.pipeline.events import cause_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STEP_S = 1.0
+STEP_OFFSETS = 2_000_000
+"""A crash repeats no more than these."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayJob:
+    brokers: Brokers
+    to_topic: str
+    directory: Path | None = None
+    topic: str | None = None
+    """Of the archive, or with no directory the topic to read."""
+    offsets: Mapping[int, OffsetRange] | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    speed: float | None = None
+    """None: as fast as can be."""
+    keep_partitions: bool = True
+    checkpoint: Path | None = None
+
+    @property
+    def place(self) -> JobPlace:
+        """Speed is not part of it: a replay may go on faster than it began."""
+        asked = None if self.offsets is None else {str(p): [r.start, r.end] for p, r in sorted(self.offsets.items())}
+        identity = {
+            "brokers": self.brokers.servers,
+            "from": None if self.directory is None else str(self.directory.absolute()),
+            "topic": self.topic,
+            "offsets": asked,
+            "since_ms": self.since_ms,
+            "until_ms": self.until_ms,
+            "to": self.to_topic,
+            "partitions": "keep" if self.keep_partitions else "hash",
+        }
+        return JobPlace.of("replay", identity, self.checkpoint)
+
+    def source(self, cluster: BlockingCluster) -> ReplaySource:
+        """Raises WrongJob, JobError."""
+        if self.directory is not None:
+            return ArchiveSource(Archive(self.directory.absolute()), self.topic)
+        assert self.topic is not None
+        if self.topic == self.to_topic:
+            raise WrongJob(f"topic {self.topic} would be replayed into itself: take another with --to")
+        found = existing_topics(self.brokers, [self.topic])[self.topic]
+        return TopicSource(cluster, self.brokers.options, self.topic, len(found.partitions))
+
+    def check_target(self, source: ReplaySource) -> None:
+        """Raises WrongJob."""
+        starts, _ = source.edges()
+        needed = max(starts, default=0) + 1
+        with self.brokers.cluster() as cluster:
+            found = cluster.topics([self.to_topic])
+        if self.to_topic not in found:
+            raise missing_topics(self.brokers, [self.to_topic], needed)
+        count = len(found[self.to_topic].partitions)
+        if self.keep_partitions and count < needed:
+            raise WrongJob(
+                f"topic {self.to_topic} has {count} partitions and the records come from {needed}: give it as many "
+                f"(penstock topics alter --name {self.to_topic} --partitions {needed}), or take --partitions hash"
+            )
+
+
+@dataclass(slots=True)
+class ReplayState:
+    """How far a replay came. `positions` and `ends` by partition; what lies between is still to be sent."""
+
+    positions: Offsets
+    ends: Offsets
+    sent: int = 0
+    """Records, in all runs."""
+    path: Path | None = field(default=None, repr=False)
+
+    @property
+    def is_done(self) -> bool:
+        return all(self.positions[partition] >= end for partition, end in self.ends.items())
+
+    @property
+    def left(self) -> int:
+        return sum(max(0, end - self.positions[partition]) for partition, end in self.ends.items())
+
+    @classmethod
+    def load(cls, path: Path) -> ReplayState | None:
+        """None: nothing was begun."""
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            positions, ends = ({int(p): int(at) for p, at in found[name].items()} for name in ("positions", "ends"))
+            return cls(positions, ends, int(found["sent"]), path)
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise WrongJob(
+                f"{path} does not say how far the replay came ({error!r}): begin anew with --restart"
+            ) from None
+
+    def save(self) -> None:
+        if self.path is None:
+            return
+        fresh = self.path.with_suffix(".tmp")
+        with fresh.open("w", encoding="utf-8") as file:
+            json.dump({"positions": self.positions, "ends": self.ends, "sent": self.sent}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.path)
+
+
+def begin(job: ReplayJob, source: ReplaySource, *, restart: bool = False) -> tuple[ReplayState, bool]:
+    """The state to go on from, and whether an earlier run began it. A replay that was finished begins anew."""
+    path = job.place.directory / "replay.json"
+    known = None if restart else ReplayState.load(path)
+    if known is not None and not known.is_done:
+        return known, True
+    starts, ends = chosen_range(source, job.offsets, job.since_ms, job.until_ms)
+    state = ReplayState(starts, ends, 0, path)
+    state.save()
+    return state, False
+
+
+class Pace:
+    """Which time of the records it is now. `first_ms` is when it begins."""
+
+    def __init__(self, speed: float, first_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._speed = speed
+        self._first_ms = first_ms
+        self._clock = clock
+        self._begun = clock()
+
+    def now_ms(self) -> int:
+        return self._first_ms + int((self._clock() - self._begun) * 1000 * self._speed)
+
+
+def next_step(positions: Offsets, ends: Offsets, limit: int = STEP_OFFSETS) -> Offsets:
+    """Where a step ends that goes towards `ends`. Partitions that do not move are left out."""
+    moving = {partition: end for partition, end in ends.items() if end > positions[partition]}
+    share = max(1, limit // max(1, len(moving)))
+    return {partition: min(end, positions[partition] + share) for partition, end in moving.items()}
+
+
+def run_replay(
+    spark: SparkSession, job: ReplayJob, source: ReplaySource, state: ReplayState, stop: Stop, watch: Watcher
+) -> JobProgress:
+    """Raises JobFailed. `state` says how far it came, however this ends."""
+    progress = JobProgress(lag=state.left)
+    begun = told = time.monotonic()
+    told_rows = 0
+    pace = _pace(spark, job, source, state)
+    while not state.is_done and not stop.is_asked:
+        step_begun = time.monotonic()
+        ends = state.ends
+        if pace is not None:
+            due = source.positions_at(pace.now_ms() + 1)
+            ends = {partition: min(end, due[partition]) for partition, end in ends.items()}
+        step = next_step(state.positions, ends)
+        if step:
+            rows = _send(spark, job, source, {partition: state.positions[partition] for partition in step}, step)
+            state.positions.update(step)
+            state.sent += rows
+            state.save()
+            progress.rows += rows
+        now = time.monotonic()
+        progress.seconds, progress.lag = now - begun, state.left
+        if step and not state.is_done:
+            progress.rate = (progress.rows - told_rows) / (now - told) if now > told else 0.0
+            told, told_rows = now, progress.rows
+            watch(progress)
+        if pace is not None and not state.is_done:
+            stop.wait(max(0.0, STEP_S - (time.monotonic() - step_begun)))
+    progress.rate = progress.rows_per_s
+    return progress
+
+
+def _pace(spark: SparkSession, job: ReplayJob, source: ReplaySource, state: ReplayState) -> Pace | None:
+    if job.speed is None or state.is_done:
+        return None
+    left = {partition: end for partition, end in state.ends.items() if end > state.positions[partition]}
+    first_ms = first_time_ms(source, spark, {partition: state.positions[partition] for partition in left}, left)
+    return None if first_ms is None else Pace(job.speed, first_ms)
+
+
+def _send(spark: SparkSession, job: ReplayJob, source: ReplaySource, starts: Offsets, ends: Offsets) -> int:
+    """The number of records. Raises JobFailed."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    columns = ["key", "value", "headers", "timestamp", *(["partition"] if job.keep_partitions else [])]
+    sent = Observation()
+    try:
+        rows = source.frame(spark, starts, ends).select(columns).observe(sent, f.count(f.lit(1)).alias("rows"))
+        options = {**job.brokers.options, "topic": job.to_topic}
+        rows.write.format("penstock").options(**options).mode("append").save()
+    except Exception as error:
+        raise JobFailed(f"replay into {job.to_topic} failed: {cause_of(str(error))}") from error
+    return int(sent.get["rows"])

@@ -1,0 +1,205 @@
+"""Where a replay takes its records from: an archive, or a topic itself. Both are ranges of offsets by partition.
+
+Times are found by place: `positions_at(t)` is, for each partition, the first record that is not older than t. What
+comes later in the log counts as later, whatever its clock said, so order by offset and order by time never conflict.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.client.blocking_cluster import BlockingCluster
+from penstock.client.fetching import TopicPartition
+from penstock.spark.jobs.archives.manifest import Archive, ArchivedFile
+from penstock.spark.jobs.errors import WrongJob
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LATEST, EARLIEST = -1, -2
+HEAD_OFFSETS = 1000
+"""In which the first record of a partition is looked for; there may be holes."""
+
+Offsets = dict[int, int]
+"""By partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """from `start` up to but without `end`, None: as far as there is."""
+
+    start: int | None = None
+    end: int | None = None
+
+
+class ReplaySource(Protocol):
+    def edges(self) -> tuple[Offsets, Offsets]:
+        """The first offset of each partition, and the one after its last."""
+        ...
+
+    def positions_at(self, time_ms: int) -> Offsets:
+        """Partitions with nothing as young as that are at their end. Times may only grow from call to call."""
+        ...
+
+    def frame(self, spark: SparkSession, starts: Offsets, ends: Offsets) -> DataFrame:
+        """Rows of each partition in one task, in order."""
+        ...
+
+
+class TopicSource:
+    def __init__(self, cluster: BlockingCluster, options: Mapping[str, str], topic: str, partitions: int) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._topic = topic
+        self._partitions = [TopicPartition(topic, number) for number in range(partitions)]
+
+    def edges(self) -> tuple[Offsets, Offsets]:
+        return self._ask(EARLIEST), self._ask(LATEST)
+
+    def positions_at(self, time_ms: int) -> Offsets:
+        found = self._ask(time_ms)
+        ends = self._ask(LATEST) if LATEST in found.values() else {}
+        return {partition: ends[partition] if offset < 0 else offset for partition, offset in found.items()}
+
+    def frame(self, spark: SparkSession, starts: Offsets, ends: Offsets) -> DataFrame:
+        whole = {
+            edge: {self._topic: {str(partition): offsets[partition] for partition in ends}}
+            for edge, offsets in (("startingOffsets", starts), ("endingOffsets", ends))
+        }
+        options = {
+            **self._options,
+            "assign": json.dumps({self._topic: sorted(ends)}),
+            "includeHeaders": "true",
+            **{edge: json.dumps(offsets) for edge, offsets in whole.items()},
+        }
+        return spark.read.format("penstock").options(**options).load()
+
+    def _ask(self, time_ms: int) -> Offsets:
+        found = self._cluster.list_offsets(dict.fromkeys(self._partitions, time_ms))
+        return {tp.partition: answer.offset for tp, answer in found.items()}
+
+
+class ArchiveSource:
+    def __init__(self, archive: Archive, topic: str | None) -> None:
+        """`topic` may be None when the archive has one. Raises WrongJob."""
+        if not archive.exists:
+            raise WrongJob(f"{archive.directory} is no archive: `penstock pipeline archive` makes one")
+        manifest = archive.load()
+        topics = sorted({file.topic for file in manifest.files})
+        if topic is None and len(topics) != 1:
+            raise WrongJob(
+                f"archive {archive.directory} has {', '.join(topics) or 'no records'}: say which with --topic"
+            )
+        self.topic = topic or topics[0]
+        if self.topic not in topics:
+            raise WrongJob(f"archive {archive.directory} has no topic {self.topic}, only {', '.join(topics) or 'none'}")
+        self._archive = archive
+        self._files: dict[int, list[ArchivedFile]] = {}
+        for file in manifest.files_of(self.topic):
+            self._files.setdefault(file.partition, []).append(file)
+        self._timelines: dict[int, Timeline] = {}
+        self._is_registered = False
+
+    def edges(self) -> tuple[Offsets, Offsets]:
+        return (
+            {partition: min(file.first for file in files) for partition, files in self._files.items()},
+            {partition: max(file.last for file in files) + 1 for partition, files in self._files.items()},
+        )
+
+    def positions_at(self, time_ms: int) -> Offsets:
+        from penstock.spark.jobs.archives.reading import read_in_order
+
+        _, ends = self.edges()
+        for partition, files in self._files.items():
+            if partition not in self._timelines:
+                batches = read_in_order(self._archive.directory, files, 0, ends[partition], ("offset", "timestamp"))
+                self._timelines[partition] = Timeline(batches, ends[partition])
+        return {partition: timeline.position_at(time_ms) for partition, timeline in self._timelines.items()}
+
+    def frame(self, spark: SparkSession, starts: Offsets, ends: Offsets) -> DataFrame:
+        from penstock.spark.jobs.archives.datasource import FORMAT, ArchiveDataSource
+
+        if not self._is_registered:
+            spark.dataSource.register(ArchiveDataSource)
+            self._is_registered = True
+        options = {
+            "path": str(self._archive.directory),
+            "topic": self.topic,
+            "startOffsets": json.dumps({partition: starts[partition] for partition in ends}),
+            "endOffsets": json.dumps(ends),
+        }
+        return spark.read.format(FORMAT).options(**options).load()
+
+
+class Timeline:
+    """Offsets and times of one partition, in order, read as far as they were asked for."""
+
+    def __init__(self, batches: Iterator[Any], end: int) -> None:
+        self._batches = batches
+        self._end = end
+        self._batch: Any = None
+
+    def position_at(self, time_ms: int) -> int:
+        import numpy as np
+        import pyarrow as pa
+
+        while True:
+            if self._batch is None:
+                self._batch = next(self._batches, None)
+                if self._batch is None:
+                    return self._end
+            times = self._batch.column("timestamp").cast(pa.int64()).to_numpy()
+            later = np.flatnonzero(times >= time_ms * 1000)
+            if len(later):
+                self._batch = self._batch.slice(int(later[0]))
+                return int(self._batch.column("offset")[0].as_py())
+            self._batch = None
+
+
+def chosen_range(
+    source: ReplaySource, offsets: Mapping[int, OffsetRange] | None, since_ms: int | None, until_ms: int | None
+) -> tuple[Offsets, Offsets]:
+    """What of the source is asked for, within what there is. Raises WrongJob."""
+    first, last = source.edges()
+    starts, ends = dict(first), dict(last)
+    if since_ms is not None:
+        starts = source.positions_at(since_ms)
+    if until_ms is not None:
+        ends = source.positions_at(until_ms)
+    if offsets is not None:
+        _refuse_unknown(offsets, sorted(first))
+        starts = {partition: _or(asked.start, first[partition]) for partition, asked in offsets.items()}
+        ends = {partition: _or(asked.end, last[partition]) for partition, asked in offsets.items()}
+        for partition, start in starts.items():
+            if start < first[partition] or ends[partition] > last[partition]:
+                raise WrongJob(
+                    f"--offsets asks for {start} to {ends[partition]} of partition {partition}, which has "
+                    f"{first[partition]} to {last[partition]}"
+                )
+    return starts, {partition: max(end, starts[partition]) for partition, end in ends.items()}
+
+
+def _refuse_unknown(offsets: Mapping[int, OffsetRange], there: Sequence[int]) -> None:
+    for partition in offsets:
+        if partition not in there:
+            raise WrongJob(f"--offsets names partition {partition}: there are {', '.join(map(str, there))}")
+
+
+def _or(given: int | None, default: int) -> int:
+    return default if given is None else given
+
+
+def first_time_ms(source: ReplaySource, spark: SparkSession, starts: Offsets, ends: Offsets) -> int | None:
+    """Of the records where each partition begins, the oldest. None: there are none."""
+    from pyspark.sql import functions as f
+
+    head = {partition: min(ends[partition], start + HEAD_OFFSETS) for partition, start in starts.items()}
+    for upto in (head, ends):
+        oldest = f.min(f.unix_millis("timestamp")).alias("oldest")
+        by_partition = source.frame(spark, starts, upto).groupBy("partition").agg(oldest).collect()
+        if by_partition:
+            return min(int(row["oldest"]) for row in by_partition)
+    return None

@@ -1,0 +1,200 @@
+"""A streaming query of a job, watched until it ends: progress told, a wish to stop granted, an error in one sentence.
+
+`Stop` is set by signals. A query that is asked to stop ends after the micro-batch under way, so that as little as
+possible is done again by the next run; asked twice, or after a grace, it ends at once. Must not know: terminals, what
+the query does.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.fetching import TopicPartition
+from penstock.model.errors import ConfigError
+from penstock.spark.jobs.errors import JobFailed
+from penstock.spark.offsets import SourceOffset
+from penstock.spark.pipeline.events import cause_of
+from penstock.spark.pipeline.lag import LagMeter
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+POLL_S = 0.2
+TELL_EVERY_S = 2.0
+STOP_GRACE_S = 60.0
+
+
+@dataclass(slots=True)
+class JobProgress:
+    """Of a run so far."""
+
+    rows: int = 0
+    seconds: float = 0.0
+    rate: float = 0.0
+    """Rows a second since it was last told."""
+    lag: int | None = None
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What the query observes, summed up."""
+
+    @property
+    def rows_per_s(self) -> float:
+        return self.rows / self.seconds if self.seconds > 0 else 0.0
+
+
+Watcher = Callable[[JobProgress], None]
+
+
+class Stop:
+    """Whether somebody wants the job to end, and whether at once."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._asked = threading.Event()
+
+    def ask(self) -> None:
+        self._count += 1
+        self._asked.set()
+
+    @property
+    def is_asked(self) -> bool:
+        return self._asked.is_set()
+
+    @property
+    def is_urgent(self) -> bool:
+        return self._count > 1
+
+    def wait(self, seconds: float) -> bool:
+        """True: asked. Returns when the time is over, or at once when somebody asks."""
+        return self._asked.wait(seconds)
+
+
+@contextmanager
+def stopped_by_signals(stop: Stop, say: Callable[[str], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM. Only from the main thread, and after Spark was started: Spark sets a handler, too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        stop.ask()
+        say("Stopping at once." if stop.is_urgent else "Stopping after what is under way (once more: at once).")
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_queries(
+    queries: Mapping[str, StreamingQuery], main: str, meter: LagMeter, stop: Stop, watch: Watcher
+) -> JobProgress:
+    """Until all have ended, or `stop`. Progress is that of the query `main`. Raises JobFailed; nothing runs then."""
+    followers = {name: _Follower(query) for name, query in queries.items()}
+    begun = told = time.monotonic()
+    told_rows = 0
+    progress = followers[main].progress
+    try:
+        while any(query.isActive for query in queries.values()):
+            if stop.wait(POLL_S):
+                _stop(list(followers.values()), stop)
+                break
+            for follower in followers.values():
+                follower.look()
+            for name, query in queries.items():
+                if not query.isActive:
+                    _raise_failure(name, query)
+            now = time.monotonic()
+            if now - told >= TELL_EVERY_S and (progress.rows > told_rows or progress.lag):
+                progress.seconds, progress.rate = now - begun, (progress.rows - told_rows) / (now - told)
+                progress.lag = meter.total(progress.positions)
+                told, told_rows = now, progress.rows
+                watch(progress)
+        for name, query in queries.items():
+            _raise_failure(name, query)
+    finally:
+        for query in queries.values():
+            if query.isActive:
+                query.stop()
+    for follower in followers.values():
+        follower.look()
+    progress.seconds = time.monotonic() - begun
+    progress.rate = progress.rows_per_s
+    progress.lag = meter.total(progress.positions)
+    return progress
+
+
+def _stop(followers: list[_Follower], stop: Stop) -> None:
+    """Each query after its batch under way."""
+    deadline = time.monotonic() + STOP_GRACE_S
+    for follower in followers:
+        follower.look()
+    waiting = {id(follower): follower.batches for follower in followers}
+    for follower in followers:
+        while (
+            follower.query.isActive
+            and follower.query.status["isTriggerActive"]
+            and follower.batches == waiting[id(follower)]
+            and time.monotonic() < deadline
+            and not stop.is_urgent
+        ):
+            time.sleep(0.02)
+            follower.look()
+        follower.query.stop()
+
+
+class _Follower:
+    """Sums up the progress reports of one query; Spark keeps the last hundred."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self.query = query
+        self.progress = JobProgress()
+        self.batches = 0
+        self._seen = (-1, "")
+
+    def look(self) -> None:
+        for report in self.query.recentProgress:
+            # An idle query reports too, under the number of the batch that is to come.
+            number = (int(report["batchId"]), str(report["timestamp"]))
+            if number <= self._seen:
+                continue
+            self._seen = number
+            self.batches += 1
+            self.progress.rows += int(report["numInputRows"])
+            for source in report["sources"]:
+                self.progress.positions.update(positions_of(source["endOffset"]))
+            for name, values in dict(report["observedMetrics"]).items():
+                sums = self.progress.metrics.setdefault(name, {})
+                for metric, value in values.asDict().items():
+                    sums[metric] = sums.get(metric, 0) + (value or 0)
+
+
+def positions_of(offset: object) -> Mapping[TopicPartition, int]:
+    """Of a source of topics, as a report of progress has it; nothing for any other."""
+    found = json.loads(offset) if isinstance(offset, str) else offset
+    if not isinstance(found, dict) or "topics" not in found:
+        return {}
+    return SourceOffset.from_json(found).positions
+
+
+def _raise_failure(name: str, query: StreamingQuery) -> None:
+    error = query.exception()
+    if error is not None:
+        raise JobFailed(f"{name} failed: {cause_of(str(error))}")
+
+
+def check_started(error: Exception) -> Exception:
+    """What Spark raised when a query was to start, as an error of ours."""
+    if isinstance(error, ConfigError):
+        return error
+    return JobFailed(f"Spark could not start the query: {cause_of(str(error))}")

@@ -1,0 +1,217 @@
+"""The ready-made pipelines by their commands, in a real Spark session against real brokers."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, Producer, TopicPartition
+from pyspark.sql import SparkSession
+from spark_topics import DELIVERY_TIMEOUT_S, Topics
+
+from command_line import CommandLine
+from penstock.spark.jobs import archive as archive_job
+from penstock.spark.jobs.archives.compaction import compact
+from penstock.spark.jobs.archives.manifest import Archive
+
+DAY_MS = 86_400_000
+FIRST_MS = 1_700_000_000_000  # 2023-11-14T22:13:20Z: two days within two hours
+
+Headers = list[tuple[str, bytes | None]]
+Log = dict[int, list[tuple[bytes | None, bytes | None, Headers, int]]]
+"""By partition, in order: key, value, headers, timestamp."""
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "penstock" / "jobs"
+
+
+class Jobs:
+    """`penstock pipeline ...` in this process; Spark is the tests' session."""
+
+    def __init__(self, run: CommandLine, servers: str) -> None:
+        self._run = run
+        self._servers = servers
+
+    def __call__(self, *arguments: str, code: int = 0, servers: str | None = None) -> dict[str, Any]:
+        ran = self._run("pipeline", *arguments, "--bootstrap-server", servers or self._servers, "--json")
+        assert ran.code == code, ran.err
+        found: dict[str, Any] = json.loads(ran.out) if ran.out else {}
+        return {**found, "stderr": ran.err}
+
+
+@pytest.fixture
+def jobs(
+    spark: SparkSession, topics: Topics, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Jobs:
+    return Jobs(CommandLine(monkeypatch, capsys), topics.bootstrap_servers)
+
+
+def fill(topics: Topics, topic: str, first: int, last: int, partitions: int = 2) -> None:
+    """Records of all kinds: without key, without value, empty, of any bytes, with headers; timestamps over two days,
+    and not always growing."""
+    producer = Producer({"bootstrap.servers": topics.bootstrap_servers})
+    for n in range(first, last):
+        headers: Headers = [("n", b"%d" % n), ("n", None), ("", b"\x00\xff")] if n % 4 else []
+        producer.produce(
+            topic,
+            None if n % 7 == 0 else b"" if n % 7 == 1 else b"v\x00\xfe%d" % n,
+            None if n % 5 == 0 else b"" if n % 5 == 1 else b"k\x00\xff%d" % n,
+            partition=n % partitions,
+            timestamp=FIRST_MS + n * 20_000 - (n % 3) * 30_000,
+            headers=headers,
+        )
+    assert producer.flush(DELIVERY_TIMEOUT_S) == 0
+
+
+def log_of(servers: str, topic: str, partitions: int = 2) -> Log:
+    """As librdkafka reads it."""
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "test-jobs", "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+    found: Log = {partition: [] for partition in range(partitions)}
+    at_end: set[int] = set()
+    while len(at_end) < partitions:
+        message = consumer.poll(10)
+        assert message is not None, f"{topic} does not come to its end"
+        if message.error() is not None:
+            at_end.add(message.partition())
+            continue
+        kind, time_ms = message.timestamp()
+        assert kind == TIMESTAMP_CREATE_TIME
+        found[message.partition()].append((message.key(), message.value(), message.headers() or [], time_ms))
+    consumer.close()
+    return found
+
+
+def rows_of(directory: Path) -> list[tuple[int, int]]:
+    """(partition, offset), as any tool finds them."""
+    table = ds.dataset(directory, partitioning="hive").to_table(["partition", "offset"])
+    return sorted(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+
+
+def all_rows(partitions: int, count: int) -> list[tuple[int, int]]:
+    return [(partition, offset) for partition in range(partitions) for offset in range(count // partitions)]
+
+
+# -- archive and replay -----------------------------------------------------------------
+
+
+def test_a_topic_archived_and_replayed_is_the_same_byte_for_byte(
+    jobs: Jobs, topics: Topics, spark: SparkSession, tmp_path: Path
+) -> None:
+    source, copy, archive = topics.create(partitions=2), topics.create(partitions=2), tmp_path / "archive"
+    fill(topics, source, 0, 600)
+    first = jobs("archive", "--topic", source, "--to", str(archive))
+    assert (first["archived"], first["rows"], first["lag"], first["state"]) == (600, 600, 0, "done")
+    assert {path.name for path in (archive / f"topic={source}").iterdir()} == {"date=2023-11-14", "date=2023-11-15"}
+    # Run again with nothing new, then with more: nothing twice.
+    assert jobs("archive", "--topic", source, "--to", str(archive))["archived"] == 0
+    fill(topics, source, 600, 1000)
+    assert jobs("archive", "--topic", source, "--to", str(archive))["archived"] == 400
+    assert rows_of(archive) == all_rows(2, 1000)
+    frame = spark.read.parquet(str(archive))
+    assert frame.count() == frame.select("topic", "partition", "offset").distinct().count() == 1000
+    # Its lag is that of a group, shown also when it does not run.
+    assert [one.lag for one in topics.admin.lag(first["group"])] == [0, 0]
+
+    replayed = jobs("replay", "--from", str(archive), "--to", copy)
+    assert (replayed["sent"], replayed["positions"]) == (1000, {"0": 500, "1": 500})
+    assert log_of(topics.bootstrap_servers, copy) == log_of(topics.bootstrap_servers, source)
+
+
+def test_a_crash_of_an_archive_loses_and_doubles_nothing(jobs: Jobs, topics: Topics, tmp_path: Path) -> None:
+    """Between staging and manifest: files are in place that nobody knows of, and Spark's checkpoint is gone."""
+    source, directory = topics.create(partitions=2), tmp_path / "archive"
+    fill(topics, source, 0, 100)
+    jobs("archive", "--topic", source, "--to", str(directory))
+    archive = Archive(directory)
+    before = archive.manifest_path.read_bytes()
+    fill(topics, source, 100, 300)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(archive_job, "merge_files", lambda *_: 0)
+        jobs("archive", "--topic", source, "--to", str(directory))
+        archive.manifest_path.write_bytes(before)
+        assert jobs("archive", "--topic", source, "--to", str(directory))["archived"] == 200
+    assert rows_of(directory) == all_rows(2, 300)
+    # And while small files are merged: stopped after the decision, before the merged file is in place.
+    files = len(archive.load().files)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Archive, "_put_in_place", _crash)
+        with pytest.raises(RuntimeError, match="crash"):
+            compact(archive, 1 << 20, is_thorough=True)
+    merged = jobs("archive", "--topic", source, "--to", str(directory), "--compact")
+    assert merged["files"] < files
+    assert rows_of(directory) == all_rows(2, 300)
+
+
+def _crash(*_: object) -> None:
+    raise RuntimeError("crash")
+
+
+def test_a_part_of_a_topic_replayed_by_key_and_at_speed(jobs: Jobs, topics: Topics) -> None:
+    source, by_offset, by_time = topics.create(partitions=2), topics.create(partitions=3), topics.create(partitions=2)
+    fill(topics, source, 0, 200)
+    log = log_of(topics.bootstrap_servers, source)
+    jobs("replay", "--from-topic", source, "--offsets", "0:10-40,1:90-", "--to", by_offset, "--partitions", "hash")
+    found = log_of(topics.bootstrap_servers, by_offset, 3)
+    wanted = log[0][10:40] + log[1][90:]
+    assert sorted(map(repr, chain(*found.values()))) == sorted(map(repr, wanted))
+    for partition in found.values():  # the order of each partition stays
+        for part in (log[0][10:40], log[1][90:]):
+            kept = [record for record in part if record in partition]
+            assert kept == [record for record in partition if record in part]
+    # 400 s of records at 200x take two seconds.
+    since, until = FIRST_MS + 400_000, FIRST_MS + 800_000
+    between = ("--since", str(since), "--until", str(until))
+    paced = jobs("replay", "--from-topic", source, *between, "--to", by_time, "--speed", "200x")
+    assert paced["seconds"] > 1
+    found = log_of(topics.bootstrap_servers, by_time)
+    for partition, records in log.items():
+        first, last = ([r[3] >= edge for r in records].index(True) for edge in (since, until))
+        assert found[partition] == records[first:last]
+
+
+def test_a_replay_goes_on_where_it_was_stopped(
+    jobs: Jobs, topics: Topics, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.spark.jobs import replay
+
+    source, target = topics.create(partitions=2), topics.create(partitions=2)
+    fill(topics, source, 0, 100)
+    steps: list[object] = []
+    send = replay._send
+
+    def send_twice(*args: Any) -> int:
+        steps.append(args)
+        if len(steps) == 3:
+            raise replay.JobFailed("the broker is gone, on purpose")
+        return send(*args)
+
+    monkeypatch.setattr(replay, "STEP_OFFSETS", 20)
+    monkeypatch.setattr(replay.next_step, "__defaults__", (20,))
+    monkeypatch.setattr(replay, "_send", send_twice)
+    failed = jobs("replay", "--from-topic", source, "--to", target, code=3)
+    assert "40 records are sent; run this again to go on" in failed["stderr"]
+    assert "spark.log" in failed["stderr"]
+    resumed = jobs("replay", "--from-topic", source, "--to", target)
+    assert (resumed["resumed_after"], resumed["rows"], resumed["sent"]) == (40, 60, 100)
+    assert log_of(topics.bootstrap_servers, target) == log_of(topics.bootstrap_servers, source)
+
+
+def test_what_cannot_be_done_is_said_and_how_to_help(jobs: Jobs, topics: Topics, tmp_path: Path) -> None:
+    source = topics.create(partitions=2)
+    missing = jobs("archive", "--topic", "nowhere", "--to", str(tmp_path / "a"), code=2)["stderr"]
+    assert "penstock topics create --name nowhere" in missing
+    assert not (tmp_path / "a").exists()
+    told = jobs("replay", "--from-topic", source, "--to", "nowhere", code=2)["stderr"]
+    assert "penstock topics create --name nowhere --partitions 2" in told
+    assert "into itself" in jobs("replay", "--from-topic", source, "--to", source, code=2)["stderr"]
+    assert "is no archive" in jobs("replay", "--from", str(tmp_path), "--to", source, code=2)["stderr"]
+    asked = ("replay", "--from-topic", source, "--offsets", "7:1-2", "--to", topics.create(partitions=2))
+    assert "--offsets names partition 7: there are 0, 1" in jobs(*asked, code=2)["stderr"]

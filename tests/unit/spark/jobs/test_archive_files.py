@@ -1,0 +1,292 @@
+"""Archives without Spark: what is staged, what counts, and crashes at every point."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from archived_rows import DAY_MS, MIB, globbed, new_archive, rows, staged
+
+from penstock.client.fetching import TopicPartition
+from penstock.spark.jobs.archives import manifest as manifest_module
+from penstock.spark.jobs.archives import writing
+from penstock.spark.jobs.archives.compaction import compact, merges
+from penstock.spark.jobs.archives.manifest import Archive, ArchivedFile, Manifest, OverlappingFiles
+from penstock.spark.jobs.archives.reading import interleaved, read_in_order
+from penstock.spark.jobs.archives.writing import FILE_SCHEMA
+from penstock.spark.jobs.errors import JobError, JobFailed, WrongJob
+
+CLICKS_0 = TopicPartition("clicks", 0)
+
+
+class Crash(BaseException):
+    """The process is gone: nothing may clean up after it."""
+
+
+def crash_at(monkeypatch: pytest.MonkeyPatch, target: object, name: str, call: int) -> None:
+    """The call of that number does not happen, and nothing after it."""
+    real = getattr(target, name)
+    calls = 0
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise Crash(name)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(target, name, counted)
+
+
+def test_rows_are_filed_by_partition_and_day(tmp_path: Path) -> None:
+    archive = new_archive(tmp_path)
+    first = rows(range(4), [0, DAY_MS - 1, DAY_MS, DAY_MS + 1])
+    second = rows([7, 9], [2 * DAY_MS] * 2, partition=3)
+    archive.add(staged(archive, first, second))
+    assert sorted(file.path for file in archive.load().files) == [
+        "topic=clicks/date=1970-01-01/p00000-00000000000000000000-00000000000000000001.parquet",
+        "topic=clicks/date=1970-01-02/p00000-00000000000000000002-00000000000000000003.parquet",
+        "topic=clicks/date=1970-01-03/p00003-00000000000000000007-00000000000000000009.parquet",
+    ]
+    assert archive.load().ends == {CLICKS_0: 4, TopicPartition("clicks", 3): 10}
+    assert globbed(archive) == [(0, 0), (0, 1), (0, 2), (0, 3), (3, 7), (3, 9)]
+    (day,) = [file for file in archive.load().files if file.date == "1970-01-02"]
+    assert (day.rows, day.min_ms, day.max_ms) == (2, DAY_MS, DAY_MS + 1)
+
+
+def test_days_that_interleave_come_back_in_the_order_of_offsets(tmp_path: Path) -> None:
+    archive = new_archive(tmp_path)
+    batch = rows(range(1000), [DAY_MS * (offset % 3) for offset in range(1000)])
+    archive.add(staged(archive, batch))
+    files = archive.load().files
+    assert len(files) == 3
+    names = FILE_SCHEMA.names
+    found = [row for part in read_in_order(archive.directory, files, 10, 990, names) for row in part.to_pylist()]
+    wanted = [row for row in batch.select(names).to_pylist() if 10 <= row["offset"] < 990]
+    assert found == wanted
+
+
+def test_files_that_follow_each_other_are_not_merged_in_memory() -> None:
+    def file(first: int, last: int) -> ArchivedFile:
+        return ArchivedFile("t", "1970-01-01", 0, first, last, 1, 1, 0, 0)
+
+    a, b, c, d = file(0, 9), file(10, 30), file(20, 25), file(31, 40)
+    assert interleaved([d, c, b, a]) == [[a], [b, c], [d]]
+
+
+def test_a_file_that_is_large_enough_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "ROW_GROUP_BYTES", 2_000)
+    archive = new_archive(tmp_path)
+    batches = [rows(range(n * 100, n * 100 + 100), [0] * 100) for n in range(20)]
+    archive.add(staged(archive, *batches, max_file_bytes=10_000))
+    files = archive.load().files
+    assert len(files) > 1
+    assert all(file.size_bytes > 10_000 for file in files[:-1])
+    assert globbed(archive) == [(0, offset) for offset in range(2000)]
+
+
+def test_many_days_at_once_keep_few_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "MAX_OPEN", 2)
+    archive = new_archive(tmp_path)
+    archive.add(staged(archive, rows(range(9), [DAY_MS * (n % 3) for n in range(9)])))
+    assert globbed(archive) == [(0, offset) for offset in range(9)]
+    archive.recover()
+    compact(archive, MIB)
+    assert globbed(archive) == [(0, offset) for offset in range(9)]
+
+
+def test_rows_out_of_order_are_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    archive = new_archive(tmp_path)
+    with pytest.raises(JobFailed, match="clicks-0 came out of the order"):
+        staged(archive, rows([0, 1, 5, 4], [0] * 4))
+    assert not list(archive.staging.iterdir())
+
+
+# -- exactly once -----------------------------------------------------------------------
+
+
+def test_what_is_archived_is_not_staged_again(tmp_path: Path) -> None:
+    archive = new_archive(tmp_path)
+    archive.add(staged(archive, rows(range(100), [0] * 100)))
+    assert staged(archive, rows(range(100), [0] * 100)) == []
+    archive.add(staged(archive, rows(range(50, 150), [0] * 100)))
+    assert globbed(archive) == [(0, offset) for offset in range(150)]
+
+
+def test_files_of_records_that_are_there_are_refused(tmp_path: Path) -> None:
+    archive = new_archive(tmp_path)
+    twice = staged(archive, rows(range(10), [0] * 10)), staged(archive, rows(range(10), [0] * 10))
+    archive.add(twice[0])
+    with pytest.raises(OverlappingFiles, match="another archive running"):
+        archive.add(twice[1])
+
+
+@pytest.mark.parametrize("at", ["before", "between", "after"])
+def test_a_crash_while_files_are_put_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    archive = new_archive(tmp_path)
+    archive.add(staged(archive, rows(range(10), [0] * 10)))
+    batch = rows(range(10, 20), [0] * 5 + [DAY_MS] * 5)
+    files = staged(archive, batch)
+    with monkeypatch.context() as patched:
+        if at == "after":
+            crash_at(patched, Archive, "_save", 1)
+        else:
+            crash_at(patched, Archive, "_put_in_place", 1 if at == "before" else 2)
+        with pytest.raises(Crash):
+            archive.add(files)
+    seen = globbed(archive)
+    assert len(seen) == len(set(seen)), "not even before recovery is a record there twice"
+    archive.recover()
+    assert globbed(archive) == [(0, offset) for offset in range(10)]
+    assert not list(archive.staging.iterdir())
+    archive.add(staged(archive, batch))  # Spark runs the batch again
+    assert globbed(archive) == [(0, offset) for offset in range(20)]
+
+
+# -- merging ----------------------------------------------------------------------------
+
+
+def grown(archive: Archive, runs: int) -> None:
+    for run in range(runs):
+        archive.add(staged(archive, rows(range(run * 10, run * 10 + 10), [0] * 10)))
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [("_save", 1), ("_finish_swap", 1), ("_put_in_place", 1), ("_sync_directories", 1), ("_save", 2)],
+)
+def test_a_crash_at_any_point_of_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, call: int) -> None:
+    archive = new_archive(tmp_path)
+    grown(archive, 4)
+    with monkeypatch.context() as patched:
+        crash_at(patched, Archive, name, call)
+        with pytest.raises(Crash):
+            compact(archive, MIB)
+    seen = globbed(archive)
+    assert len(seen) == len(set(seen))
+    archive.recover()
+    assert globbed(archive) == [(0, offset) for offset in range(40)]
+    assert not list(archive.staging.iterdir())
+    compact(archive, MIB)
+    assert len(archive.load().files) == 1
+    assert globbed(archive) == [(0, offset) for offset in range(40)]
+
+
+def test_a_crash_between_the_files_of_a_swap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = new_archive(tmp_path)
+    grown(archive, 4)
+    with monkeypatch.context() as patched:
+        crash_at(patched, Path, "unlink", 3)
+        with pytest.raises(Crash):
+            compact(archive, MIB)
+    archive.recover()
+    assert globbed(archive) == [(0, offset) for offset in range(40)]
+
+
+def test_merged_files_hold_the_same_rows(tmp_path: Path) -> None:
+    archive = new_archive(tmp_path)
+    batch = rows(range(100), [offset * 7 for offset in range(100)])
+    for start in range(0, 100, 10):
+        archive.add(staged(archive, batch.slice(start, 10)))
+    assert compact(archive, MIB) == 9
+    (file,) = archive.load().files
+    assert pq.ParquetFile(archive.place_of(file)).read().to_pylist() == batch.select(FILE_SCHEMA.names).to_pylist()
+    assert (file.first, file.last, file.rows, file.min_ms, file.max_ms) == (0, 99, 100, 0, 693)
+
+
+def sized(*sizes: int) -> list[ArchivedFile]:
+    return [ArchivedFile("t", "1970-01-01", 0, n, n, 1, size, 0, 0) for n, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fan_in", "is_thorough", "merged"),
+    [
+        ((1, 1), 2, False, [(1, 1)]),
+        ((50, 1, 1), 2, False, [(1, 1)]),
+        ((50, 3, 1), 2, False, []),
+        ((50, 2, 1, 1), 2, False, [(2, 1, 1)]),
+        ((80, 70, 39), 2, False, []),
+        ((90, 5, 5), 2, False, [(5, 5)]),
+        ((1,) * 7, 8, False, []),
+        ((1,) * 8, 8, False, [(1,) * 8]),
+        ((50, 2, 1), 2, True, [(50, 2, 1)]),
+        ((60, 60, 30), 2, True, [(60, 30)]),
+        ((100,), 2, True, []),
+    ],
+)
+def test_which_files_are_merged(
+    sizes: tuple[int, ...], fan_in: int, is_thorough: bool, merged: list[tuple[int, ...]]
+) -> None:
+    found = merges(sized(*sizes), 100, fan_in, is_thorough=is_thorough)
+    assert [tuple(file.size_bytes for file in group) for group in found] == merged
+
+
+def test_each_record_is_rewritten_a_few_times_only() -> None:
+    """A thousand runs that add one unit each, with a merge after each."""
+    files = sized()
+    written = 0
+    for run in range(1000):
+        files.append(ArchivedFile("t", "1970-01-01", 0, run, run, 1, 1, 0, 0))
+        for group in merges(files, 10**6):
+            size = sum(file.size_bytes for file in group)
+            written += size
+            kept = [file for file in files if file not in group]
+            files = sorted(
+                [*kept, ArchivedFile("t", "1970-01-01", 0, group[0].first, group[-1].last, 1, size, 0, 0)],
+                key=lambda file: file.first,
+            )
+    assert written <= 17 * 1000  # it grows by half each time
+    assert len(files) <= 17
+
+
+# -- the directory ----------------------------------------------------------------------
+
+
+def test_a_topic_that_was_created_anew_is_refused(tmp_path: Path) -> None:
+    archive = new_archive(tmp_path)
+    with pytest.raises(WrongJob, match="clicks was deleted and created again"):
+        archive.create({"clicks": "id-2"})
+
+
+def test_a_directory_of_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "others.parquet").touch()
+    with pytest.raises(WrongJob, match="is no archive"):
+        Archive(tmp_path).create({"clicks": "id"})
+
+
+def test_a_file_that_is_missing_is_told(tmp_path: Path) -> None:
+    archive = new_archive(tmp_path)
+    grown(archive, 2)
+    archive.place_of(archive.load().files[0]).unlink()
+    with pytest.raises(WrongJob, match="lacks 1 of the files"):
+        archive.recover()
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"version": 9}', '{"version": 1, "topics": {}, "files": [{}], "swap": null}']
+)
+def test_a_manifest_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> None:
+    archive = new_archive(tmp_path)
+    archive.manifest_path.write_text(text)
+    with pytest.raises(WrongJob, match=r"manifest\.json is no manifest"):
+        archive.load()
+
+
+def test_a_manifest_comes_back_from_json(tmp_path: Path) -> None:
+    archive = new_archive(tmp_path)
+    grown(archive, 2)
+    (group,) = merges(archive.load().files, MIB)
+    swap = manifest_module.Swap(manifest_module.StagedFile("x", group[0]), tuple(file.path for file in group))
+    for manifest in (Manifest(), archive.load(), Manifest({"clicks": "b"}, {CLICKS_0: 1}, tuple(group), swap)):
+        assert Manifest.from_json(json.loads(json.dumps(manifest.to_json()))) == manifest
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    archive = new_archive(tmp_path)
+    with archive.lock(), pytest.raises(JobError, match="is in use by process"), archive.lock():
+        pass
+    with archive.lock():
+        pass
