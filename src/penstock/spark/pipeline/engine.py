@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -61,6 +63,7 @@ class PipelineEngine:
         if self._host is not None:
             return self
         self._check_place()
+        self._clear_scratch()
         self._environment = {name: os.environ.pop(name, None) for name in _CONNECT_VARIABLES}
         os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = secrets.token_hex(16)
         try:
@@ -133,6 +136,7 @@ class PipelineEngine:
                 if self.is_alive:
                     self._host.stop()
                 self._host = None
+        shutil.rmtree(self._scratch, ignore_errors=True)
         for name, value in self._environment.items():
             os.environ.pop(name, None)
             if value is not None:
@@ -163,6 +167,17 @@ class PipelineEngine:
             )
         place.write_text(here, encoding="utf-8")
 
+    @property
+    def _scratch(self) -> Path:
+        return self.project.state / "scratch" / str(os.getpid())
+
+    def _clear_scratch(self) -> None:
+        """What processes that were killed left behind; one that checks definitions may be at work meanwhile."""
+        for left in self._scratch.parent.glob("[0-9]*"):
+            if not Path("/proc", left.name).exists():
+                shutil.rmtree(left, ignore_errors=True)
+        self._scratch.mkdir(parents=True, exist_ok=True)
+
     def _static(self) -> dict[str, str]:
         project = self.project
         settings = {
@@ -170,10 +185,12 @@ class PipelineEngine:
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": "0",
             "spark.connect.session.manager.defaultSessionTimeout": "-1",  # or an idle pipeline loses its session
-            "spark.sql.artifact.isolation.enabled": "true",
-            "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
+            # With isolation every query of every run has Python processes of its own, which start anew each time: half
+            # the cost of a run. There is nobody here to be isolated from.
+            "spark.sql.artifact.isolation.enabled": "false",
+            "spark.sql.artifact.isolation.alwaysApplyClassloader": "false",
             "spark.sql.warehouse.dir": project.warehouse.resolve().as_uri(),
-            "spark.local.dir": str(project.state / "scratch"),
+            "spark.local.dir": str(self._scratch),
             **{name: value for name, value in project.configuration.items() if not name.startswith(OWN_PREFIX)},
         }
         if self._persistent:
@@ -184,6 +201,9 @@ class PipelineEngine:
                 "spark.hadoop.javax.jdo.option.ConnectionURL": (
                     f"jdbc:derby:;databaseName={project.metastore};create=true"
                 ),
+                # By default /tmp/hive, which belongs to the first user of the machine who came by.
+                "spark.hadoop.hive.exec.scratchdir": str(self._scratch / "hive"),
+                "spark.hadoop.hive.exec.local.scratchdir": str(self._scratch / "hive-local"),
                 "spark.driver.extraJavaOptions": f"{derby_log} {options}".strip(),
             }
         return settings

@@ -27,8 +27,8 @@ from penstock.spark.pipeline.tables import row_count
 
 RETRIES = 2
 FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 60.0
-# "COMPLETED" is told before "FAILED" of the same query, and before its last progress: wait for more news of it.
-SETTLING_S = 0.3
+# "COMPLETED" is told up to a second before "FAILED" of the same query, and before its last progress: wait for more.
+SETTLING_S = 1.3
 LAG_EVERY_S = 1.0
 
 Watcher = Callable[[FlowProgress], None]

@@ -55,9 +55,9 @@ class StatusFile:
         before = self._totals.get(flow.name, {})
         self._state["flows"][flow.name] = {
             "state": str(flow.state),
-            "rows_read": flow.rows_read,
+            "rows_read": None if flow.is_batch else flow.rows_read,
             "rows_written": flow.rows_written,
-            "rows_read_total": before.get("rows_read_total", 0) + flow.rows_read,
+            "rows_read_total": _sum(before.get("rows_read_total"), None if flow.is_batch else flow.rows_read),
             "rows_written_total": _sum(before.get("rows_written_total"), None if flow.is_batch else flow.rows_written),
             "error": flow.cause,
             "at": _now(),
