@@ -68,8 +68,8 @@ OTHERS = (
     "groupId",
 )
 KNOWN = {name.lower(): name for name in (*SUBSCRIPTIONS, *STREAM_ONLY, *BATCH_ONLY, *OTHERS)}
-# Put there by Spark for tables of its catalog; they say nothing to a reader.
-FROM_SPARK = frozenset(("path", "serialization.format"))
+# Put there by Spark for tables of its catalog and for queries; they say nothing to a reader or writer.
+FROM_SPARK = frozenset(("path", "serialization.format", "queryname", "checkpointlocation"))
 
 SECURITY_PREFIXES = ("security.", "sasl.", "ssl.", "enable.ssl.")
 REFUSED_SETTINGS = {

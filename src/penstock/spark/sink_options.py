@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 AT_LEAST_ONCE: Final = "at_least_once"
 EXACTLY_ONCE: Final = "exactly_once"
 
-OWN = {name.lower(): name for name in ("topic", "includeHeaders", "delivery", "checkpointLocation")}
+OWN = {name.lower(): name for name in ("topic", "includeHeaders", "delivery")}
 ACKS_ALL = -1
 MAX_IN_FLIGHT = 5  # what a broker remembers of a producer
 LEVELS = {GZIP: (1, 9), LZ4: (1, 17), ZSTD: (-131072, 22)}

@@ -78,6 +78,7 @@ def test_names_come_in_any_case_and_settings_arrive() -> None:
             "kafka.linger.ms": "5",
             "includeHeaders": "true",
             "checkpointLocation": "/somewhere",
+            "queryName": "given by writeStream.queryName and by pipelines",
             "subscribe": "of the source",
             "delivery": "at_least_once",
         }
