@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
+import time
+from collections import defaultdict
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,6 +18,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, Producer, TopicPart
 from pyspark.sql import SparkSession
 from spark_topics import DELIVERY_TIMEOUT_S, Topics
 
+from broker_process import BrokerProcess
 from command_line import CommandLine
 from penstock.spark.jobs import archive as archive_job
 from penstock.spark.jobs.archives.compaction import compact
@@ -145,7 +151,7 @@ def test_a_crash_of_an_archive_loses_and_doubles_nothing(jobs: Jobs, topics: Top
         patched.setattr(Archive, "_put_in_place", _crash)
         with pytest.raises(RuntimeError, match="crash"):
             compact(archive, 1 << 20, is_thorough=True)
-    merged = jobs("archive", "--topic", source, "--to", str(directory), "--compact")
+    merged = jobs("archive", "--to", str(directory), "--compact")
     assert merged["files"] < files
     assert rows_of(directory) == all_rows(2, 300)
 
@@ -202,6 +208,145 @@ def test_a_replay_goes_on_where_it_was_stopped(
     resumed = jobs("replay", "--from-topic", source, "--to", target)
     assert (resumed["resumed_after"], resumed["rows"], resumed["sent"]) == (40, 60, 100)
     assert log_of(topics.bootstrap_servers, target) == log_of(topics.bootstrap_servers, source)
+
+
+def test_an_archive_follows_until_it_is_told_to_stop(jobs: Jobs, topics: Topics, tmp_path: Path) -> None:
+    source, directory = topics.create(partitions=2), tmp_path / "archive"
+    fill(topics, source, 0, 100)
+
+    def end_it() -> None:
+        deadline = time.monotonic() + 60
+        while len(Archive(directory).load().files) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    ending = threading.Thread(target=end_it)
+    ending.start()
+    followed = jobs("archive", "--topic", source, "--to", str(directory), "--follow")
+    ending.join()
+    assert (followed["state"], followed["archived"]) == ("stopped", 100)
+    fill(topics, source, 100, 150)
+    assert jobs("archive", "--topic", source, "--to", str(directory))["archived"] == 50
+    assert rows_of(directory) == all_rows(2, 150)
+
+
+# -- aggregate --------------------------------------------------------------------------
+
+MINUTE_MS = 60_000
+
+
+def purchases(first: int, last: int) -> list[dict[str, Any]]:
+    """One every two seconds, some a little late."""
+    return [
+        {
+            "user": {"country": ["de", "fr", None][n % 3]},
+            "amount": n / 4,
+            "at": FIRST_MS + n * 2000 - (n % 5) * 3000,
+        }
+        for n in range(first, last)
+    ]
+
+
+def expected(rows: list[dict[str, Any]], watermark_ms: int) -> dict[tuple[int, str | None], tuple[int, float]]:
+    """(count, sum) by (start of the window, country), of windows of a minute that begin every half."""
+    found: dict[tuple[int, str | None], tuple[int, float]] = defaultdict(lambda: (0, 0.0))
+    for row in rows:
+        last_start = row["at"] // (MINUTE_MS // 2) * (MINUTE_MS // 2)
+        for start in (last_start, last_start - MINUTE_MS // 2):
+            count, total = found[start, row["user"]["country"]]
+            found[start, row["user"]["country"]] = (count + 1, total + row["amount"])
+    closed = max(row["at"] for row in rows) - watermark_ms
+    return {place: sums for place, sums in found.items() if place[0] + MINUTE_MS <= closed}
+
+
+def test_windows_are_what_python_computes_and_bad_records_are_kept(
+    jobs: Jobs, topics: Topics, spark: SparkSession, tmp_path: Path
+) -> None:
+    source, results, letters = topics.create(partitions=2), topics.create(), topics.create()
+    table = tmp_path / "table"
+    bad: list[bytes | None] = [b"no json", b"[1]", None, b'{"amount": 1, "at": "soon"}', b'{"amount": "x", "at": 1}']
+
+    def run() -> dict[str, Any]:
+        return jobs(
+            *("aggregate", "--topic", source, "--window", "1 minute", "--slide", "30 seconds"),
+            *("--watermark", "30 seconds", "--group-by", "user.country", "--count", "--sum", "amount"),
+            *("--event-time", "at", "--to-topic", results, "--to-table", str(table), "--dead-letter", letters),
+        )
+
+    first, second = purchases(0, 150), purchases(150, 300)
+    topics.fill(source, [(None, json.dumps(row).encode()) for row in first])
+    topics.fill(source, [(b"k", value) for value in bad], headers=[("mine", b"1")])
+    done = run()
+    assert (done["bad_records"], done["rows"], done["lag"]) == (5, 155, 0)
+    topics.fill(source, [(None, json.dumps(row).encode()) for row in second])
+    assert run()["bad_records"] == 0
+
+    wanted = expected(first + second, 30_000)
+    assert len(wanted) > 20
+    rows = spark.read.parquet(str(table)).collect()
+    found = {
+        (round(row.window_start.timestamp() * 1000), row.user_country): (row["count"], row.sum_amount) for row in rows
+    }
+    assert found == wanted
+    assert len(rows) == len(found), "no window twice"
+    records = log_of(topics.bootstrap_servers, results, 1)[0]
+    told = [json.loads(value or b"") for _, value, _, _ in records]
+    assert {(one["window_start"], one["user_country"]): one["sum_amount"] for one in told} == {
+        (row.window_start.strftime("%Y-%m-%dT%H:%M:%S.000Z"), row.user_country): row.sum_amount for row in rows
+    }
+    assert {key for key, *_ in records} == {b"de", b"fr", None}
+    dead = log_of(topics.bootstrap_servers, letters, 1)[0]
+    assert sorted(map(repr, (value for _, value, _, _ in dead))) == sorted(map(repr, bad))
+    why = {value: dict(headers)["error"] for _, value, headers, _ in dead}
+    assert why[b"[1]"] == b"the value is no JSON object"
+    assert why[bad[3]] == b"field at is no time"
+    assert why[bad[4]] == b"field amount is no number"
+    for _, _, headers, _ in dead:
+        assert headers[0] == ("mine", b"1")
+        assert dict(headers)["source.topic"] == source.encode()
+
+
+# -- mirror -----------------------------------------------------------------------------
+
+
+def test_topics_are_mirrored_from_one_cluster_to_another(
+    jobs: Jobs, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second broker, which has nothing yet."""
+    one, two = topics.create(partitions=3), topics.create(partitions=2)
+    fill(topics, one, 0, 200, partitions=3)
+    fill(topics, two, 0, 100)
+    command = CommandLine(monkeypatch, capsys)
+    with BrokerProcess(tmp_path) as other:
+        between = ("--from", topics.bootstrap_servers, "--to", other.bootstrap_servers, "--rename", "eu.{topic}")
+
+        def mirror(*names: str, code: int = 0) -> tuple[dict[str, Any], str]:
+            ran = command("pipeline", "mirror", "--topic", ",".join(names), *between, "--json")
+            assert ran.code == code, ran.err
+            return json.loads(ran.out) if ran.out else {}, ran.err
+
+        first, _ = mirror(one, two)
+        assert (first["rows"], first["lag"], first["created"]) == (300, 0, [f"eu.{one}", f"eu.{two}"])
+        fill(topics, two, 100, 150)
+        assert mirror(one, two)[0]["rows"] == 50
+        for name, partitions in ((one, 3), (two, 2)):
+            copy = log_of(other.bootstrap_servers, f"eu.{name}", partitions)
+            assert copy == log_of(topics.bootstrap_servers, name, partitions)
+        assert {part.lag for part in topics.admin.lag(first["group"])} == {0}
+
+        # A record that the other side refuses: the query fails, and says why.
+        strict = Topics(other.bootstrap_servers)
+        large = topics.create()
+        strict.create(f"eu.{large}", configs={"max.message.bytes": "1000"})
+        strict.admin.close()
+        topics.fill(large, [(None, b"x" * 5000)])
+        said = mirror(large, code=3)[1]
+        assert "mirror failed" in said
+        assert f"eu.{large}" in said
+        assert "What Spark said: " in said
+    refused = command("pipeline", "mirror", "--topic", one, *between[:2], "--to", topics.bootstrap_servers)
+    assert refused.code == 2
+    assert "mirrored into itself" in refused.err
 
 
 def test_what_cannot_be_done_is_said_and_how_to_help(jobs: Jobs, topics: Topics, tmp_path: Path) -> None:

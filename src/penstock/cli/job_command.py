@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import click
 
 from penstock.cli import INTERRUPTED
-from penstock.cli.connection import Target, cluster_command, complete_topics, json_option
+from penstock.cli.connection import Target, complete_topics, json_option
 from penstock.cli.output import show_json
 from penstock.model.errors import ConfigError, PenstockError
 
@@ -91,22 +91,23 @@ def _described(progress: JobProgress) -> str:
 def job_command(command: Callable[..., int]) -> Callable[..., int]:
     """The options that all have, and what becomes of their errors."""
 
-    @cluster_command
     @click.option("--master", help="Where Spark runs (default: every core of this machine, local[*,4]).")
     @click.option("--fast-start", is_flag=True, help="For short runs: the JVM starts sooner and never optimises fully.")
     @json_option
     @functools.wraps(command)
-    def run(target: Target, /, *, as_json: bool, master: str | None, fast_start: bool, **given: Any) -> int:
+    def run(*args: Any, as_json: bool, master: str | None, fast_start: bool, **given: Any) -> int:
         _needs_spark()
         from penstock.spark.jobs.errors import JobFailed, WrongJob
 
         terminal = Terminal(as_json, master, fast_start)
         try:
-            return command(target, terminal, **given)
+            return command(*args, terminal, **given)
         except (WrongJob, ConfigError) as error:
             return _tell(terminal, error, WRONG)
         except JobFailed as error:
             return _tell(terminal, error, FAILED)
+        except OSError as error:  # a directory that is read-only, a disk that is full
+            return _tell(terminal, PenstockError(f"{error.filename or 'files'}: {error.strerror or error}"), 1)
 
     return run
 
@@ -134,11 +135,24 @@ def brokers_of(target: Target) -> Brokers:
     return Brokers(target.servers, {name: str(value) for name, value in target.settings.items()})
 
 
+def brokers_at(servers: str, config: str | None) -> Brokers:
+    """`config`: a properties file with client settings."""
+    from penstock.config.properties import parse_properties
+
+    settings: dict[str, object] = {}
+    if config is not None:
+        try:
+            settings = dict(parse_properties(Path(config).read_text(encoding="utf-8")))
+        except OSError as error:
+            raise ConfigError(f"cannot read {config}: {error.strerror}") from error
+    return brokers_of(Target.find(servers, settings=settings))
+
+
 def topics_of(given: tuple[str, ...]) -> tuple[str, ...]:
     """Repeated, separated by commas, or both."""
     names = tuple(dict.fromkeys(name.strip() for text in given for name in text.split(",") if name.strip()))
     if not names:
-        raise ConfigError("--topic is empty: name one topic or more")
+        raise ConfigError("name one topic or more with --topic")
     return names
 
 

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli import INTERRUPTED
-from penstock.cli.connection import Target, complete_topics
+from penstock.cli.connection import Target, cluster_command, complete_topics
 from penstock.cli.job_command import (
     STATE,
     LocalDirectory,
     Speed,
     Terminal,
+    brokers_at,
     brokers_of,
     checkpoint_option,
     follow_option,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@topic_option()
+@topic_option(required=False)
 @click.option("--to", "directory", type=LocalDirectory(), required=True, help="Directory of the archive.")
 @follow_option
 @click.option(
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 @click.option("--compact", "only_compact", is_flag=True, help="Only merge small files, as far as possible; no Spark.")
 @click.option("--allow-gaps", is_flag=True, help="Go on when records were deleted before they were archived.")
 @checkpoint_option("default: in the archive; an archive itself says where it ends")
+@cluster_command
 @job_command
 def archive(
     target: Target,
@@ -73,14 +75,13 @@ def archive(
     from penstock.spark.jobs.archive import ArchiveJob, merge_files, run_archive
     from penstock.spark.jobs.clusters import Brokers
 
-    def job_for(brokers: Brokers) -> ArchiveJob:
-        return ArchiveJob(
-            brokers, topics_of(topics), directory, follow, date_column, max_file_mb << 20, checkpoint, allow_gaps
-        )
-
     if only_compact:
-        return _compact(terminal, job_for(Brokers(target.servers)), merge_files)
-    job = job_for(brokers_of(target))
+        job = ArchiveJob(Brokers(target.servers), (), directory, max_file_bytes=max_file_mb << 20)
+        return _compact(terminal, job, merge_files)
+    names = topics_of(topics)
+    job = ArchiveJob(
+        brokers_of(target), names, directory, follow, date_column, max_file_mb << 20, checkpoint, allow_gaps
+    )
     found = job.check()
     terminal.facts |= {"archive": str(job.archive.directory), "group": job.group}
     with job.archive.lock(), terminal.spark("penstock archive", job.log_path) as spark, terminal.stopping() as stop:
@@ -131,6 +132,7 @@ def _compact(terminal: Terminal, job: ArchiveJob, merge_files: Callable[..., int
 )
 @click.option("--restart", is_flag=True, help="Begin anew what an earlier run left unfinished.")
 @checkpoint_option(STATE)
+@cluster_command
 @job_command
 def replay(
     target: Target,
@@ -148,7 +150,6 @@ def replay(
     checkpoint: Path | None,
 ) -> int:
     """Records of an archive or a topic into a topic, as they were. At least once."""
-    from penstock.spark.jobs.places import JobLock
     from penstock.spark.jobs.replay import ReplayJob, begin, run_replay
 
     if (directory is None) == (from_topic is None):
@@ -174,7 +175,7 @@ def replay(
         source = job.source(cluster)
         job.check_target(source)
         place.make()
-        with JobLock(place.directory / "lock", f"replay into {to_topic}"):
+        with place.lock():
             state, is_resumed = begin(job, source, restart=restart)
             terminal.facts |= {"to": to_topic, "checkpoint": str(place.directory), "resumed_after": state.sent}
             terminal.say(f"How far it is: {place.directory}")
@@ -196,4 +197,122 @@ def _milliseconds(when: datetime | None) -> int | None:
     return None if when is None else round(when.timestamp() * 1000)
 
 
-JOBS: tuple[click.Command, ...] = (archive, replay)
+# -- aggregate --------------------------------------------------------------------------
+
+
+def _fields(text: str | None) -> tuple[str, ...]:
+    return tuple(field.strip() for field in (text or "").split(",") if field.strip())
+
+
+@click.command()
+@topic_option()
+@click.option("--window", required=True, help="Length of a window, for example '1 minute'.")
+@click.option("--slide", help="A window begins that often (default: when the last one ends).")
+@click.option("--watermark", default="30 seconds", show_default=True, help="How late a record may come.")
+@click.option("--group-by", metavar="PATH[,...]", help="Fields of the JSON values, for example user.country,page")
+@click.option("--count", "has_count", is_flag=True, help="Count the records.")
+@click.option("--sum", "sums", metavar="PATH[,...]", help="Sum up these fields.")
+@click.option("--event-time", metavar="PATH", help="Field with the time, ms or ISO 8601 (default: timestamp).")
+@click.option("--to-topic", help="A topic for the results, as JSON.", shell_complete=complete_topics)
+@click.option("--to-table", type=LocalDirectory(), help="A directory for the results, as Parquet by date.")
+@click.option("--dead-letter", help="A topic for records that cannot be read.", shell_complete=complete_topics)
+@click.option("--starting", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True)
+@follow_option
+@checkpoint_option(STATE)
+@cluster_command
+@job_command
+def aggregate(
+    target: Target,
+    terminal: Terminal,
+    topics: tuple[str, ...],
+    window: str,
+    slide: str | None,
+    watermark: str,
+    group_by: str | None,
+    has_count: bool,
+    sums: str | None,
+    event_time: str | None,
+    to_topic: str | None,
+    to_table: Path | None,
+    dead_letter: str | None,
+    starting: str,
+    follow: bool,
+    checkpoint: Path | None,
+) -> int:
+    """Windowed counts and sums over JSON values, to a topic and to Parquet."""
+    from penstock.spark.jobs.aggregate import METRICS, AggregateJob, run_aggregate
+    from penstock.spark.jobs.aggregate_plan import AggregatePlan
+
+    plan = AggregatePlan(window, slide, watermark, _fields(group_by), _fields(sums), has_count, event_time)
+    plan.check()
+    job = AggregateJob(
+        brokers_of(target), topics_of(topics), plan, to_topic, to_table, dead_letter, follow, starting, checkpoint
+    )
+    job.check()
+    place = job.place
+    place.make()
+    terminal.facts |= {"checkpoint": str(place.directory), "group": place.group}
+    with (
+        place.lock(),
+        terminal.spark("penstock aggregate", place.log_path) as spark,
+        terminal.stopping() as stop,
+    ):
+        terminal.say(f"How far it is: {place.directory}; its lag is that of group {place.group}")
+        progress = run_aggregate(spark, job, stop, terminal.watch)
+    bad = int(progress.metrics.get(METRICS, {}).get("bad", 0))
+    terminal.facts["bad_records"] = bad
+    letters = f" (see {dead_letter})" if dead_letter and bad else ""
+    return terminal.end(progress, stop, follow, f"{bad} bad records{letters}")
+
+
+# -- mirror -----------------------------------------------------------------------------
+
+
+@click.command()
+@topic_option()
+@click.option("--from", "source", required=True, metavar="HOST:PORT[,...]", help="The cluster to read from.")
+@click.option("--to", "destination", required=True, metavar="HOST:PORT[,...]", help="The cluster to write to.")
+@click.option("--from-config", metavar="FILE", help="Client settings for it as a properties file.")
+@click.option("--to-config", metavar="FILE", help="Client settings for it as a properties file.")
+@click.option("--rename", default="{topic}", show_default=True, help="Names on the other side, for example eu.{topic}")
+@click.option("--starting", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True)
+@follow_option
+@checkpoint_option(STATE)
+@job_command
+def mirror(
+    terminal: Terminal,
+    topics: tuple[str, ...],
+    source: str,
+    destination: str,
+    from_config: str | None,
+    to_config: str | None,
+    rename: str,
+    starting: str,
+    follow: bool,
+    checkpoint: Path | None,
+) -> int:
+    """Topics to another cluster, as they are, in the same partitions. At least once."""
+    from penstock.spark.jobs.mirror import MirrorJob, run_mirror
+
+    job = MirrorJob(
+        brokers_at(source, from_config),
+        brokers_at(destination, to_config),
+        topics_of(topics),
+        rename,
+        follow,
+        starting,
+        checkpoint,
+    )
+    made = job.prepare()
+    if made:
+        terminal.say(f"Made {', '.join(made)} at {destination}")
+    place = job.place
+    place.make()
+    terminal.facts |= {"checkpoint": str(place.directory), "group": place.group, "created": made}
+    with place.lock(), terminal.spark("penstock mirror", place.log_path) as spark, terminal.stopping() as stop:
+        terminal.say(f"How far it is: {place.directory}; its lag is that of group {place.group} at {source}")
+        progress = run_mirror(spark, job, stop, terminal.watch)
+    return terminal.end(progress, stop, follow, f"{', '.join(job.topics)} to {destination}")
+
+
+JOBS: tuple[click.Command, ...] = (archive, replay, aggregate, mirror)

@@ -36,14 +36,13 @@ class JobPlace:
     @classmethod
     def of(cls, kind: str, identity: Mapping[str, object], directory: Path | None = None) -> JobPlace:
         """`directory`: where the user wants it instead."""
-        if directory is None:
-            digest = hashlib.sha256(json.dumps([kind, identity], sort_keys=True).encode()).hexdigest()[:12]
-            directory = state_directory() / f"{kind}-{digest}"
+        directory = directory or state_directory() / f"{kind}-{_digest(kind, identity)}"
         return cls(kind, identity, directory.absolute())
 
     @property
-    def name(self) -> str:
-        return self.directory.name
+    def group(self) -> str:
+        """The consumer group that shows how far the job is."""
+        return f"penstock-{self.kind}-{_digest(self.kind, self.identity)[:8]}"
 
     @property
     def checkpoint(self) -> Path:
@@ -52,6 +51,9 @@ class JobPlace:
     @property
     def log_path(self) -> Path:
         return self.directory / "spark.log"
+
+    def lock(self) -> JobLock:
+        return JobLock(self.directory / "lock", f"{self.kind} job {self.directory}")
 
     def make(self) -> None:
         """Raises JobError when it cannot be, or belongs to another job."""
@@ -66,6 +68,10 @@ class JobPlace:
             raise JobError(f"{self.directory} cannot keep the state of this job: {error}") from None
         if known != json.loads(json.dumps(described)):
             raise JobError(f"{self.directory} is the checkpoint of another job ({path} says which): take another")
+
+
+def _digest(kind: str, identity: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps([kind, identity], sort_keys=True).encode()).hexdigest()[:12]
 
 
 class JobLock:

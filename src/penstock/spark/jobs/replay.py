@@ -32,8 +32,7 @@ from penstock.spark.jobs.replay_sources import (
     chosen_range,
     first_time_ms,
 )
-from penstock.spark.jobs.running import JobProgress, Stop, Watcher
-from penstock.spark.pipeline.events import cause_of
+from penstock.spark.jobs.running import JobProgress, Stop, Watcher, reason_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -228,5 +227,5 @@ def _send(spark: SparkSession, job: ReplayJob, source: ReplaySource, starts: Off
         options = {**job.brokers.options, "topic": job.to_topic}
         rows.write.format("penstock").options(**options).mode("append").save()
     except Exception as error:
-        raise JobFailed(f"replay into {job.to_topic} failed: {cause_of(str(error))}") from error
+        raise JobFailed(f"replay into {job.to_topic} failed: {reason_of(str(error))}") from error
     return int(sent.get["rows"])

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 POLL_S = 0.2
 TELL_EVERY_S = 2.0
 STOP_GRACE_S = 60.0
+_CALLED = "Py4JJavaError: An error occurred while calling"
 
 
 @dataclass(slots=True)
@@ -187,14 +188,21 @@ def positions_of(offset: object) -> Mapping[TopicPartition, int]:
     return SourceOffset.from_json(found).positions
 
 
+def reason_of(error: str) -> str:
+    """In one sentence. What a function of `foreachBatch` called in the JVM has Java's reason behind Python's."""
+    _, marker, behind = error.partition(_CALLED)
+    _, colon, java = behind.partition("\n: ")
+    return cause_of(java if marker and colon else error)
+
+
 def _raise_failure(name: str, query: StreamingQuery) -> None:
     error = query.exception()
     if error is not None:
-        raise JobFailed(f"{name} failed: {cause_of(str(error))}")
+        raise JobFailed(f"{name} failed: {reason_of(str(error))}")
 
 
 def check_started(error: Exception) -> Exception:
     """What Spark raised when a query was to start, as an error of ours."""
     if isinstance(error, ConfigError):
         return error
-    return JobFailed(f"Spark could not start the query: {cause_of(str(error))}")
+    return JobFailed(f"Spark could not start the query: {reason_of(str(error))}")

@@ -1,0 +1,215 @@
+"""Aggregate: windowed counts and sums over JSON values, to a topic and to a table of Parquet files.
+
+One stateful query in append mode computes; each of its micro-batches goes to the table first, where a batch that is run
+again replaces its own files (exactly once), and then to the topic (at least once). Bad records are counted, and a
+second query sends them to the dead-letter topic.
+
+    DIR/date=2026-01-31/batch-<number>-<n>.parquet      the date of window_start
+    DIR/_penstock/table.json                            whose table it is
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.spark.jobs.aggregate_plan import REASON, AggregatePlan
+from penstock.spark.jobs.clusters import Brokers, existing_topics
+from penstock.spark.jobs.errors import WrongJob
+from penstock.spark.jobs.places import JobPlace
+from penstock.spark.jobs.running import JobProgress, Stop, Watcher, check_started, run_queries
+from penstock.spark.pipeline.lag import LagMeter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BATCH_BYTES = 256 << 20
+FOLLOW_INTERVAL = "1 second"
+METRICS = "records"
+FILE_SYSTEM = "spark.hadoop.fs.file.impl"
+STATE_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+IN_MEMORY = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateJob:
+    brokers: Brokers
+    topics: tuple[str, ...]
+    plan: AggregatePlan
+    to_topic: str | None = None
+    to_table: Path | None = None
+    dead_letters: str | None = None
+    follow: bool = False
+    starting: str = "earliest"
+    checkpoint: Path | None = None
+
+    @property
+    def place(self) -> JobPlace:
+        plan = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self.plan).items()}
+        identity = {
+            "brokers": self.brokers.servers,
+            "topics": sorted(self.topics),
+            "to_topic": self.to_topic,
+            "to_table": None if self.to_table is None else str(self.to_table.absolute()),
+            "dead_letters": self.dead_letters,
+            **plan,
+        }
+        return JobPlace.of("aggregate", identity, self.checkpoint)
+
+    def check(self) -> None:
+        """Raises WrongJob, JobError."""
+        self.plan.check()
+        if self.to_topic is None and self.to_table is None:
+            raise WrongJob("the results have to go somewhere: give --to-topic, --to-table or both")
+        outputs = [topic for topic in (self.to_topic, self.dead_letters) if topic is not None]
+        for topic in outputs:
+            if topic in self.topics:
+                raise WrongJob(f"topic {topic} would be read and written: take another")
+        existing_topics(self.brokers, [*self.topics, *outputs])
+
+
+class ResultTable:
+    """Parquet files of results. A batch's files are named by its number, so whoever writes it again replaces them."""
+
+    def __init__(self, directory: Path, place: JobPlace) -> None:
+        self._directory = directory.absolute()
+        self._staging = self._directory / "_penstock" / "staging"
+        self._place = place
+
+    def claim(self) -> None:
+        """Batch numbers are those of one checkpoint: another's would replace its files. Raises WrongJob."""
+        path = self._directory / "_penstock" / "table.json"
+        token_path = self._place.directory / "table-token"
+        if not token_path.exists():
+            token_path.write_text(uuid.uuid4().hex, encoding="utf-8")
+        token = token_path.read_text(encoding="utf-8")
+        if not path.exists():
+            if any(self._directory.glob("**/*.parquet")):
+                raise WrongJob(f"{self._directory} has Parquet files of others: take a directory of its own")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps({"job": token}), encoding="utf-8")
+        if json.loads(path.read_text(encoding="utf-8")).get("job") != token:
+            raise WrongJob(
+                f"table {self._directory} was written by a job with other arguments or another checkpoint than "
+                f"{self._place.directory}: go on with that, or take another directory"
+            )
+
+    def write(self, rows: DataFrame, batch_id: int) -> None:
+        from pyspark.sql import functions as f
+
+        # Else timestamps are of a deprecated kind that other tools read with doubts. The session is the query's own.
+        rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        staged = rows.withColumn("date", f.to_date("window_start")).repartition("date")
+        staged.write.partitionBy("date").mode("overwrite").parquet(self._staging.as_uri())
+        for old in self._directory.glob(f"date=*/batch-{batch_id:010d}-*.parquet"):
+            old.unlink()
+        for number, path in enumerate(sorted(self._staging.glob("date=*/*.parquet"))):
+            day = self._directory / path.parent.name
+            day.mkdir(exist_ok=True)
+            path.replace(day / f"batch-{batch_id:010d}-{number:05d}.parquet")
+        shutil.rmtree(self._staging)
+
+
+def run_aggregate(spark: SparkSession, job: AggregateJob, stop: Stop, watch: Watcher) -> JobProgress:
+    """Raises WrongJob, JobFailed. Its metrics have `bad`, the number of bad records."""
+    if job.to_table is not None:
+        ResultTable(job.to_table, job.place).claim()
+    spark = _with_usable_state(spark)
+    queries: dict[str, Any] = {}
+    try:
+        queries["aggregate"] = _start_results(spark, job)
+        if job.dead_letters is not None:
+            queries["dead letters"] = _start_dead_letters(spark, job)
+    except Exception as error:
+        for query in queries.values():
+            query.stop()
+        raise check_started(error) from error
+    with LagMeter(job.brokers.options) as meter:
+        return run_queries(queries, "aggregate", meter, stop, watch)
+
+
+def _with_usable_state(spark: SparkSession) -> SparkSession:
+    """RocksDB's snapshots are copied by a method of Hadoop that insists on a file system with checksums, and fails with
+    the one without them. Where that is in use the state is kept in the JVM's memory."""
+    if not str(spark.conf.get(FILE_SYSTEM, "")).endswith("RawLocalFileSystem"):
+        return spark
+    own = spark.newSession()
+    own.conf.set(STATE_PROVIDER, IN_MEMORY)
+    return own
+
+
+def _judged(spark: SparkSession, job: AggregateJob, group: str) -> DataFrame:
+    source = {
+        **job.brokers.options,
+        "subscribe": ",".join(job.topics),
+        "startingOffsets": job.starting,
+        "includeHeaders": "true",
+        "groupId": group,
+        "maxBytesPerTrigger": str(BATCH_BYTES),
+    }
+    return job.plan.judged(spark.readStream.format("penstock").options(**source).load())
+
+
+def _start_results(spark: SparkSession, job: AggregateJob) -> Any:
+    from pyspark.sql import functions as f
+
+    bad = f.count(f.when(f.col(REASON).isNotNull(), True)).alias("bad")
+    judged = _judged(spark, job, job.place.group).observe(METRICS, f.count(f.lit(1)).alias("all"), bad)
+    writer = job.plan.results(judged).writeStream.outputMode("append").queryName("aggregate")
+    writer = writer.foreachBatch(_writer(job)).option("checkpointLocation", job.place.checkpoint.as_uri())
+    return writer.trigger(**_trigger(job)).start()
+
+
+def _writer(job: AggregateJob) -> Callable[[DataFrame, int], None]:
+    from pyspark.sql import functions as f
+
+    table = None if job.to_table is None else ResultTable(job.to_table, job.place)
+    value = f.to_json(f.struct(*job.plan.columns), {"ignoreNullFields": "false"})
+
+    def write(rows: DataFrame, batch_id: int) -> None:
+        kept = rows.persist()
+        try:
+            if kept.isEmpty():
+                return
+            if table is not None:
+                table.write(kept, batch_id)
+            if job.to_topic is not None:
+                records = kept.select(job.plan.key().alias("key"), value.alias("value"))
+                options = {**job.brokers.options, "topic": job.to_topic}
+                records.write.format("penstock").options(**options).mode("append").save()
+        finally:
+            kept.unpersist()
+
+    return write
+
+
+def _start_dead_letters(spark: SparkSession, job: AggregateJob) -> Any:
+    """As they were, with headers that say why and where from."""
+    from pyspark.sql import functions as f
+
+    def header(name: str, column: str) -> Any:
+        text = f.encode(f.col(column).cast("string"), "utf-8")
+        return f.struct(f.lit(name).alias("key"), text.alias("value"))
+
+    assert job.dead_letters is not None
+    said = f.array(
+        header("error", REASON),
+        header("source.topic", "topic"),
+        header("source.partition", "partition"),
+        header("source.offset", "offset"),
+    )
+    headers = f.when(f.col("headers").isNull(), said).otherwise(f.concat("headers", said)).alias("headers")
+    bad = _judged(spark, job, f"{job.place.group}-dead-letters").where(f.col(REASON).isNotNull())
+    writer = bad.select("key", "value", "timestamp", headers).writeStream.format("penstock")
+    writer = writer.options(**job.brokers.options).option("topic", job.dead_letters).queryName("dead letters")
+    writer = writer.option("checkpointLocation", (job.place.directory / "checkpoint-dead-letters").as_uri())
+    return writer.trigger(**_trigger(job)).start()
+
+
+def _trigger(job: AggregateJob) -> Any:
+    return {"processingTime": FOLLOW_INTERVAL} if job.follow else {"availableNow": True}
