@@ -1,0 +1,72 @@
+"""What can be told of the engine without starting it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from penstock.spark.pipeline.engine import LOG_LIMIT_BYTES, PipelineEngine
+from penstock.spark.pipeline.errors import PipelineError
+from penstock.spark.pipeline.project import PipelineProject
+
+
+def test_settings_of_the_jvm(project: PipelineProject) -> None:
+    text = project.spec_path.read_text()
+    secret = 'penstock.kafka.sasl.password: "secret"\n  spark.driver.memory: "2g"\n  penstock.kafka.bootstrap'
+    project.spec_path.write_text(text.replace("penstock.kafka.bootstrap", secret))
+    project = PipelineProject.load(project.spec_path)
+    static = PipelineEngine(project)._static()
+    assert static["spark.driver.memory"] == "2g"
+    assert static["spark.sql.warehouse.dir"] == project.warehouse.as_uri()
+    assert str(project.metastore) in static["spark.hadoop.javax.jdo.option.ConnectionURL"]
+    assert "secret" not in str(static), "these are seen by everybody in the list of processes"
+    assert "spark.sql.catalogImplementation" not in PipelineEngine(project, persistent=False)._static()
+
+
+def test_a_copied_project_does_not_write_into_the_first(project: PipelineProject, tmp_path: Path) -> None:
+    engine = PipelineEngine(project)
+    engine._check_place()
+    project.metastore.mkdir()
+    engine._check_place()
+    shutil.copytree(project.root, tmp_path / "copy")
+    copy = PipelineProject.find(tmp_path / "copy")
+    with pytest.raises(PipelineError, match=rf"has run as {project.root} before"):
+        PipelineEngine(copy)._check_place()
+    PipelineEngine(copy, persistent=False)._check_place()
+    shutil.rmtree(copy.metastore)
+    PipelineEngine(copy)._check_place()
+
+
+def test_scratch_of_the_dead_is_cleared(project: PipelineProject) -> None:
+    scratch = project.state / "scratch"
+    dead, alive = scratch / str(2**22 + 1), scratch / str(os.getppid())
+    for directory in (dead, alive):
+        directory.mkdir(parents=True)
+    PipelineEngine(project)._clear_scratch()
+    assert not dead.exists()
+    assert alive.exists()
+    assert (scratch / str(os.getpid())).exists()
+
+
+def test_the_log_is_bounded(project: PipelineProject) -> None:
+    engine = PipelineEngine(project)
+    engine.trim_log()
+    project.state.mkdir()
+    with project.log_path.open("ab") as log:
+        log.write(b"x")
+        log.flush()
+        engine.trim_log()
+        assert project.log_path.stat().st_size == 1
+        log.truncate(LOG_LIMIT_BYTES + 1)
+        engine.trim_log()
+        log.write(b"later")
+    assert project.log_path.read_bytes() == b"later"
+
+
+def test_without_spark_there_is_no_session(project: PipelineProject) -> None:
+    with pytest.raises(PipelineError, match="Spark is not running"):
+        _ = PipelineEngine(project).session
+    assert not PipelineEngine(project).is_alive
