@@ -166,7 +166,7 @@ def watch(pipeline: Pipeline, stream: Clickstream, broker: Broker) -> None:
     """Until everything has gone through. The broker is killed once, half way, while the pipeline reads."""
     deadline = time.monotonic() + SECONDS + PATIENCE_S
     kill_at = time.monotonic() + SECONDS / 2
-    was_killed, worst, caught_up_in = False, 0, None
+    was_killed, worst, caught_up = False, 0, 0
     while time.monotonic() < deadline:
         time.sleep(3)
         pipeline.check_alive()
@@ -184,13 +184,9 @@ def watch(pipeline: Pipeline, stream: Clickstream, broker: Broker) -> None:
         bar = "#" * round(30 * (lag or 0) / worst) if worst else ""
         state = "clicks ended" if is_over else f"{stream.total:,} clicks acknowledged"
         say(f"{state:<32} lag {'-' if lag is None else format(lag, ','):>8}  {bar}")
-        # Results are made out of the table in the same run or the next: one whole run after the last click is read.
-        run = status["last"]["runs"]
-        if not is_over or lag != 0:
-            caught_up_in = None
-        elif caught_up_in is None:
-            caught_up_in = run
-        elif run >= caught_up_in + 2 and all(flow["state"] == "completed" for flow in status["flows"]):
+        is_done = is_over and lag == 0 and all(flow["state"] == "completed" for flow in status["flows"])
+        caught_up = caught_up + 1 if is_done else 0
+        if caught_up == 2:
             return
     raise Failed("the pipeline did not catch up in time")
 
