@@ -14,7 +14,6 @@ from penstock.spark import config_for, session
 from penstock.spark.session import is_local
 
 PARTITIONS = "spark.sql.shuffle.partitions"
-RAW_FILES = "spark.hadoop.fs.file.impl"
 OPTIONS = "spark.driver.extraJavaOptions"
 
 
@@ -41,7 +40,7 @@ def test_the_default_retries_tasks() -> None:
 def test_a_cluster_keeps_its_own_files_and_partitions() -> None:
     settings = config_for("spark://host:7077")
     assert settings["spark.master"] == "spark://host:7077"
-    assert not {PARTITIONS, RAW_FILES, "spark.sql.streaming.checkpointFileManagerClass"} & settings.keys()
+    assert not {PARTITIONS, "spark.sql.streaming.checkpointFileManagerClass"} & settings.keys()
     assert settings["spark.python.unix.domain.socket.enabled"] == "true"
 
 
