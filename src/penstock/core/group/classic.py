@@ -114,9 +114,9 @@ class ClassicGroup:
 
     # -- state --------------------------------------------------------------------------
 
-    def move(self, move: Move, now_ms: int) -> None:
+    def move(self, move: Move, wall_ms: int) -> None:
         self.state = moved(self.state, move)
-        self.state_timestamp_ms = now_ms
+        self.state_timestamp_ms = wall_ms
 
     def answer(self, request: Request) -> Act:
         """What to do about a request of a valid sender. Raises ApiError."""
@@ -317,7 +317,7 @@ class ClassicGroup:
 
     # -- stored form --------------------------------------------------------------------
 
-    def metadata_record(self, assignments: dict[str, bytes], now_ms: int) -> GroupMetadata:
+    def metadata_record(self, assignments: dict[str, bytes], wall_ms: int) -> GroupMetadata:
         """The group as it is, stable with these assignments."""
         name = self.protocol_name
         return GroupMetadata(
@@ -326,7 +326,7 @@ class ClassicGroup:
             self.generation,
             name,
             self.leader,
-            now_ms,
+            wall_ms,
             tuple(
                 StoredMember(
                     member.member_id,
@@ -342,9 +342,9 @@ class ClassicGroup:
             ),
         )
 
-    def empty_record(self, now_ms: int) -> GroupMetadata:
+    def empty_record(self, wall_ms: int) -> GroupMetadata:
         """The generation after the last member is gone."""
-        return GroupMetadata(self.group_id, self.protocol_type or "", self.generation + 1, None, None, now_ms, ())
+        return GroupMetadata(self.group_id, self.protocol_type or "", self.generation + 1, None, None, wall_ms, ())
 
     def replay(self, record: GroupMetadata) -> None:
         """Become what the log says. Members that are known keep what is only remembered of them."""

@@ -145,7 +145,7 @@ class ClassicProtocol(Rebalance):
             leader = old_leader if not request.can_skip_assignment else group.leader
             out.reply(token, reply._replace(skip_assignment=is_leader, leader=leader or ""))
             assignments = {other.member_id: other.assignment for other in group.members.values()}
-            out.records.append(group.metadata_record(assignments, now_ms))
+            out.records.append(group.metadata_record(assignments, self._wall.at(now_ms)))
             out.reload_if_lost = True
             return
         self._park_join(group, member, token, out)

@@ -183,7 +183,7 @@ class Migration:
             assignments[member_id] = self._assignment_bytes(member.classic, group.target.get(member_id, EMPTY))
         classic.generation = group.epoch
         classic.protocol_name = classic.select_protocol()
-        out.records += [*group.tombstones(), classic.metadata_record(assignments, now_ms)]
+        out.records += [*group.tombstones(), classic.metadata_record(assignments, draft.wall_ms)]
         self._timers.set((DOWNGRADED, group.group_id), now_ms)
 
     # --- members that speak the classic protocol ---
@@ -221,7 +221,7 @@ class Migration:
         if changed:
             draft.tell(What.JOINED if is_new else What.CHANGED, member_id, request.reason)
             draft.bump()
-        if draft.group.epoch > draft.group.assignment_epoch and may_retarget(draft.group, settings, now_ms):
+        if draft.group.epoch > draft.group.assignment_epoch and may_retarget(draft.group, settings, draft.wall_ms):
             draft.retarget()
         draft.step(member_id, self._by_id(subscription.owned), changed)
         self._protocol.publish(draft, out)

@@ -10,6 +10,8 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
+from penstock.core.group.wall_clock import WallClock
+
 EVENTS_KEPT: Final = 256
 SHARES_KEPT: Final = 10_000
 """Members in all assignments of a story together: large groups have shorter stories."""
@@ -41,6 +43,7 @@ class What(Enum):
 
 class StoryEvent(NamedTuple):
     at_ms: int
+    """A moment when it is told, the time of day when it is read."""
     generation: int
     what: What
     member: str | None = None
@@ -52,7 +55,10 @@ class StoryEvent(NamedTuple):
 
 
 class Stories:
-    def __init__(self, events_kept: int = EVENTS_KEPT, shares_kept: int = SHARES_KEPT) -> None:
+    def __init__(
+        self, wall: WallClock | None = None, *, events_kept: int = EVENTS_KEPT, shares_kept: int = SHARES_KEPT
+    ) -> None:
+        self._wall = wall or WallClock()
         self._events_kept = events_kept
         self._shares_kept = shares_kept
         self._by_group: dict[str, deque[StoryEvent]] = {}
@@ -61,7 +67,7 @@ class Stories:
         events = self._by_group.get(group_id)
         if events is None:
             events = self._by_group[group_id] = deque(maxlen=self._events_kept)
-        events.append(event)
+        events.append(event._replace(at_ms=self._wall.at(event.at_ms)))
         if event.assigned:
             shares = sum(len(earlier.assigned) for earlier in events)
             while shares > self._shares_kept and len(events) > 1:
