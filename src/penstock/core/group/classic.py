@@ -16,6 +16,7 @@ from typing import ClassVar
 from penstock.core.group.exchange import DescribedMember, JoinedMember, JoinRequest, Protocols, Token
 from penstock.core.group.records import Fields, GroupMetadata, StoredMember
 from penstock.core.group.states import ANSWERS, Act, Move, Request, State, moved
+from penstock.core.group.story import Reasons
 from penstock.model.errors import ApiError, ErrorCode
 
 CONSUMER_PROTOCOL = "consumer"
@@ -108,7 +109,7 @@ class ClassicGroup:
         self.came_ms = 0  # the last newcomer
         self.went_ms = 0  # the last that left or was removed
         self.is_settling = False
-        self.reasons: list[str] = []  # of the rebalance in progress, for the log line
+        self.reasons = Reasons()  # of the rebalance in progress, for the log line
         self._subscribed: frozenset[str] | None = None
         self._subscribed_of = -1  # generation of the line above
 

@@ -27,6 +27,7 @@ from penstock.core.group.consumer_records import (
     ConsumerGroupCurrentMember,
     MemberMetadata,
     MemberState,
+    epochs_of,
 )
 from penstock.core.group.exchange import Outcome
 from penstock.core.group.reconciliation import is_subset
@@ -218,7 +219,9 @@ class ConsumerProtocol:
 
     def go_away(self, group: ConsumerGroup, member_id: str, out: Outcome) -> None:
         """A static member will be back within its session, or the session ends it: till then it keeps its own."""
-        away = group.assignment_of(member_id)._replace(epoch=STATIC_LEAVE_EPOCH, pending_revocation=EMPTY)
+        current = group.assignment_of(member_id)
+        since = epochs_of(current.since, current.epoch, current.assigned)
+        away = current._replace(epoch=STATIC_LEAVE_EPOCH, pending_revocation=EMPTY, since=since)
         out.records.append(ConsumerGroupCurrentMember(group.group_id, member_id, away))
 
     def remove(self, group: ConsumerGroup, gone: Gone, settings: ConsumerSettings, now_ms: int, out: Outcome) -> None:

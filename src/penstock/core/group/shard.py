@@ -82,6 +82,7 @@ class GroupShard:
         consumer_settings_of: SettingsOf = lambda group_id: ConsumerSettings(),
     ) -> None:
         self.settings = settings
+        self._topics = topics or NoTopics()
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
         self.timers = Timers()
@@ -89,7 +90,7 @@ class GroupShard:
         self.stories = Stories(self.wall)
         self.classic = ClassicProtocol(settings, self.timers, self.stories, self.wall)
         self.consumer = ConsumerGroups(
-            self.groups, self.classic, topics or NoTopics(), consumer_settings_of, self.timers, self.stories, self.wall
+            self.groups, self.classic, self._topics, consumer_settings_of, self.timers, self.stories, self.wall
         )
 
     def configure(self, settings: GroupSettings) -> None:
@@ -220,7 +221,7 @@ class GroupShard:
         """The member has more to say than its heartbeat, whose answer is in the way."""
         out = Outcome()
         if (group := self._classic(group_id)) is not None:
-            self.classic.held_long_enough(group, member_id, now_ms, out)
+            self.classic.held_long_enough(group, member_id, out)
         return out
 
     def step_aside(self, group_id: str, member_id: str, now_ms: int) -> Outcome:
@@ -292,11 +293,17 @@ class GroupShard:
             is_told = request.knows_group_not_found
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.ILLEGAL_GENERATION)
         if isinstance(group, ConsumerGroup):
-            group.check_commit(request.member_id, request.generation, is_old_version=not request.knows_group_not_found)
+            is_old = not request.knows_group_not_found
+            partitions = ((self._topic_id(offset.topic), offset.partition) for offset in request.offsets)
+            group.check_commit(request.member_id, request.generation, partitions, is_old_version=is_old)
             return
         member = group.check_commit(request.member_id, request.instance_id, request.generation)
         if member is not None:
             self.classic.keep_alive(group, member, now_ms)
+
+    def _topic_id(self, name: str) -> bytes:
+        info = self._topics.find(name)
+        return b"" if info is None else info.topic_id
 
     def fetch_offsets(self, request: FetchOffsetsRequest, token: Token, now_ms: int) -> Outcome:
         """What is not committed is None; a group that does not exist has committed nothing."""
@@ -441,7 +448,7 @@ class GroupShard:
     def _hold_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
         group_id, member_id = whose
         if (group := self._classic(group_id)) is not None:
-            self.classic.held_long_enough(group, member_id, now_ms, out)
+            self.classic.held_long_enough(group, member_id, out)
 
     def _join_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
         if (group := self._classic(whose[0])) is not None:
