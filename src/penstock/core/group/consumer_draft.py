@@ -121,12 +121,13 @@ class Draft:
     def retarget(self) -> None:
         """A new target for the group epoch; a record for each member whose part changed."""
         group = self.group
-        specs = {
-            member_id: MemberSpec(
-                group.subscribed_ids(member, self.topics), group.target.get(member_id, EMPTY), member.instance_id
-            )
-            for member_id, member in group.members.items()
-        }
+        subscribed: dict[tuple[str, ...], frozenset[bytes]] = {}  # most members say the same
+        specs: dict[str, MemberSpec] = {}
+        for member_id, member in group.members.items():
+            said = group.topic_names_of(member)
+            if said not in subscribed:
+                subscribed[said] = group.subscribed_ids(member, self.topics)
+            specs[member_id] = MemberSpec(subscribed[said], group.target.get(member_id, EMPTY), member.instance_id)
         counts, names = {}, {}
         for name in group.subscribed_names():
             if (info := self.topics.find(name)) is not None:
