@@ -134,6 +134,15 @@ def test_a_compacted_topic_needs_keys(web: Http, topic: str) -> None:
     assert (status, "a compacted topic needs a key" in message) == (422, True)
 
 
+def test_internal_topics_are_not_published_to(broker: BrokerProcess, web: Http) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "internal"})
+    consumer.committed([TopicPartition("t", 0)], timeout=10)  # finds the coordinator, which makes its topic
+    consumer.close()
+    status, code, message = web.refused("POST", "/topics/__consumer_offsets", {"key": "k", "value": 1})
+    assert (status, code) == (400, 40002)
+    assert "Cannot append to internal topic __consumer_offsets" in message
+
+
 def test_a_batch_that_is_refused_in_part(web: Http, topic: str) -> None:
     answer = web.post(f"/topics/{topic}", {"records": [{"value": 1}, {"value": 2, "partition": 7}, {"value": 3}]})
     first, second, third = answer["offsets"]
