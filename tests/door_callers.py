@@ -118,8 +118,9 @@ class Http:
         return json.loads(answer) if answer else None
 
     def refused(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, int, str]:
-        """Status, error_code and message of a refusal."""
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        """Status, error_code and message of a refusal. A body is JSON unless a header says otherwise."""
+        given = {} if body is None else {"Content-Type": "application/json"}
+        given |= {name.replace("_", "-"): value for name, value in headers.items()}
         data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
         status, _, answer = self.call(method, path, data, given)
         shape = json.loads(answer)

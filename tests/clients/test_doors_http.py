@@ -97,6 +97,52 @@ def test_partition_key_timestamp_headers(broker: BrokerProcess, web: Http, topic
     assert record["headers"] == [{"name": "h", "value": "aGk="}]
 
 
+def test_a_misspelt_field_deletes_nothing(web: Http, topic: str) -> None:
+    assert offsets(web.post(f"/topics/{topic}", {"key": "k", "value": 1})) == [(0, 0)]
+    cluster = web.get("/v3/clusters")["data"][0]["cluster_id"]
+    v3 = f"/v3/clusters/{cluster}/topics/{topic}/records"
+    for path, body in (
+        (f"/topics/{topic}", {"key": "k", "valeu": 2}),
+        (f"/topics/{topic}", {"records": [{"key": "k", "valeu": 2}]}),
+        (f"/topics/{topic}/partitions/0", {"key": "k", "valeu": 2}),
+        (v3, {"key": {"data": "k"}, "valeu": {"data": 2}}),
+        (f"{v3}:batch", {"entries": [{"id": "1", "valeu": {"data": 2}}]}),
+    ):
+        status, _, message = web.refused("POST", path, body)
+        assert (status, "valeu" in message) == (422, True), (path, message)
+    assert offsets(web.post(f"/topics/{topic}", {"key": "k", "value": None})) == [(0, 1)]
+    (record,) = web.get(f"/topics/{topic}/partitions/0/records?offset=1")
+    assert (record["key"], record["value"]) == ("k", None)
+
+
+def test_one_event_to_a_partition(web: Http, topic: str) -> None:
+    web.post(f"/topics/{topic}", {"value": 0})
+    event = {"key": "k", "payload": {"a": 1}, "timestamp": 1700000000000}
+    assert offsets(web.post(f"/topics/{topic}/partitions/0", event)) == [(0, 1)]
+    (record,) = web.get(f"/topics/{topic}/partitions/0/records?offset=1")
+    assert (record["key"], record["value"], record["timestamp"]) == ("k", {"a": 1}, 1700000000000)
+
+
+def test_a_compacted_topic_needs_keys(web: Http, topic: str) -> None:
+    cluster = web.get("/v3/clusters")["data"][0]["cluster_id"]
+    configs = [{"name": "cleanup.policy", "value": "compact"}]
+    web.post(f"/v3/clusters/{cluster}/topics", {"topic_name": topic, "configs": configs}, status=201)
+    answer = web.post(f"/topics/{topic}", {"records": [{"key": "a", "value": 1}, {"value": 2}]})
+    assert [entry["error_code"] for entry in answer["offsets"]] == [None, 42208]
+    assert "a compacted topic needs a key" in answer["offsets"][1]["error"]
+    status, _, message = web.refused("POST", f"/topics/{topic}", {"value": 2})
+    assert (status, "a compacted topic needs a key" in message) == (422, True)
+
+
+def test_internal_topics_are_not_published_to(broker: BrokerProcess, web: Http) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "internal"})
+    consumer.committed([TopicPartition("t", 0)], timeout=10)  # finds the coordinator, which makes its topic
+    consumer.close()
+    status, code, message = web.refused("POST", "/topics/__consumer_offsets", {"key": "k", "value": 1})
+    assert (status, code) == (400, 40002)
+    assert "Cannot append to internal topic __consumer_offsets" in message
+
+
 def test_a_batch_that_is_refused_in_part(web: Http, topic: str) -> None:
     answer = web.post(f"/topics/{topic}", {"records": [{"value": 1}, {"value": 2, "partition": 7}, {"value": 3}]})
     first, second, third = answer["offsets"]
@@ -213,6 +259,7 @@ def test_the_tail_follows_and_resumes(web: Http, topic: str) -> None:
     web.post(f"/topics/{topic}", {"records": [{"value": 0, "partition": 0}, {"value": 1, "partition": 1}]})
     connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=20)
     tail = events(connection, f"/topics/{topic}/events?from=earliest")
+    assert next(tail) == {"id": "0:0,1:0"}
     first, second = next(tail), next(tail)
     assert {json.loads(first["data"])["value"], json.loads(second["data"])["value"]} == {0, 1}
     assert second["id"] == "0:1,1:1"
@@ -222,7 +269,20 @@ def test_the_tail_follows_and_resumes(web: Http, topic: str) -> None:
     web.post(f"/topics/{topic}", {"value": "missed", "partition": 1})
     again = http.client.HTTPConnection("127.0.0.1", web.port, timeout=20)
     resumed = events(again, f"/topics/{topic}/events?limit=2", {"Last-Event-ID": second["id"]})
+    assert next(resumed) == {"id": second["id"]}
     assert {json.loads(event["data"])["value"] for event in resumed} == {"pretty", "missed"}
+    again.close()
+
+
+def test_a_tail_that_is_cut_before_its_first_event_misses_nothing(web: Http, topic: str) -> None:
+    web.post(f"/topics/{topic}", {"value": "old"})
+    connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=20)
+    opening = next(events(connection, f"/topics/{topic}/events"))
+    connection.close()
+    web.post(f"/topics/{topic}", {"value": "missed"})
+    again = http.client.HTTPConnection("127.0.0.1", web.port, timeout=20)
+    _, event = events(again, f"/topics/{topic}/events?limit=1", {"Last-Event-ID": opening["id"]})
+    assert json.loads(event["data"])["value"] == "missed"
     again.close()
 
 
@@ -248,7 +308,7 @@ def test_json_with_line_feeds_in_an_event(web: Http, topic: str) -> None:
     body = b'{"value": {\n  "a": 1\n}}'
     assert web.call("POST", f"/topics/{topic}", body, {"Content-Type": "application/json"})[0] == 200
     connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=20)
-    (event,) = events(connection, f"/topics/{topic}/events?from=earliest&limit=1")
+    _, event = events(connection, f"/topics/{topic}/events?from=earliest&limit=1")
     assert json.loads(event["data"])["value"] == {"a": 1}
     connection.close()
 
@@ -282,8 +342,9 @@ def test_a_group_member_commits_and_the_next_one_goes_on(web: Http, topic: str) 
     assert web.get(f"{path}/subscription") == {"topics": [topic]}
     assert [entry["value"] for entry in read_until(web, path, 4)] == [0, 1, 2, 3]
     assert web.get(f"{path}/assignments") == {"partitions": [{"topic": topic, "partition": 0}]}
-    given = {"offsets": [{"topic": topic, "partition": 0, "offset": 2}]}
-    web.post(f"{path}/offsets", given, V2)
+    # As in Confluent's v2: the last record that was read, and the next one is where the group goes on.
+    last = {"offsets": [{"topic": topic, "partition": 0, "offset": 1}]}
+    assert web.post(f"{path}/offsets?async=true", last, V2)["offsets"][0]["offset"] == 2
     assert web.get(f"{path}/offsets")["offsets"][0]["offset"] == 2
     assert web.call("DELETE", path)[0] == 204
     path = make_instance(web, group, "two", topic)
@@ -296,16 +357,44 @@ def test_a_group_member_commits_and_the_next_one_goes_on(web: Http, topic: str) 
     groups = f"/v3/clusters/{cluster}/consumer-groups"
     assert group in [entry["consumer_group_id"] for entry in web.get(groups)["data"]]
     assert web.get(f"{groups}/{group}")["state"] == "STABLE"
-    assert len(web.get(f"{groups}/{group}/consumers")["data"]) == 1
+    (member,) = web.get(f"{groups}/{group}/consumers")["data"]
+    assert member["client_id"] == "two"
     (lag,) = web.get(f"{groups}/{group}/lags")["data"]
     assert (lag["current_offset"], lag["log_end_offset"], lag["lag"]) == (4, 7, 3)
     summary = web.get(f"{groups}/{group}/lag-summary")
     assert (summary["max_lag"], summary["total_lag"], summary["max_lag_topic_name"]) == (3, 3, topic)
     # Only its members may commit for a group that has some.
+    given = {"offsets": [{"topic": topic, "partition": 0, "offset": 2}]}
     status, code, _ = web.refused("POST", f"/groups/{group}/offsets", given, Content_Type="application/json")
     assert (status, code) == (409, 40903)
     assert web.call("DELETE", path)[0] == 204
     assert web.post(f"/groups/{group}/offsets", given)["offsets"][0]["offset"] == 2
+
+
+def hang_up(web: Http, path: str, after_s: float) -> None:
+    """A caller whose patience is shorter than its long poll."""
+    connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=after_s)
+    connection.request("GET", path)
+    with pytest.raises(TimeoutError):
+        connection.getresponse()
+    connection.close()
+
+
+@pytest.mark.parametrize("auto_commit", ["false", "true"])
+def test_a_long_poll_nobody_waits_for_loses_no_records(web: Http, topic: str, auto_commit: str) -> None:
+    web.post(f"/topics/{topic}", {"value": "zero"})
+    path = make_instance(web, f"{topic}-group", "c", topic, **{"auto.commit.enable": auto_commit})
+    assert [entry["value"] for entry in read_until(web, path, 1)] == ["zero"]
+    hang_up(web, f"{path}/records?timeout=20000", 0.5)
+    web.post(f"/topics/{topic}", {"value": "one"})
+    time.sleep(0.3)
+    assert web.call("HEAD", f"{path}/records?timeout=1000")[0] == 200  # sees the record and hands nothing out
+    started = time.monotonic()
+    assert [entry["value"] for entry in web.get(f"{path}/records?timeout=5000")] == ["one"]
+    assert time.monotonic() - started < 5  # the abandoned one does not stand in the way
+    _, _, body = web.call("POST", f"{path}/offsets")
+    assert json.loads(body)["offsets"][0]["offset"] == 2
+    web.call("DELETE", path)
 
 
 def test_two_instances_share_a_topic_and_one_leaves(web: Http, topic: str) -> None:
@@ -416,12 +505,24 @@ def test_topics_brokers_cluster_health(web: Http, topic: str) -> None:
         ("GET", "/topics/there/partitions/0/records?timeout=60001", None, {}, 400, 400),
         ("GET", "/topics/there/events?offset=1", None, {}, 400, 400),
         ("GET", "/topics/there/events?from=middle", None, {}, 400, 400),
+        ("GET", "/topics/there/events?from=latest&timestamp=0", None, {}, 400, 400),
+        ("GET", "/topics/there/events?from=earliest", None, {"Last-Event-ID": "junk"}, 400, 400),
+        ("GET", "/topics/there/events", None, {"Last-Event-ID": "0:9999999999999999999"}, 400, 400),
         ("POST", "/topics/there", b"{", {}, 400, 400),
         ("POST", "/topics/there", b"\xff", {}, 400, 400),
         ("POST", "/topics/there", b"[" * 100_000, {}, 422, 422),
         ("POST", "/topics/there", {"records": []}, {}, 422, 422),
         ("POST", "/topics/there", {"records": [{"partition": "0"}]}, {}, 422, 422),
         ("POST", "/topics/there", {"record": []}, {}, 422, 422),
+        ("POST", "/topics/there", {"key": "k"}, {}, 422, 422),
+        ("POST", "/topics/there", {"key": "k", "value": 1, "payload": 1}, {}, 422, 422),
+        ("POST", "/topics/there", {"records": [{"key": "k"}]}, {}, 422, 422),
+        ("POST", "/topics/there", {"records": [{"value": 1}], "key": "k"}, {}, 422, 422),
+        ("POST", "/topics/there", {"records": None, "value": 1}, {}, 422, 422),
+        ("POST", "/topics/there/partitions/0", {"key": "k"}, {}, 422, 422),
+        ("POST", "/topics/there/partitions/0", {"value": 1, "partition": 0}, {}, 422, 422),
+        ("POST", "/topics/there", b'{"value": "\xff"}', {}, 400, 400),
+        ("POST", "/topics/there", '{"value": "ä"}'.encode("utf-16"), {}, 400, 400),
         ("POST", "/topics/there", {"records": [{"value": "?"}]}, {"Content-Type": BINARY}, 422, 422),
         ("POST", "/topics/there", {"records": [{"value": 1}]}, {"Content-Type": BINARY}, 422, 422),
         ("POST", "/topics/there", {"value": 1}, {"Content-Type": "application/vnd.kafka.avro.v2+json"}, 415, 415),
@@ -442,18 +543,114 @@ def test_refusals(
     assert web.refused(method, encoded, body, **names)[:2] == (status, code)
 
 
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("/topics/there/partitions/0/records?ofset=0", "'ofset': there is offset, timestamp"),
+        ("/topics/there/partitions/0/records?offset=0&timestamp=0", "offset and timestamp contradict"),
+        ("/topics/there/partitions/0/records?offset=0&offset=1", "offset is given more than once"),
+        ("/topics/there/events?offset=0&partition=0&from=latest", "offset and from contradict"),
+        ("/topics?internal=true", "'internal': none is taken here"),
+    ],
+)
+def test_what_a_query_got_wrong_is_named(web: Http, path: str, part: str) -> None:
+    web.post("/topics/there", {"value": 0})
+    status, _, message = web.refused("GET", path)
+    assert status == 400
+    assert part in message
+
+
 def test_a_body_that_is_too_large(web: Http) -> None:
     assert web.refused("POST", "/topics/there", b'"' + b"x" * (17 << 20) + b'"')[:2] == (413, 413)
 
 
-def test_a_host_header_that_is_none(web: Http) -> None:
-    with socket.create_connection(("127.0.0.1", web.port), 10) as raw:
-        raw.sendall(b"GET /v3/clusters HTTP/1.1\r\nHost: [<\r\nConnection: close\r\n\r\n")
+def raw_call(port: int, request: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), 10) as raw:
+        raw.sendall(request)
         answer = b""
         while piece := raw.recv(65536):
             answer += piece
-    assert answer.startswith(b"HTTP/1.1 200 ")
-    assert b"http://127.0.0.1:" in answer
+    return answer
+
+
+def test_a_host_header_that_is_none(tmp_path: Path) -> None:
+    """On every interface, where any name may be right."""
+    with BrokerProcess(tmp_path, {"penstock.http.listener": "0.0.0.0:0"}) as anywhere:
+        found = re.search(r"HTTP on 0\.0\.0\.0:(\d+)", anywhere.ready_line)
+        assert found
+        answer = raw_call(int(found[1]), b"GET /v3/clusters HTTP/1.1\r\nHost: [<\r\nConnection: close\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert b"http://127.0.0.1:" in answer
+        web = Http(int(found[1]))
+        web.post("/topics/t", {"value": 1})
+        assert web.call("GET", "/topics", headers={"Host": "proxy.example", "Origin": "https://a.example"})[0] == 200
+
+
+# -- who may call -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "evil.example:8082"},
+        {"Host": "localhost.evil.example"},
+        {"Host": "[<"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+    ],
+)
+def test_a_door_on_this_machine_is_not_for_web_pages(web: Http, topic: str, headers: dict[str, str]) -> None:
+    body = json.dumps({"value": "pwned"}).encode()
+    given = {"Content-Type": "application/json", **headers}
+    for method, path in (("POST", f"/topics/{topic}"), ("GET", "/metrics"), ("GET", "/openapi.json")):
+        status, _, answer = web.call(method, path, body if method == "POST" else None, given)
+        assert (status, json.loads(answer)["error_code"]) == (403, 403)
+        assert "penstock.http.allowed.hosts" in json.loads(answer)["message"]
+    assert topic not in web.get("/topics")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "localhost:1"},
+        {"Host": "127.0.0.2"},
+        {"Host": "[::1]:8082"},
+        {"Host": "penstock.localhost"},
+        {"Origin": "http://localhost:3000"},
+        {"Origin": "http://127.0.0.1"},
+    ],
+)
+def test_this_machine_has_several_names(web: Http, headers: dict[str, str]) -> None:
+    assert web.call("GET", "/topics", headers=headers)[0] == 200
+
+
+def test_more_names_may_be_allowed(tmp_path: Path) -> None:
+    settings = {"penstock.http.listener": "127.0.0.1:0", "penstock.http.allowed.hosts": "Proxy.example, app.example"}
+    with BrokerProcess(tmp_path, settings) as broker:
+        web = Http(door_port(broker, "HTTP"))
+        headers = {"Host": "proxy.example", "Origin": "https://app.example"}
+        assert web.call("GET", "/topics", headers=headers)[0] == 200
+        assert web.call("GET", "/topics", headers={"Host": "other.example"})[0] == 403
+
+
+@pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded"])
+def test_a_body_needs_a_content_type(web: Http, topic: str, content_type: str | None) -> None:
+    headers = {} if content_type is None else {"Content-Type": content_type}
+    cluster = web.get("/v3/clusters")["data"][0]["cluster_id"]
+    for path in (
+        f"/topics/{topic}",
+        f"/topics/{topic}/partitions/0",
+        f"/v3/clusters/{cluster}/topics",
+        f"/v3/clusters/{cluster}/topics/{topic}/records",
+        f"/v3/clusters/{cluster}/topics/{topic}/records:batch",
+        f"/consumers/{topic}",
+        f"/groups/{topic}/offsets",
+    ):
+        status, _, answer = web.call("POST", path, b'{"value": 1}', headers)
+        assert (status, json.loads(answer)["error_code"]) == (415, 415), path
+        assert "-H 'Content-Type: application/json'" in json.loads(answer)["message"]
+    assert topic not in web.get("/topics")
 
 
 def test_the_description_covers_every_route(web: Http) -> None:
@@ -461,6 +658,52 @@ def test_the_description_covers_every_route(web: Http) -> None:
     assert described["openapi"].startswith("3.1")
     names = [operation["operationId"] for path in described["paths"].values() for operation in path.values()]
     assert len(names) == len(set(names)) > 40
+    assert "text/plain" in next(iter(described["paths"]["/metrics"]["get"]["responses"]["200"]["content"]))
+
+
+def test_the_broker_stops_at_once_and_quietly_with_readers_waiting(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, DOORS) as broker:
+        web = Http(door_port(broker, "HTTP"))
+        web.post("/topics/t", {"value": 0})
+        path = make_instance(web, "g", "one", "t")
+        read_until(web, path, 1)
+        answers: list[tuple[int, bytes]] = []
+
+        def ask(target: str) -> None:
+            status, _, body = web.call("GET", target)
+            answers.append((status, body))
+
+        targets = ("/topics/t/events", "/topics/t/partitions/0/records?offset=1&timeout=30000")
+        readers = [
+            threading.Thread(target=ask, args=(target,)) for target in (*targets, f"{path}/records?timeout=30000")
+        ]
+        for reader in readers:
+            reader.start()
+        time.sleep(0.5)
+        started = time.monotonic()
+        assert broker.terminate() == 0
+        took_s = time.monotonic() - started
+        for reader in readers:
+            reader.join(5)
+        assert sorted(status for status, _ in answers) == [200, 503, 503]
+        assert took_s < 2  # nobody was waited for; the rest is for a busy machine
+        assert "Traceback" not in broker.log()
+        assert "ASGI" not in broker.log()
+
+
+def test_a_slow_body_does_not_end_in_a_traceback(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, DOORS) as broker:
+        port = door_port(broker, "HTTP")
+        Http(port).post("/topics/t", {"value": 0})
+        with socket.create_connection(("127.0.0.1", port), 10) as slow:
+            slow.sendall(
+                b"POST /topics/t HTTP/1.1\r\nHost: localhost\r\n"
+                b"Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+            )
+            time.sleep(0.3)
+            assert broker.terminate() == 0
+            assert slow.recv(100).startswith(b"HTTP/1.1 503 ")
+        assert "Traceback" not in broker.log()
 
 
 def test_the_three_doors_show_one_log(broker: BrokerProcess, web: Http, topic: str) -> None:

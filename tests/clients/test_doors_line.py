@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -166,9 +167,38 @@ def test_commit_and_resume(port: int, topic: str) -> None:
 
 def test_help_and_nonsense(nc: Netcat) -> None:
     assert nc.ask("HELP").endswith("milliseconds since 1970.\nOK")
-    assert nc.ask("GET / HTTP/1.1") == "ERR unknown command GET; HELP lists what there is"
+    assert nc.ask("GET orders") == "ERR unknown command GET; HELP lists what there is"
     nc.send(b"\xff\xfe\x00\n")
     assert nc.answer().startswith(b"ERR unknown command")
+
+
+@pytest.mark.parametrize("first", [b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"Host: x\r\n"])
+def test_what_a_web_page_posts_is_not_carried_out(port: int, nc: Netcat, topic: str, first: bytes) -> None:
+    with Netcat(port) as page:
+        page.send(first + f"PUBLISH {topic} pwned\nCREATE {topic}-too\n".encode())
+        assert page.rest() == b"ERR this is the line protocol, not HTTP; goodbye\n"
+    assert topic not in nc.ask("TOPICS")
+
+
+def test_followers_that_leave_are_not_worth_a_line(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, DOORS) as broker:
+        port = door_port(broker, "lines")
+        with Netcat(port) as nc:
+            nc.ask("PUBLISH t 0")
+            for reset in (False, True):
+                follower = Netcat(port)
+                follower.send(b"FOLLOW t\n")
+                time.sleep(0.3)
+                if reset:  # no goodbye: the connection is torn down
+                    follower.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                follower.close()
+                nc.ask("PUBLISH t 1")
+            time.sleep(0.3)
+            nc.send(b"FOLLOW t\n")  # one that is there when the broker ends
+            time.sleep(0.3)
+            assert broker.terminate() == 0
+        assert "Traceback" not in broker.log()
+        assert "exception" not in broker.log().lower()
 
 
 # -- the process behind the door --------------------------------------------------------------

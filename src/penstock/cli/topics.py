@@ -7,6 +7,14 @@ import click
 from penstock.cli.connection import Target, cluster_command, complete_topics, json_option
 from penstock.cli.output import show_json, show_table
 from penstock.cli.pairs import parse_pairs
+from penstock.model.errors import PenstockError
+
+LOST_WITH = {
+    "__consumer_offsets": "all groups, and with them every offset that they have committed,",
+    "__transaction_state": "the state of all transactions",
+    "__share_group_state": "the positions of all share groups",
+}
+"""By internal topic. The protocol lets anybody delete them, in Kafka too."""
 
 name_option = click.option("--name", required=True, help="Name of the topic.", shell_complete=complete_topics)
 
@@ -142,12 +150,15 @@ def alter(target: Target, name: str, partitions: int, as_json: bool) -> None:
 @topics.command("delete")
 @name_option
 @click.option("--if-exists", is_flag=True, help="A topic that does not exist is no failure.")
+@click.option("--force", is_flag=True, help="Also a topic of the system, with all that the broker keeps in it.")
 @json_option
 @cluster_command
-def delete(target: Target, name: str, if_exists: bool, as_json: bool) -> None:
+def delete(target: Target, name: str, if_exists: bool, force: bool, as_json: bool) -> None:
     """Delete a topic with all its records."""
     from penstock.clients import UnknownTopic
 
+    if name in LOST_WITH and not force:
+        raise PenstockError(f"{name} is a topic of the system: {LOST_WITH[name]} would be lost (--force deletes it)")
     with target.admin() as admin:
         try:
             admin.delete_topic(name)

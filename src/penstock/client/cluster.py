@@ -198,9 +198,9 @@ class Cluster:
                 connection = self._shared[key] = await Connection.open(*address, self._client_id)
         return connection
 
-    async def dedicated(self, node_id: int) -> Connection:
-        """A connection of the caller's own, to be closed by it."""
-        return await Connection.open(*await self.address(node_id), self._client_id)
+    async def dedicated(self, node_id: int, client_id: str | None = None) -> Connection:
+        """A connection of the caller's own, to be closed by it; under a name of its own, if it has one."""
+        return await Connection.open(*await self.address(node_id), client_id or self._client_id)
 
     @asynccontextmanager
     async def lease(self, node_id: int) -> AsyncIterator[Connection]:

@@ -46,9 +46,11 @@ LEAVE_TIMEOUT_S = 5.0
 
 
 class GroupMember:
-    def __init__(self, cluster: Cluster, group: str) -> None:
+    def __init__(self, cluster: Cluster, group: str, client_id: str | None = None) -> None:
+        """`client_id` is what others see the member as; without one, the cluster's."""
         self._cluster = cluster
         self.group = group
+        self._client_id = client_id
         self.member_id = ""
         self.generation = -1
         self.assignment: tuple[TopicPartition, ...] = ()
@@ -143,7 +145,7 @@ class GroupMember:
 
     async def _join(self) -> None:
         coordinator = await find_coordinator(self._cluster, self.group)
-        self._connection = connection = await self._cluster.dedicated(coordinator)
+        self._connection = connection = await self._cluster.dedicated(coordinator, self._client_id)
         answer = await self._ask_to_join(connection)
         if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = answer.member_id

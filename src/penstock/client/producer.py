@@ -171,6 +171,8 @@ class Producer:
                 code, message = error_code(result.error_code), result.error_message
                 if code is ErrorCode.NONE:
                     return result
+                if code is ErrorCode.INVALID_RECORD and result.record_errors:
+                    message = _why(lane, records, result)
                 if code not in NOT_APPENDED or loop.time() > deadline:
                     raise ApiError(code, message or f"{lane.topic}-{lane.partition}: {code.name}")
             self._cluster.forget(lane.topic)
@@ -194,6 +196,13 @@ class Producer:
         """What was taken is delivered or failed first."""
         tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _why(lane: _Lane, records: Iterable[Record], answer: PartitionProduceResponse) -> str | None:
+    """What is wrong with a record that was refused; the message of the whole batch does not say."""
+    if any(record.key is None for record in records):
+        return f"a compacted topic needs a key, and topic '{lane.topic}' is compacted"
+    return answer.record_errors[0].batch_index_error_message or answer.error_message
 
 
 def _seen(future: asyncio.Future[Produced]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self, TypedDict, Unpack
+from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
@@ -42,20 +42,24 @@ from penstock.clients.cluster import (
     TopicInfo,
 )
 from penstock.clients.errors import (
+    BadSetting,
     ClientClosed,
     CommitFailed,
     GroupNotEmpty,
     Refused,
     TimedOut,
     UnknownGroup,
+    UnknownTopic,
     Unreachable,
 )
-from penstock.clients.records import Position, TopicPartition
+from penstock.clients.records import Position, TopicPartition, checked_partitions
 from penstock.clients.settings import Connection
 
 Kind = Literal["topic", "broker", "group"]
+R = TypeVar("R")
 
 POLL_S = 0.2
+MAX_PARTITIONS, MAX_REPLICAS = 100_000, 32_767  # what librdkafka sends
 _RESOURCES: dict[Kind, ResourceType] = {
     "topic": ResourceType.TOPIC,
     "broker": ResourceType.BROKER,
@@ -80,7 +84,7 @@ class BlockingAdmin:
         try:
             self._client: AdminClient | None = AdminClient(self._connection.configuration({}))
         except (KafkaException, TypeError, ValueError) as error:
-            raise self._connection.refused_setting(error, "admin client") from error
+            raise self._connection.refused_setting(error, "cannot make an admin client") from error
 
     @property
     def bootstrap_servers(self) -> str:
@@ -96,10 +100,13 @@ class BlockingAdmin:
 
     def topics(self) -> list[TopicInfo]:
         """All of them, by name."""
+        client = self._open()
+        client.poll(0)  # connection errors since the last request
+        self._connection.check()
         try:
-            found = self._open().list_topics(timeout=self._timeout_s)
+            found = client.list_topics(timeout=self._timeout_s)
         except KafkaException as error:
-            self._open().poll(0)
+            client.poll(0)
             raise self._connection.error(error, "cannot list topics") from error
         self._connection.answered()
         return answers.listed_topics(found)
@@ -119,12 +126,21 @@ class BlockingAdmin:
         configs: Mapping[str, str] | None = None,
     ) -> None:
         """None: the broker's default."""
-        new = NewTopic(name, partitions or -1, replication_factor or -1, config=dict(configs or {}))
+        doing = f"cannot create topic {name}"
+        settings = _texts(doing, configs)
+        for what, number, most in (
+            ("partitions", partitions, MAX_PARTITIONS),
+            ("replication_factor", replication_factor, MAX_REPLICAS),
+        ):
+            if number is not None and (not isinstance(number, int) or not 0 < number <= most):
+                raise BadSetting(f"{doing}: {what} is a number from 1 to {most}, not {number!r}")
         self._ask(
-            f"cannot create topic {name}",
-            lambda client, timeout: client.create_topics([new], request_timeout=timeout, operation_timeout=timeout)[
-                name
-            ],
+            doing,
+            lambda client, timeout: client.create_topics(
+                [NewTopic(name, partitions or -1, replication_factor or -1, config=settings)],
+                request_timeout=timeout,
+                operation_timeout=timeout,
+            )[name],
         )
 
     def delete_topic(self, name: str) -> None:
@@ -150,23 +166,39 @@ class BlockingAdmin:
         self, partitions: Iterable[TopicPartition], at: Literal["earliest", "latest"] | datetime
     ) -> dict[TopicPartition, int]:
         """By time: the first record not older, or the end where there is none."""
-        asked = list(partitions)
+        found = self._offsets(partitions, at)
+        for error in found.values():
+            if not isinstance(error, int):
+                raise error
+        return {one: offset for one, offset in found.items() if isinstance(offset, int)}
+
+    def _offsets(
+        self, partitions: Iterable[TopicPartition], at: Literal["earliest", "latest"] | datetime
+    ) -> dict[TopicPartition, int | UnknownTopic]:
+        asked = checked_partitions(partitions)
         if not asked:
             return {}
         spec: Any
         if isinstance(at, datetime):
             spec = OffsetSpec.for_timestamp(int(at.timestamp() * 1000))
-        else:
+        elif at in ("earliest", "latest"):
             spec = OffsetSpec.earliest() if at == "earliest" else OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        else:
+            raise BadSetting(f"{at!r} is no place in a log: give earliest, latest or a datetime")
         wanted = {LibrdkafkaPartition(*one): spec for one in asked}
-        futures = self._open().list_offsets(wanted, request_timeout=self._timeout_s)
-        found: dict[TopicPartition, int] = {}
+        futures: dict[LibrdkafkaPartition, Future[Any]] = self._begin(
+            "cannot read offsets", lambda client, timeout: client.list_offsets(wanted, request_timeout=timeout)
+        )
+        found: dict[TopicPartition, int | UnknownTopic] = {}
         for partition, future in futures.items():
             key = TopicPartition(partition.topic, partition.partition)
-            found[key] = self._wait(f"cannot read offsets of {key}", future).offset
-        missing = [key for key, offset in found.items() if offset < 0]
+            try:
+                found[key] = self._wait(f"cannot read offsets of {key}", future).offset
+            except UnknownTopic as error:
+                found[key] = error
+        missing = [key for key, offset in found.items() if isinstance(offset, int) and offset < 0]
         if missing and isinstance(at, datetime):
-            found.update(self.offsets(missing, "latest"))
+            found.update(self._offsets(missing, "latest"))
         return found
 
     # -- groups ----------------------------------------------------------------------------------------------
@@ -205,7 +237,10 @@ class BlockingAdmin:
 
     def set_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Refused while the group has members."""
-        wanted = [LibrdkafkaPartition(*one, offset) for one, offset in offsets.items()]
+        wanted = [
+            LibrdkafkaPartition(*one, offset)
+            for one, offset in zip(checked_partitions(offsets), offsets.values(), strict=True)
+        ]
         doing = f"cannot set offsets of group {group_id}"
         try:
             found = self._ask(
@@ -229,19 +264,38 @@ class BlockingAdmin:
         )
 
     def lag(self, group_id: str) -> list[PartitionLag]:
-        """Every partition that the group has committed or is assigned, by topic and number."""
+        """Every partition that the group has committed or is assigned, by topic and number.
+
+        Of a topic that was deleted, offsets and lag are None.
+        """
         group = self.group(group_id)
         committed = self.group_offsets(group_id)
         owners = {one: member.member_id for member in group.members for one in member.partitions}
         partitions = sorted({*committed, *owners})
-        starts, ends = self.offsets(partitions, "earliest"), self.offsets(partitions, "latest")
-        return [PartitionLag(*one, committed.get(one), starts[one], ends[one], owners.get(one)) for one in partitions]
+        starts, ends = self._known_offsets(partitions, "earliest"), self._known_offsets(partitions, "latest")
+        return [
+            PartitionLag(*one, committed.get(one), starts.get(one), ends.get(one), owners.get(one))
+            for one in partitions
+        ]
+
+    def _known_offsets(
+        self, partitions: list[TopicPartition], at: Literal["earliest", "latest"]
+    ) -> dict[TopicPartition, int]:
+        """Without partitions that do not exist any more."""
+        return {one: found for one, found in self._offsets(partitions, at).items() if isinstance(found, int)}
 
     def reset_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], to: Position | ShiftBy, *, dry_run: bool = False
     ) -> list[OffsetChange]:
-        """Old and new offsets. What lies outside of the log is moved to its nearest end, as Kafka's own tool does."""
-        asked = sorted(partitions)
+        """Old and new offsets. What lies outside of the log is moved to its nearest end, as Kafka's own tool does.
+
+        Also as there, nothing is shifted when one of the partitions has no committed offset to count from.
+        """
+        asked = sorted(checked_partitions(partitions))
+        if not isinstance(to, int | datetime | ShiftBy) and to not in ("earliest", "latest", "committed"):
+            raise BadSetting(
+                f"{to!r} is no place to reset to: give an offset, a datetime, earliest, latest, committed or ShiftBy"
+            )
         try:
             group = self.group(group_id)
         except UnknownGroup:
@@ -254,6 +308,13 @@ class BlockingAdmin:
                     "NON_EMPTY_GROUP",
                 )
         committed = self.group_offsets(group_id)
+        homeless = [str(one) for one in asked if one not in committed] if isinstance(to, ShiftBy) else []
+        if homeless:
+            raise Refused(
+                f"group {group_id} has committed nothing in {', '.join(homeless)}, so there is no offset to shift: "
+                "nothing was changed",
+                "NO_OFFSET",
+            )
         starts, ends = self.offsets(asked, "earliest"), self.offsets(asked, "latest")
         times = self.offsets(asked, to) if isinstance(to, datetime) else {}
 
@@ -266,7 +327,7 @@ class BlockingAdmin:
                 case datetime():
                     return times[one]
                 case ShiftBy():
-                    return committed.get(one, starts[one]) + to.records
+                    return committed[one] + to.records
                 case int():
                     return to
                 case _:
@@ -282,7 +343,7 @@ class BlockingAdmin:
     # -- settings --------------------------------------------------------------------------------------------
 
     def configs(self, kind: Kind, name: str) -> list[ConfigSetting]:
-        self._check_broker(kind, name)
+        self._check_resource(kind, name)
         resource = ConfigResource(_RESOURCES[kind], name)
         found = self._ask(
             f"cannot read the settings of {kind} {name}",
@@ -294,22 +355,30 @@ class BlockingAdmin:
         self, kind: Kind, name: str, *, set_: Mapping[str, str] | None = None, delete: Iterable[str] = ()
     ) -> None:
         """Only what is named changes; a deleted setting falls back to its default."""
-        self._check_broker(kind, name)
+        doing = f"cannot change the settings of {kind} {name}"
+        if isinstance(delete, str):
+            raise BadSetting(f"{doing}: delete is a list of names, not {delete!r}")
+        wanted = _texts(doing, set_)
+        self._check_resource(kind, name)
         entries = [
             *(
                 ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
-                for key, value in (set_ or {}).items()
+                for key, value in wanted.items()
             ),
             *(ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in delete),
         ]
         resource = ConfigResource(_RESOURCES[kind], name, incremental_configs=entries)
         self._ask(
-            f"cannot change the settings of {kind} {name}",
+            doing,
             lambda client, timeout: client.incremental_alter_configs([resource], request_timeout=timeout)[resource],
         )
 
-    def _check_broker(self, kind: Kind, name: str) -> None:
+    def _check_resource(self, kind: Kind, name: str) -> None:
         """A question for a broker goes to that broker, and librdkafka would wait for it to appear."""
+        if kind not in _RESOURCES:
+            raise BadSetting(f"settings are those of a {', a '.join(_RESOURCES)}, not of a {kind!r}")
+        if not isinstance(name, str) or not name:
+            raise BadSetting(f"the name of a {kind} is text, not {name!r}")
         if kind == "broker":
             known = [str(broker.id) for broker in self.cluster().brokers]
             if name not in known:
@@ -334,11 +403,16 @@ class BlockingAdmin:
         return self._client
 
     def _ask(self, doing: str, request: Callable[[AdminClient, float], Future[Any]]) -> Any:
+        return self._wait(doing, self._begin(doing, request))
+
+    def _begin(self, doing: str, request: Callable[[AdminClient, float], R]) -> R:
+        client = self._open()
+        client.poll(0)  # connection errors since the last request
+        self._connection.check()
         try:
-            future = request(self._open(), self._timeout_s)
+            return request(client, self._timeout_s)
         except (KafkaException, ValueError, TypeError) as error:
-            raise self._connection.refused_setting(error, "request") from error
-        return self._wait(doing, future)
+            raise self._connection.refused_setting(error, doing) from error
 
     def _wait(self, doing: str, future: Future[Any]) -> Any:
         client = self._open()
@@ -356,6 +430,13 @@ class BlockingAdmin:
             raise self._connection.error(error, doing) from error
         self._connection.answered()
         return result
+
+
+def _texts(doing: str, settings: Mapping[str, str] | None) -> dict[str, str]:
+    for name, value in (settings or {}).items():
+        if not isinstance(value, str):
+            raise BadSetting(f"{doing}: the value of {name} is text: give {str(value)!r}, not {value!r}")
+    return dict(settings or {})
 
 
 def _not_empty(doing: str) -> GroupNotEmpty:

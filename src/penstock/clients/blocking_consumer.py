@@ -1,8 +1,10 @@
 """`BlockingConsumer`: a consumer for one thread. The asyncio one drives it from a thread of its own.
 
 Invariants: librdkafka is called by one thread at a time. A partition that was taken away leaves nothing behind: what
-was done with is stored before it goes, what was not handed out is dropped. A start position given in `on_assign` is
-part of the assignment, since librdkafka cannot seek in a partition that it does not fetch yet.
+was done with is stored before it goes, what was not handed out is dropped, and its offset is not committed any more.
+A start position given in `on_assign` is
+part of the assignment, since librdkafka cannot seek in a partition that it does not fetch yet. Where no broker was
+ever reached, reading raises `Unreachable` after request_timeout_ms; a broker that was there and went is waited for.
 """
 
 from __future__ import annotations
@@ -18,15 +20,16 @@ from confluent_kafka import Consumer as LibrdkafkaConsumer
 from confluent_kafka import TopicPartition as LibrdkafkaPartition
 
 from penstock.clients.consumer_config import ConsumerConfig, ConsumerOptions
-from penstock.clients.errors import BadSetting, ClientClosed, ClientError
+from penstock.clients.errors import BadSetting, ClientClosed, ClientError, CommitFailed, Unreachable
 from penstock.clients.handout import Handout
 from penstock.clients.metrics import ConsumerMetrics, Counts, Statistics, consumer_metrics
 from penstock.clients.offset_lookup import OffsetLookup, own
-from penstock.clients.records import Position, Record, TopicPartition, record_of
+from penstock.clients.records import Position, Record, TopicPartition, checked_partitions, record_of
 from penstock.clients.settings import Connection, log
 
 SLICE_S = 0.1
 SEEK_PAUSE_S = 0.02
+LAST_TRY_S = 1.0
 
 Partitions: TypeAlias = Iterable[TopicPartition]
 OnRebalance: TypeAlias = Callable[[list[TopicPartition]], None]
@@ -50,6 +53,9 @@ class BlockingConsumer:
         self._error: ClientError | None = None
         self._ended: set[TopicPartition] = set()
         self._starts: dict[TopicPartition, int] | None = None
+        self._taken_away: set[TopicPartition] = set()
+        self._is_subscribed = False
+        self._alone_since: float | None = None
         self._commits = self._commits_failed = self._rebalances = 0
         self._stored_at = time.monotonic()
         self._is_closed = False
@@ -57,7 +63,7 @@ class BlockingConsumer:
         try:
             self._client = LibrdkafkaConsumer(self._connection.configuration({**config.librdkafka(), **own}))
         except (KafkaException, TypeError, ValueError) as error:
-            raise self._connection.refused_setting(error, "consumer") from error
+            raise self._connection.refused_setting(error, "cannot make a consumer") from error
         self._lookup = OffsetLookup(self._client, self._connection, config)
 
     # -- what to read ----------------------------------------------------------------------------------------
@@ -88,12 +94,14 @@ class BlockingConsumer:
 
         with self._connection.translated("cannot subscribe"):
             self._client.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
+        self._is_subscribed = True
 
     def unsubscribe(self) -> None:
         self._open()
         self._store()
         with self._connection.translated("cannot unsubscribe"):
             self._client.unsubscribe()
+        self._is_subscribed = False
         self.handout.forget_all()
 
     def assign(
@@ -101,12 +109,17 @@ class BlockingConsumer:
     ) -> None:
         """Partitions, or all partitions of topics, without a group's say. Replaces what was assigned before."""
         self._open()
-        partitions = [one for item in what for one in (self.partitions(item) if isinstance(item, str) else (item,))]
+        partitions = [
+            one
+            for item in what
+            for one in (self.partitions(item) if isinstance(item, str) else checked_partitions([item]))
+        ]
         starts = at if isinstance(at, Mapping) else dict.fromkeys(partitions, at)
         partitions = partitions or list(starts)
         offsets = self._lookup.resolve(starts, seeking=False)
         with self._connection.translated("cannot assign partitions"):
             self._client.assign([LibrdkafkaPartition(*one, offsets.get(one, OFFSET_STORED)) for one in partitions])
+        self._is_subscribed = False
         self.handout.forget_all()
         self._ended.clear()
 
@@ -117,10 +130,12 @@ class BlockingConsumer:
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         self._open()
+        self._connection.check()
         with self._connection.translated(f"cannot learn the partitions of {topic}"):
             entry = self._client.list_topics(topic, timeout=self._timeout_s).topics[topic]
         if entry.error is not None:
             raise self._connection.error(entry.error, f"topic {topic}")
+        self._connection.answered()
         return [TopicPartition(topic, number) for number in sorted(entry.partitions)]
 
     # -- reading ---------------------------------------------------------------------------------------------
@@ -161,20 +176,49 @@ class BlockingConsumer:
         with self._connection.translated("cannot read"):
             first = self._client.poll(timeout_s)
             if first is None:
+                self._check_contact()
                 return
+            # A rebalance may run inside of consume: librdkafka drops what it holds, the first message is with us.
+            self._taken_away.clear()
             rest = self._client.consume(self._config.max_poll_records - 1, 0)
-        self.handout.add(record_of(message) for message in (first, *rest) if self._is_record(message))
+        messages = [first, *rest] if _partition_of(first) not in self._taken_away else rest
+        if self._taken_away:
+            held = {own(one) for one in self._client.assignment()}
+            messages = [one for one in messages if _partition_of(one) not in self._taken_away - held]
+        if any(one.error() is None for one in messages):
+            self._connection.answered()
+        self.handout.add(record_of(message) for message in messages if self._is_record(message))
         if self._error is not None and not self.handout:
             error, self._error = self._error, None
             raise error
 
+    def _check_contact(self) -> None:
+        """A wrong address is an error. A broker that was there may come back, and librdkafka goes on by itself."""
+        if self._connection.has_answered:
+            return
+        now = time.monotonic()
+        self._alone_since = self._alone_since or now
+        if now - self._alone_since < self._timeout_s:
+            return
+        try:
+            self._client.list_topics(timeout=min(LAST_TRY_S, self._timeout_s))
+        except KafkaException as error:
+            self._alone_since = None
+            raise Unreachable(self._connection.servers) from error
+        self._connection.answered()
+
+    @property
+    def is_down(self) -> bool:
+        """A broker went, and nothing came since."""
+        return self._connection.is_down
+
     def _is_record(self, message: Message) -> bool:
         error = message.error()
         if error is None:
-            self._ended.discard(TopicPartition(message.topic() or "", message.partition() or 0))
+            self._ended.discard(_partition_of(message))
             return True
         if error.code() == KafkaError._PARTITION_EOF:
-            self._ended.add(TopicPartition(message.topic() or "", message.partition() or 0))
+            self._ended.add(_partition_of(message))
         elif error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             log.warning("%s", error.str())  # it may still be created
         elif self._error is None:
@@ -241,13 +285,13 @@ class BlockingConsumer:
         """Waits for the coordinator. Without an argument: everything handed out so far."""
         offsets = self.offsets_to_commit(what)
         if offsets:
-            self.commit_offsets(offsets)
+            self.commit_offsets(offsets, is_everything=what is None)
 
     def offsets_to_commit(self, what: Commitable | None) -> dict[TopicPartition, int]:
         if what is None:
             return self.handout.positions()
         if isinstance(what, Mapping):
-            return dict(what)
+            return dict(zip(checked_partitions(what), what.values(), strict=True))
         records = (what,) if isinstance(what, Record) else what
         offsets: dict[TopicPartition, int] = {}
         for record in records:
@@ -255,11 +299,26 @@ class BlockingConsumer:
             offsets[key] = max(offsets.get(key, 0), record.offset + 1)
         return offsets
 
-    def commit_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit_offsets(self, offsets: Mapping[TopicPartition, int], *, is_everything: bool = False) -> None:
+        """A partition that was taken away meanwhile has another owner, whose offset must not be moved back."""
         self._open()
         if self._config.group is None:
             raise BadSetting("commit needs a group: give group=...")
         doing = "cannot commit"
+        gone: list[TopicPartition] = []
+        if self._is_subscribed:
+            held = {*(own(one) for one in self._client.assignment()), *(self._starts or ())}
+            gone = [one for one in offsets if one not in held]
+            offsets = {one: offset for one, offset in offsets.items() if one in held}
+        if offsets:
+            self._commit(offsets, doing)
+        if gone and not is_everything:
+            raise CommitFailed(
+                f"{doing} {', '.join(map(str, gone))}: other members have them by now and get the records again",
+                "ASSIGNMENT_LOST",
+            )
+
+    def _commit(self, offsets: Mapping[TopicPartition, int], doing: str) -> None:
         with self._connection.translated(doing):
             answers = self._client.commit(
                 offsets=[LibrdkafkaPartition(*partition, offset) for partition, offset in offsets.items()],
@@ -310,6 +369,7 @@ class BlockingConsumer:
 
     def _assigned(self, partitions: list[LibrdkafkaPartition], told: OnRebalance | None) -> None:
         self._rebalances += 1
+        self._connection.answered()
         self._starts = {}
         try:
             if told is not None and partitions:
@@ -328,6 +388,7 @@ class BlockingConsumer:
     ) -> None:
         self._rebalances += 1
         gone = [own(one) for one in partitions]
+        self._taken_away.update(gone)
         if not is_lost:
             self._store()
         try:
@@ -382,3 +443,7 @@ class BlockingConsumer:
     def _open(self) -> None:
         if self._is_closed:
             raise ClientClosed("consumer")
+
+
+def _partition_of(message: Message) -> TopicPartition:
+    return TopicPartition(message.topic() or "", message.partition() or 0)

@@ -99,14 +99,17 @@ class PartitionLag:
     topic: str
     partition: int
     committed: int | None
-    start_offset: int
-    end_offset: int
+    start_offset: int | None
+    end_offset: int | None
+    """None: there is no such partition any more."""
     member_id: str | None
 
     @property
     def lag(self) -> int | None:
-        """None: nothing was committed."""
-        return None if self.committed is None else max(0, self.end_offset - max(self.committed, self.start_offset))
+        """None: nothing was committed, or the partition is gone."""
+        if self.committed is None or self.start_offset is None or self.end_offset is None:
+            return None
+        return max(0, self.end_offset - max(self.committed, self.start_offset))
 
 
 @dataclass(frozen=True, slots=True)

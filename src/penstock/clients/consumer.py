@@ -141,7 +141,7 @@ class Consumer:
         """Waits for the coordinator. Without an argument: everything handed out so far."""
         offsets = self._core.offsets_to_commit(what)
         if offsets:
-            await self._thread.call(self._core.commit_offsets, offsets)
+            await self._thread.call(self._core.commit_offsets, offsets, is_everything=what is None)
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
         return await self._thread.call(self._core.committed, partitions or None)

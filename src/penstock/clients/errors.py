@@ -118,7 +118,7 @@ _STALE_MEMBER = frozenset(
     )
 )
 _ADVICE: dict[int, str] = {
-    KafkaError.MSG_SIZE_TOO_LARGE: "send less at a time, or raise max.message.bytes of the topic",
+    KafkaError.MSG_SIZE_TOO_LARGE: "raise max.message.bytes of the topic",
     KafkaError.INVALID_REPLICATION_FACTOR: "there must be as many brokers as replicas",
     KafkaError.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas asks for",
     KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "fewer replicas are in sync than min.insync.replicas asks for",

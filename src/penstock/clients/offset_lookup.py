@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition as LibrdkafkaPartition
 
 from penstock.clients.consumer_config import ConsumerConfig
 from penstock.clients.errors import BadSetting
-from penstock.clients.records import Position, TopicPartition
+from penstock.clients.records import Position, TopicPartition, checked_partitions
 from penstock.clients.settings import Connection
 
 
@@ -24,7 +24,7 @@ class OffsetLookup:
         self._reset = OFFSET_BEGINNING if config.auto_offset_reset == "earliest" else OFFSET_END
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        asked = [LibrdkafkaPartition(*one) for one in partitions]
+        asked = [LibrdkafkaPartition(*one) for one in checked_partitions(partitions)]
         with self._connection.translated("cannot read committed offsets"):
             found = self._client.committed(asked, timeout=self._timeout_s)
         return {own(one): one.offset if one.offset >= 0 else None for one in found}
@@ -49,7 +49,7 @@ class OffsetLookup:
         offsets: dict[TopicPartition, int] = {}
         times: dict[TopicPartition, datetime] = {}
         committed: list[TopicPartition] = []
-        for partition, position in positions.items():
+        for partition, position in zip(checked_partitions(positions), positions.values(), strict=True):
             match position:
                 case datetime():
                     times[partition] = position

@@ -12,12 +12,21 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import Producer as LibrdkafkaProducer
 
-from penstock.clients.errors import ClientClosed, ClientError, DeliveryFailed, Refused, TimedOut, Unreachable
+from penstock.clients.errors import (
+    BadSetting,
+    ClientClosed,
+    ClientError,
+    DeliveryFailed,
+    Refused,
+    TimedOut,
+    UnknownTopic,
+    Unreachable,
+)
 from penstock.clients.metrics import LATENCIES_KEPT, Counts, ProducerMetrics, Statistics, producer_metrics
 from penstock.clients.partitioners import NATIVE, Partitioner, resolve
 from penstock.clients.records import Delivery, Headers, Payload, header_list
@@ -31,6 +40,7 @@ METADATA_PAUSE_S = 0.05
 CREATION_GRACE_S = 2.0
 FULL_QUEUE_PAUSE_S = 0.002
 LOCAL_PARTITION = -1  # librdkafka decides
+SMALLEST_RECORD_LIMIT, LARGEST_RECORD_LIMIT = 1000, 1_000_000_000  # what librdkafka takes for message.max.bytes
 
 
 class ProducerOptions(TypedDict, total=False):
@@ -70,11 +80,19 @@ class ProducerConfig:
     settings: Mapping[str, object] = field(default_factory=dict)
     """Anything else by librdkafka's name, for example {"security.protocol": "SSL"}."""
 
+    @property
+    def record_limit(self) -> int:
+        """The topic says how large a record may be; librdkafka's own limit is only the room there is."""
+        return max(SMALLEST_RECORD_LIMIT, min(self.buffer_size_bytes // 1024 * 1024, LARGEST_RECORD_LIMIT))
+
     def librdkafka(self) -> dict[str, object]:
+        if self.acks not in ("all", 0, 1):
+            raise ValueError(f'acks is "all", 1 or 0, not {self.acks!r}')
         named: dict[str, object] = {
             "acks": self.acks,
             "enable.idempotence": self.acks == "all" if self.idempotent is None else self.idempotent,
             "batch.size": self.batch_size_bytes,
+            "message.max.bytes": self.record_limit,
             "linger.ms": self.linger_ms,
             "compression.type": self.compression,
             "partitioner": NATIVE,
@@ -96,12 +114,13 @@ class ProducerEngine:
         self._latencies: deque[float] = deque(maxlen=LATENCIES_KEPT)
         self._sent = self._sent_bytes = self._failed = 0
         self._partition_counts: dict[str, tuple[int, float]] = {}
-        own = {**config.librdkafka(), "stats_cb": self._on_statistics}
+        self._buffer_size_bytes = config.buffer_size_bytes
         try:
+            own = {**config.librdkafka(), "stats_cb": self._on_statistics}
             self._partitioner = resolve(config.partitioner)
             self._client = LibrdkafkaProducer(self._connection.configuration(own))
         except (KafkaException, TypeError, ValueError) as error:
-            raise self._connection.refused_setting(error, "producer") from error
+            raise self._connection.refused_setting(error, "cannot make a producer") from error
         self._is_closed = False
         self._thread = threading.Thread(target=self._serve, name="penstock-producer", daemon=True)
         self._thread.start()
@@ -132,9 +151,18 @@ class ProducerEngine:
                 headers=header_list(headers),
             )
         except BufferError:
+            size = _size(value, key, headers)
+            if size > self._buffer_size_bytes:
+                raise self._too_large(topic, size) from None  # it would wait for room forever
             return False
         except KafkaException as error:
-            raise self._delivery_error(error.args[0], topic) from error
+            if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                raise self._too_large(topic, _size(value, key, headers)) from error
+            raise self._delivery_error(error.args[0], topic, partition, key) from error
+        except (TypeError, ValueError, AttributeError) as error:
+            raise BadSetting(
+                f"cannot send this to {topic!r}: {error}; keys, values and header values are bytes, text or None"
+            ) from error
         return True
 
     def partition_for(self, topic: str, key: Payload, value: Payload) -> int | None:
@@ -144,7 +172,12 @@ class ProducerEngine:
         count, known_at = self._partition_counts.get(topic, (0, 0.0))
         if not count or time.monotonic() - known_at > PARTITION_COUNT_AGE_S:
             return None
-        chosen = self._partitioner(topic, _bytes(key), _bytes(value), count)
+        chosen: Any = self._partitioner(topic, _bytes(key), _bytes(value), count)
+        if not isinstance(chosen, int):
+            raise DeliveryFailed(
+                f"the partitioner chose {chosen!r} for {topic}: give a number from 0 to {count - 1}",
+                "INVALID_PARTITION",
+            )
         if not 0 <= chosen < count:
             raise DeliveryFailed(
                 f"the partitioner chose partition {chosen} of {topic}, which has 0 to {count - 1}", "INVALID_PARTITION"
@@ -208,7 +241,7 @@ class ProducerEngine:
         topic = message.topic() or ""
         if error is not None:
             self._failed += 1
-            sink(self._delivery_error(error, topic))
+            sink(self._delivery_error(error, topic, message.partition(), message.key()))
             return
         self._connection.is_down = False
         latency_s = message.latency() or 0.0
@@ -233,12 +266,30 @@ class ProducerEngine:
     def _counts(self) -> Counts:
         return Counts(self._sent, self._sent_bytes, self._failed)
 
-    def _delivery_error(self, error: KafkaError, topic: str) -> ClientError:
+    def _too_large(self, topic: str, size: int) -> DeliveryFailed:
+        return DeliveryFailed(
+            f"a record for {topic} of {size} bytes is larger than this producer takes: raise buffer_size_bytes, and "
+            "message.max.bytes where the settings of the client have it",
+            "MSG_SIZE_TOO_LARGE",
+        )
+
+    def _delivery_error(self, error: KafkaError, topic: str, partition: int | None, key: object) -> ClientError:
         doing = f"a record for {topic} was not delivered"
+        if error.code() == KafkaError._UNKNOWN_PARTITION:
+            return UnknownTopic(f"{doing}: the topic has no partition {partition}", error.name())
+        if error.code() == KafkaError.INVALID_RECORD:
+            # librdkafka keeps the broker's sentence to itself, and this is what a client can do wrong.
+            which = "it has no key" if key is None else "it, or another of its batch, is not valid"
+            return Refused(f"{doing}: {which}, and a compacted topic needs a key (INVALID_RECORD)", error.name())
         reason = self._connection.error(error, doing)
         if isinstance(reason, Refused | Unreachable):
             return reason
         return DeliveryFailed(str(reason), error.name())
+
+
+def _size(value: Payload, key: Payload, headers: Headers) -> int:
+    parts = [value, key, *(part for header in header_list(headers) or () for part in header)]
+    return sum(len(_bytes(part) or b"") for part in parts)
 
 
 def _bytes(payload: Payload) -> bytes | None:

@@ -10,6 +10,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 
+from penstock.clients.errors import BadSetting
+
 Payload: TypeAlias = bytes | str | None
 Headers: TypeAlias = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 Position: TypeAlias = int | datetime | Literal["earliest", "latest", "committed"]
@@ -22,6 +24,21 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def checked_partitions(given: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Python says nothing of a topic's name in their place, and librdkafka nothing that a person would understand."""
+    example = 'TopicPartition("events", 0)'
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise BadSetting(f"partitions are a list of {example}, not {given!r}")
+    found: list[TopicPartition] = []
+    for one in given:
+        match one:
+            case (str(topic), int(number)):
+                found.append(TopicPartition(topic, number))
+            case _:
+                raise BadSetting(f"a partition is {example}, not {one!r}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

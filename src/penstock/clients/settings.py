@@ -1,23 +1,27 @@
 """Where the cluster is, and what every librdkafka handle is given.
 
 librdkafka's own log lines go to the Python logger `penstock.clients`, which is silent until the application
-configures logging. Whether any broker answers is remembered, so that a time-out can say why.
+configures logging. Whether any broker answers is remembered, so that a time-out can say why. librdkafka itself
+goes on trying for as long as a request may take; where nothing listens at all, `check` finds that out at once.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.clients.errors import BadSetting, ClientError, translate
+from penstock.clients.errors import BadSetting, ClientError, Unreachable, translate
 
 BOOTSTRAP_VARIABLE = "PENSTOCK_BOOTSTRAP_SERVERS"
 DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
+DEFAULT_PORT = 9092
+CONNECT_TIMEOUT_S = 3.0
 
 log = logging.getLogger("penstock.clients")
 log.addHandler(logging.NullHandler())  # without it Python prints warnings of a silent application
@@ -34,10 +38,14 @@ class Connection:
     """What one client knows of its connection: the settings all handles share, and whether brokers answer."""
 
     def __init__(self, servers: str | None, client_id: str, settings: Mapping[str, object]) -> None:
-        self.servers = bootstrap_servers(servers)
+        self.servers = str(settings.get("bootstrap.servers") or bootstrap_servers(servers))
         self._client_id = client_id
         self._settings = dict(settings)
         self.is_down = False
+        """A connection failed, and nothing was answered since."""
+        self._are_all_down = False
+        self.has_answered = False
+        """Ever."""
 
     def configuration(self, own: Mapping[str, object]) -> dict[str, Any]:
         """For a librdkafka handle. What the user set by librdkafka's name wins."""
@@ -53,10 +61,34 @@ class Connection:
     def heard(self, error: KafkaError) -> None:
         if error.code() in _DOWN:
             self.is_down = True
+        if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._are_all_down:
+            self._are_all_down = True
+            if self.has_answered:
+                log.warning("no broker of %s answers any more", self.servers)
         log.debug("%s: %s", error.name(), error.str())
 
     def answered(self) -> None:
-        self.is_down = False
+        if self._are_all_down and self.has_answered:
+            log.warning("%s answers again", self.servers)
+        self.is_down = self._are_all_down = False
+        self.has_answered = True
+
+    def check(self) -> None:
+        """Before a request: where nobody was ever reached, or all are gone, something must listen at an address."""
+        if self.has_answered and not self._are_all_down:
+            return
+        reason = ""
+        for server in self.servers.split(","):
+            host, port = _address(server)
+            try:
+                socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+            except ConnectionRefusedError:
+                continue
+            except OSError as error:
+                reason = error.strerror or str(error)
+            else:
+                return
+        raise Unreachable(self.servers, reason)
 
     def error(self, problem: KafkaError | KafkaException, doing: str) -> ClientError:
         reason = problem.args[0] if isinstance(problem, KafkaException) else problem
@@ -75,4 +107,15 @@ class Connection:
     def refused_setting(self, problem: KafkaException | TypeError | ValueError, what: str) -> BadSetting:
         reason = problem.args[0] if problem.args else problem
         sentence = reason.str() if isinstance(reason, KafkaError) else str(reason)
-        return BadSetting(f"cannot make a {what}: {sentence}", "INVALID_SETTING")
+        return BadSetting(f"{what}: {sentence}", "INVALID_SETTING")
+
+
+def _address(server: str) -> tuple[str, int]:
+    """host, host:port or [address]:port, with or without a protocol in front."""
+    bare = server.strip().rpartition("://")[2]
+    host, colon, port = bare.rpartition(":")
+    if not colon or bare.endswith("]"):
+        host, port = bare, str(DEFAULT_PORT)
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise BadSetting(f"{server!r} is no address of a broker: write HOST:PORT, for example localhost:9092")
+    return host.removeprefix("[").removesuffix("]"), int(port)

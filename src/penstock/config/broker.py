@@ -130,6 +130,7 @@ class BrokerConfig(NamedTuple):
     penstock_flush_threads: int
     penstock_group_heartbeat_hold_ms: int
     penstock_group_rebalance_settle_ms: int
+    penstock_http_allowed_hosts: tuple[str, ...]
     penstock_http_listener: Endpoint | None
     penstock_line_listener: Endpoint | None
     penstock_log_format: str

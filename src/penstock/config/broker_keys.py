@@ -133,6 +133,7 @@ PENSTOCK_ROWS: tuple[Row, ...] = (
     ("penstock.flush.threads", "int", "8", "1..256", "re", "Threads that flush files to disk."),
     ("penstock.group.heartbeat.hold.ms", "int", "3000", "0..10000", "ce", "How long the answer to a heartbeat of a classic group may wait, so that members hear of a rebalance when it begins; 0: not at all."),
     ("penstock.group.rebalance.settle.ms", "int", "250", "0..3000", "ce", "A rebalance of a classic group in which all members have joined goes on once nobody has come for this long, nor gone for two fifths of it; four times as long at most."),
+    ("penstock.http.allowed.hosts", "list", "", "", "re", "Names besides this machine's own that the Host and Origin headers may carry where the HTTP door listens on a loopback address, as behind a proxy."),
     ("penstock.http.listener", "string", None, "", "re", "Address of the HTTP door as host:port; empty or absent: closed. 127.0.0.1:8082 where the broker is started without a file."),
     ("penstock.line.listener", "string", None, "", "re", "Address of the line protocol as host:port; empty or absent: closed. 127.0.0.1:9099 where the broker is started without a file."),
     ("penstock.log.format", "string", "console", "console json", "re", "Log lines on standard error: for people (console) or one JSON object a line (json)."),

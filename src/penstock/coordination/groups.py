@@ -47,8 +47,6 @@ class GroupCoordinator:
         self._partitions = partitions
         self._workers = workers
         self._clock = clock
-        # Sessions must not end because somebody sets the wall clock.
-        self._epoch_ms = clock.now_ms() - int(clock.monotonic() * 1000)
         self._settings = GroupSettings.from_config(running.current)
         self._make_shard = partial(
             GroupShard,
@@ -59,9 +57,6 @@ class GroupCoordinator:
         self._creating: asyncio.Task[None] | None = None
         self._is_stopped = False
         running.subscribe(self._configure)
-
-    def now_ms(self) -> int:
-        return self._epoch_ms + int(self._clock.monotonic() * 1000)
 
     def _configure(self, config: BrokerConfig) -> None:
         self._settings = GroupSettings.from_config(config)
@@ -82,7 +77,7 @@ class GroupCoordinator:
                 self._partitions.get(OFFSETS_TOPIC, index),
                 self._settings,
                 self._workers,
-                self.now_ms,
+                self._clock,
                 lambda topic: topic in image.topics,
                 self._make_shard,
             )

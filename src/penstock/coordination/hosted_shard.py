@@ -24,6 +24,7 @@ from penstock.core.group.records import CoordinatorRecord
 from penstock.core.group.settings import GroupSettings
 from penstock.core.group.shard import GroupShard
 from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.ports.clock import Clock
 from penstock.ports.workers import Workers
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
@@ -56,7 +57,7 @@ class HostedShard:
         partition: Partition,
         settings: GroupSettings,
         workers: Workers,
-        now_ms: Callable[[], int],
+        clock: Clock,
         topic_exists: Callable[[str], bool],
         make_shard: Callable[[GroupSettings], GroupShard] = GroupShard,
     ) -> None:
@@ -64,7 +65,7 @@ class HostedShard:
         self.partition = partition
         self._settings = settings
         self._workers = workers
-        self._now_ms = now_ms
+        self._clock = clock
         self._topic_exists = topic_exists
         self._make_shard = make_shard
         self.shard = make_shard(settings)
@@ -151,7 +152,7 @@ class HostedShard:
         self._loading = None
         self._refusal = None
         self._end = self.partition.log.log_end_offset
-        now_ms = self._now_ms()
+        now_ms = self._look_at_clocks()
         self._apply(self.shard.loaded(now_ms))
         # Topics that were deleted just before a crash, or while we were loading.
         gone = [topic for topic in self.shard.offsets.topics() if not self._topic_exists(topic)]
@@ -192,7 +193,7 @@ class HostedShard:
     def _decide(self, decision: News, token: Token | None = None) -> None:
         """Ask the shard and act on its answer; `token` is whose question it is."""
         try:
-            self._apply(decision(self.shard, self._now_ms()))
+            self._apply(decision(self.shard, self._look_at_clocks()))
         except Exception as error:
             # A defect, and nobody knows how far it came: parked requests may be taken off their members already.
             log.exception("%r: a decision failed, its groups are loaded anew from the log", self)
@@ -225,7 +226,7 @@ class HostedShard:
     def _append(self, records: Sequence[CoordinatorRecord]) -> None:
         """All or, when the disk fails in the middle of many batches, a beginning of them. StorageError."""
         self.partition.check_online()
-        now_ms = self._now_ms()
+        now_ms = self._clock.now_ms()
         encoded = [(record.encode_key(), record.encode_value()) for record in records]
         pending: list[Record] = []
         size = 0
@@ -275,6 +276,16 @@ class HostedShard:
             future.set_exception(ApiError(code))
 
     # -- time ---------------------------------------------------------------------------
+
+    def _now_ms(self) -> int:
+        """For deadlines: sessions must not end because somebody sets the wall clock."""
+        return int(self._clock.monotonic() * 1000)
+
+    def _look_at_clocks(self) -> int:
+        """Now; the shard is told what the wall clock makes of it, for what it stores."""
+        now_ms = self._now_ms()
+        self.shard.wall.ahead_ms = self._clock.now_ms() - now_ms
+        return now_ms
 
     def _schedule(self) -> None:
         """One timer, for the earliest deadline. It may fire too early, when that deadline has moved out."""

@@ -34,6 +34,8 @@ class DoorPlan(NamedTuple):
     lifeline_fd: int
     metrics_fd: int
     version: str
+    allowed_hosts: tuple[str, ...]
+    """Names by which a door that is open on this machine only may be called."""
 
 
 async def serve(plan: DoorPlan, clock: Clock) -> None:
@@ -66,10 +68,13 @@ async def _serve_lines(
 async def _serve_http(
     cluster: Cluster, producer: Producer, clock: Clock, plan: DoorPlan, stopping: asyncio.Event
 ) -> None:
-    from penstock.gateway.http.server import HttpServer  # a process without this door does not pay for it
+    # A process without this door does not pay for it.
+    from penstock.gateway.http.operations import Door
+    from penstock.gateway.http.server import HttpServer
 
     metrics = MetricsReader(*_sockets((plan.metrics_fd,)))
-    await HttpServer(cluster, producer, clock, plan.version, metrics).run(_sockets(plan.http_fds), stopping)
+    server = HttpServer(Door(cluster, producer, clock, stopping), plan.version, metrics)
+    await server.run(_sockets(plan.http_fds), plan.allowed_hosts)
 
 
 def _sockets(descriptors: tuple[int, ...]) -> list[socket.socket]:

@@ -25,6 +25,7 @@ def main() -> None:
         given["lifeline_fd"],
         given["metrics_fd"],
         __version__,
+        tuple(given["allowed_hosts"]),
     )
     run(serve(plan, SystemClock()))
 

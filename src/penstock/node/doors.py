@@ -16,7 +16,7 @@ import logging
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from penstock.config.listeners import Endpoint
 from penstock.model.errors import ConfigError
@@ -41,8 +41,10 @@ def _is_taken(error: ConfigError) -> bool:
 
 
 class Doors:
-    def __init__(self, http: Endpoint | None, line: Endpoint | None) -> None:
+    def __init__(self, http: Endpoint | None, line: Endpoint | None, allowed_hosts: Sequence[str] = ()) -> None:
         self._endpoints = {"http": http, "line": line}
+        # Whoever gives the HTTP door an address by name calls it by that name.
+        self._allowed_hosts = [*allowed_hosts, *((http.host,) if http is not None else ())]
         self._sockets: dict[str, list[socket.socket]] = {}
         self._bootstrap: list[tuple[str, int]] = []
         self._process: subprocess.Popen[bytes] | None = None
@@ -122,6 +124,7 @@ class Doors:
             "bootstrap": self._bootstrap,
             "lifeline_fd": theirs.fileno(),
             "metrics_fd": their_metrics.fileno(),
+            "allowed_hosts": self._allowed_hosts,
             "log_level": logging.getLogger().getEffectiveLevel(),
             "log_format": current_format(),
             **descriptors,

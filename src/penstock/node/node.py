@@ -61,7 +61,9 @@ class Node:
         self._jobs: dict[asyncio.Task[None], None] = {}
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self.listeners: list[Listener] = []
-        self.doors = Doors(config.penstock_http_listener, config.penstock_line_listener)
+        self.doors = Doors(
+            config.penstock_http_listener, config.penstock_line_listener, config.penstock_http_allowed_hosts
+        )
         self.is_stopping = False
         self.started_ms = self.clock.now_ms()
         self._metrics: Metrics | None = None

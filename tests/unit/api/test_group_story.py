@@ -51,8 +51,8 @@ def test_the_newest_events_are_told_where_there_is_no_room_for_all(version: int,
     assert [event["at_ms"] for event in json.loads(value)] == list(range(256 - told, 256))
 
 
-def test_stories_are_bounded_by_events_and_by_members() -> None:
-    stories = Stories(events_kept=10, shares_kept=5)
+def test_stories_are_bounded_by_events_and_by_what_was_assigned() -> None:
+    stories = Stories(events_kept=10, shares_kept=9)  # two members and two partitions in each assignment
     for _ in range(20):
         stories.tell("g", StoryEvent(0, 0, What.LEFT))
     assert len(stories.of("g")) == 10

@@ -9,6 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from command_line import CommandLine
+from penstock.cli.topics import LOST_WITH
+from penstock.core.metadata.image import INTERNAL_TOPICS
 from penstock.testing import Broker
 
 PARTITION = re.compile(r"Partition (\d+): Leader=(\d+), ISR=\[\d+(?:,\d+)*\]")
@@ -29,6 +31,21 @@ def test_create_describe_alter_as_in_the_seed(
     ]
     assert len(cli("topics", "describe", "--name", "events").lines) == 6
     assert cli("topics", "list").lines == ["TOPIC   PARTITIONS  REPLICATION", "events           6            1"]
+
+
+def test_a_topic_of_the_system_is_deleted_only_by_force(
+    cli: CommandLine, penstock_broker_factory: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert set(LOST_WITH) == INTERNAL_TOPICS
+    monkeypatch.setenv("PENSTOCK_BOOTSTRAP_SERVERS", penstock_broker_factory().bootstrap_servers)
+    cli("topics", "create", "--name", "events")
+    assert cli("groups", "reset-offsets", "--group", "g", "--topic", "events", "--to-earliest").code == 0
+    ran = cli("topics", "delete", "--name", "__consumer_offsets")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith("penstock: __consumer_offsets is a topic of the system: all groups, and with them every")
+    assert "--force" in ran.err
+    assert cli("groups", "list").lines[1].split()[0] == "g"
+    assert cli("topics", "delete", "--name", "__consumer_offsets", "--force").code == 0
 
 
 def test_three_replicas_need_three_brokers(cli: CommandLine, topic: str) -> None:

@@ -69,13 +69,29 @@ class NowWorkers:
         return future
 
 
+class FakeClock:
+    def __init__(self) -> None:
+        self.wall_ms = NOW_MS
+        self.moment_ms = 5_000_000
+
+    def now_ms(self) -> int:
+        return self.wall_ms
+
+    def monotonic(self) -> float:
+        return self.moment_ms / 1000
+
+    def pass_ms(self, ms: int) -> None:
+        self.wall_ms += ms
+        self.moment_ms += ms
+
+
 class World:
     def __init__(self) -> None:
         self.disk = SimDisk(Random(1))
         self.disk.make_directory("/data")
         self.flusher = HeldFlusher()
         self.topics = {"t"}
-        self.now_ms = NOW_MS
+        self.clock = FakeClock()
         self.open()
 
     def open(self) -> None:
@@ -91,7 +107,7 @@ class World:
             self.partition,
             GroupSettings(initial_rebalance_delay_ms=0),
             NowWorkers(),
-            lambda: self.now_ms,
+            self.clock,
             lambda topic: topic in self.topics,
         )
         self.hosted.start()
@@ -221,12 +237,39 @@ async def test_after_a_defect_in_a_timer_the_shard_is_loaded_anew() -> None:
         raise KeyError("a defect")
 
     world.hosted.shard.tick = broken  # type: ignore[method-assign]
-    world.now_ms += 60_000
+    world.clock.pass_ms(60_000)
     world.hosted._tick()
     with pytest.raises(ApiError) as refused:
         await parked
     assert refused.value.code is ErrorCode.NOT_COORDINATOR
     assert (await world.join()).generation == 1
+    world.hosted.stop(ErrorCode.NOT_COORDINATOR)
+
+
+async def test_what_is_stored_has_the_time_of_day_and_deadlines_do_not() -> None:
+    world = World()
+    world.clock.wall_ms = 1_000  # nobody has set it yet
+    assert (await world.join()).generation == 1
+    synced = world.sync()
+    world.flusher.let_go()
+    await synced
+    world.clock.wall_ms = NOW_MS
+    world.hosted._tick()
+    assert (await world.heartbeat()).error is ErrorCode.NONE, "no session ends because the clock was set"
+    request = CommitRequest("g", "m", None, 1, (OffsetToCommit("t", 0, 5, -1, ""),))
+    committing = world.hosted.call(lambda shard, token, now_ms: shard.commit_offsets(request, token, now_ms))
+    world.flusher.let_go()
+    await committing
+    assert (await world.committed()).topics["t"][0].commit_timestamp_ms == NOW_MS
+    piece = world.partition.log.read(1, 1 << 20)
+    assert piece is not None
+    assert read_header(piece.read()).max_timestamp == NOW_MS
+    assert world.hosted.shard.story("g")[-1].at_ms == 1_000
+    world.clock.pass_ms(10_001)
+    world.hosted._tick()
+    world.flusher.let_go()
+    assert (await world.heartbeat()).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.hosted.shard.story("g")[-1].at_ms == NOW_MS + 10_001
     world.hosted.stop(ErrorCode.NOT_COORDINATOR)
 
 

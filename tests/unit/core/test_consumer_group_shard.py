@@ -156,6 +156,30 @@ def test_offsets_are_committed_and_fetched_with_the_current_epoch(driver: Consum
     assert driver.commit(9) is ErrorCode.NONE, "nobody is there to disturb"
 
 
+def test_a_commit_with_an_earlier_epoch_counts_for_what_the_member_had_then(driver: ConsumerDriver) -> None:
+    first = driver.enter("m1").member_epoch
+    driver.enter("m2")
+    kept = driver.partitions(driver.beat("m1", first, owned=driver.owned(0, 1, 2, 3)))
+    given = next(index for index in range(4) if index not in kept)
+    assert driver.commit(5, "m1", first, partition=given) is ErrorCode.NONE, "it still has that to give up"
+    second = driver.beat("m1", first, owned=driver.owned(*kept)).member_epoch
+    assert second > first
+    for _ in range(2):
+        assert driver.commit(7, "m1", first, partition=kept[0]) is ErrorCode.NONE
+        assert driver.commit(7, "m1", first, partition=given) is ErrorCode.STALE_MEMBER_EPOCH
+        assert driver.commit(7, "m1", first, topic="other") is ErrorCode.STALE_MEMBER_EPOCH
+        assert driver.commit(7, "m1", first - 1, partition=kept[0]) is ErrorCode.STALE_MEMBER_EPOCH
+        assert driver.commit(7, "m1", second + 1, partition=kept[0]) is ErrorCode.STALE_MEMBER_EPOCH
+        driver.restart()
+    # Once it gets the partition back, what it read of it before may not be committed any more.
+    driver.beat("m2", -1)
+    driver.wait(2_000)
+    third = driver.beat("m1", second, owned=driver.owned(*kept))
+    assert driver.partitions(third) == [0, 1, 2, 3]
+    assert driver.commit(7, "m1", first, partition=given) is ErrorCode.STALE_MEMBER_EPOCH
+    assert driver.commit(7, "m1", second, partition=kept[0]) is ErrorCode.NONE
+
+
 def test_offsets_of_a_simple_consumer_do_not_stand_in_the_way_and_survive(driver: ConsumerDriver) -> None:
     driver.commit(5)
     assert isinstance(driver.shard.groups[GROUP], ClassicGroup)
@@ -478,6 +502,16 @@ def test_an_empty_classic_group_gives_way_whatever_it_was(protocol_type: str) ->
         assert list(driver.group.members) == ["k1"]
         assert driver.committed() == 5
         driver.restart()
+
+
+def test_no_deadline_outlives_a_downgrade(driver: ConsumerDriver) -> None:
+    (member,), generation = driver.stable(1)
+    driver.enter("k1")
+    assert driver.heartbeat(member, generation) is ErrorCode.REBALANCE_IN_PROGRESS  # it shall join again in time
+    driver.beat("k1", -1)
+    assert isinstance(driver.shard.groups[GROUP], ClassicGroup)
+    kinds = ("consumer-session", "consumer-revocation", "consumer-rejoin", "consumer-sync")
+    assert not [kind for kind in kinds if (kind, GROUP, member) in driver.shard.timers]
 
 
 def test_the_protocol_can_be_switched_off(driver: ConsumerDriver) -> None:

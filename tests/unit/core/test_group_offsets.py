@@ -20,6 +20,7 @@ from penstock.core.group.states import State
 from penstock.model.errors import ErrorCode
 
 MINUTE_MS = 60_000
+DAY_MS = 24 * 60 * MINUTE_MS
 RETENTION = NO_DELAY._replace(offsets_retention_ms=60 * MINUTE_MS, offsets_retention_check_interval_ms=MINUTE_MS)
 
 
@@ -278,3 +279,26 @@ def test_describing() -> None:
     driver.new_member()
     assert (described(GROUP).state, described(GROUP).members[0].assignment) == ("PreparingRebalance", b"")
     assert described("nobody") == DescribeGroupReply(ErrorCode.GROUP_ID_NOT_FOUND, "nobody", "Dead")
+
+
+def test_retention_counts_in_the_time_of_day() -> None:
+    driver = Driver()
+    driver.commit(5)
+    driver.shard.wall.ahead_ms = 6 * DAY_MS  # the machine slept
+    driver.wait(30 * MINUTE_MS)
+    assert driver.committed() == 5
+    driver.commit(6)
+    driver.shard.wall.ahead_ms = 8 * DAY_MS
+    driver.wait(30 * MINUTE_MS)
+    assert driver.committed() == 6, "committed two days ago"
+    driver.shard.wall.ahead_ms = 14 * DAY_MS
+    driver.wait(30 * MINUTE_MS)
+    assert driver.committed() is None
+
+
+def test_a_retention_time_without_end() -> None:
+    driver = Driver()
+    assert driver.commit(5, retention_time_ms=2**63 - 1) is ErrorCode.NONE
+    driver.wait(30 * DAY_MS)
+    driver.restart()
+    assert driver.committed() == 5

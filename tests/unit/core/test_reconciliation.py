@@ -89,7 +89,7 @@ def test_from_unrevoked() -> None:
     assert step(REVOKING, changed) == (UNREVOKED, 1, held(0), pending)
 
 
-WAITING = MemberAssignment(2, 1, UNRELEASED, held(0))
+WAITING = MemberAssignment(2, 1, UNRELEASED, held(0), since={T: {0: 1}})
 
 
 def test_from_unreleased() -> None:
@@ -150,3 +150,15 @@ def test_subsets() -> None:
     assert not is_subset(held(2), held(0, 1))
     assert not is_subset(None, held(0))
     assert not is_subset(held(0, topic=U), held(0))
+
+
+def test_a_partition_keeps_the_epoch_it_came_with() -> None:
+    member = reconcile(AT_1._replace(since={T: {0: 1, 1: 1}}), facts(held(0, 1, 2)))
+    assert member.since == {T: {0: 1, 1: 1, 2: 2}}
+    member = reconcile(member, facts(held(2), epoch=3))
+    assert (member.state, member.since) == (UNREVOKED, {T: {0: 1, 1: 1, 2: 2}})
+    # It gives up only one of the two, and the other is to be its own again: a new beginning.
+    member = reconcile(member, facts(held(1, 2), {}, epoch=4))
+    assert (member.epoch, member.since) == (4, {T: {1: 4, 2: 2}})
+    member = reconcile(member, facts(held(1), held(1, 2), epoch=4, subscribed=(U,), changed=True))
+    assert (member.state, member.since) == (UNREVOKED, {T: {1: 4, 2: 2}})

@@ -82,10 +82,12 @@ def test_accept(header: str, kind: Format) -> None:
 
 def test_content_types() -> None:
     assert of_content_type("application/vnd.kafka.binary.v2+json; charset=utf-8") is Format.BINARY
-    assert of_content_type("") is Format.PLAIN
-    with pytest.raises(Refused) as refused:
-        of_content_type("application/vnd.kafka.avro.v2+json")
-    assert refused.value.status == 415
+    assert of_content_type("application/json") is Format.PLAIN
+    for kind in ("", "application/vnd.kafka.avro.v2+json", "application/x-www-form-urlencoded", "text/plain"):
+        with pytest.raises(Refused) as refused:
+            of_content_type(kind)
+        assert refused.value.status == 415
+        assert "-H 'Content-Type: application/json'" in refused.value.message
 
 
 @pytest.mark.parametrize("value", [1, "=", "a", "ä", {}])

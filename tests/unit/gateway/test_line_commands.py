@@ -43,7 +43,8 @@ def test_commands(line: bytes, command: c.Command) -> None:
     [
         (b"PUSH orders x", "unknown command PUSH; HELP lists"),
         (b"\xff\xfe", "HELP lists"),
-        (b"GET / HTTP/1.1", "unknown command GET"),
+        (b"GET / HTTP", "unknown command GET"),
+        (b"Note: this", "unknown command NOTE:"),
         (b"PUBLISH", "usage: PUBLISH <topic>"),
         (b"PUBLISH orders", "usage: PUBLISH <topic>"),
         (b"PUBLISHKEY orders k", "usage: PUBLISHKEY"),
@@ -74,12 +75,26 @@ def test_refusals_say_what_to_write(line: bytes, part: str) -> None:
     assert str(refused.value).isprintable()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [b"GET / HTTP/1.1\r", b"POST /x?y HTTP/1.0", b"PRI * HTTP/2.0\r", b"Host: localhost:9099\r", b"content-length:7"],
+)
+def test_a_line_of_http(line: bytes) -> None:
+    with pytest.raises(c.SpokenHttp):
+        c.parse(line)
+
+
+@pytest.mark.parametrize("line", [b"PUBLISH t HTTP/1.1", b"publishkey t host: x"])
+def test_messages_may_look_like_http(line: bytes) -> None:
+    assert isinstance(c.parse(line), c.Publish)
+
+
 @given(st.binary(max_size=100))
 def test_any_line_is_a_command_or_one_printable_sentence(line: bytes) -> None:
     line = line.replace(b"\n", b"")
     try:
         said = repr(c.parse(line))
-    except c.BadCommand as error:
+    except (c.BadCommand, c.SpokenHttp) as error:
         said = str(error)
     assert said.isprintable()
 

@@ -104,7 +104,7 @@ def _kept(members: Members, partitions: Partitions) -> tuple[dict[str, list[_Par
             for partition in sorted(held):
                 if partition < partitions[topic] and taken.setdefault((topic, partition), member) == member:
                     mine.append((topic, partition))
-    subscribed = sorted({topic for spec in members.values() for topic in spec.topics})
+    subscribed = sorted(frozenset().union(*{spec.topics for spec in members.values()}))
     free = [
         (topic, partition)
         for topic in subscribed

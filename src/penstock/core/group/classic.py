@@ -16,6 +16,7 @@ from typing import ClassVar
 from penstock.core.group.exchange import DescribedMember, JoinedMember, JoinRequest, Protocols, Token
 from penstock.core.group.records import Fields, GroupMetadata, StoredMember
 from penstock.core.group.states import ANSWERS, Act, Move, Request, State, moved
+from penstock.core.group.story import Reasons
 from penstock.model.errors import ApiError, ErrorCode
 
 CONSUMER_PROTOCOL = "consumer"
@@ -108,15 +109,15 @@ class ClassicGroup:
         self.came_ms = 0  # the last newcomer
         self.went_ms = 0  # the last that left or was removed
         self.is_settling = False
-        self.reasons: list[str] = []  # of the rebalance in progress, for the log line
+        self.reasons = Reasons()  # of the rebalance in progress, for the log line
         self._subscribed: frozenset[str] | None = None
         self._subscribed_of = -1  # generation of the line above
 
     # -- state --------------------------------------------------------------------------
 
-    def move(self, move: Move, now_ms: int) -> None:
+    def move(self, move: Move, wall_ms: int) -> None:
         self.state = moved(self.state, move)
-        self.state_timestamp_ms = now_ms
+        self.state_timestamp_ms = wall_ms
 
     def answer(self, request: Request) -> Act:
         """What to do about a request of a valid sender. Raises ApiError."""
@@ -317,7 +318,7 @@ class ClassicGroup:
 
     # -- stored form --------------------------------------------------------------------
 
-    def metadata_record(self, assignments: dict[str, bytes], now_ms: int) -> GroupMetadata:
+    def metadata_record(self, assignments: dict[str, bytes], wall_ms: int) -> GroupMetadata:
         """The group as it is, stable with these assignments."""
         name = self.protocol_name
         return GroupMetadata(
@@ -326,7 +327,7 @@ class ClassicGroup:
             self.generation,
             name,
             self.leader,
-            now_ms,
+            wall_ms,
             tuple(
                 StoredMember(
                     member.member_id,
@@ -342,9 +343,9 @@ class ClassicGroup:
             ),
         )
 
-    def empty_record(self, now_ms: int) -> GroupMetadata:
+    def empty_record(self, wall_ms: int) -> GroupMetadata:
         """The generation after the last member is gone."""
-        return GroupMetadata(self.group_id, self.protocol_type or "", self.generation + 1, None, None, now_ms, ())
+        return GroupMetadata(self.group_id, self.protocol_type or "", self.generation + 1, None, None, wall_ms, ())
 
     def replay(self, record: GroupMetadata) -> None:
         """Become what the log says. Members that are known keep what is only remembered of them."""

@@ -145,14 +145,14 @@ class ClassicProtocol(Rebalance):
             leader = old_leader if not request.can_skip_assignment else group.leader
             out.reply(token, reply._replace(skip_assignment=is_leader, leader=leader or ""))
             assignments = {other.member_id: other.assignment for other in group.members.values()}
-            out.records.append(group.metadata_record(assignments, now_ms))
+            out.records.append(group.metadata_record(assignments, self._wall.at(now_ms)))
             out.reload_if_lost = True
             return
         self._park_join(group, member, token, out)
         if group.state is State.PREPARING:
             self._complete_if_all_joined(group, now_ms, out)
         else:
-            group.reasons.append(f"{member.label} started again")
+            group.reasons.add(f"{member.label} started again")
             self._prepare(group, now_ms, out)
 
     def _park_join(self, group: ClassicGroup, member: ClassicMember, token: Token, out: Outcome) -> None:
@@ -213,10 +213,10 @@ class ClassicProtocol(Rebalance):
         else:
             out.reply(token, HeartbeatReply(ErrorCode.NONE))
 
-    def held_long_enough(self, group: ClassicGroup, member_id: str, now_ms: int, out: Outcome) -> None:
+    def held_long_enough(self, group: ClassicGroup, member_id: str, out: Outcome) -> None:
+        """The session goes on from when the heartbeat came: nobody has heard of the member since."""
         member = group.members.get(member_id)
-        if member is not None and member.heartbeat_token is not None:
-            self.keep_alive(group, member, now_ms)
+        if member is not None:
             self._answer_heartbeat(member, ErrorCode.NONE, out)
 
     def step_aside(self, group: ClassicGroup, member_id: str, out: Outcome) -> None:
@@ -274,7 +274,7 @@ class ClassicProtocol(Rebalance):
     def shrink(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
         """After a load: a group above `group.max.size` is asked to join again, which some then cannot."""
         if group.state is State.STABLE and len(group.members) > self.settings.max_size:
-            group.reasons.append(f"the group has more than {self.settings.max_size} members")
+            group.reasons.add(f"the group has more than {self.settings.max_size} members")
             self._prepare(group, now_ms, out)
 
     def interrupt(self, group: ClassicGroup, out: Outcome) -> None:
@@ -288,7 +288,7 @@ class ClassicProtocol(Rebalance):
         for member in group.members.values():
             self.keep_alive(group, member, now_ms)
         if group.state is State.STABLE:
-            group.reasons.append("the group came from the consumer protocol")
+            group.reasons.add("the group came from the consumer protocol")
             self._prepare(group, now_ms, out)
 
     def forget(self, group: ClassicGroup) -> None:

@@ -33,13 +33,16 @@ from penstock.core.group.topic_regex import matching_topics
 class Draft:
     """A group with the records made so far already in it."""
 
-    def __init__(self, group: ConsumerGroup, topics: Topics, settings: ConsumerSettings, now_ms: int) -> None:
+    def __init__(
+        self, group: ConsumerGroup, topics: Topics, settings: ConsumerSettings, now_ms: int, wall_ms: int
+    ) -> None:
         self.group = group.draft()
         self.records: list[ConsumerGroupRecord] = []
         self.events: list[StoryEvent] = []
         self.topics = topics
         self.settings = settings
         self.now_ms = now_ms
+        self.wall_ms = wall_ms
 
     def emit(self, record: ConsumerGroupRecord) -> None:
         self.records.append(record)
@@ -105,7 +108,7 @@ class Draft:
         found = matching_topics(regex, self.topics.names())
         known = self.group.regexes.get(regex)
         if known is None or known.topics != found:
-            resolved = ResolvedRegex(found, self.topics.version, self.now_ms)
+            resolved = ResolvedRegex(found, self.topics.version, self.wall_ms)
             self.emit(ConsumerGroupRegex(self.group.group_id, regex, resolved))
 
     def _drop_unused_regexes(self) -> None:
@@ -118,12 +121,13 @@ class Draft:
     def retarget(self) -> None:
         """A new target for the group epoch; a record for each member whose part changed."""
         group = self.group
-        specs = {
-            member_id: MemberSpec(
-                group.subscribed_ids(member, self.topics), group.target.get(member_id, EMPTY), member.instance_id
-            )
-            for member_id, member in group.members.items()
-        }
+        subscribed: dict[tuple[str, ...], frozenset[bytes]] = {}  # most members say the same
+        specs: dict[str, MemberSpec] = {}
+        for member_id, member in group.members.items():
+            said = group.topic_names_of(member)
+            if said not in subscribed:
+                subscribed[said] = group.subscribed_ids(member, self.topics)
+            specs[member_id] = MemberSpec(subscribed[said], group.target.get(member_id, EMPTY), member.instance_id)
         counts, names = {}, {}
         for name in group.subscribed_names():
             if (info := self.topics.find(name)) is not None:
@@ -134,7 +138,7 @@ class Draft:
         for member_id, target in targets.items():
             if target != group.target.get(member_id):
                 self.emit(ConsumerGroupTargetMember(group.group_id, member_id, target))
-        self.emit(ConsumerGroupTargetMetadata(group.group_id, TargetEpoch(group.epoch, self.now_ms)))
+        self.emit(ConsumerGroupTargetMetadata(group.group_id, TargetEpoch(group.epoch, self.wall_ms)))
         ordered = sorted(targets.items())
         shares = tuple((member_id, sum(map(len, target.values()))) for member_id, target in ordered)
         held = tuple(holding({names[topic_id]: had for topic_id, had in target.items()}) for _, target in ordered)

@@ -214,13 +214,24 @@ class ConsumerGroup:
 
     # --- who may commit and fetch offsets ---
 
-    def check_commit(self, member_id: str, epoch: int, *, is_old_version: bool = False) -> None:
-        """Without a member's name and epoch only while there are no members."""
+    def check_commit(
+        self, member_id: str, epoch: int, partitions: Iterable[tuple[bytes, int]] = (), *, is_old_version: bool = False
+    ) -> None:
+        """Without a member's name and epoch only while there are no members.
+
+        A member that has moved on since it read what it commits may do so for partitions that it had then
+        and still has: those are nobody else's. All or nothing, as in Kafka.
+        """
         if epoch < 0 and not self.members:
             return
         if is_old_version and member_id in self.members and self.members[member_id].classic is None:
             # Before version 9 a client could not make sense of STALE_MEMBER_EPOCH.
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+        current = self.assignment_of(member_id)
+        if member_id in self.members and epoch < current.epoch:
+            since = current.since
+            if all(epoch >= since.get(topic_id, {}).get(index, current.epoch) for topic_id, index in partitions):
+                return
         self._check_epoch(member_id, epoch)
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:

@@ -27,12 +27,14 @@ from penstock.core.group.consumer_records import (
     ConsumerGroupCurrentMember,
     MemberMetadata,
     MemberState,
+    epochs_of,
 )
 from penstock.core.group.exchange import Outcome
 from penstock.core.group.reconciliation import is_subset
 from penstock.core.group.records import fits
 from penstock.core.group.story import Stories, StoryEvent, What
 from penstock.core.group.timers import Timers
+from penstock.core.group.wall_clock import WallClock
 from penstock.model.errors import ApiError, ErrorCode
 
 SESSION: Final = "consumer-session"
@@ -51,7 +53,7 @@ INTERVAL_PER_MEMBER_MS: Final = 2
 REASONS_LOGGED: Final = 8
 
 
-def pace(group: ConsumerGroup, member_id: str, settings: ConsumerSettings, now_ms: int) -> int:
+def pace(group: ConsumerGroup, member_id: str, settings: ConsumerSettings, wall_ms: int) -> int:
     """When the member shall come back. Members learn of changes by their heartbeats only.
 
     Shorter than configured while the member waits for something, and for members of small groups always;
@@ -59,7 +61,7 @@ def pace(group: ConsumerGroup, member_id: str, settings: ConsumerSettings, now_m
     """
     floor = INTERVAL_PER_MEMBER_MS * len(group.members)
     if group.epoch > group.assignment_epoch:
-        wait = max(group.assignment_timestamp_ms + settings.assignment_interval_ms - now_ms, floor)
+        wait = max(group.assignment_timestamp_ms + settings.assignment_interval_ms - wall_ms, floor)
     elif not group.is_reconciled(member_id):
         wait = max(HASTY_INTERVAL_MS, floor)
     else:
@@ -105,10 +107,11 @@ def validate(request: ConsumerHeartbeatRequest, settings: ConsumerSettings, *, b
 class ConsumerProtocol:
     """Decisions about consumer groups; holds what they share, and no group."""
 
-    def __init__(self, topics: Topics, timers: Timers, stories: Stories) -> None:
+    def __init__(self, topics: Topics, timers: Timers, stories: Stories, wall: WallClock | None = None) -> None:
         self._topics = topics
         self._timers = timers
         self._stories = stories
+        self._wall = wall or WallClock()
 
     def heartbeat(
         self,
@@ -131,8 +134,9 @@ class ConsumerProtocol:
         before = group.assignment_of(replaced_id or member_id)
         member = _merged(known or MemberMetadata(), request)
 
+        wall_ms = self._wall.at(now_ms)
         topics_changed = self._topics.version != group.topics_version
-        can_retarget = group.epoch > group.assignment_epoch and may_retarget(group, settings, now_ms)
+        can_retarget = group.epoch > group.assignment_epoch and may_retarget(group, settings, wall_ms)
         is_settled = known is not None and member == known and group.is_reconciled(member_id)
         if is_settled and replaced_id is None and not topics_changed and not can_retarget:
             # Nothing to decide: by far the most heartbeats.
@@ -156,7 +160,7 @@ class ConsumerProtocol:
             None,
             member_id,
             current.epoch,
-            pace(after, member_id, settings, now_ms),
+            pace(after, member_id, settings, wall_ms),
             current.assigned if changed else None,
         )
 
@@ -178,7 +182,7 @@ class ConsumerProtocol:
             draft.tell(What.TOPICS_CHANGED)
         if group.epoch == 0 or subscription_changed or topics_changed:
             draft.bump()
-        if group.epoch > group.assignment_epoch and may_retarget(group, draft.settings, draft.now_ms):
+        if group.epoch > group.assignment_epoch and may_retarget(group, draft.settings, draft.wall_ms):
             draft.retarget()
         draft.step(member_id, request.owned, subscription_changed)
 
@@ -215,7 +219,9 @@ class ConsumerProtocol:
 
     def go_away(self, group: ConsumerGroup, member_id: str, out: Outcome) -> None:
         """A static member will be back within its session, or the session ends it: till then it keeps its own."""
-        away = group.assignment_of(member_id)._replace(epoch=STATIC_LEAVE_EPOCH, pending_revocation=EMPTY)
+        current = group.assignment_of(member_id)
+        since = epochs_of(current.since, current.epoch, current.assigned)
+        away = current._replace(epoch=STATIC_LEAVE_EPOCH, pending_revocation=EMPTY, since=since)
         out.records.append(ConsumerGroupCurrentMember(group.group_id, member_id, away))
 
     def remove(self, group: ConsumerGroup, gone: Gone, settings: ConsumerSettings, now_ms: int, out: Outcome) -> None:
@@ -249,7 +255,7 @@ class ConsumerProtocol:
     # --- what decisions share ---
 
     def draft(self, group: ConsumerGroup, settings: ConsumerSettings, now_ms: int) -> Draft:
-        return Draft(group, self._topics, settings, now_ms)
+        return Draft(group, self._topics, settings, now_ms, self._wall.at(now_ms))
 
     def publish(self, draft: Draft, out: Outcome) -> None:
         """The draft is what shall be: its records into the log, its events into the story."""
@@ -293,11 +299,11 @@ def unknown_member(group: ConsumerGroup, member_id: str) -> ApiError:
     return ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}.")
 
 
-def may_retarget(group: ConsumerGroup, settings: ConsumerSettings, now_ms: int) -> bool:
+def may_retarget(group: ConsumerGroup, settings: ConsumerSettings, wall_ms: int) -> bool:
     """Changes that come together are answered by one assignment; a lone member need not wait for others."""
     if group.assignment_epoch == 0 or len(group.members) <= 1:
         return True
-    since_ms = now_ms - group.assignment_timestamp_ms
+    since_ms = wall_ms - group.assignment_timestamp_ms
     return since_ms >= settings.assignment_interval_ms or since_ms < 0  # the clock went back
 
 

@@ -6,7 +6,7 @@
     5     group, member                             who the member is and what it subscribes to
     6     group                                     epoch of the target assignment, and when it was made
     7     group, member                             what the member is to have
-    8     group, member                             what the member has: epochs, state, partitions
+    8     group, member                             what the member has: epochs, state, partitions since when
     16    group, regular expression                 the topics that the expression names
 
 A record without a value is a tombstone: the key's thing is gone. Unknown tagged fields are skipped, so
@@ -16,7 +16,7 @@ that records of a newer Kafka can be read. Must not know: what a group does with
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
@@ -28,6 +28,21 @@ T = TypeVar("T")
 
 LEAVE_EPOCH: Final = -1
 STATIC_LEAVE_EPOCH: Final = -2
+
+
+Epochs: TypeAlias = Mapping[bytes, Mapping[int, int]]
+"""Of partitions, by topic id."""
+NO_EPOCHS: Final[Epochs] = {}
+
+
+def epochs_of(known: Epochs, otherwise: int, *held: Assignment) -> Epochs:
+    """For each partition that is held: its epoch where that is known."""
+    found: dict[bytes, dict[int, int]] = {}
+    for assignment in held:
+        for topic_id, partitions in assignment.items():
+            mine = known.get(topic_id, {})
+            found.setdefault(topic_id, {}).update((index, mine.get(index, otherwise)) for index in sorted(partitions))
+    return found or NO_EPOCHS
 
 
 class MemberState(IntEnum):
@@ -66,6 +81,8 @@ class MemberAssignment(NamedTuple):
     state: MemberState = MemberState.STABLE
     assigned: Assignment = EMPTY
     pending_revocation: Assignment = EMPTY
+    since: Epochs = NO_EPOCHS
+    """The epoch of the target with which the member got each partition of the two above."""
 
 
 class GroupEpoch(NamedTuple):
@@ -276,14 +293,14 @@ def _decode_member(body: _Reader) -> MemberMetadata:
     instance_id, rack_id = body.nullable_string(), body.nullable_string()
     client_id, client_host = body.string(), body.string()
     topic_names = body.array(body.string)
-    topic_regex = body.nullable_string()
+    topic_regex = body.nullable_string() or None  # Kafka writes an empty one for none
     rebalance_timeout_ms = body.int32()
     server_assignor = body.nullable_string()
     classic = None
     tagged = body.tagged()
     if 0 in tagged:
         inner = _Reader(tagged[0])
-        if inner.int8() >= 0:
+        if inner.int8() > 0:  # Kafka writes a null struct too: one byte
             classic = ClassicProtocols(inner.int32(), inner.array(inner.protocol))
     return MemberMetadata(
         instance_id,
@@ -300,16 +317,20 @@ def _decode_member(body: _Reader) -> MemberMetadata:
 
 def _encode_current(value: MemberAssignment) -> bytes:
     head = struct.pack(">iib", value.epoch, value.previous_epoch, value.state)
-    return b"".join(
-        (_VERSION, head, _encode_assignment(value.assigned), _encode_assignment(value.pending_revocation), _NO_TAGS)
-    )
+    since = epochs_of(value.since, max(value.epoch, 0), value.assigned, value.pending_revocation)
+    assigned = _encode_assignment(value.assigned, since)
+    return b"".join((_VERSION, head, assigned, _encode_assignment(value.pending_revocation, since), _NO_TAGS))
 
 
 def _decode_current(body: _Reader) -> MemberAssignment:
     epoch, previous_epoch, number = body.int32(), body.int32(), body.int8()
     known = {int(state) for state in MemberState}
     state = MemberState(number) if number in known else MemberState.UNKNOWN
-    return MemberAssignment(epoch, previous_epoch, state, _decode_assignment(body), _decode_assignment(body))
+    since: dict[bytes, dict[int, int]] = {}
+    assigned, pending = _decode_assignment(body, since), _decode_assignment(body, since)
+    # Kafka before 4.3 wrote no epochs of partitions, and takes the member's own then.
+    complete = epochs_of(since, max(epoch, 0), assigned, pending)
+    return MemberAssignment(epoch, previous_epoch, state, assigned, pending, complete)
 
 
 def _encode_regex(value: ResolvedRegex) -> bytes:
@@ -321,15 +342,24 @@ def _decode_regex(body: _Reader) -> ResolvedRegex:
     return ResolvedRegex(body.array(body.string), body.int64(), body.int64())
 
 
-def _encode_assignment(value: Assignment) -> bytes:
-    return _array(
-        topic_id + _uvarint(len(partitions) + 1) + struct.pack(f">{len(partitions)}i", *sorted(partitions)) + _NO_TAGS
-        for topic_id, partitions in sorted(value.items())
-    )
+def _encode_assignment(value: Assignment, since: Epochs = NO_EPOCHS) -> bytes:
+    encoded: list[bytes] = []
+    for topic_id, partitions in sorted(value.items()):
+        ordered = sorted(partitions)
+        epochs = since.get(topic_id)
+        tags = _tags((0, _int32s([epochs[index] for index in ordered]))) if epochs else _NO_TAGS
+        encoded.append(topic_id + _int32s(ordered) + tags)
+    return _array(encoded)
 
 
-def _decode_assignment(body: _Reader) -> Assignment:
-    return dict(body.array(body.topic_partitions)) or EMPTY
+def _decode_assignment(body: _Reader, since: dict[bytes, dict[int, int]] | None = None) -> Assignment:
+    """Into `since` goes what is said of the epochs."""
+    found: dict[bytes, frozenset[int]] = {}
+    for topic_id, partitions, epochs in body.array(body.topic_partitions):
+        found[topic_id] = frozenset(partitions)
+        if since is not None and len(epochs) == len(partitions):
+            since.setdefault(topic_id, {}).update(zip(partitions, epochs, strict=True))
+    return found or EMPTY
 
 
 # --- bytes ---
@@ -354,6 +384,10 @@ def _uvarint(value: int) -> bytes:
 
 def _bytes(data: bytes) -> bytes:
     return _uvarint(len(data) + 1) + data
+
+
+def _int32s(values: Sequence[int]) -> bytes:
+    return _uvarint(len(values) + 1) + struct.pack(f">{len(values)}i", *values)
 
 
 def _string(text: str) -> bytes:
@@ -435,10 +469,16 @@ class _Reader:
         self.tagged()
         return pair
 
-    def topic_partitions(self) -> tuple[bytes, frozenset[int]]:
-        pair = self.raw(16), frozenset(self.array(self.int32))
-        self.tagged()
-        return pair
+    def int32s(self) -> tuple[int, ...]:
+        count = max(self.uvarint() - 1, 0)
+        values: tuple[int, ...] = struct.unpack_from(f">{count}i", self._data, self._at)
+        self._at += 4 * count
+        return values
+
+    def topic_partitions(self) -> tuple[bytes, tuple[int, ...], tuple[int, ...]]:
+        topic_id, partitions = self.raw(16), self.int32s()
+        tagged = self.tagged()
+        return topic_id, partitions, _Reader(tagged[0]).int32s() if 0 in tagged else ()
 
     def tagged(self) -> dict[int, bytes]:
         return {self.uvarint(): self.raw(self.uvarint()) for _ in range(self.uvarint())}

@@ -29,6 +29,7 @@ from penstock.core.group.migration import Migration
 from penstock.core.group.records import GroupTombstone
 from penstock.core.group.story import Stories, StoryEvent, What
 from penstock.core.group.timers import Timers
+from penstock.core.group.wall_clock import WallClock
 from penstock.model.errors import ApiError, ErrorCode
 
 Group: TypeAlias = ClassicGroup | ConsumerGroup
@@ -45,11 +46,12 @@ class ConsumerGroups:
         settings_of: SettingsOf,
         timers: Timers,
         stories: Stories,
+        wall: WallClock | None = None,
     ) -> None:
         self._groups = groups
         self._settings_of = settings_of
         self._stories = stories
-        self.protocol = ConsumerProtocol(topics, timers, stories)
+        self.protocol = ConsumerProtocol(topics, timers, stories, wall)
         self.migration = Migration(self.protocol, classic, topics, timers, stories)
 
     # --- the log ---

@@ -25,6 +25,7 @@ from penstock.core.group.consumer_exchange import ConsumerSettings
 from penstock.core.group.consumer_group import ConsumerGroup, Topics
 from penstock.core.group.consumer_protocol import REJOIN, SYNC, ConsumerProtocol, Gone, may_retarget
 from penstock.core.group.consumer_records import (
+    NO_EPOCHS,
     ClassicProtocols,
     ConsumerGroupCurrentMember,
     ConsumerGroupMember,
@@ -37,6 +38,7 @@ from penstock.core.group.consumer_records import (
     MemberMetadata,
     MemberState,
     TargetEpoch,
+    epochs_of,
 )
 from penstock.core.group.embedded_protocol import (
     Partitions,
@@ -139,7 +141,7 @@ class Migration:
             )
             members.append(ConsumerGroupMember(group_id, member_id, metadata))
             targets.append(ConsumerGroupTargetMember(group_id, member_id, held))
-            current = MemberAssignment(epoch, epoch, MemberState.STABLE, held)
+            current = MemberAssignment(epoch, epoch, MemberState.STABLE, held, since=epochs_of(NO_EPOCHS, epoch, held))
             currents.append(ConsumerGroupCurrentMember(group_id, member_id, current))
         return [
             *members,
@@ -161,6 +163,7 @@ class Migration:
         """A classic group of those who stay, at the group's epoch as its generation, about to rebalance."""
         draft = self._protocol.draft(group, settings, now_ms)
         self._protocol.tell_gone(draft, gone)
+        self._protocol.forget(group)
         draft.tell(What.DOWNGRADED, leads_to=0)
         self._protocol.publish(draft, out)
         classic = ClassicGroup(group.group_id)
@@ -183,7 +186,7 @@ class Migration:
             assignments[member_id] = self._assignment_bytes(member.classic, group.target.get(member_id, EMPTY))
         classic.generation = group.epoch
         classic.protocol_name = classic.select_protocol()
-        out.records += [*group.tombstones(), classic.metadata_record(assignments, now_ms)]
+        out.records += [*group.tombstones(), classic.metadata_record(assignments, draft.wall_ms)]
         self._timers.set((DOWNGRADED, group.group_id), now_ms)
 
     # --- members that speak the classic protocol ---
@@ -221,7 +224,7 @@ class Migration:
         if changed:
             draft.tell(What.JOINED if is_new else What.CHANGED, member_id, request.reason)
             draft.bump()
-        if draft.group.epoch > draft.group.assignment_epoch and may_retarget(draft.group, settings, now_ms):
+        if draft.group.epoch > draft.group.assignment_epoch and may_retarget(draft.group, settings, draft.wall_ms):
             draft.retarget()
         draft.step(member_id, self._by_id(subscription.owned), changed)
         self._protocol.publish(draft, out)

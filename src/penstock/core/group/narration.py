@@ -5,10 +5,8 @@ from __future__ import annotations
 from penstock.core.group.classic import ClassicGroup
 from penstock.core.group.embedded_protocol import read_assignment
 from penstock.core.group.exchange import Outcome
-from penstock.core.group.story import Holding, Stories, StoryEvent, What, holding
+from penstock.core.group.story import WHY_CHARACTERS, Holding, Stories, StoryEvent, What, holding
 from penstock.model.errors import ApiError
-
-REASONS_LOGGED = 8
 
 
 class Narrator:
@@ -28,13 +26,12 @@ class Narrator:
         """Something happened to a member, by which the next rebalance is explained if it `is_reason`."""
         self._stories.tell(group.group_id, StoryEvent(now_ms, group.generation, what, member, why))
         if is_reason:
-            group.reasons.append(f"{member} {what.value}" + (f" ({why})" if why else ""))
+            group.reasons.add(f"{member} {what.value}" + (f" ({why[:WHY_CHARACTERS]})" if why else ""))
 
     def empty(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
         """Nobody is left."""
         self._stories.tell(group.group_id, StoryEvent(now_ms, group.generation, What.EMPTY))
         out.notices.append(f"group {group.group_id} is empty at generation {group.generation + 1}{_why(group)}")
-        group.reasons.clear()
 
     def assigned(self, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int, out: Outcome) -> None:
         """A rebalance is complete: who got how much, and why there was one."""
@@ -49,7 +46,6 @@ class Narrator:
             f"group {group.group_id} is stable at generation {group.generation}: {len(group.members)} members "
             f"({name}){spread}{_why(group)}"
         )
-        group.reasons.clear()
 
 
 def _holdings(group: ClassicGroup, assignments: dict[str, bytes]) -> dict[str, Holding]:
@@ -66,7 +62,5 @@ def _holdings(group: ClassicGroup, assignments: dict[str, bytes]) -> dict[str, H
 
 
 def _why(group: ClassicGroup) -> str:
-    reasons = group.reasons[:REASONS_LOGGED]
-    if len(group.reasons) > REASONS_LOGGED:
-        reasons.append(f"and {len(group.reasons) - REASONS_LOGGED} more")
+    reasons = group.reasons.take()
     return f"; because {', '.join(reasons)}" if reasons else ""

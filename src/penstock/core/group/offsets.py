@@ -66,7 +66,7 @@ class Offsets:
         ]
 
     def expired(
-        self, group: ClassicGroup | ConsumerGroup, now_ms: int, retention_ms: int
+        self, group: ClassicGroup | ConsumerGroup, wall_ms: int, retention_ms: int
     ) -> tuple[list[OffsetTombstone], bool]:
         """Tombstones for what has expired, and whether that is all there was."""
         by_topic = self.of_group(group.group_id)
@@ -81,7 +81,7 @@ class Offsets:
             if group.protocol_type is not None and group.is_subscribed(topic):
                 continue
             for partition, committed in partitions.items():
-                if _is_expired(group, committed, now_ms, retention_ms):
+                if _is_expired(group, committed, wall_ms, retention_ms):
                     tombstones.append(OffsetTombstone(group.group_id, topic, partition))
         return tombstones, len(tombstones) == total
 
@@ -92,10 +92,10 @@ def _may_expire(group: ClassicGroup | ConsumerGroup) -> bool:
     return group.state is State.STABLE and group.subscribed_topics is not None
 
 
-def _is_expired(group: ClassicGroup | ConsumerGroup, committed: Committed, now_ms: int, retention_ms: int) -> bool:
+def _is_expired(group: ClassicGroup | ConsumerGroup, committed: Committed, wall_ms: int, retention_ms: int) -> bool:
     if committed.expire_timestamp_ms >= 0:
-        return now_ms >= committed.expire_timestamp_ms
+        return wall_ms >= committed.expire_timestamp_ms
     since_ms = committed.commit_timestamp_ms
     if isinstance(group, ClassicGroup) and group.protocol_type is not None and group.is_empty:
         since_ms = since_ms if group.state_timestamp_ms is None else group.state_timestamp_ms
-    return now_ms - since_ms >= retention_ms
+    return wall_ms - since_ms >= retention_ms

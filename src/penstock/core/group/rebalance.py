@@ -17,6 +17,7 @@ from penstock.core.group.settings import GroupSettings
 from penstock.core.group.states import Act, Move, State
 from penstock.core.group.story import Stories, What
 from penstock.core.group.timers import TimerKey, Timers
+from penstock.core.group.wall_clock import WallClock
 from penstock.model.errors import ErrorCode
 
 SETTLING_LIMIT = 4  # times the quiet that is waited for
@@ -25,9 +26,12 @@ GONE_SHARE = 0.4  # and after somebody left: who leaves together does so within 
 
 
 class Rebalance:
-    def __init__(self, settings: GroupSettings, timers: Timers, stories: Stories) -> None:
+    def __init__(
+        self, settings: GroupSettings, timers: Timers, stories: Stories, wall: WallClock | None = None
+    ) -> None:
         self.settings = settings
         self._timers = timers
+        self._wall = wall or WallClock()
         self._narrator = Narrator(stories)
 
     # -- join phase ---------------------------------------------------------------------
@@ -71,7 +75,7 @@ class Rebalance:
         group.is_initial = group.is_fresh and delay_ms > 0
         group.is_settling = False
         group.prepared_ms = now_ms
-        group.move(Move.PREPARE, now_ms)
+        group.move(Move.PREPARE, self._wall.at(now_ms))
         if group.is_initial:
             group.initial_delay_ms = delay_ms
             group.initial_remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
@@ -114,7 +118,7 @@ class Rebalance:
             self._remove(group, member, out)
             self._narrator.tell(group, now_ms, What.NOT_REJOINED, member.label)
         if not group.members:
-            out.records.append(group.empty_record(now_ms))
+            out.records.append(group.empty_record(self._wall.at(now_ms)))
             self._narrator.empty(group, now_ms, out)
             return
         if not group.elect_leader():
@@ -128,7 +132,7 @@ class Rebalance:
         group.generation += 1
         group.protocol_name = group.select_protocol()
         group.is_initial = False
-        group.move(Move.FORM, now_ms)
+        group.move(Move.FORM, self._wall.at(now_ms))
         group.pending_sync = dict.fromkeys(group.members)
         for member in group.members.values():
             token = group.release_join(member)
@@ -154,7 +158,7 @@ class Rebalance:
 
     def _assign(self, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int, out: Outcome) -> None:
         """The leader's assignment: `replay` makes the group stable, the members hear when it is committed."""
-        out.records.append(group.metadata_record(assignments, now_ms))
+        out.records.append(group.metadata_record(assignments, self._wall.at(now_ms)))
         out.reload_if_lost = True
         for member in group.members.values():
             reply = self._assigned(group, assignments.get(member.member_id, b""))

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.core.group.assignors import EMPTY, Assignment
-from penstock.core.group.consumer_records import MemberAssignment, MemberState
+from penstock.core.group.consumer_records import MemberAssignment, MemberState, epochs_of
 from penstock.model.errors import ApiError, ErrorCode
 
 
@@ -75,8 +75,12 @@ def _next(member: MemberAssignment, facts: Facts) -> MemberAssignment:
             free[topic] = available
     if revoke and _owns_any(facts.owned, revoke):
         return member._replace(
-            state=MemberState.UNREVOKED_PARTITIONS, assigned=keep or EMPTY, pending_revocation=revoke
+            state=MemberState.UNREVOKED_PARTITIONS,
+            assigned=keep or EMPTY,
+            pending_revocation=revoke,
+            since=epochs_of(member.since, member.epoch, keep, revoke),
         )
+    since = epochs_of(member.since, member.epoch, keep)
     for topic, partitions in free.items():
         keep[topic] = keep.get(topic, frozenset()) | partitions
     moved = MemberAssignment(
@@ -84,6 +88,7 @@ def _next(member: MemberAssignment, facts: Facts) -> MemberAssignment:
         previous_epoch=member.epoch if member.epoch != facts.target_epoch else member.previous_epoch,
         state=MemberState.UNRELEASED_PARTITIONS if is_waiting else MemberState.STABLE,
         assigned=keep or EMPTY,
+        since=epochs_of(since, facts.target_epoch, keep),
     )
     return member if moved == member else moved
 
@@ -98,8 +103,12 @@ def _drop_unsubscribed(member: MemberAssignment, facts: Facts) -> MemberAssignme
     for topic, held in dropped.items():
         pending[topic] = pending.get(topic, frozenset()) | held
     if _owns_any(facts.owned, pending):
-        return member._replace(state=MemberState.UNREVOKED_PARTITIONS, assigned=assigned, pending_revocation=pending)
-    return member._replace(assigned=assigned)
+        member = member._replace(state=MemberState.UNREVOKED_PARTITIONS, pending_revocation=pending)
+    return _trimmed(member._replace(assigned=assigned))
+
+
+def _trimmed(member: MemberAssignment) -> MemberAssignment:
+    return member._replace(since=epochs_of(member.since, member.epoch, member.assigned, member.pending_revocation))
 
 
 def _owns_any(owned: Assignment | None, partitions: Assignment) -> bool:

@@ -6,8 +6,8 @@ appends its records, hands each to `replay`, and answers when they are committed
 is what Kafka too keeps in memory only: a rebalance in progress, pending members, parked
 requests, deadlines, stories; a crash forgets it and the members join again.
 
-Must not know: partitions, flushes, connections, versions of the wire, clocks. Time, and the
-ids that new members get, are arguments.
+Must not know: partitions, flushes, connections, versions of the wire, clocks. Time (see
+`wall_clock`), and the ids that new members get, are arguments.
 
 Invariants: every token is answered exactly once; the caller replays the records of an outcome
 before it asks the next question.
@@ -65,9 +65,11 @@ from penstock.core.group.settings import GroupSettings
 from penstock.core.group.states import Move, Request, State
 from penstock.core.group.story import Stories, StoryEvent, What
 from penstock.core.group.timers import Timers
+from penstock.core.group.wall_clock import WallClock
 from penstock.model.errors import ApiError, ErrorCode
 
 EXPIRE = "expire offsets"
+MAX_TIMESTAMP_MS = 2**63 - 1
 
 
 class GroupShard:
@@ -80,13 +82,15 @@ class GroupShard:
         consumer_settings_of: SettingsOf = lambda group_id: ConsumerSettings(),
     ) -> None:
         self.settings = settings
+        self._topics = topics or NoTopics()
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
         self.timers = Timers()
-        self.stories = Stories()
-        self.classic = ClassicProtocol(settings, self.timers, self.stories)
+        self.wall = WallClock()
+        self.stories = Stories(self.wall)
+        self.classic = ClassicProtocol(settings, self.timers, self.stories, self.wall)
         self.consumer = ConsumerGroups(
-            self.groups, self.classic, topics or NoTopics(), consumer_settings_of, self.timers, self.stories
+            self.groups, self.classic, self._topics, consumer_settings_of, self.timers, self.stories, self.wall
         )
 
     def configure(self, settings: GroupSettings) -> None:
@@ -217,7 +221,7 @@ class GroupShard:
         """The member has more to say than its heartbeat, whose answer is in the way."""
         out = Outcome()
         if (group := self._classic(group_id)) is not None:
-            self.classic.held_long_enough(group, member_id, now_ms, out)
+            self.classic.held_long_enough(group, member_id, out)
         return out
 
     def step_aside(self, group_id: str, member_id: str, now_ms: int) -> Outcome:
@@ -266,7 +270,8 @@ class GroupShard:
         except ApiError as error:
             out.reply(token, CommitReply(error.code))
             return out
-        expire_ms = -1 if request.retention_time_ms < 0 else now_ms + request.retention_time_ms
+        wall_ms = self.wall.at(now_ms)
+        expire_ms = -1 if request.retention_time_ms < 0 else min(wall_ms + request.retention_time_ms, MAX_TIMESTAMP_MS)
         limit = self.settings.offset_metadata_max_bytes
         errors: list[ErrorCode] = []
         for topic, partition, offset, leader_epoch, metadata in request.offsets:
@@ -275,7 +280,7 @@ class GroupShard:
                 continue
             errors.append(ErrorCode.NONE)
             out.records.append(
-                OffsetCommit(request.group_id, topic, partition, offset, leader_epoch, metadata, now_ms, expire_ms)
+                OffsetCommit(request.group_id, topic, partition, offset, leader_epoch, metadata, wall_ms, expire_ms)
             )
         out.reply(token, CommitReply(ErrorCode.NONE, tuple(errors)))
         return out
@@ -288,11 +293,17 @@ class GroupShard:
             is_told = request.knows_group_not_found
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.ILLEGAL_GENERATION)
         if isinstance(group, ConsumerGroup):
-            group.check_commit(request.member_id, request.generation, is_old_version=not request.knows_group_not_found)
+            is_old = not request.knows_group_not_found
+            partitions = ((self._topic_id(offset.topic), offset.partition) for offset in request.offsets)
+            group.check_commit(request.member_id, request.generation, partitions, is_old_version=is_old)
             return
         member = group.check_commit(request.member_id, request.instance_id, request.generation)
         if member is not None:
             self.classic.keep_alive(group, member, now_ms)
+
+    def _topic_id(self, name: str) -> bytes:
+        info = self._topics.find(name)
+        return b"" if info is None else info.topic_id
 
     def fetch_offsets(self, request: FetchOffsetsRequest, token: Token, now_ms: int) -> Outcome:
         """What is not committed is None; a group that does not exist has committed nothing."""
@@ -437,7 +448,7 @@ class GroupShard:
     def _hold_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
         group_id, member_id = whose
         if (group := self._classic(group_id)) is not None:
-            self.classic.held_long_enough(group, member_id, now_ms, out)
+            self.classic.held_long_enough(group, member_id, out)
 
     def _join_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
         if (group := self._classic(whose[0])) is not None:
@@ -453,8 +464,9 @@ class GroupShard:
 
     def _expire_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
         self._expire_later(now_ms)
+        wall_ms = self.wall.at(now_ms)
         for group in self.groups.values():
-            tombstones, is_all = self.offsets.expired(group, now_ms, self.settings.offsets_retention_ms)
+            tombstones, is_all = self.offsets.expired(group, wall_ms, self.settings.offsets_retention_ms)
             out.records.extend(tombstones)
             if is_all and group.is_empty and not group.pending:
                 self._erase(group, out)

@@ -10,9 +10,14 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
+from penstock.core.group.wall_clock import WallClock
+
 EVENTS_KEPT: Final = 256
-SHARES_KEPT: Final = 10_000
-"""Members in all assignments of a story together: large groups have shorter stories."""
+SHARES_KEPT: Final = 50_000
+"""Members and partitions in all assignments of a story together: large groups have shorter stories."""
+WHY_CHARACTERS: Final = 255
+"""As clients cut their reasons themselves; a subscription may be long too."""
+REASONS_KEPT: Final = 8
 
 Holding: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
 """(topic, partitions), both in order."""
@@ -41,6 +46,7 @@ class What(Enum):
 
 class StoryEvent(NamedTuple):
     at_ms: int
+    """A moment when it is told, the time of day when it is read."""
     generation: int
     what: What
     member: str | None = None
@@ -51,8 +57,32 @@ class StoryEvent(NamedTuple):
     """What each of `assigned` shall have, in the same order."""
 
 
+class Reasons:
+    """Of one rebalance: the first few, and how many there were."""
+
+    __slots__ = ("_count", "_first")
+
+    def __init__(self) -> None:
+        self._first: list[str] = []
+        self._count = 0
+
+    def add(self, reason: str) -> None:
+        self._count += 1
+        if len(self._first) < REASONS_KEPT:
+            self._first.append(reason)
+
+    def take(self) -> list[str]:
+        """For people; none are left."""
+        told, more = self._first, self._count - len(self._first)
+        self._first, self._count = [], 0
+        return [*told, f"and {more} more"] if more else told
+
+
 class Stories:
-    def __init__(self, events_kept: int = EVENTS_KEPT, shares_kept: int = SHARES_KEPT) -> None:
+    def __init__(
+        self, wall: WallClock | None = None, *, events_kept: int = EVENTS_KEPT, shares_kept: int = SHARES_KEPT
+    ) -> None:
+        self._wall = wall or WallClock()
         self._events_kept = events_kept
         self._shares_kept = shares_kept
         self._by_group: dict[str, deque[StoryEvent]] = {}
@@ -61,14 +91,18 @@ class Stories:
         events = self._by_group.get(group_id)
         if events is None:
             events = self._by_group[group_id] = deque(maxlen=self._events_kept)
-        events.append(event)
+        events.append(event._replace(at_ms=self._wall.at(event.at_ms), why=event.why[:WHY_CHARACTERS]))
         if event.assigned:
-            shares = sum(len(earlier.assigned) for earlier in events)
+            shares = sum(_size(earlier) for earlier in events)
             while shares > self._shares_kept and len(events) > 1:
-                shares -= len(events.popleft().assigned)
+                shares -= _size(events.popleft())
 
     def of(self, group_id: str) -> tuple[StoryEvent, ...]:
         return tuple(self._by_group.get(group_id, ()))
 
     def forget(self, group_id: str) -> None:
         self._by_group.pop(group_id, None)
+
+
+def _size(event: StoryEvent) -> int:
+    return len(event.assigned) + sum(count for _, count in event.assigned)

@@ -17,7 +17,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from urllib.parse import quote
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from penstock.client.fetching import EARLIEST_MS, LATEST_MS, MAX_BYTES, TopicPartition
@@ -32,6 +32,7 @@ from penstock.gateway.http.operations import (
     Operation,
     Query,
     answer,
+    attended,
     decode,
     no_content,
     read_body,
@@ -44,6 +45,10 @@ DEFAULT_TIMEOUT_MS = 1000
 BODY_TYPES = (V2, JSON)
 TIMEOUT = Query("timeout", "How long to wait for records, in ms.", 0, MAX_TIMEOUT_MS)
 MAX_BYTES_QUERY = Query("max_bytes", "About how many bytes of records to read.", 1, 16 << 20)
+# Confluent's proxy answers before the commit is made if this is true. Here the answer always comes after it.
+ASYNC = Query(
+    "async", "Taken for compatibility: the answer comes when the offsets are committed.", choices=("true", "false")
+)
 _GROUP = re.compile(r"[^/\x00-\x1f\x7f]{1,249}")
 _HOST = re.compile(r"[A-Za-z0-9._-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:]+\](:[0-9]{1,5})?")
 
@@ -65,8 +70,14 @@ def base_url(request: Request) -> str:
 
 
 async def json_body(request: Request) -> bytes:
-    of_content_type(request.headers.get("content-type", ""))
-    return await read_body(request)
+    """A body that is not there needs no type."""
+    given = request.headers.get("content-type", "")
+    if given:
+        of_content_type(given)
+    body = await read_body(request)
+    if body:
+        of_content_type(given)
+    return body
 
 
 def setting(value: str | int | None, default: int) -> int:
@@ -86,16 +97,18 @@ class Consumers:
         group = group_name(request)
         given = decode(body or b"{}", shapes.CreateInstance)
         timeout_ms = setting(given.consumer_request_timeout_ms, DEFAULT_TIMEOUT_MS)
+        name = self.instances.free_name(group) if given.name is None else given.name
         instance = Instance(
             door.cluster,
             group,
+            name,
             BY_NAME[given.format],
             reset=given.auto_offset_reset,
             auto_commit=given.auto_commit_enable in ("true", True),
             min_bytes=max(1, setting(given.fetch_min_bytes, 1)),
             timeout_ms=timeout_ms,
         )
-        name = self.instances.add(given.name, instance)
+        self.instances.add(instance)
         uri = f"{base_url(request)}/consumers/{quote(group, safe='')}/instances/{name}"
         return answer(shapes.InstanceCreated(name, uri), media_type=v2_type(request))
 
@@ -188,23 +201,31 @@ class Consumers:
                 for partition, fetched in found.items()
                 for entry in show_records(partition, fetched.records, instance.kind)
             ]
-            return answer(shown, media_type=instance.kind.value)
+            response = answer(shown, media_type=instance.kind.value)
+            if await request.is_disconnected():
+                raise ClientDisconnect
+            if request.method != "HEAD":
+                instance.hand_out(found)
+            return response
 
-        return await self._with(request, work)
+        # An owner that gave up must not hold up its next request, nor take the records with it.
+        return await attended(door, request, self._with(request, work))
 
     async def commit(self, door: Door, request: Request) -> Response:
+        """As in Confluent's v2, an offset is that of the last record read: the next one is committed."""
+        ASYNC.choose(request)
         body = await json_body(request)
         given = decode(body, shapes.Offsets) if body.strip() else None
 
         async def work(instance: Instance) -> Response:
-            done = await instance.commit(None if given is None else wanted_offsets(given))
+            done = await instance.commit(None if given is None else wanted_offsets(given, after=1))
             return answer(show_offsets(done), media_type=v2_type(request))
 
         return await self._with(request, work)
 
     async def committed(self, door: Door, request: Request) -> Response:
         """Confluent's clients send the partitions in the body of a GET; without one, those assigned."""
-        body = await read_body(request)
+        body = await json_body(request)
         given = decode(body, shapes.Assignment) if body.strip() else None
 
         async def work(instance: Instance) -> Response:
@@ -218,9 +239,9 @@ def references(given: shapes.Assignment) -> list[TopicPartition]:
     return [TopicPartition(entry.topic, entry.partition) for entry in given.partitions]
 
 
-def wanted_offsets(given: shapes.Offsets) -> dict[TopicPartition, Committed]:
+def wanted_offsets(given: shapes.Offsets, after: int = 0) -> dict[TopicPartition, Committed]:
     return {
-        TopicPartition(entry.topic, entry.partition): Committed(entry.offset, entry.metadata or "")
+        TopicPartition(entry.topic, entry.partition): Committed(entry.offset + after, entry.metadata or "")
         for entry in given.offsets
     }
 
@@ -409,10 +430,11 @@ def operations(consumers: Consumers) -> tuple[Operation, ...]:
             "POST",
             f"{INSTANCE}/offsets",
             "commit",
-            "Commit these offsets, or without a body all that was read.",
+            "Commit after these offsets, or without a body all that was read.",
             tag,
             consumers.commit,
             {200: shapes.CommittedOffsets},
+            query=(ASYNC,),
             body=shapes.Offsets,
             body_types=BODY_TYPES,
             body_required=False,
@@ -426,7 +448,7 @@ def operations(consumers: Consumers) -> tuple[Operation, ...]:
             tag,
             consumers.committed,
             {200: shapes.CommittedOffsets},
-            refusals=(400, 404, 413, 422),
+            refusals=(400, 404, 408, 413, 415, 422),
         ),
         Operation(
             "GET",

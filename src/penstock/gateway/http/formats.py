@@ -35,15 +35,20 @@ class Format(Enum):
 
 V2 = "application/vnd.kafka.v2+json"
 BY_NAME = {"json": Format.JSON, "binary": Format.BINARY, "plain": Format.PLAIN}
-_BY_TYPE = {kind.value: kind for kind in Format} | {V2: Format.PLAIN, "": Format.PLAIN}
+_BY_TYPE = {kind.value: kind for kind in Format} | {V2: Format.PLAIN}
 
 
 def of_content_type(header: str) -> Format:
-    """Raises Refused(415)."""
+    """Of a body. One without a type is refused too: that, and a form's, is what any web page may send. Refused(415)."""
     kind = header.partition(";")[0].strip().lower()
     found = _BY_TYPE.get(kind)
     if found is None:
-        raise Refused(415, f"content type '{kind[:100]}' is not served: use {', '.join(k.value for k in Format)}")
+        what = f"content type '{kind[:100]}' is not served" if kind else "the body has no content type"
+        raise Refused(
+            415,
+            f"{what}: send {', '.join(k.value for k in Format)} or {V2}, "
+            "with curl by -H 'Content-Type: application/json'",
+        )
     return found
 
 

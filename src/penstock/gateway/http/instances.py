@@ -3,8 +3,9 @@
 An instance is subscribed (a member of its group) or has partitions assigned by hand. Positions
 start at the committed offsets, else where auto.offset.reset says, and are lost with the assignment.
 Offsets are committed when the owner says so, or with auto.commit.enable at the next read and at
-the end. Invariants: one request at a time works on an instance; one that nobody used for five
-minutes is closed; their number is bounded.
+the end. Invariants: a position moves past a record when the owner is handed it, not when it is
+read, so nothing is lost with an owner that hung up; one request at a time works on an instance;
+one that nobody used for five minutes is closed; their number is bounded.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Instance:
         self,
         cluster: Cluster,
         group: str,
+        name: str,
         kind: Format,
         *,
         reset: str,
@@ -41,6 +43,7 @@ class Instance:
     ) -> None:
         self._cluster = cluster
         self.group = group
+        self.name = name
         self.kind = kind
         self._reset = reset
         self._auto_commit = auto_commit
@@ -48,7 +51,7 @@ class Instance:
         self.timeout_ms = timeout_ms
         self.lock = asyncio.Lock()
         self.last_used = 0.0
-        self._member = GroupMember(cluster, group)
+        self._member = GroupMember(cluster, group, client_id=name)
         self._by_hand: tuple[TopicPartition, ...] = ()
         self._positions: dict[TopicPartition, int] = {}
         self._generation = -1
@@ -104,7 +107,10 @@ class Instance:
     # -- reading --------------------------------------------------------------------------
 
     async def read(self, timeout_ms: int, max_bytes: int) -> dict[TopicPartition, Fetched]:
-        """Whatever comes within the time; the first call of a subscribed instance waits for its assignment."""
+        """Whatever comes within the time; the first call of a subscribed instance waits for its assignment.
+
+        The next call gives the same again, unless the caller takes it (`hand_out`) before anything else happens.
+        """
         if not self._member.is_subscribed and not self._by_hand:
             raise Refused(40901, "this instance reads nothing: subscribe to topics or assign partitions first")
         loop = asyncio.get_running_loop()
@@ -120,14 +126,18 @@ class Instance:
             if partitions:
                 found = await self._fetch(partitions, max(0, min(POLL_MS, round(left_s * 1000))), max_bytes)
                 if self._is_current(generation):
-                    for partition, fetched in found.items():
-                        self._positions[partition] = fetched.next_offset
                     if any(fetched.records for fetched in found.values()):
                         return found
+                    self.hand_out(found)  # aborted or control records: nobody needs to see those
             elif left_s > 0:
                 await asyncio.sleep(min(left_s, 0.1))
             if loop.time() >= deadline:
                 return {}
+
+    def hand_out(self, found: Mapping[TopicPartition, Fetched]) -> None:
+        """The owner has these now: go on after them."""
+        for partition, fetched in found.items():
+            self._positions[partition] = fetched.next_offset
 
     def _is_current(self, generation: int) -> bool:
         """What was read under an assignment that is gone is somebody else's now."""
@@ -221,21 +231,21 @@ class Instances:
         self._reaper: asyncio.Task[None] | None = None
         self._next = 1
 
-    def add(self, name: str | None, instance: Instance) -> str:
+    def free_name(self, group: str) -> str:
+        while (group, f"rest-consumer-{self._next}") in self._instances:
+            self._next += 1
+        return f"rest-consumer-{self._next}"
+
+    def add(self, instance: Instance) -> None:
         """Raises Refused: 40902 for a name that is taken, 42903 for one instance too many."""
         if len(self._instances) >= MAX_INSTANCES:
             raise Refused(42903, f"there are {MAX_INSTANCES} consumer instances already: delete one")
-        if name is None:
-            while (instance.group, f"rest-consumer-{self._next}") in self._instances:
-                self._next += 1
-            name = f"rest-consumer-{self._next}"
-        if (instance.group, name) in self._instances:
+        if (instance.group, instance.name) in self._instances:
             raise Refused(40902, "Consumer with specified consumer ID already exists in the specified consumer group.")
         instance.last_used = asyncio.get_running_loop().time()
-        self._instances[instance.group, name] = instance
+        self._instances[instance.group, instance.name] = instance
         if self._reaper is None:
             self._reaper = asyncio.create_task(self._reap())
-        return name
 
     def find(self, group: str, name: str) -> Instance:
         instance = self._instances.get((group, name))

@@ -28,8 +28,9 @@ _SUPPLIES = {
     "setGroupOffsets": {"group": "$request.path.group"},
 }
 _ERROR_REF = {"$ref": "#/components/schemas/Error"}
-# Not about what was asked: the cluster is away, or there is too much of everything.
-_ANY_TIME = (429, 500, 501, 503)
+# Of every operation: a query parameter that is unknown, a caller that is not of this machine; and what is not about
+# what was asked: the cluster is away, or there is too much of everything.
+_ANY_TIME = (400, 403, 429, 500, 501, 503)
 
 
 def describe(operations: Iterable[Operation], version: str, cluster_id: str) -> dict[str, Any]:
@@ -38,8 +39,11 @@ def describe(operations: Iterable[Operation], version: str, cluster_id: str) -> 
     for row in rows:
         kinds += [kind for kind in (row.body, *row.answers.values()) if kind is not None and kind not in kinds]
     schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
-    # A batch, or one event: what a struct cannot say.
-    components["ProduceRequest"]["anyOf"] = [{"required": [name]} for name in ("records", "key", "value", "payload")]
+    # A record has one of these, a body is a batch or one event: what a struct cannot say.
+    for name in ("ProduceRecord", "PartitionRecord"):
+        components[name]["oneOf"] = [{"required": [field]} for field in ("value", "payload")]
+    for name in ("ProduceRequest", "PartitionProduceRequest"):
+        components[name]["oneOf"] = [{"required": [field]} for field in ("records", "value", "payload")]
     known = dict(zip(kinds, schemas, strict=True))
     path_schemas = {**_PATH_SCHEMAS, "cluster": {"type": "string", "enum": [cluster_id]}}
     paths: dict[str, dict[str, Any]] = {}

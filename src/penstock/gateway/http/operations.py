@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from penstock.client.cluster import Cluster
@@ -30,6 +30,8 @@ class Door:
     cluster: Cluster
     producer: Producer
     clock: Clock
+    stopping: asyncio.Event
+    """Set when the broker is about to end: what waits for records waits no longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Query:
         return int(text)
 
     def choose(self, request: Request) -> str | None:
+        """Raises Refused(400)."""
         text = request.query_params.get(self.name)
         if text is not None and text not in self.choices:
             raise Refused(400, f"{self.name} is one of {', '.join(self.choices)}")
@@ -86,6 +89,63 @@ class Operation:
     answer_types: tuple[str, ...] = (JSON,)
     refusals: tuple[int, ...] = field(default=())
 
+    def check_query(self, request: Request) -> None:
+        """A parameter that is misspelt or given twice would be ignored in silence: Refused(400)."""
+        known = [query.name for query in self.query]
+        for name in request.query_params:
+            if name not in known:
+                there_is = f"there is {', '.join(known)}" if known else "none is taken here"
+                raise Refused(400, f"unknown query parameter '{name[:100]}': {there_is}")
+            if len(request.query_params.getlist(name)) > 1:
+                raise Refused(400, f"query parameter {name} is given more than once")
+
+
+def refuse_contradiction(given: Mapping[str, object]) -> None:
+    """Of these query parameters at most one is not None: Refused(400)."""
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise Refused(400, f"{' and '.join(named)} contradict each other: give one of them")
+
+
+# -- waiting ----------------------------------------------------------------------------------
+
+
+class Stopping(Refused):
+    """The door closes while somebody waits."""
+
+    def __init__(self) -> None:
+        super().__init__(503, "the broker is stopping")
+
+
+async def unless_stopping(door: Door, work: Coroutine[Any, Any, T]) -> T:
+    """Raises Stopping as soon as the door closes; `work` is cancelled then."""
+    return await _unless(work, {door.stopping.wait(): Stopping()})
+
+
+async def attended(door: Door, request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The same, and ClientDisconnect when the caller hangs up. For requests whose body nobody reads afterwards."""
+    return await _unless(work, {door.stopping.wait(): Stopping(), _hung_up(request): ClientDisconnect()})
+
+
+async def _unless(work: Coroutine[Any, Any, T], ends: Mapping[Coroutine[Any, Any, object], Exception]) -> T:
+    task = asyncio.create_task(work)
+    reasons = {asyncio.create_task(end): error for end, error in ends.items()}
+    tasks: tuple[asyncio.Task[Any], ...] = (task, *reasons)
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise next(error for end, error in reasons.items() if end.done())
+    finally:
+        for entry in tasks:
+            entry.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
 
 # -- bodies ---------------------------------------------------------------------------------
 
@@ -107,6 +167,7 @@ async def read_body(request: Request) -> bytes:
 def decode(body: bytes, kind: type[T]) -> T:
     """Raises Refused: 400 for what is not JSON, 422 for what does not fit the schema."""
     try:
+        body.decode("utf-8")  # what is kept as it was written is not looked into by the decoder
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise Refused(422, str(error)) from error

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import uvicorn
 from starlette.applications import Starlette
@@ -14,20 +14,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError
-from penstock.client.producer import Producer
 from penstock.gateway.http import tail, v2, v3, v3_groups, v3_records
 from penstock.gateway.http.consumers import Consumers
 from penstock.gateway.http.consumers import operations as consumer_operations
 from penstock.gateway.http.errors import Refused, refusal
-from penstock.gateway.http.operations import Door, Operation, answer
+from penstock.gateway.http.local_callers import LocalCallers, is_loopback
+from penstock.gateway.http.operations import Door, Operation, Stopping, answer
 from penstock.gateway.http.shapes import Error, Health
 from penstock.model.errors import ApiError, PenstockError
 from penstock.observability.channel import MetricsReader
 from penstock.observability.exposition import CONTENT_TYPE
-from penstock.ports.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +37,8 @@ BACKLOG = 1024
 
 
 class HttpServer:
-    def __init__(
-        self, cluster: Cluster, producer: Producer, clock: Clock, version: str, metrics: MetricsReader
-    ) -> None:
-        self._door = Door(cluster, producer, clock)
+    def __init__(self, door: Door, version: str, metrics: MetricsReader) -> None:
+        self._door = door
         self._version = version
         self._metrics = metrics
         self._consumers = Consumers()
@@ -53,13 +50,19 @@ class HttpServer:
             *v3.OPERATIONS,
             *v3_records.OPERATIONS,
             *v3_groups.OPERATIONS,
+            Operation(
+                "GET",
+                "/metrics",
+                "metrics",
+                "Metrics of the broker that this door belongs to, for Prometheus.",
+                "Cluster",
+                self._show_metrics,
+                {200: str},
+                answer_types=(CONTENT_TYPE,),
+            ),
         )
         self.app = Starlette(
-            routes=[
-                *self._routes(),
-                Route("/openapi.json", self._describe, methods=["GET"]),
-                Route("/metrics", self._show_metrics, methods=["GET"]),
-            ],
+            routes=[*self._routes(), Route("/openapi.json", self._describe, methods=["GET"])],
             exception_handlers={
                 Refused: _refused,
                 ApiError: _failed,
@@ -81,6 +84,7 @@ class HttpServer:
         async def endpoint(request: Request) -> Response:
             # Starlette adds HEAD to GET.
             operation = methods["GET" if request.method == "HEAD" else request.method]
+            operation.check_query(request)
             return await operation.endpoint(self._door, request)
 
         return Route(path, endpoint, methods=list(methods))
@@ -91,17 +95,20 @@ class HttpServer:
         info = await self._door.cluster.describe()
         return answer(describe(self.operations, self._version, info.cluster_id))
 
-    async def _show_metrics(self, request: Request) -> Response:
-        """Of the broker that this door belongs to."""
+    async def _show_metrics(self, door: Door, request: Request) -> Response:
         try:
             page = await self._metrics.page()
         except ConnectionError as error:
             raise Refused(503, str(error)) from error
         return Response(page, headers={"content-type": CONTENT_TYPE})
 
-    async def run(self, sockets: Sequence[socket.socket], stopping: asyncio.Event) -> None:
+    async def run(self, sockets: Sequence[socket.socket], allowed_hosts: Iterable[str]) -> None:
+        """Until the door is stopping."""
+        app: ASGIApp = Unfinished(self.app, self._door.stopping)
+        if all(is_loopback(sock.getsockname()[0]) for sock in sockets):
+            app = LocalCallers(app, allowed_hosts)
         config = uvicorn.Config(
-            self.app,
+            app,
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -117,12 +124,40 @@ class HttpServer:
         # Its news are not the broker's; that a caller speaks no HTTP is the caller's problem.
         logging.getLogger("uvicorn").setLevel(logging.ERROR)
         server = _Server(config)
-        watcher = asyncio.create_task(_stop_when(stopping, server))
+        watcher = asyncio.create_task(_stop_when(self._door.stopping, server))
         try:
             await server.serve(sockets=list(sockets))
         finally:
             watcher.cancel()
             await self._consumers.instances.close()
+
+
+class Unfinished:
+    """Around the application: requests that take longer than a stopping server waits end with an answer."""
+
+    def __init__(self, app: ASGIApp, stopping: asyncio.Event) -> None:
+        self._app = app
+        self._stopping = stopping
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = ended = False
+
+        async def noting(message: Message) -> None:
+            nonlocal started, ended
+            started = True
+            ended = message["type"] == "http.response.body" and not message.get("more_body", False)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except asyncio.CancelledError:
+            if not self._stopping.is_set():
+                raise
+            if started and not ended:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            elif not started:
+                error = Stopping()
+                await _error(error.code, error.status, error.message)(scope, receive, send)
 
 
 class _Server(uvicorn.Server):

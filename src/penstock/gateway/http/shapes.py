@@ -1,7 +1,8 @@
 """Bodies of requests and answers. They check what comes in, and their schemas are the OpenAPI description's.
 
 Field names are Confluent's. Answers are structs where their shape is fixed; records and v3
-resources are built as dictionaries and described here.
+resources are built as dictionaries and described here. A request's field that is not known here is
+refused: a misspelt one would be a record without its value, or a setting that was not made.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from penstock.gateway.http.formats import Given
 
 Partition = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+# The largest leaves room for the one after it.
+Offset = Annotated[int, Meta(ge=0, le=2**63 - 2)]
 Timestamp = Annotated[int, Meta(ge=0, le=2**62)]
 TopicName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]+$", min_length=1, max_length=249)]
 Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]+$", min_length=1, max_length=200)]
@@ -28,47 +30,45 @@ class Error(Struct):
     message: str
 
 
+class Body(Struct, forbid_unknown_fields=True):
+    """Of a request."""
+
+
 # -- publish ------------------------------------------------------------------------------
 
 
-class Header(Struct):
+class Header(Body):
     name: Annotated[str, Meta(min_length=1, max_length=1000)]
     value: str | None = None
     """Base64."""
 
 
-class ProduceRecord(Struct):
+class PartitionRecord(Body):
+    """With a value, which may be null, or a payload, which is another name of it."""
+
     key: Given = UNSET
     value: Given = UNSET
     payload: Given = UNSET
-    """Another name of value."""
+    timestamp: Timestamp | None = None
+    headers: list[Header] = []
+
+
+class ProduceRecord(PartitionRecord):
+    """The same, and it may name its partition."""
+
     partition: Partition | None = None
-    timestamp: Timestamp | None = None
-    headers: list[Header] = []
 
 
-class PartitionRecord(Struct):
-    key: Given = UNSET
-    value: Given = UNSET
-    payload: Given = UNSET
-    timestamp: Timestamp | None = None
-    headers: list[Header] = []
-
-
-class ProduceRequest(Struct):
+class PartitionProduceRequest(PartitionRecord):
     """A batch in `records`, or one event as itself."""
 
-    records: Annotated[list[ProduceRecord], Meta(min_length=1, max_length=10_000)] | None = None
-    key: Given = UNSET
-    value: Given = UNSET
-    payload: Given = UNSET
-    partition: Partition | None = None
-    timestamp: Timestamp | None = None
-    headers: list[Header] = []
+    records: Annotated[list[PartitionRecord], Meta(min_length=1, max_length=10_000)] | UnsetType = UNSET
 
 
-class PartitionProduceRequest(Struct):
-    records: Annotated[list[PartitionRecord], Meta(min_length=1, max_length=10_000)]
+class ProduceRequest(ProduceRecord):
+    """A batch in `records`, or one event as itself."""
+
+    records: Annotated[list[ProduceRecord], Meta(min_length=1, max_length=10_000)] | UnsetType = UNSET
 
 
 class ProduceOffset(Struct):
@@ -84,12 +84,12 @@ class ProduceResponse(Struct):
     value_schema_id: int | None = None
 
 
-class Data(Struct):
+class Data(Body):
     data: Given = UNSET
     type: Literal["BINARY", "JSON", "STRING"] = "JSON"
 
 
-class V3Record(Struct):
+class V3Record(Body):
     partition_id: Partition | None = None
     headers: list[Header] = []
     key: Data | None = None
@@ -98,7 +98,7 @@ class V3Record(Struct):
     """RFC 3339."""
 
 
-class V3BatchEntry(Struct):
+class V3BatchEntry(Body):
     id: Annotated[str, Meta(min_length=1, max_length=80)]
     partition_id: Partition | None = None
     headers: list[Header] = []
@@ -107,7 +107,7 @@ class V3BatchEntry(Struct):
     timestamp: str | None = None
 
 
-class V3BatchRequest(Struct):
+class V3BatchRequest(Body):
     entries: Annotated[list[V3BatchEntry], Meta(min_length=1, max_length=1000)]
 
 
@@ -202,7 +202,7 @@ class Brokers(Struct):
 # -- consumer instances -------------------------------------------------------------------
 
 
-class CreateInstance(Struct):
+class CreateInstance(Body):
     name: Name | None = None
     format: Literal["json", "binary", "plain"] = "binary"
     auto_offset_reset: Literal["earliest", "latest", "none"] = field(name="auto.offset.reset", default="latest")
@@ -216,7 +216,7 @@ class InstanceCreated(Struct):
     base_uri: str
 
 
-class Subscription(Struct):
+class Subscription(Body):
     topics: Annotated[list[TopicName], Meta(max_length=1000)] = []
     topic_pattern: str | None = None
 
@@ -225,23 +225,23 @@ class SubscriptionShape(Struct):
     topics: list[str]
 
 
-class PartitionRef(Struct):
+class PartitionRef(Body):
     topic: TopicName
     partition: Partition
 
 
-class Assignment(Struct):
+class Assignment(Body):
     partitions: Annotated[list[PartitionRef], Meta(max_length=10_000)]
 
 
-class OffsetRef(Struct):
+class OffsetRef(Body):
     topic: TopicName
     partition: Partition
     offset: Offset
     metadata: str | None = None
 
 
-class Offsets(Struct):
+class Offsets(Body):
     offsets: Annotated[list[OffsetRef], Meta(max_length=10_000)]
 
 
@@ -259,12 +259,12 @@ class CommittedOffsets(Struct):
 # -- topics and cluster -------------------------------------------------------------------
 
 
-class ConfigEntry(Struct):
+class ConfigEntry(Body):
     name: str
     value: str | None = None
 
 
-class CreateTopic(Struct):
+class CreateTopic(Body):
     topic_name: Annotated[str, Meta(min_length=1, max_length=249)]
     partitions_count: Annotated[int, Meta(ge=1, le=10_000)] | None = None
     replication_factor: Annotated[int, Meta(ge=1, le=32767)] | None = None

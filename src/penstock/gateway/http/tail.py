@@ -1,7 +1,7 @@
 """GET /topics/{topic}/events: a topic as server-sent events, as records arrive.
 
-The id of an event is where each partition goes on after it ("0:12,1:7"). Browsers send the last
-one back as Last-Event-ID when they reconnect, and so nothing is missed.
+The id of an event is where each partition goes on after it ("0:12,1:7"); the first one, without data, says where the
+stream begins. Browsers send the last one back as Last-Event-ID when they reconnect, and so nothing is missed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from penstock.client.errors import ClientError
 from penstock.client.fetching import EARLIEST_MS, LATEST_MS, TopicPartition, fetch, list_offsets
 from penstock.gateway.http.errors import Refused, refusal
 from penstock.gateway.http.formats import Format, of_accept, show_record
-from penstock.gateway.http.operations import Door, Operation, Query
+from penstock.gateway.http.operations import (
+    Door,
+    Operation,
+    Query,
+    Stopping,
+    refuse_contradiction,
+    unless_stopping,
+)
 from penstock.gateway.http.shapes import Event
 from penstock.gateway.http.v2 import OFFSET, TIMESTAMP, existing_topic
 from penstock.model.errors import ApiError, ErrorCode
@@ -49,6 +56,7 @@ async def tail(door: Door, request: Request) -> Response:
 async def _positions(door: Door, request: Request) -> dict[TopicPartition, int]:
     only, offset, timestamp_ms = PARTITION.read(request), OFFSET.read(request), TIMESTAMP.read(request)
     start = FROM.choose(request)
+    refuse_contradiction({"offset": offset, "timestamp": timestamp_ms, "from": start})
     if offset is not None and only is None:
         raise Refused(400, "offset belongs to one partition: give partition as well")
     topic = await existing_topic(door, request)
@@ -70,21 +78,25 @@ async def _positions(door: Door, request: Request) -> dict[TopicPartition, int]:
 
 def _resumed(request: Request, topic: str, positions: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
     last = request.headers.get("last-event-id", "")
-    if not _EVENT_ID.fullmatch(last):
+    if not last:
         return {}
-    pairs = (item.split(":") for item in last.split(","))
+    pairs = [item.split(":") for item in last.split(",")] if _EVENT_ID.fullmatch(last) else []
     resumed = {TopicPartition(topic, int(index)): int(offset) for index, offset in pairs}
-    return {key: offset for key, offset in resumed.items() if key in positions and offset < 2**63}
+    if not resumed or max(resumed.values()) >= 2**63:
+        raise Refused(400, "Last-Event-ID is the id of an event of this stream, like 0:12,1:7")
+    return {key: offset for key, offset in resumed.items() if key in positions}
 
 
 async def _events(
     door: Door, positions: dict[TopicPartition, int], kind: Format, limit: int | None
 ) -> AsyncIterator[bytes]:
-    yield b": open\n\n"
+    yield b": open\n" + _event(positions, b"")
     sent = 0
     while True:
         try:
-            found = await fetch(door.cluster, positions, max_wait_ms=round(KEEP_ALIVE_S * 1000))
+            found = await unless_stopping(door, fetch(door.cluster, positions, max_wait_ms=round(KEEP_ALIVE_S * 1000)))
+        except Stopping:
+            return  # the reader comes back with the last id
         except (ApiError, ClientError) as error:
             yield _problem(refusal(error))
             return

@@ -4,7 +4,7 @@ GET  /topics                                     names
 GET  /topics/{topic}                             partitions and settings
 POST /topics/{topic}                             publish a batch, or one event
 GET  /topics/{topic}/partitions[/{partition}]
-POST /topics/{topic}/partitions/{partition}      publish to one partition
+POST /topics/{topic}/partitions/{partition}      the same to one partition
 GET  /topics/{topic}/partitions/{partition}/offsets
 GET  /topics/{topic}/partitions/{partition}/records   from an offset or a time, with long poll
 GET  /brokers
@@ -37,7 +37,17 @@ from penstock.gateway.http.formats import (
     of_content_type,
     show_records,
 )
-from penstock.gateway.http.operations import JSON, Door, Operation, Query, answer, decode, read_body
+from penstock.gateway.http.operations import (
+    JSON,
+    Door,
+    Operation,
+    Query,
+    answer,
+    attended,
+    decode,
+    read_body,
+    refuse_contradiction,
+)
 from penstock.model.errors import ApiError
 from penstock.records.builder import Record
 
@@ -132,9 +142,8 @@ async def publish(door: Door, request: Request) -> Response:
     kind = of_content_type(request.headers.get("content-type", ""))
     name = topic_name(request)
     body = decode(await read_body(request), shapes.ProduceRequest)
-    if body.records is None and (body.key, body.value, body.payload) == (UNSET, UNSET, UNSET):
-        raise Refused(422, "a body has records, or is one event with a key, a value or a payload")
-    records: Sequence[shapes.ProduceRecord | shapes.ProduceRequest] = (body,) if body.records is None else body.records
+    refuse_both(body)
+    records: Sequence[shapes.ProduceRecord] = (body,) if body.records is UNSET else body.records
     made = [(build_record(door, record, kind), record.partition) for record in records]
     return await publish_all(door, request, await door.cluster.topic(name, create=True), made)
 
@@ -142,14 +151,29 @@ async def publish(door: Door, request: Request) -> Response:
 async def publish_to_partition(door: Door, request: Request) -> Response:
     kind = of_content_type(request.headers.get("content-type", ""))
     body = decode(await read_body(request), shapes.PartitionProduceRequest)
-    made = [build_record(door, record, kind) for record in body.records]
+    refuse_both(body)
+    records: Sequence[shapes.PartitionRecord] = (body,) if body.records is UNSET else body.records
+    made = [build_record(door, record, kind) for record in records]
     topic, partition = await existing_partition(door, request)
     return await publish_all(door, request, topic, [(record, partition.partition) for record in made])
 
 
-def build_record(
-    door: Door, given: shapes.ProduceRecord | shapes.PartitionRecord | shapes.ProduceRequest, kind: Format
-) -> Record:
+def refuse_both(body: shapes.ProduceRequest | shapes.PartitionProduceRequest) -> None:
+    """Refused(422): fields of an event beside a batch would be ignored."""
+    if body.records is UNSET:
+        return
+    for name in ("key", "value", "payload", "partition", "timestamp", "headers"):
+        if getattr(body, name, None) not in (UNSET, None, []):
+            raise Refused(422, f"a body has records, or is one event: '{name}' beside records belongs into each record")
+
+
+def build_record(door: Door, given: shapes.PartitionRecord, kind: Format) -> Record:
+    """Refused(422) without a value: a tombstone is what somebody asked for, not what somebody forgot."""
+    if (given.value is UNSET) == (given.payload is UNSET):
+        problem = (
+            "needs a value; null deletes the key" if given.value is UNSET else "has a value or a payload, not both"
+        )
+        raise Refused(422, f"a record {problem}")
     value = given.payload if given.value is UNSET else given.value
     return Record(
         encode_key(given.key, kind),
@@ -216,6 +240,7 @@ async def read_records(door: Door, request: Request) -> Response:
     """From `offset`, or from `timestamp`, or from the beginning."""
     kind = of_accept(request.headers.get("accept", ""))
     offset, timestamp_ms = OFFSET.read(request), TIMESTAMP.read(request)
+    refuse_contradiction({"offset": offset, "timestamp": timestamp_ms})
     most = MAX_RECORDS.read(request) or 1000
     timeout_ms = TIMEOUT.read(request)
     max_bytes = MAX_BYTES_QUERY.read(request) or MAX_BYTES
@@ -225,8 +250,17 @@ async def read_records(door: Door, request: Request) -> Response:
         offset = (await offset_range(door.cluster, partition))[0]
         if timestamp_ms is not None:
             offset = await position_at(door.cluster, partition, timestamp_ms)
+    timeout_ms = DEFAULT_TIMEOUT_MS if timeout_ms is None else timeout_ms
+    polling = poll(door, partition, offset, most=most, timeout_ms=timeout_ms, max_bytes=max_bytes)
+    return answer(show_records(partition, await attended(door, request, polling), kind), media_type=kind.value)
+
+
+async def poll(
+    door: Door, partition: TopicPartition, offset: int, *, most: int, timeout_ms: int, max_bytes: int
+) -> list[Record]:
+    """What there is, at most so much; waits for the first record."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + (DEFAULT_TIMEOUT_MS if timeout_ms is None else timeout_ms) / 1000
+    deadline = loop.time() + timeout_ms / 1000
     records: list[Record] = []
     while True:
         wait_ms = 0 if records else max(0, round((deadline - loop.time()) * 1000))
@@ -236,7 +270,7 @@ async def read_records(door: Door, request: Request) -> Response:
         is_end = fetched.next_offset in (offset, fetched.high_watermark)
         # A fetch may stop short of what there is (at the end of a segment), or find control records only.
         if (records and (is_end or len(records) == most or max_bytes <= 0)) or (is_end and not wait_ms):
-            return answer(show_records(partition, records, kind), media_type=kind.value)
+            return records
         offset = fetched.next_offset
 
 
@@ -290,7 +324,7 @@ OPERATIONS = (
         "POST",
         "/topics/{topic}/partitions/{partition}",
         "publishToPartition",
-        "Publish records to one partition.",
+        "Publish a batch of records, or one event as itself, to one partition.",
         "Records",
         publish_to_partition,
         {200: shapes.ProduceResponse},

@@ -32,8 +32,19 @@ _NUMBER = re.compile(r"[0-9]{1,19}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
+# Of what a browser sends before it sends what a page wrote.
+_HTTP = re.compile(
+    rb"[A-Z]{3,20} \S+ HTTP/[0-9](\.[0-9])?|(host|origin|user-agent|content-type|content-length):.*",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
 class BadCommand(Exception):
     pass
+
+
+class SpokenHttp(Exception):
+    """A line of HTTP: what follows may be the work of a web page, and must not be taken for commands."""
 
 
 class AtTime(NamedTuple):
@@ -103,7 +114,7 @@ Command: TypeAlias = Publish | Consume | Follow | Commit | Offset | Create | Top
 
 
 def parse(line: bytes) -> Command:
-    """`line` without its line feed."""
+    """`line` without its line feed. Raises BadCommand, SpokenHttp."""
     line = line.removesuffix(b"\r")
     verb, _, rest = line.lstrip(b" ").partition(b" ")
     name = verb.decode("ascii", "replace").upper()
@@ -112,6 +123,8 @@ def parse(line: bytes) -> Command:
     if name in ("PUBLISH", "PUBLISHKEY"):
         return _publish(rest, keyed=name == "PUBLISHKEY")
     known = _VERBS.get(name)
+    if known is None and _HTTP.fullmatch(line):
+        raise SpokenHttp("this is the line protocol, not HTTP; goodbye")
     if known is None:
         shown = name[:40] if name.isprintable() and name.isascii() else "that is not text"
         raise BadCommand(f"unknown command {shown}; HELP lists what there is")

@@ -3,13 +3,14 @@
 Every answer ends with one line, `OK ...` or `ERR ...`; what comes before it starts with a word in
 capitals (`MSG`, `TOPIC`). Publishes that arrive together are written together and answered in
 order. Invariants: a line is bounded, and one that is too long costs an error, not the connection;
-nothing is read while answers wait to leave.
+a caller that speaks HTTP is not listened to; nothing is read while answers wait to leave.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 from penstock.client.admin import create_topic
 from penstock.client.cluster import Cluster
@@ -110,8 +111,14 @@ class Session:
             raise LineTooLong
         return line or None
 
-    def _say(self, text: str | bytes) -> None:
-        self._writer.write((text.encode() if isinstance(text, str) else text) + b"\n")
+    def _say(self, text: str) -> None:
+        self._write(text.encode() + b"\n")
+
+    def _write(self, data: bytes) -> None:
+        """Raises ConnectionError: the loop's own complaint about a closed connection is not one."""
+        if self._writer.is_closing():
+            raise ConnectionResetError("the caller is gone")
+        self._writer.write(data)
 
     async def _flush(self) -> None:
         """Answer what was published, in order, and let it leave."""
@@ -139,6 +146,10 @@ class Session:
                 self._say("OK bye")
                 return False
             await self._answer(command)
+        except commands.SpokenHttp as error:
+            await self._flush()
+            self._say(f"ERR {error}")
+            return False
         except commands.BadCommand as error:
             await self._flush()
             self._say(f"ERR {error}")
@@ -214,14 +225,14 @@ class Session:
         """Until a line comes, or the end of file. The line is handled next, unless it is empty."""
         positions = await self._positions(command.topic, command.partition, command.where)
         count = 0
-        stop = asyncio.create_task(self._line_comes())
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(self._line_comes())]
+        stop = tasks[0]
         try:
             while True:
                 batch = asyncio.create_task(self._arrived(positions))
-                await asyncio.wait((batch, stop), return_when=asyncio.FIRST_COMPLETED)
+                tasks[1:] = [batch]
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 if stop.done():
-                    batch.cancel()
-                    await asyncio.gather(batch, return_exceptions=True)
                     break
                 for partition, fetched in batch.result().items():
                     self._say_records(partition.partition, fetched.records)
@@ -229,8 +240,9 @@ class Session:
                     count += len(fetched.records)
                 await self._writer.drain()
         finally:
-            stop.cancel()
-            await asyncio.gather(stop, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         self._say(_summary(count, positions))
 
     async def _line_comes(self) -> None:
@@ -268,7 +280,7 @@ class Session:
 
     def _say_records(self, partition: int, records: list[Record]) -> None:
         if records:
-            self._writer.write(
+            self._write(
                 b"".join(
                     b"MSG %d %d %s %s\n"
                     % (partition, record.offset, escape_key(record.key), escape_value(record.value))

@@ -1,0 +1,71 @@
+"""Who may call a door that is open on this machine only: its programs, not the web pages in its browser.
+
+A browser sends requests to 127.0.0.1 for any page, and a page whose name is made to resolve to 127.0.0.1 may even read
+the answers. Both give themselves away: by an Origin that is elsewhere, by a Host that is not this machine's.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from penstock.gateway.http.operations import answer
+from penstock.gateway.http.shapes import Error
+
+SETTING = "penstock.http.allowed.hosts"
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/@\s]+))(?::[0-9]{1,5})?")
+
+
+def is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+class LocalCallers:
+    """Around the application; `allowed` are more names of this machine, or of where trusted pages come from."""
+
+    def __init__(self, app: ASGIApp, allowed: Iterable[str]) -> None:
+        self._app = app
+        self._allowed = frozenset(name.lower() for name in allowed)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self.refusal(Headers(scope=scope)) if scope["type"] == "http" else None
+        if refusal is None:
+            await self._app(scope, receive, send)
+        else:
+            await answer(Error(403, refusal), 403)(scope, receive, send)
+
+    def refusal(self, headers: Headers) -> str | None:
+        """A sentence, or None for those who may call."""
+        for host in headers.getlist("host"):
+            if not self._is_ours(host):
+                return _sentence("Host", host)
+        for origin in headers.getlist("origin"):
+            try:
+                host = urlsplit(origin).netloc
+            except ValueError:
+                host = ""
+            if not self._is_ours(host):
+                return _sentence("Origin", origin)
+        return None
+
+    def _is_ours(self, host: str) -> bool:
+        match = _HOST.fullmatch(host)
+        if match is None:
+            return False
+        name = (match[1] or match[2]).lower().removesuffix(".")
+        return name == "localhost" or name.endswith(".localhost") or is_loopback(name) or name in self._allowed
+
+
+def _sentence(header: str, value: str) -> str:
+    return (
+        f"{header} '{value[:100]}' is not this machine, and this door is open to its programs only; "
+        f"{SETTING} may name others"
+    )
