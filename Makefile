@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups property chaos compaction fuzz fuzz-http test-kafka-jars conformance codecs reference clean
+.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups bench-spark property chaos compaction fuzz fuzz-http test-kafka-jars conformance codecs reference clean
 
 help: ## List what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark]'
 	@touch $(STAMP)
 
-demo: install ## Broker, topic, produce, consume with a stock client, where the bytes lie; ends by itself
+demo: install ## The whole story in about two minutes: broker, clicks, a pipeline on Spark, kill -9, results; ends by itself
 	$(BIN)/python -m demo
 
 test: install ## The whole test suite
@@ -47,6 +47,9 @@ bench-partitions: install ## 4,000 partitions: create, write, stop, restart, cra
 
 bench-groups: install ## A consumer group of 100 members forms, loses 10 and settles, both protocols (needs Maven and Java 17)
 	$(BIN)/python -m bench groups --docs
+
+bench-spark: install ## Topics into and out of Spark, beside Spark's own Kafka connector (needs Java 17; Maven for the connector)
+	$(BIN)/python -m bench.spark --docs
 
 property: install ## The log's property test for as long as EXAMPLES says (default 20000)
 	PENSTOCK_PROPERTY_EXAMPLES=$(or $(EXAMPLES),20000) $(BIN)/python -m pytest tests/property --timeout=0 -q
