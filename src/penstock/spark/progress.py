@@ -39,11 +39,20 @@ def group_of(query: Any) -> str | None:
     """
     progress = query.lastProgress
     for source in progress["sources"] if progress is not None else ():
-        offset = source["endOffset"]
-        found = json.loads(offset) if isinstance(offset, str) else offset
-        if isinstance(found, dict) and isinstance(found.get("group"), str) and "topics" in found:
+        found = parse_offset(source["endOffset"])
+        if found is not None:
             return str(found["group"])
     return None
+
+
+def parse_offset(reported: Any) -> dict[str, Any] | None:
+    """An offset of a progress report, if it is one of a penstock source."""
+    try:
+        found = json.loads(reported) if isinstance(reported, str) else reported
+    except ValueError:
+        return None
+    is_ours = isinstance(found, dict) and isinstance(found.get("group"), str) and "topics" in found
+    return found if is_ours else None
 
 
 class GroupProgress:

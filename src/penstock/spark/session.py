@@ -3,9 +3,10 @@
 Spark's defaults are made for large batch jobs on clusters. With these a micro-batch on one idle machine costs about
 50 ms instead of more than 200. Every one of them can be set otherwise by `config`.
 
-Knows nothing of sources and sinks. What has to be known before the JVM starts (Java, Python, addresses) is put into
-this process's environment, where Spark looks for it; a variable that is set already is left alone. Every Python worker
-imports this module on its way to another: what only a driver needs is imported when it is called.
+Knows nothing of sources and sinks, but for the watch over their progress. What has to be known before the JVM starts
+(Java, Python, addresses) is put into this process's environment, where Spark looks for it; a variable that is set
+already is left alone. Every Python worker imports this module on its way to another: what only a driver needs is
+imported when it is called.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _LOCAL = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    # RawLocalFileSystem would spare the .crc files, too, but the RocksDB state store cannot commit on it.
 }
 
 
@@ -102,6 +103,8 @@ def session(
     from pyspark.core.context import SparkContext
     from pyspark.sql import SparkSession
 
+    from penstock.spark.query_watch import watch_queries
+
     asked = dict(config or {})
     if master is not None:
         asked["spark.master"] = master
@@ -110,6 +113,7 @@ def session(
         _adjust(existing, config_for(existing.sparkContext.master), asked)
         if bootstrap_servers is not None:
             _name_brokers(bootstrap_servers)
+        watch_queries(existing)
         return existing
     told = {**_submitted(), **asked}
     if bootstrap_servers is not None:
@@ -130,6 +134,7 @@ def session(
         raise
     if warm_up is not None:
         warm_up.wait()
+    watch_queries(spark)
     return spark
 
 

@@ -8,7 +8,7 @@ What Spark promises (MicroBatchExecution) and this relies on:
 - `latestOffset(start)` is asked for only when every batch up to `start` has been written and is in the commit log; a
   batch that a crash left unfinished is run again first, from the offset log alone. So `start` may go to the group.
 - with Trigger.AvailableNow it is asked for once more after the last batch. With Trigger.Once it is not: the group
-  then learns of that batch at the next run.
+  then learns of that batch by `query_watch`, in sessions that have it, or at the next run.
 - batch 0 is run even if it is empty, and its start is not in the checkpoint: after a crash `initialOffset` is asked
   again. Partitions that begin at the latest offset therefore get an empty batch 0, so that nothing can fall between.
 """

@@ -1,0 +1,225 @@
+"""The end of a query's last batch goes to its group also when the query itself cannot say so yet.
+
+A source learns that a batch is finished when Spark asks it for the next one: with a trigger of a minute a minute later,
+with Trigger.Once at the next run. Spark's driver knows at once. So `session()` has a thread there that looks, every
+second, how far the queries of the session are, and commits what has stood still since the last look. A busy query is
+left to its source; of one that has ended the last batch counts right away, and at the latest when the process exits.
+Spark says when a query starts, so that none is too short to be seen.
+
+Best effort, as all of `progress`: without it, groups trail by one trigger. Must not know: offsets in detail, batches
+that are not finished.
+
+How far a query is stands in its progress report. How to reach its brokers does not, on purpose: that is asked of the
+query's plan, which stays in this machine's driver.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, cast
+
+from py4j.protocol import Py4JError
+from pyspark.java_gateway import ensure_callback_server_started
+
+from penstock.model.errors import PenstockError
+from penstock.spark.offsets import SourceOffset
+from penstock.spark.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP_SERVERS, SourceOptions
+from penstock.spark.progress import COMMIT_TIMEOUT_S, GroupProgress, parse_offset
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+LOOK_INTERVAL_S = 1.0
+
+
+class FinishedTo(NamedTuple):
+    """How far one source of a query is."""
+
+    source: str
+    """The source's name within the query."""
+    end_offset: str
+
+
+class WatchedQuery(Protocol):
+    @property
+    def run_id(self) -> str: ...
+
+    def is_active(self) -> bool: ...
+
+    def finished(self) -> list[FinishedTo]:
+        """By its last progress report; empty before the first."""
+
+    def options(self, source: str) -> Mapping[str, str]:
+        """Of a source that has finished something."""
+
+
+OpenProgress = Callable[[SourceOptions], GroupProgress]
+
+
+@dataclass(slots=True)
+class _Run:
+    query: WatchedQuery
+    seen: list[FinishedTo] = field(default_factory=list)
+    progress: dict[str, GroupProgress] = field(default_factory=dict)
+
+
+class QueryWatch:
+    def __init__(self, open_progress: OpenProgress) -> None:
+        self._open_progress = open_progress
+        self._started: SimpleQueue[WatchedQuery] = SimpleQueue()
+        self._runs: dict[str, _Run] = {}
+
+    def add(self, query: WatchedQuery) -> None:
+        """It is watched until it has ended. From any thread."""
+        self._started.put(query)
+
+    def look(self, *, is_last: bool = False) -> None:
+        while not self._started.empty():
+            query = self._started.get()
+            self._runs.setdefault(query.run_id, _Run(query))
+        for run_id, run in list(self._runs.items()):
+            is_over = not run.query.is_active()  # asked first: then the report that follows is the last
+            finished = run.query.finished()
+            if is_over or is_last or finished == run.seen:
+                for one in finished:
+                    self._report(run, one)
+            run.seen = finished
+            if is_over:
+                del self._runs[run_id]
+
+    def _report(self, run: _Run, one: FinishedTo) -> None:
+        found = parse_offset(one.end_offset)
+        if found is None:  # another's source
+            return
+        try:
+            end = SourceOffset.from_json(found)
+            if one.source not in run.progress:
+                run.progress[one.source] = self._open_progress(SourceOptions.for_stream(run.query.options(one.source)))
+        except PenstockError as error:
+            logger.debug("the progress of %s is left to the query: %s", one.source, error)
+            return
+        run.progress[one.source].report(end.group, end.positions)
+
+
+# -- Spark's driver ---------------------------------------------------------------------
+
+
+class _SparkQuery:
+    """Of the JVM that the session has, in whose environment its sources run."""
+
+    def __init__(self, java: Any, jvm: Any) -> None:
+        self._java = java
+        self._jvm = jvm
+        self.run_id = str(java.runId().toString())
+
+    def is_active(self) -> bool:
+        return bool(self._java.isActive())
+
+    def finished(self) -> list[FinishedTo]:
+        progress = self._java.lastProgress()
+        sources = progress.sources() if progress is not None else ()
+        return [FinishedTo(source.description(), source.endOffset() or "") for source in sources]
+
+    def options(self, source: str) -> dict[str, str]:
+        leaves = self._java.streamingQuery().logicalPlan().collectLeaves()
+        for index in range(leaves.size()):
+            leaf = leaves.apply(index)
+            if "StreamingDataSourceV2" in leaf.getClass().getName() and leaf.stream().toString() == source:
+                named = self._jvm.System.getenv(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP_SERVERS
+                return {"kafka.bootstrap.servers": named, **leaf.relation().options().asCaseSensitiveMap()}
+        raise PenstockError("it is not in the query's plan")
+
+
+class _QueryStarts:
+    """Called by the JVM through Py4J. As Spark's own StreamingQueryListener, but for the progress reports, which that
+    fetches field by field, for every batch, whether somebody wants them or not."""
+
+    def __init__(self, is_started: Callable[[Any], None]) -> None:
+        self._is_started = is_started
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        """Before `start()` returns."""
+        self._is_started(event.id())
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    class Java:
+        implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
+
+
+class _Watcher(threading.Thread):
+    """Ends with the session."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        super().__init__(name="penstock-query-watch", daemon=True)
+        self._context: Any = spark._jsc
+        self._jvm = cast("Any", spark._jvm)
+        self._queries: Any = spark._jsparkSession.streams()
+        self._watch = QueryWatch(connected_progress)
+        self._is_ending = threading.Event()
+        start_callbacks: Any = ensure_callback_server_started  # untyped
+        start_callbacks(spark.sparkContext._gateway)
+        streaming: Any = self._jvm.org.apache.spark.sql.streaming
+        self._queries.addListener(streaming.PythonStreamingQueryListenerWrapper(_QueryStarts(self._add)))
+        for running in self._queries.active():
+            self._watch.add(_SparkQuery(running, self._jvm))
+
+    def _add(self, query_id: Any) -> None:
+        query = self._queries.get(query_id)
+        if query is not None:
+            self._watch.add(_SparkQuery(query, self._jvm))
+
+    def run(self) -> None:
+        try:
+            while not self._is_ending.wait(LOOK_INTERVAL_S) and not self._context.sc().isStopped():
+                self._watch.look()
+            self._watch.look(is_last=True)
+        except (Py4JError, OSError) as error:  # the JVM is gone
+            logger.debug("queries are not watched any more: %s", error)
+
+    def end(self) -> None:
+        """What was finished is committed."""
+        self._is_ending.set()
+        self.join(2 * COMMIT_TIMEOUT_S)
+
+
+def connected_progress(options: SourceOptions) -> GroupProgress:
+    from penstock.client.blocking_cluster import BlockingCluster
+
+    where = options.cluster
+    cluster = BlockingCluster(where.bootstrap, where.client_id, where.security, COMMIT_TIMEOUT_S)
+    return GroupProgress(cluster.commit_offsets)
+
+
+_watchers: dict[int, _Watcher] = {}
+
+
+def watch_queries(spark: SparkSession) -> None:
+    """One thread a session."""
+    for number, watcher in list(_watchers.items()):
+        if not watcher.is_alive():
+            del _watchers[number]
+    if id(spark) in _watchers:
+        return
+    try:
+        watcher = _Watcher(spark)
+    except (Py4JError, AttributeError, TypeError) as error:  # as Py4J says that Spark has not got what was asked for
+        logger.warning("the progress of queries with a long trigger will be shown late: %s", error)
+        return
+    _watchers[id(spark)] = watcher
+    watcher.start()
+    atexit.register(watcher.end)
