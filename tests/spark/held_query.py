@@ -101,15 +101,15 @@ def read_topic(spark: SparkSession, servers: str, topic: str, options: Mapping[s
     return reader.options(**given).load().select("partition", "offset", "value")
 
 
-def start(frame: DataFrame, directory: Path, gate: Gate | None = None, *, ends: bool = True) -> StreamingQuery:
-    """To Parquet below `directory`, by its checkpoint there; `ends` when it has read what there is."""
+def start(frame: DataFrame, directory: Path, gate: Gate | None = None, **trigger: Any) -> StreamingQuery:
+    """To Parquet below `directory`, by its checkpoint there; until all is read that there is, unless told otherwise."""
     if gate is not None:
         frame = frame.mapInArrow(gate.hold(), frame.schema)
     writer = frame.writeStream.format("parquet").option("path", str(directory / "out"))
     writer = writer.option("checkpointLocation", str(directory / "checkpoint"))
     frame.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", ROWS_AT_A_TIME)
     try:
-        return (writer.trigger(availableNow=True) if ends else writer).start()
+        return writer.trigger(**(trigger or {"availableNow": True})).start()
     finally:
         frame.sparkSession.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 

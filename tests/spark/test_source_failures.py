@@ -76,7 +76,9 @@ def test_runs_and_restarts_with_records_between(
     # Stopped in the middle of a batch, and more records before it goes on.
     gate.close()
     number = finished(tmp_path) + 1
-    query = start(read_topic(spark, topics.bootstrap_servers, topic, IN_BATCHES), tmp_path, gate, ends=False)
+    query = start(
+        read_topic(spark, topics.bootstrap_servers, topic, IN_BATCHES), tmp_path, gate, processingTime="0 seconds"
+    )
     held_since(query, gate, number, PARTITIONS)
     query.stop()
     assert (finished(tmp_path), planned(tmp_path)) == (number - 1, number)
@@ -180,7 +182,9 @@ def test_broker_killed(spark: SparkSession, expected: Rows, gate: Gate, tmp_path
         topic = topics.create(partitions=PARTITIONS)
         produce(topics, topic, expected)
         gate.close(from_batch=1)
-        query = start(read_topic(spark, topics.bootstrap_servers, topic, IN_BATCHES), tmp_path, gate, ends=False)
+        query = start(
+            read_topic(spark, topics.bootstrap_servers, topic, IN_BATCHES), tmp_path, gate, processingTime="0 seconds"
+        )
         held_since(query, gate, 1, PARTITIONS)
         broker.kill()
         gate.open()

@@ -116,7 +116,7 @@ def test_partition_added_while_running(spark: SparkSession, topics: Topics, gate
     topic = topics.create()
     expected: Rows = {0: fill(topics, topic, range(100))}
     gate.close()
-    query = start(read_topic(spark, topics.bootstrap_servers, topic, {}), tmp_path, gate, ends=False)
+    query = start(read_topic(spark, topics.bootstrap_servers, topic, {}), tmp_path, gate, processingTime="0 seconds")
     try:
         held_since(query, gate, 0, 1)
         topics.admin.add_partitions(topic, 3)
@@ -160,7 +160,7 @@ def test_topic_created_anew_while_running(spark: SparkSession, topics: Topics, g
     old_id = topic_id(topics, topic)
     old = fill(topics, topic, range(50))
     gate.close()
-    query = start(read_topic(spark, topics.bootstrap_servers, topic, {}), tmp_path, gate, ends=False)
+    query = start(read_topic(spark, topics.bootstrap_servers, topic, {}), tmp_path, gate, processingTime="0 seconds")
     held_since(query, gate, 0, 1)
     topics.admin.delete_topic(topic)
     topics.create(topic)
