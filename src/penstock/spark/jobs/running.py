@@ -8,6 +8,7 @@ the query does.
 from __future__ import annotations
 
 import json
+import re
 import signal
 import threading
 import time
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 POLL_S = 0.2
 TELL_EVERY_S = 2.0
 STOP_GRACE_S = 60.0
+_JAVA_CLASS = re.compile(r"^[\w.$]+(?:Exception|Error): ")
 _CALLED = "Py4JJavaError: An error occurred while calling"
 
 
@@ -192,7 +194,7 @@ def reason_of(error: str) -> str:
     """In one sentence. What a function of `foreachBatch` called in the JVM has Java's reason behind Python's."""
     _, marker, behind = error.partition(_CALLED)
     _, colon, java = behind.partition("\n: ")
-    return cause_of(java if marker and colon else error)
+    return cause_of(_JAVA_CLASS.sub("", java) if marker and colon else error)
 
 
 def _raise_failure(name: str, query: StreamingQuery) -> None:

@@ -5,7 +5,9 @@ them. A crash between leaves strays: files in place that no manifest knows, remo
 from the topic again, since the manifest's ends did not move.
 
 Files are merged by `swap`: the merged file is complete in staging, the manifest names it and what it replaces, then the
-old ones are removed and the new one is renamed into place. A crash between is finished by `recover`.
+directory of the day changes places with one that has the merged file instead of the old ones. A crash between is
+finished by `recover`. So at any moment whoever lists the files sees each record once. Where the file system cannot
+exchange directories the old files are removed before the new one is in place: for that moment they are not seen.
 
 Invariants: in place and in the manifest, no two files have a record in common; files that the manifest has without a
 swap under way are in place. Must not know: Spark, Arrow, what is inside the files.
@@ -16,12 +18,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from penstock.client.fetching import TopicPartition
+from penstock.spark.jobs.archives.exchange import exchange
 from penstock.spark.jobs.errors import JobError, WrongJob
 from penstock.spark.jobs.places import JobLock
 
@@ -196,7 +201,7 @@ class Archive:
                 path.unlink()
         if self.staging.is_dir():
             for path in self.staging.iterdir():
-                path.unlink()
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         for directory in (*self.directory.glob("topic=*/date=*"), *self.directory.glob("topic=*")):
             _remove_if_empty(directory)
         missing = [path for path in sorted(known) if not (self.directory / path).is_file()]
@@ -213,14 +218,36 @@ class Archive:
     def _finish_swap(self, found: Manifest) -> Manifest:
         if found.swap is None:
             return found
-        for path in found.swap.replaced:
-            (self.directory / path).unlink(missing_ok=True)
-        if self.staged_path(found.swap.staged.name).exists():
+        # In place means done: it is the last step in either way.
+        if not self.place_of(found.swap.staged.file).exists() and not self._exchange_day(found.swap):
+            for path in found.swap.replaced:
+                (self.directory / path).unlink(missing_ok=True)
             self._put_in_place(found.swap.staged)
         self._sync_directories([found.swap.staged.file])
         changed = replace(found, swap=None)
         self._save(changed)
         return changed
+
+    def _exchange_day(self, swap: Swap) -> bool:
+        """False: not on this file system."""
+        day = self.place_of(swap.staged.file).parent
+        fresh = self.staging / f"day-{uuid.uuid4().hex}"
+        fresh.mkdir()
+        gone = {Path(path).name for path in swap.replaced}
+        try:
+            for path in day.iterdir():
+                if path.name not in gone:
+                    os.link(path, fresh / path.name)
+            os.link(self.staged_path(swap.staged.name), fresh / self.place_of(swap.staged.file).name)
+            sync(fresh)
+        except OSError:  # no hard links
+            shutil.rmtree(fresh)
+            return False
+        is_done = exchange(fresh, day)
+        shutil.rmtree(fresh)
+        if is_done:
+            self.staged_path(swap.staged.name).unlink()
+        return is_done
 
     def _put_in_place(self, one: StagedFile) -> None:
         place = self.place_of(one.file)

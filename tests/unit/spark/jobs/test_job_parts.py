@@ -1,0 +1,191 @@
+"""What jobs share, and what they refuse before Spark is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import click
+import pytest
+
+from penstock.cli.job_command import LocalDirectory, Speed, parse_offsets, topics_of
+from penstock.client.fetching import TopicPartition
+from penstock.model.errors import ConfigError
+from penstock.spark.jobs.aggregate import ResultTable
+from penstock.spark.jobs.aggregate_plan import AggregatePlan
+from penstock.spark.jobs.clusters import Brokers
+from penstock.spark.jobs.errors import JobError, WrongJob
+from penstock.spark.jobs.mirror import MirrorJob
+from penstock.spark.jobs.places import JobPlace
+from penstock.spark.jobs.replay_sources import OffsetRange
+from penstock.spark.jobs.running import Stop, positions_of, reason_of, stopped_by_signals
+from penstock.spark.offsets import SourceOffset
+
+# -- arguments --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("0:100-200,1:50-", {0: OffsetRange(100, 200), 1: OffsetRange(50, None)}),
+        ("3:-7", {3: OffsetRange(None, 7)}),
+        ("0, 1", {0: OffsetRange(), 1: OffsetRange()}),
+    ],
+)
+def test_offsets(text: str, found: dict[int, OffsetRange]) -> None:
+    assert parse_offsets(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "x", "0:", "0:5", "0:-", "0:a-b", "0:1-2,0:3-4", "0:1-2-3", "-1:1-2"])
+def test_offsets_that_are_none(text: str) -> None:
+    with pytest.raises(ConfigError, match="--offsets"):
+        parse_offsets(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "speed"), [("1x", 1.0), ("10X", 10.0), ("0.5x", 0.5), ("3", 3.0), ("max", float("inf"))]
+)
+def test_speeds(text: str, speed: float) -> None:
+    assert Speed().convert(text, None, None) == speed
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1x", "0x", "nan", "fast"])
+def test_speeds_that_are_none(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="no speed"):
+        Speed().convert(text, None, None)
+
+
+def test_topics_are_repeated_or_separated_by_commas() -> None:
+    assert topics_of(("a,b", "c", " a ")) == ("a", "b", "c")
+    with pytest.raises(ConfigError, match="--topic"):
+        topics_of((" , ",))
+
+
+def test_directories_are_those_of_a_file_system(tmp_path: Path) -> None:
+    assert LocalDirectory().convert(f"file://{tmp_path}", None, None) == tmp_path
+    with pytest.raises(click.BadParameter, match="no directory of a file system"):
+        LocalDirectory().convert("s3://bucket/x", None, None)
+    (tmp_path / "file").touch()
+    with pytest.raises(click.BadParameter, match="is a file"):
+        LocalDirectory().convert(str(tmp_path / "file"), None, None)
+
+
+# -- places -----------------------------------------------------------------------------
+
+
+def test_a_job_finds_its_place_again_by_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    place = JobPlace.of("mirror", {"topics": ["a"], "to": "x:1"})
+    assert place.directory.parent == tmp_path / "penstock" / "jobs"
+    assert place == JobPlace.of("mirror", {"to": "x:1", "topics": ["a"]})
+    assert place.directory != JobPlace.of("mirror", {"topics": ["b"], "to": "x:1"}).directory
+    assert place.group.startswith("penstock-mirror-")
+    place.make()
+    place.make()
+    assert json.loads((place.directory / "job.json").read_text()) == {"kind": "mirror", "topics": ["a"], "to": "x:1"}
+
+
+def test_a_checkpoint_of_another_job_is_refused(tmp_path: Path) -> None:
+    JobPlace.of("mirror", {"to": "x:1"}, tmp_path).make()
+    with pytest.raises(JobError, match="checkpoint of another job"):
+        JobPlace.of("mirror", {"to": "y:1"}, tmp_path).make()
+
+
+def test_a_job_runs_once_at_a_time(tmp_path: Path) -> None:
+    place = JobPlace.of("mirror", {}, tmp_path)
+    with place.lock(), pytest.raises(JobError, match=f"in use by process {os.getpid()}"), place.lock():
+        pass
+    with place.lock():
+        pass
+
+
+# -- running ----------------------------------------------------------------------------
+
+
+def test_signals_ask_to_stop_and_then_urgently() -> None:
+    stop, said = Stop(), []
+    before = signal.getsignal(signal.SIGTERM)
+    with stopped_by_signals(stop, said.append):
+        assert not stop.wait(0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.wait(5)
+        assert not stop.is_urgent
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.is_urgent
+    assert said == ["Stopping after what is under way (once more: at once).", "Stopping at once."]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_reasons_of_failures_are_sentences() -> None:
+    java = (
+        "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [FOREACH_BATCH_USER_FUNCTION_ERROR] An "
+        "error occurred in the user provided function in foreach batch sink.\nTraceback (most recent call last):\n"
+        "py4j.protocol.Py4JJavaError: An error occurred while calling o490.isEmpty.\n: org.apache.spark.SparkException"
+        ": Job aborted due to stage failure: Task 0 in stage 2.0 failed 4 times, most recent failure: Lost task 0.3 in "
+        "stage 2.0 (TID 10) (localhost executor driver): java.lang.IllegalStateException: the disk is full\n\tat x.y"
+    )
+    assert reason_of(java) == "the disk is full"
+    python = (
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback (most recent call last):\nValueError: no\n"
+    )
+    assert reason_of(python) == "ValueError: no"
+
+
+def test_positions_are_those_of_topics() -> None:
+    at = {TopicPartition("clicks", 0): 7}
+    offset = SourceOffset("g", {"clicks": bytes(16)}, at).to_json()
+    assert positions_of(offset) == positions_of(json.dumps(offset)) == at
+    assert positions_of({"seqNum": 1}) == positions_of(None) == {}
+
+
+# -- what can never run -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (AggregatePlan("a while"), "--window is 'a while': write a number and a unit"),
+        (AggregatePlan("0 minutes"), "--window is"),
+        (AggregatePlan("1 minute", slide="2 minutes"), "longer than the window"),
+        (AggregatePlan("1 minute", watermark="late"), "--watermark is 'late'"),
+        (AggregatePlan("1 minute", has_count=False), "give --count, --sum FIELD or both"),
+        (AggregatePlan("1 minute", group_by=("a..b",)), "--group-by has 'a..b'"),
+        (AggregatePlan("1 minute", sums=("x'y",)), "--sum has"),
+        (AggregatePlan("1 minute", event_time="$.t[0]"), "--event-time has"),
+        (AggregatePlan("1 minute", group_by=("a.b", "a_b")), "would be named a_b"),
+        (AggregatePlan("1 minute", group_by=("count",)), "would be named count"),
+    ],
+)
+def test_plans_that_are_refused(plan: AggregatePlan, said: str) -> None:
+    with pytest.raises(WrongJob, match=said.replace("$", r"\$").replace("[", r"\[")):
+        plan.check()
+
+
+def test_columns_of_results() -> None:
+    plan = AggregatePlan("1 hour", "10 minutes", "0 seconds", ("user.country", "page"), ("amount", "a.b"))
+    plan.check()
+    assert plan.columns == [
+        *("window_start", "window_end", "user_country", "page", "count", "sum_amount", "sum_a_b"),
+    ]
+
+
+@pytest.mark.parametrize("rename", ["copy", "{topic}.{topic}", "{name}"])
+def test_a_rename_names_the_topic_once(rename: str) -> None:
+    with pytest.raises(WrongJob, match=r"write \{topic\} in it once"):
+        MirrorJob(Brokers("a:1"), Brokers("b:1"), ("t",), rename).prepare()
+
+
+def test_a_table_belongs_to_one_checkpoint(tmp_path: Path) -> None:
+    one, two = (JobPlace.of("aggregate", {"n": n}, tmp_path / f"state-{n}") for n in (1, 2))
+    one.make()
+    two.make()
+    ResultTable(tmp_path / "table", one).claim()
+    ResultTable(tmp_path / "table", one).claim()
+    with pytest.raises(WrongJob, match="other arguments or another checkpoint"):
+        ResultTable(tmp_path / "table", two).claim()
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "x.parquet").touch()
+    with pytest.raises(WrongJob, match="Parquet files of others"):
+        ResultTable(tmp_path / "others", two).claim()
