@@ -151,7 +151,7 @@ class Bench:
     def _topic_with(self, value_bytes: int, rows: int, batch_bytes: int) -> tuple[str, int]:
         """A topic that holds at least so many rows, made once, and how many it holds."""
         per_batch = records_per_batch(value_bytes, batch_bytes)
-        requests = max(2, rows // per_batch)
+        requests = max(1, rows // per_batch // 2) * 2  # as many to each partition
         topic = self._full.get((value_bytes, requests))
         if topic is None:
             topic = self._full[value_bytes, requests] = self._new_topic(f"rows{value_bytes}")

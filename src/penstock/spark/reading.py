@@ -30,8 +30,10 @@ RecordBatch = Any
 
 
 @cache
-def spare_the_heap() -> None:
-    """Spark's worker collects garbage after every task, which takes 50 ms over all that Arrow and Spark brought."""
+def spare_the_heap(kind_of_task: str) -> None:
+    """At the end of the first task of its kind, when everything is imported and compiled. Spark's worker collects
+    garbage after every task, which takes 50 ms over all that Arrow, numba and Spark brought: time that the driver
+    wants, too."""
     gc.collect()
     gc.freeze()
 
@@ -43,7 +45,6 @@ def cluster_for(options: ClusterOptions, timeout_s: float = 60.0) -> BlockingClu
 
 def read_split(split: Split, options: SourceOptions, schema: Any) -> Iterator[RecordBatch]:
     """`schema` is Arrow's. Raises DataLoss, CorruptRecordBatch, ClientError."""
-    spare_the_heap()
     cluster = cluster_for(options.cluster)
     decoder = BatchDecoder(schema, split.topic, split.partition)
     position = split.start
@@ -65,6 +66,7 @@ def read_split(split: Split, options: SourceOptions, schema: Any) -> Iterator[Re
                 yield from decoded
                 position = max(position, decoded.next_offset)
                 stream.advance(position)
+            spare_the_heap("read")
             return
         except OffsetOutOfRange as error:
             position = _after_loss(split, position, error, options.fail_on_data_loss)

@@ -135,14 +135,15 @@ def write_slice(
     writer: SliceWriter, options: SinkOptions, slice_: Slice, batches: Iterable[RecordBatch]
 ) -> TaskWritten:
     """All rows, and what became of them. Raises UnsuitableRows, DeliveryFailed, ApiError, ClientError."""
-    spare_the_heap()
     try:
         if not writer.begin(slice_):
             for _ in batches:
                 pass  # Spark wants its rows taken
             return TaskWritten((), is_repeat=True)
         _encode(writer, options, slice_, batches)
-        return TaskWritten(tuple(writer.finish()))
+        written = TaskWritten(tuple(writer.finish()))
+        spare_the_heap("write")
+        return written
     except BaseException:
         writer.abandon()
         raise

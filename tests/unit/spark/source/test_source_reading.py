@@ -59,7 +59,7 @@ class FakeStream:
 def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
     made = FakeLog()
     monkeypatch.setattr(reading, "FetchStream", made)
-    monkeypatch.setattr(reading, "spare_the_heap", lambda: None)
+    monkeypatch.setattr(reading, "spare_the_heap", lambda kind: None)
     return made
 
 

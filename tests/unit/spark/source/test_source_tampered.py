@@ -67,7 +67,7 @@ class Log:
 
 @pytest.fixture(params=[True, False], ids=["all in one answer", "an answer a batch"])
 def log(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Log:
-    monkeypatch.setattr(reading, "spare_the_heap", lambda: None)
+    monkeypatch.setattr(reading, "spare_the_heap", lambda kind: None)
     return Log(request.param)
 
 
