@@ -1,7 +1,7 @@
 """Penstock: an event streaming platform that every Kafka client already speaks to.
 
-`penstock.Producer`, `penstock.Consumer` and `penstock.Admin` are imported on first use, so that a broker and a command
-do not pay for them.
+`penstock.Producer`, `penstock.Consumer`, `penstock.Admin` and what they are given are imported on first use, so that a
+broker and a command do not pay for them.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.clients import Admin, Consumer, Producer
+    from penstock.clients import Admin, Consumer, NewRecord, Producer, TopicPartition
 
 __version__ = "0.1.0"
 
-__all__ = ["Admin", "Consumer", "Producer", "__version__"]
+__all__ = ["Admin", "Consumer", "NewRecord", "Producer", "TopicPartition", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Admin", "Consumer", "Producer"):
+    if name in __all__:
         from penstock import clients
 
         return getattr(clients, name)

@@ -23,6 +23,7 @@ def status(target: Target, as_json: bool) -> None:
     """Brokers, topics and partitions. The exit code is 1 when partitions are offline or under-replicated."""
     with target.admin() as admin:
         found, topics = admin.cluster(), admin.topics()
+    internal = sum(topic.is_internal for topic in topics)
     partitions = [one for topic in topics for one in topic.partitions]
     offline = sum(one.is_offline for one in partitions)
     under_replicated = sum(one.is_under_replicated for one in partitions)
@@ -37,6 +38,7 @@ def status(target: Target, as_json: bool) -> None:
                     {"id": one.id, "host": one.host, "port": one.port, "rack": one.rack} for one in found.brokers
                 ],
                 "topics": len(topics),
+                "internal_topics": internal,
                 "partitions": len(partitions),
                 "under_replicated_partitions": under_replicated,
                 "offline_partitions": offline,
@@ -45,7 +47,7 @@ def status(target: Target, as_json: bool) -> None:
     else:
         click.echo(f"Cluster:    {found.cluster_id}")
         click.echo(f"Status:     {state}")
-        click.echo(f"Topics:     {len(topics)}")
+        click.echo(f"Topics:     {len(topics)} ({internal} internal)")
         click.echo(
             f"Partitions: {len(partitions)} ({under_replicated} under-replicated, {offline} offline)",
         )

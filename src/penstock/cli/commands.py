@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
+from typing import Any
 
 import click
 
 from penstock import __version__
 from penstock.cli import INTERRUPTED
+from penstock.cli.stdout import BROKEN_PIPE, OutputClosed, OutputFailed, flush, give_up, output_errors
 from penstock.model.errors import ConfigError, PenstockError
 
 COMMANDS = {
@@ -45,6 +48,16 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(sys.modules[module], attribute)
         return command
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        with output_errors():  # click ends with 1 where a pipe is closed, and --help is printed in here
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with output_errors():
+            return super().invoke(ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
@@ -59,11 +72,28 @@ def penstock() -> None:
 def run() -> int:
     """The exit code. KeyboardInterrupt passes through, or arrives as click's Abort."""
     try:
+        code = _run()
+        flush()  # while it can still be told
+    except OutputClosed:
+        give_up()
+        return BROKEN_PIPE
+    except OutputFailed as error:
+        give_up()
+        return fail(str(error), 1)
+    return code
+
+
+def _run() -> int:
+    try:
         # Not standalone: click would say "Aborted!" and exit with 1.
         name = os.path.basename(sys.argv[0])
         outcome = penstock.main(prog_name="penstock" if name.endswith(".py") else name, standalone_mode=False)
     except click.Abort:
         return INTERRUPTED
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+    except (OutputClosed, OutputFailed):
+        raise
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -75,5 +105,6 @@ def run() -> int:
 
 
 def fail(sentence: str, code: int) -> int:
-    click.echo(f"penstock: {sentence}", err=True)
+    with suppress(OSError):  # nobody listens there either
+        click.echo(f"penstock: {sentence}", err=True)
     return code

@@ -9,10 +9,10 @@ SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComple
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(list(SHELLS)))
+@click.argument("shell", metavar="SHELL", type=click.Choice(list(SHELLS)))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print a completion script, for example: eval "$(penstock completion bash)"."""
+    """Print a completion script for bash, zsh or fish, for example: eval "$(penstock completion bash)"."""
     root = ctx.find_root()
     name = root.info_name or "penstock"
     variable = f"_{name}_complete".replace("-", "_").upper()

@@ -10,6 +10,7 @@ import click
 from penstock.cli.connection import Target, cluster_command, complete_groups, complete_topics, json_option
 from penstock.cli.output import show_json, show_table
 from penstock.cli.pairs import parse_pairs
+from penstock.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.clients import ConfigSetting
@@ -68,13 +69,24 @@ def describe(
 @configs.command("set")
 @resource_options
 @click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
+@json_option
 @cluster_command
-def set_(target: Target, topic: str | None, broker: str | None, group: str | None, settings: tuple[str, ...]) -> None:
+def set_(
+    target: Target,
+    topic: str | None,
+    broker: str | None,
+    group: str | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Change settings; the others stay as they are."""
     kind, name = _resource(topic, broker, group)
     wanted = parse_pairs("setting", settings)
     with target.admin() as admin:
         admin.alter_configs(kind, name, set_=wanted)
+    if as_json:
+        show_json({kind: name, "set": wanted})
+        return
     for key, value in wanted.items():
         click.echo(f"{kind} {name}: {key}={value}")
 
@@ -82,13 +94,23 @@ def set_(target: Target, topic: str | None, broker: str | None, group: str | Non
 @configs.command("delete")
 @resource_options
 @click.argument("names", nargs=-1, required=True, metavar="KEY...")
+@json_option
 @cluster_command
-def delete(target: Target, topic: str | None, broker: str | None, group: str | None, names: tuple[str, ...]) -> None:
+def delete(
+    target: Target, topic: str | None, broker: str | None, group: str | None, names: tuple[str, ...], as_json: bool
+) -> None:
     """Take settings back to their defaults."""
     kind, name = _resource(topic, broker, group)
     with target.admin() as admin:
+        known = {one.name for one in admin.configs(kind, name)}
+        unknown = [key for key in names if key not in known]
+        if unknown:  # which brokers take as deleted already
+            raise ConfigError(f"a {kind} has no setting {', '.join(unknown)}: nothing was changed")
         admin.alter_configs(kind, name, delete=names)
         now = {one.name: one for one in admin.configs(kind, name)}
+    if as_json:
+        show_json({kind: name, "deleted": {key: now[key].value if key in now else None for key in names}})
+        return
     for key in names:
         click.echo(f"{kind} {name}: {key} is back at {_value(now[key]) if key in now else 'its default'}")
 

@@ -1,8 +1,8 @@
 """How a command finds its cluster, and what it says when there is none.
 
 `--bootstrap-server`, then PENSTOCK_BOOTSTRAP_SERVERS, then localhost:9092. The address is tried with a plain socket
-first: librdkafka would keep trying and could not say in one sentence what is wrong. The client library is imported by
-the command that needs it, not for help or completion.
+and one small request first: librdkafka would keep trying and could not say in one sentence what is wrong. The client
+library is imported by the command that needs it, not for help or completion.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import functools
 import os
 import socket
+import struct
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -33,6 +35,10 @@ DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
 DEFAULT_PORT = 9092
 CONNECT_TIMEOUT_S = 3.0
 COMPLETION_TIMEOUT_S = 2.0
+IMPATIENT_AFTER_S = 1.0
+API_VERSIONS = struct.pack(">hhih12s", 18, 0, 1, 12, b"penstock-cli")  # key, version, correlation id, client id
+API_VERSIONS_REQUEST = struct.pack(">i", len(API_VERSIONS)) + API_VERSIONS
+FRAME_LIMIT = 1024 * 1024
 
 
 class NoBroker(PenstockError):
@@ -40,6 +46,14 @@ class NoBroker(PenstockError):
         why = f" ({reason})" if reason else ""
         super().__init__(
             f"no broker answers at {servers}{why}: start one with `penstock start` or use --bootstrap-server"
+        )
+
+
+class NotKafka(PenstockError):
+    def __init__(self, address: str) -> None:
+        super().__init__(
+            f"something listens at {address} that does not speak Kafka's protocol: is this the HTTP door (8082), the "
+            "line door (9099) or a TLS listener? Kafka clients use 9092 by default; `penstock doctor` looks closer"
         )
 
 
@@ -69,12 +83,22 @@ class Target:
         return [split_address(server) for server in self.servers.split(",") if server.strip()]
 
     def check(self) -> None:
-        """Something listens at one of the addresses."""
+        """Something listens at one of the addresses, and it is a broker."""
         reason = ""
+        stranger: NotKafka | None = None
+        is_plain = "ssl" not in str(self.settings.get("security.protocol", "")).lower()
         for host, port in self.addresses():
             reason = connect_problem(host, port)
             if not reason:
-                return
+                answer = ask_api_versions(host, port, self.timeout_s) if is_plain else "kafka"
+                if answer == "kafka":
+                    return
+                if answer == "other":
+                    stranger = NotKafka(f"{host}:{port}")
+                else:
+                    reason = f"it accepts connections and says nothing for {self.timeout_s:g} s"
+        if stranger is not None:
+            raise stranger
         raise NoBroker(self.servers, "" if reason == REFUSED else reason)
 
     def admin(self) -> BlockingAdmin:
@@ -100,6 +124,34 @@ def connect_problem(host: str, port: int, timeout_s: float = CONNECT_TIMEOUT_S) 
     except OSError as error:
         return error.strerror or str(error)
     return ""
+
+
+def ask_api_versions(host: str, port: int, timeout_s: float) -> Literal["kafka", "other", "nothing"]:
+    """Whether it answers as brokers do. Whoever waits for the end of a line is given one, and then shows what it is."""
+    deadline = time.monotonic() + timeout_s
+    answer = b""
+    try:
+        with socket.create_connection((host, port), CONNECT_TIMEOUT_S) as connection:
+            connection.sendall(API_VERSIONS_REQUEST)
+            connection.settimeout(min(IMPATIENT_AFTER_S, timeout_s))
+            is_impatient = False
+            while len(answer) < 8:
+                try:
+                    piece = connection.recv(8 - len(answer))
+                except TimeoutError:
+                    if is_impatient:
+                        return "nothing"
+                    is_impatient = True
+                    connection.sendall(b"\r\n\r\n")
+                    connection.settimeout(max(0.1, deadline - time.monotonic()))
+                    continue
+                if not piece:
+                    return "other"
+                answer += piece
+    except OSError:
+        return "other"
+    size, correlation_id = struct.unpack(">ii", answer)
+    return "kafka" if 0 < size <= FRAME_LIMIT and correlation_id == 1 else "other"
 
 
 def split_address(server: str) -> tuple[str, int]:
@@ -140,10 +192,6 @@ def cluster_command(command: Callable[Concatenate[Target, P], R]) -> Callable[..
         target = Target.find(servers, timeout_s, _client_settings(command_config))
         try:
             return command(target, *args, **kwargs)
-        except BrokenPipeError:
-            # Whoever read our output has seen enough. What is still buffered goes nowhere, quietly.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(1)
         except NoBroker:
             raise
         except PenstockError as error:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import signal
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import IO, TYPE_CHECKING, Literal
 
@@ -17,7 +17,8 @@ from penstock.cli.output import progress
 from penstock.cli.record_filter import parse_filters
 from penstock.cli.record_lines import Line, hex_line, json_line, raw_line, template_line
 from penstock.cli.times import PointInTime
-from penstock.model.errors import ConfigError, PenstockError
+from penstock.cli.waiting import GroupPatience, Patience, Waiting, Watch
+from penstock.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.clients import BlockingConsumer, Record, TopicPartition
@@ -44,6 +45,7 @@ PROGRESS_STEP = 1000
     show_default=True,
     help="raw and hex: the value, with --keys and --headers before it. json: everything, an object a line.",
 )
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--template", help='A line of your own: "{offset} {key} {value} {time} {header.NAME} {json.PATH}".')
 @click.option("--keys", "--key", "with_key", is_flag=True, help="The key before the value.")
 @click.option("--headers", "with_headers", is_flag=True, help="Headers before key and value.")
@@ -68,6 +70,7 @@ def consume(
     follow: bool,
     max_records: int | None,
     form: Format,
+    as_json: bool,
     template: str | None,
     with_key: bool,
     with_headers: bool,
@@ -78,7 +81,9 @@ def consume(
     from penstock.clients import BlockingConsumer
 
     _check_start(group, partitions, from_beginning, from_time, offset)
-    line = _line(form, template, with_key, with_headers, separator)
+    if as_json and form not in ("raw", "json"):
+        raise click.UsageError("--json is --format json: give one format")
+    line = _line("json" if as_json else form, template, with_key, with_headers, separator)
     wanted_by_filters = parse_filters(filters)
 
     def passes(record: Record | None) -> bool:
@@ -95,11 +100,14 @@ def consume(
         client_id="penstock-cli",
         settings=target.settings,
     )
-    with consumer:
+    with consumer, terminated_as_interrupted():
         found = consumer.partitions(topic)
         if group is not None:
             consumer.subscribe(topic)
-            records = _of_group(consumer, None if follow else Patience(target, topic))
+            waiting: Waiting = (
+                Watch(target, consumer, topic) if follow else GroupPatience(target, topic, consumer, group)
+            )
+            records = _of_group(consumer, waiting, None if follow else consumer.at_end)
         else:
             wanted = [one for one in found if not partitions or one.partition in partitions]
             if len(wanted) < len(set(partitions)):
@@ -107,12 +115,14 @@ def consume(
             ends = {one: consumer.bounds(one) for one in wanted}
             _assign(consumer, ends, from_start, from_time, offset)
             last = None if follow else {one: end for one, (_, end) in ends.items()}
-            records = _of_partitions(consumer, last, Patience(target, topic))
+            waiting = Watch(target, consumer, topic, partitions) if follow else Patience(target, topic)
+            records = _of_partitions(consumer, last, waiting)
             if last is not None and from_time is None and offset is None and not sys.stdout.isatty():
                 total = sum(end - start for start, end in ends.values())
                 records = _watched(records, min(total, max_records or total), topic)
         with contextlib.suppress(KeyboardInterrupt):  # the way --follow ends
             _print(filter(passes, records), line, max_records, sys.stdout.buffer)
+        sys.stdout.buffer.flush()  # before it counts as done
 
 
 def _print(records: Iterator[Record | None], line: Line, max_records: int | None, out: IO[bytes]) -> None:
@@ -142,59 +152,52 @@ def _watched(records: Iterator[Record | None], total: int, label: str) -> Iterat
         bar.update(unseen)
 
 
-class Patience:
-    """Reading to an end must end, whatever becomes of the broker."""
-
-    def __init__(self, target: Target, topic: str) -> None:
-        self._target = target
-        self._topic = topic
-        self._heard_at = time.monotonic()
-
-    def heard(self) -> None:
-        self._heard_at = time.monotonic()
-
-    def wait(self) -> None:
-        if time.monotonic() - self._heard_at > self._target.timeout_s:
-            self._target.check()
-            raise PenstockError(f"nothing came from {self._topic} for {self._target.timeout_s:g} s before its end")
+@contextlib.contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM ends as Ctrl-C does: what was printed is committed, and the group is left."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _of_partitions(
-    consumer: BlockingConsumer, ends: dict[TopicPartition, int] | None, patience: Patience
+    consumer: BlockingConsumer, ends: dict[TopicPartition, int] | None, waiting: Waiting
 ) -> Iterator[Record | None]:
     """With `ends`, what lies before them."""
     left = {one for one, end in (ends or {}).items() if end > 0}
     while ends is None or left:
         batch = consumer.poll(timeout_s=POLL_S)
+        if batch:
+            waiting.heard()
         for record in batch:
             at = record.topic_partition
             if ends is None or record.offset < ends[at]:
                 yield record
             if ends is not None and record.offset + 1 >= ends[at]:
                 left.discard(at)
-        if batch:
-            patience.heard()
-        else:
+        if not batch:
             yield None
             if ends is not None and consumer.at_end():
                 return
-            if ends is not None:
-                patience.wait()
+            waiting.wait()
 
 
-def _of_group(consumer: BlockingConsumer, patience: Patience | None) -> Iterator[Record | None]:
-    """With `patience`, to the end of what this member was given."""
+def _of_group(
+    consumer: BlockingConsumer, waiting: Waiting, is_end: Callable[[], bool] | None
+) -> Iterator[Record | None]:
+    """With `is_end`, to the end of what this member was given."""
     while True:
         batch = consumer.poll(max_records=1, timeout_s=POLL_S)  # what was not printed must not be committed
-        yield from batch
-        if not batch:
+        if batch:
+            waiting.heard()
+            yield from batch
+        else:
             yield None
-        if patience is not None and batch:
-            patience.heard()
-        elif patience is not None:
-            if consumer.at_end():
+            if is_end is not None and is_end():
                 return
-            patience.wait()
+            waiting.wait()
 
 
 def _assign(

@@ -7,6 +7,7 @@ import click
 from penstock.cli.connection import Target, cluster_command, complete_groups, json_option
 from penstock.cli.groups import lag_objects
 from penstock.cli.output import show_json, show_table
+from penstock.model.errors import PenstockError
 
 
 @click.command()
@@ -36,13 +37,25 @@ def lag(target: Target, group_id: str | None, as_json: bool) -> None:
 
 
 def _all_groups(target: Target, as_json: bool) -> None:
+    from penstock.clients import Refused, UnknownGroup
+
+    sums: list[tuple[str, str, int | None]] = []
+    problems: list[str] = []
     with target.admin() as admin:
-        sums = [
-            (one.group_id, one.state, sum(part.lag or 0 for part in admin.lag(one.group_id))) for one in admin.groups()
-        ]
+        for one in admin.groups():
+            try:
+                total: int | None = sum(part.lag or 0 for part in admin.lag(one.group_id))
+            except UnknownGroup:
+                continue  # deleted meanwhile
+            except Refused as error:
+                total = None
+                problems.append(str(error))
+            sums.append((one.group_id, one.state, total))
     if as_json:
         show_json([{"group": name, "state": state, "total_lag": total} for name, state, total in sums])
     elif sums:
         show_table(("GROUP", "STATE", "LAG"), sums)
     else:
         click.echo("No groups.", err=True)
+    if problems:
+        raise PenstockError("; ".join(problems))

@@ -5,7 +5,6 @@ Only reads, so it may be pointed at the directory of a running broker. Exit code
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sys
@@ -16,6 +15,7 @@ from types import TracebackType
 
 import click
 
+from penstock.cli.stdout import OutputFailed, give_up, output_errors
 from penstock.model.errors import ConfigError
 from penstock.storage import dump as files
 from penstock.storage.dump import PROBLEM, Fields, Finding
@@ -25,7 +25,6 @@ from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
 TRANSACTION_INDEX = ".txnindex"
 SUFFIXES = (LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX, SNAPSHOT)
 WRITE_PAUSE_S = 0.1
-BROKEN_PIPE = 141  # 128 + SIGPIPE, as shells have it
 METADATA_DIRECTORY = "__cluster_metadata-0"
 
 
@@ -72,14 +71,11 @@ def dump_command(paths: tuple[str, ...], records: bool, max_bytes: int, as_json:
 
 def _write(line: str) -> None:
     try:
-        click.echo(line)
-    except OSError as error:
-        # The interpreter flushes standard output once more at its end, and would complain again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if error.errno == errno.EPIPE:
-            # `penstock log dump ... | head` has seen enough.
-            sys.exit(BROKEN_PIPE)
-        raise ConfigError(f"cannot write to standard output: {error.strerror}") from error
+        with output_errors():  # not to be taken for those of the file
+            click.echo(line)
+    except OutputFailed as error:
+        give_up()
+        raise ConfigError(str(error)) from error  # 1 would say that something is corrupt
 
 
 # -- files ---------------------------------------------------------------------------------------------------

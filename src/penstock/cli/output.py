@@ -35,12 +35,12 @@ def show_json(value: object) -> None:
 
 
 def progress(length: int, label: str) -> ProgressBar[int]:
-    """On standard error, and only where a person watches while the output goes elsewhere."""
+    """On standard error, and only where a person watches, and there is an end to watch for."""
     return click.progressbar(
         length=length,
         label=label,
         file=sys.stderr,
-        hidden=not sys.stderr.isatty(),
+        hidden=not length or not sys.stderr.isatty(),
         show_eta=True,
         update_min_steps=max(1, length // 200),
     )

@@ -6,7 +6,8 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Literal
+from functools import partial
+from typing import IO, TYPE_CHECKING, Literal, TypeAlias
 
 import click
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 LINE_LIMIT = 64 * 1024 * 1024
 PROGRESS_STEP = 64 * 1024
 Format = Literal["raw", "json", "hex", "file"]
+Place: TypeAlias = tuple[str, int]
+"""A source and the number of a line; 0 for all of it."""
 
 
 @click.command()
@@ -66,6 +69,8 @@ def produce(
     """Send records: one a line from FILEs or standard input."""
     from penstock.clients import BlockingProducer
 
+    if key_separator == "":
+        raise click.UsageError("--key-separator is empty: give what stands between key and value, for example :")
     reader = LineReader(
         form,
         key.encode() if key is not None else None,
@@ -87,14 +92,26 @@ def produce(
         client_id="penstock-cli",
         settings=target.settings,
     )
+    bad_line: BadLine | None = None
     with producer:
-        for source in files or ("-",):
-            _send(producer, reader, source, topic, partition, count)
-    count.raise_failures()
+        try:
+            for source in files or ("-",):
+                _send(producer, reader, source, topic, partition, count)
+        except BadLine as error:
+            bad_line = error  # told when what was read before it has arrived
+    if bad_line is not None:
+        failed = f"; {count.failures()}" if count.failed else ""
+        raise ConfigError(f"{bad_line}; {_records(count.delivered)} before it went to {topic}{failed}") from bad_line
+    if count.failed:
+        raise PenstockError(count.failures())
     if as_json:
         show_json({"topic": topic, "sent": count.delivered})
     else:
-        click.echo(f"Sent {count.delivered} record{'' if count.delivered == 1 else 's'} to {topic}.", err=True)
+        click.echo(f"Sent {_records(count.delivered)} to {topic}.", err=True)
+
+
+class BadLine(ConfigError):
+    """Where reading stopped."""
 
 
 class Count:
@@ -105,21 +122,23 @@ class Count:
         self.delivered = 0
         self.failed = 0
         self._first: ClientError | None = None
+        self._place = ""
 
-    def note(self, result: Delivery | ClientError) -> None:
+    def note(self, place: Place, result: Delivery | ClientError) -> None:
         """In the producer's thread, and while it is flushed in ours."""
         with self._lock:
             if isinstance(result, PenstockError):
                 self.failed += 1
-                self._first = self._first or result
+                if self._first is None:
+                    self._first, self._place = result, _place(place)
             else:
                 self.delivered += 1
 
-    def raise_failures(self) -> None:
-        if self._first is not None:
-            raise PenstockError(
-                f"{self.failed} of {self.failed + self.delivered} records were not delivered: {self._first}"
-            )
+    def failures(self) -> str:
+        return (
+            f"{self.failed} of {_records(self.failed + self.delivered)} not delivered, "
+            f"the first from {self._place}: {self._first}"
+        )
 
 
 class LineReader:
@@ -137,25 +156,28 @@ class LineReader:
         self._headers = headers
         self._null_value = null_value
 
-    def records(self, stream: IO[bytes], name: str) -> Iterator[tuple[NewRecord, int]]:
-        """Records, and how many bytes of the source each took."""
+    def records(self, stream: IO[bytes], name: str) -> Iterator[tuple[NewRecord, int, Place]]:
+        """Records, how many bytes of the source each took, and where they stood."""
         from penstock.clients import NewRecord
 
         if self._form == "file":
             data = stream.read(LINE_LIMIT + 1)
             if len(data) > LINE_LIMIT:
-                raise ConfigError(f"{name} is larger than {LINE_LIMIT} bytes, the most a record may have here")
-            yield NewRecord(data, self._key, self._headers), len(data)
+                raise BadLine(f"{name} is larger than {LINE_LIMIT} bytes, the most a record may have here")
+            yield NewRecord(data, self._key, self._headers), len(data), (name, 0)
             return
         number = 0
         while line := stream.readline(LINE_LIMIT + 1):
             number += 1
             if len(line) > LINE_LIMIT:
-                raise ConfigError(f"{name}, line {number} is longer than {LINE_LIMIT} bytes")
+                raise BadLine(f"{name}, line {number} is longer than {LINE_LIMIT} bytes")
+            if self._form == "json" and not line.strip():
+                continue
             try:
-                yield self._record(line.removesuffix(b"\n").removesuffix(b"\r")), len(line)
+                record = self._record(line.removesuffix(b"\n").removesuffix(b"\r"))
             except ValueError as error:
-                raise ConfigError(f"{name}, line {number}: {error}") from error
+                raise BadLine(f"{name}, line {number}: {error}") from error
+            yield record, len(line), (name, number)
 
     def _record(self, line: bytes) -> NewRecord:
         from penstock.clients import NewRecord
@@ -166,6 +188,7 @@ class LineReader:
                 found.value,
                 found.key if found.key is not None else self._key,
                 [*found.headers, *self._headers],
+                partition=found.partition,
                 timestamp_ms=found.timestamp_ms,
             )
         key, value = self._key, line
@@ -184,19 +207,25 @@ class LineReader:
 def _send(
     producer: BlockingProducer, reader: LineReader, source: str, topic: str, partition: int | None, count: Count
 ) -> None:
+    from penstock.clients import DeliveryFailed, Refused
+
     name = "standard input" if source == "-" else source
     with click.open_file(source, "rb") as stream, progress(_size(source), name) as bar:
         unseen = 0
-        for record, size in reader.records(stream, name):
-            producer.enqueue(
-                topic,
-                record.value,
-                then=count.note,
-                key=record.key,
-                partition=partition,
-                headers=record.headers,
-                timestamp_ms=record.timestamp_ms,
-            )
+        for record, size, place in reader.records(stream, name):
+            noted = partial(count.note, place)
+            try:
+                producer.enqueue(
+                    topic,
+                    record.value,
+                    then=noted,
+                    key=record.key,
+                    partition=record.partition if partition is None else partition,
+                    headers=record.headers,
+                    timestamp_ms=record.timestamp_ms,
+                )
+            except (DeliveryFailed, Refused) as error:
+                noted(error)  # known before it was sent
             unseen += size
             if unseen >= PROGRESS_STEP:
                 bar.update(unseen)
@@ -207,10 +236,21 @@ def _send(
 def _check_files(files: tuple[str, ...]) -> None:
     """Before anything is sent."""
     for path in files:
-        if path != "-" and not os.path.isfile(path):
+        if os.path.isdir(path):
+            raise ConfigError(f"{path} is a directory: name files")
+        if path != "-" and not os.path.exists(path):
             raise ConfigError(f"{path}: there is no such file")
         if path != "-" and not os.access(path, os.R_OK):
             raise ConfigError(f"{path} cannot be read")
+
+
+def _place(place: Place) -> str:
+    name, number = place
+    return f"{name}, line {number}" if number else name
+
+
+def _records(count: int) -> str:
+    return f"{count} record{'' if count == 1 else 's'}"
 
 
 def _size(source: str) -> int:

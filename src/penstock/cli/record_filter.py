@@ -1,7 +1,8 @@
 """`--filter`: which records are worth a line.
 
 FIELD=TEXT, FIELD!=TEXT, FIELD~REGEX, FIELD!~REGEX with the fields of templates (key, value, header.NAME, json.PATH,
-partition, ...); a filter without an operator is a regular expression on the value.
+partition, ...); a filter without an operator is a regular expression on the value. Of a header that a record has
+more than once, one value must pass, and with ! none may.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from penstock.cli.record_lines import FIELDS, field_text
+from penstock.cli.record_lines import FIELDS, field_texts
 from penstock.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 Test: TypeAlias = "Callable[[Record], bool]"
 _FILTER = re.compile(rf"({'|'.join(FIELDS)}|header\.[^=!~]+|json\.[^=!~]+)(!=|!~|=|~)(.*)", re.DOTALL)
+_LIKE_A_FILTER = re.compile(r"([A-Za-z_][\w.-]*)(?:!=|!~|=|~)")
 
 
 def parse_filters(texts: Sequence[str]) -> Test:
@@ -28,11 +30,18 @@ def parse_filters(texts: Sequence[str]) -> Test:
 
 def _parse(text: str) -> Test:
     found = _FILTER.fullmatch(text)
+    unknown = None if found else _LIKE_A_FILTER.match(text)
+    if unknown:
+        raise ConfigError(
+            f"--filter {text!r}: there is no field {unknown[1]}: there are {', '.join(FIELDS)}, header.NAME, json.PATH "
+            f"(a regular expression on the value: value~{text})"
+        )
     name, operator, wanted = found.groups() if found else ("value", "~", text)
+    is_wanted = not operator.startswith("!")
     if operator in ("=", "!="):
-        return lambda record: (field_text(record, name) == wanted) is (operator == "=")
+        return lambda record: (wanted in field_texts(record, name)) is is_wanted
     try:
         pattern = re.compile(wanted)
     except re.error as error:
         raise ConfigError(f"--filter {text!r} is no regular expression: {error}") from error
-    return lambda record: (pattern.search(field_text(record, name)) is not None) is (operator == "~")
+    return lambda record: any(map(pattern.search, field_texts(record, name))) is is_wanted

@@ -85,6 +85,14 @@ def template_line(template: str) -> Line:
     return line
 
 
+def field_texts(record: Record, name: str) -> list[str]:
+    """All of its values: a header may be there more than once."""
+    if name.startswith("header."):
+        wanted = name.removeprefix("header.")
+        return [_text(value) for key, value in record.headers if key == wanted] or [""]
+    return [field_text(record, name)]
+
+
 def field_text(record: Record, name: str) -> str:
     """A field as text; what is not UTF-8 survives as surrogates."""
     if name.startswith("header."):
@@ -147,7 +155,10 @@ def read_json(line: bytes) -> NewRecord:
     """Raises ValueError with what is wrong."""
     from penstock.clients import NewRecord
 
-    found = json.loads(line)
+    try:
+        found = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON: {error.msg} at column {error.colno}") from error
     if not isinstance(found, dict) or "value" not in found:
         raise ValueError('a JSON record is an object with "value", and may have key, headers, partition, timestamp')
     headers = found.get("headers") or []
@@ -155,12 +166,14 @@ def read_json(line: bytes) -> NewRecord:
     if not isinstance(pairs, list) or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
         raise ValueError("headers are an object or a list of [name, value]")
     for name in ("partition", "timestamp"):
-        if not isinstance(found.get(name), int | None):
-            raise ValueError(f"{name} is a number")
+        number = found.get(name)
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
+            raise ValueError(f"{name} is a number from 0, not {json.dumps(number)}")
     return NewRecord(
         _bytes_of(found["value"]),
         _bytes_of(found.get("key")),
         [(str(name), _bytes_of(value)) for name, value in pairs],
+        partition=found.get("partition"),
         timestamp_ms=found.get("timestamp"),
     )
 

@@ -68,7 +68,7 @@ def create(
 
 
 @topics.command("list")
-@click.option("--internal", is_flag=True, help="Those of the system too.")
+@click.option("--internal", "--all", is_flag=True, help="Those of the system too.")
 @json_option
 @cluster_command
 def list_(target: Target, internal: bool, as_json: bool) -> None:

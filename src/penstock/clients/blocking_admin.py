@@ -361,10 +361,7 @@ class BlockingAdmin:
         wanted = _texts(doing, set_)
         self._check_resource(kind, name)
         entries = [
-            *(
-                ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
-                for key, value in wanted.items()
-            ),
+            *(ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in wanted.items()),
             *(ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in delete),
         ]
         resource = ConfigResource(_RESOURCES[kind], name, incremental_configs=entries)

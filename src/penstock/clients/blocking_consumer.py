@@ -30,6 +30,7 @@ from penstock.clients.settings import Connection, log
 SLICE_S = 0.1
 SEEK_PAUSE_S = 0.02
 LAST_TRY_S = 1.0
+_NO_SUCH_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 
 Partitions: TypeAlias = Iterable[TopicPartition]
 OnRebalance: TypeAlias = Callable[[list[TopicPartition]], None]
@@ -219,7 +220,7 @@ class BlockingConsumer:
             return True
         if error.code() == KafkaError._PARTITION_EOF:
             self._ended.add(_partition_of(message))
-        elif error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+        elif error.code() in _NO_SUCH_TOPIC:
             log.warning("%s", error.str())  # it may still be created
         elif self._error is None:
             self._error = self._connection.error(error, "cannot read")

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -164,13 +165,54 @@ def test_doctor_at_a_port_that_speaks_something_else(cli: CommandLine) -> None:
     assert "does not speak Kafka's protocol" in ran.out
 
 
+def answer_with(server: socket.socket, answer: bytes, *, at_line_end: bool) -> None:
+    """To every connection until the server is closed, as a door does that speaks something else."""
+    while True:
+        try:
+            connection, _ = server.accept()
+        except OSError:
+            return
+        with connection:
+            heard = b""
+            while piece := connection.recv(1024):
+                heard += piece
+                if answer and (not at_line_end or b"\n" in heard):
+                    connection.sendall(answer)
+                    break
+
+
+@pytest.mark.parametrize(
+    ("answer", "at_line_end", "says"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", False, "that does not speak Kafka's protocol: is this the HTTP door"),
+        (b"ERR unknown command\r\n", True, "that does not speak Kafka's protocol: is this the HTTP door"),
+        (b"", False, "(it accepts connections and says nothing for 2 s)"),
+    ],
+)
+def test_a_port_of_another_kind_is_told_at_once(cli: CommandLine, answer: bytes, at_line_end: bool, says: str) -> None:
+    began = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer_with, args=(server, answer), kwargs={"at_line_end": at_line_end})
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        ran = cli("topics", "list", "--bootstrap-server", address, "--timeout", "2")
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert time.monotonic() - began < 10
+    assert (ran.code, ran.out) == (1, "")
+    assert address in ran.err
+    assert says in ran.err
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts(cli: CommandLine, shell: str) -> None:
     for name in ("penstock", "streaming-system"):
         script = cli("completion", shell, name=name).out
         assert name in script
         assert f"_{name.replace('-', '_').upper()}_COMPLETE" in script
-    assert cli("completion", "tcsh").code == 2
+    refused = cli("completion", "tcsh")
+    assert refused.code == 2
+    assert "Invalid value for 'SHELL': 'tcsh' is not one of 'bash', 'zsh', 'fish'" in refused.err
 
 
 def complete(words: str, environment: dict[str, str]) -> list[str]:

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from command_line import CommandLine
-from penstock.clients import BlockingAdmin, BlockingConsumer, BlockingProducer, TopicPartition
+from penstock.clients import (
+    BlockingAdmin,
+    BlockingConsumer,
+    BlockingProducer,
+    PartitionLag,
+    Refused,
+    TopicPartition,
+)
 from penstock.testing import Broker
 
 MEMBER = re.compile(r"(\S+): Partitions \[\d+(?:, \d+)*\], Lag: \d+")
@@ -220,3 +233,106 @@ def test_a_topic_partition_that_is_not_there(cli: CommandLine, filled: str, grou
     ran = cli("groups", "reset-offsets", "--group", group, "--topic", f"{filled}:7", "--to-earliest")
     assert ran.code == 2
     assert "has no partition 7: it has 0 to 2" in ran.err
+
+
+def test_a_deleted_topic_hides_nothing_else(cli: CommandLine, penstock_broker: Broker, filled: str, group: str) -> None:
+    other, gone = f"other-{group}", f"gone-{filled}"
+    commit(penstock_broker, other, filled, {0: 40})
+    cli("topics", "create", "--name", gone, "--partitions", "3")
+    with members(penstock_broker, group, gone, ["only"]) as (consumer,):
+        consumer.commit(dict.fromkeys(consumer.assignment(), 0))
+        cli("topics", "delete", "--name", gone)
+        sums = [line.split() for line in cli("lag").lines]
+        assert [other, "Empty", "60"] in sums
+        assert group in [words[0] for words in sums]
+        rows = [line.split() for line in cli("lag", "--group", group).lines]
+        assert [row[:2] + row[3:] for row in rows[1:-1]] == [[gone, str(n), "-", "-", "only"] for n in range(3)]
+        assert cli("groups", "describe", "--group", group).lines == ["only: Partitions [0, 1, 2], Lag: -"]
+        found = json.loads(cli("lag", "--group", group, "--json").out)
+        assert [(one["end_offset"], one["lag"]) for one in found["partitions"]] == [(None, None)] * 3
+
+
+def test_a_group_that_cannot_be_read_hides_no_other(
+    cli: CommandLine, penstock_broker: Broker, filled: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = f"other-{group}"
+    commit(penstock_broker, group, filled, {0: 40})
+    commit(penstock_broker, other, filled, {0: 40})
+    lag = BlockingAdmin.lag
+
+    def refused(self: BlockingAdmin, group_id: str) -> list[PartitionLag]:
+        if group_id == group:
+            raise Refused("not this one")
+        return lag(self, group_id)
+
+    monkeypatch.setattr(BlockingAdmin, "lag", refused)
+    ran = cli("lag")
+    rows = [line.split() for line in ran.out.splitlines()]
+    assert [group, "Empty", "-"] in rows
+    assert [other, "Empty", "60"] in rows
+    assert (ran.code, ran.err) == (1, "penstock: not this one\n")
+
+
+def test_shift_by_needs_something_to_count_from(
+    cli: CommandLine, penstock_broker: Broker, filled: str, group: str
+) -> None:
+    commit(penstock_broker, group, filled, {0: 10, 2: 30})
+    ran = cli("groups", "reset-offsets", "--group", group, "--topic", filled, "--shift-by", "5")
+    assert (ran.code, ran.out) == (1, "")
+    assert f"group {group} has committed nothing in {filled}-1, so there is no offset to shift" in ran.err
+    assert new_offsets(cli, group, "--topic", f"{filled}:0,2", "--shift-by", "5") == [(10, 15), (30, 35)]
+
+
+def group_reader(broker: Broker, topic: str, group: str, *more: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli", "consume", "--topic", topic, "--group", group, *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PENSTOCK_BOOTSTRAP_SERVERS": broker.bootstrap_servers},
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_reader_that_is_told_to_stop_commits_and_leaves(
+    cli: CommandLine, penstock_broker: Broker, filled: str, group: str, number: signal.Signals
+) -> None:
+    with group_reader(penstock_broker, filled, group, "--follow", "--from-beginning") as process:
+        assert process.stdout is not None
+        for _ in range(300):
+            process.stdout.readline()
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, b"", b"")
+    assert cli("groups", "describe", "--group", group).lines == ["(no member): Partitions [0, 1, 2], Lag: 0"]
+
+
+def test_a_member_that_does_not_answer_is_waited_for(
+    cli: CommandLine, penstock_broker: Broker, filled: str, group: str, tmp_path: Path
+) -> None:
+    short_session = tmp_path / "client.properties"
+    short_session.write_text("session.timeout.ms=6000\n")
+    more = ("--from-beginning", "--follow", "--command-config", str(short_session))
+    with group_reader(penstock_broker, filled, group, *more) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.kill()
+    with group_reader(penstock_broker, filled, group, "--max", "1", "--timeout", "1") as process:
+        out, err = process.communicate(timeout=60)
+    assert err.decode().startswith(f"penstock: group {group} is waiting for a member that does not answer; it goes on")
+    assert (process.returncode, len(out.splitlines())) == (0, 1)
+
+
+def test_a_member_that_is_given_nothing_says_so(
+    cli: CommandLine, penstock_broker: Broker, topic: str, group: str
+) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "1")
+    with group_reader(penstock_broker, topic, group, "--follow") as process:
+        while not cli("groups", "list").out.count(f"{group} "):
+            time.sleep(0.1)
+        while "Partitions [0]" not in cli("groups", "describe", "--group", group).out:
+            time.sleep(0.1)
+        ran = cli("consume", "--topic", topic, "--group", group, "--timeout", "2")
+        process.terminate()
+        process.communicate(timeout=30)
+    assert (ran.code, ran.out) == (1, "")
+    assert f"group {group} gave this member no partition of {topic}: its 2 members have them" in ran.err

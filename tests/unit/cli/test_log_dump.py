@@ -272,7 +272,7 @@ def test_a_closed_pipe_is_silent_and_a_full_disk_is_not_a_read_error(directory: 
     with open("/dev/full", "w") as full:
         result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert result.returncode == 2
-    assert result.stderr == "penstock: cannot write to standard output: No space left on device\n"
+    assert result.stderr == "penstock: cannot write the output: no space left on device\n"
 
 
 def flip(file: Path, at: int) -> None:

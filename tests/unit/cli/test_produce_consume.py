@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from command_line import CommandLine
+from penstock.cli.output import progress
 from penstock.clients import BlockingConsumer, TopicPartition
 from penstock.testing import Broker
 
@@ -214,3 +215,132 @@ def test_a_broker_that_dies_while_it_is_read(
     ran = cli("consume", "--topic", "t", "--timeout", "1")
     assert ran.code == 1
     assert ran.err.startswith(f"penstock: no broker answers at {address}: start one")
+
+
+def test_a_partition_in_json_is_where_the_record_goes(cli: CommandLine, topic: str) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "3")
+    lines = b'{"value": "a", "partition": 2}\n{"value": "b", "partition": 1}\n'
+    assert cli("produce", "--topic", topic, "--format", "json", stdin=lines).code == 0
+    assert cli("consume", "--topic", topic, "--partition", "2").lines == ["a"]
+    assert cli("consume", "--topic", topic, "--partition", "1").lines == ["b"]
+    cli("produce", "--topic", topic, "--format", "json", "--partition", "0", stdin=lines)
+    assert cli("consume", "--topic", topic, "--partition", "0").lines == ["a", "b"]
+    beyond = b'{"value": "c", "partition": 0}\n\n{"value": "d", "partition": 3}\n{"value": "e", "partition": 3}\n'
+    ran = cli("produce", "--topic", topic, "--format", "json", stdin=beyond)
+    assert ran.code == 1
+    assert "2 of 3 records not delivered, the first from standard input, line 3: " in ran.err
+    assert "the topic has no partition 3" in ran.err
+    for wrong in (b'"1"', b"true", b"-1"):
+        ran = cli("produce", "--topic", topic, "--format", "json", stdin=b'{"value": 1, "partition": %s}\n' % wrong)
+        assert (ran.code, "partition is a number from 0" in ran.err) == (2, True)
+
+
+def test_a_bad_line_says_what_was_sent_before_it(cli: CommandLine, topic: str) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "1")
+    ran = cli("produce", "--topic", topic, "--format", "json", stdin=b'{"value": 1}\n\n  \n{"value": 2}\nbroken\n')
+    assert ran.code == 2
+    assert ran.err == (
+        f"penstock: standard input, line 5: no JSON: Expecting value at column 1; 2 records before it went to {topic}\n"
+    )
+    assert cli("consume", "--topic", topic).lines == ["1", "2"]
+    beyond = b'{"value": 1, "partition": 7}\n{"value": 2}\nbroken\n'
+    ran = cli("produce", "--topic", topic, "--format", "json", stdin=beyond)
+    assert ran.code == 2
+    assert "line 3: no JSON" in ran.err
+    assert "1 record before it went to" in ran.err
+    assert "1 of 2 records not delivered, the first from standard input, line 1" in ran.err
+
+
+def test_what_cannot_be_sent(cli: CommandLine, topic: str, tmp_path: Path) -> None:
+    ran = cli("produce", "--topic", topic, str(tmp_path))
+    assert (ran.code, ran.err) == (2, f"penstock: {tmp_path} is a directory: name files\n")
+    ran = cli("produce", "--topic", topic, "--key-separator", "", stdin=b"a\n")
+    assert (ran.code, "--key-separator is empty" in ran.err) == (2, True)
+    cli("topics", "create", "--name", topic, "--partitions", "1", "--config", "cleanup.policy=compact")
+    ran = cli("produce", "--topic", topic, stdin=b"a\n")
+    assert ran.code == 1
+    assert "it has no key, and a compacted topic needs a key (INVALID_RECORD)" in ran.err
+
+
+def test_a_large_record_needs_only_the_topic_to_allow_it(cli: CommandLine, topic: str) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "1")
+    large = b"x" * 2_000_000
+    ran = cli("produce", "--topic", topic, stdin=large)
+    assert ran.code == 1
+    assert "MSG_SIZE_TOO_LARGE" in ran.err
+    assert "raise max.message.bytes of the topic" in ran.err
+    cli("configs", "set", "--topic", topic, "max.message.bytes=2100000")
+    assert cli("produce", "--topic", topic, stdin=large).code == 0
+
+
+def test_no_progress_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert progress(0, "standard input").hidden  # typed or piped: nobody knows how much there is
+    assert not progress(1000, "a file").hidden
+
+
+def test_fields_of_filters(cli: CommandLine, topic: str) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "1")
+    for headers in (["a=1", "a=2"], ["a=2"], ["b=1"]):
+        options = [word for header in headers for word in ("--header", header)]
+        cli("produce", "--topic", topic, *options, stdin=b"k=v\n")
+
+    def offsets(test: str) -> list[str]:
+        return cli("consume", "--topic", topic, "--template", "{offset}", "--filter", test).lines
+
+    assert offsets("header.a=1") == ["0"]
+    assert offsets("header.a=2") == ["0", "1"]
+    assert offsets("header.a!=1") == ["1", "2"]
+    assert offsets("header.a~[12]") == ["0", "1"]
+    assert offsets("header.a!~2") == ["2"]
+    assert offsets("value~k=v") == ["0", "1", "2"]
+    for field, test in (("ky", "ky=k"), ("header", "header=1"), ("k.v", "k.v~x"), ("jsn.a", "jsn.a!=1")):
+        ran = cli("consume", "--topic", topic, "--filter", test)
+        assert ran.code == 2
+        assert f"there is no field {field}: " in ran.err
+        assert "there are topic, partition, offset" in ran.err
+        assert f"value~{test}" in ran.err
+
+
+def test_json_is_a_format_too(cli: CommandLine, topic: str) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "1")
+    cli("produce", "--topic", topic, stdin=b"a\n")
+    assert cli("consume", "--topic", topic, "--json").out == cli("consume", "--topic", topic, "--format", "json").out
+    assert cli("consume", "--topic", topic, "--json", "--format", "hex").code == 2
+
+
+def test_followers_are_told_when_the_broker_or_the_topic_is_gone_and_back(tmp_path: Path) -> None:
+    broker = Broker(data=tmp_path).start()
+    address = broker.bootstrap_servers
+    environment = {**os.environ, "PENSTOCK_BOOTSTRAP_SERVERS": address}
+
+    def run(*words: str, stdin: bytes = b"") -> None:
+        subprocess.run([*PENSTOCK, *words], input=stdin, env=environment, check=True, capture_output=True, timeout=60)
+
+    run("topics", "create", "--name", "t", "--partitions", "1")
+    with subprocess.Popen(
+        [*PENSTOCK, "consume", "--topic", "t", "--follow", "--from-beginning"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        run("produce", "--topic", "t", stdin=b"one\n")
+        assert process.stdout.readline() == b"one\n"
+        broker.stop()
+        assert process.stderr.readline() == f"penstock: the broker at {address} is gone: waiting for it\n".encode()
+        broker.start()
+        assert process.stderr.readline() == f"penstock: the broker at {address} is back\n".encode()
+        run("produce", "--topic", "t", stdin=b"two\n")
+        assert process.stdout.readline() == b"two\n"
+        run("topics", "delete", "--name", "t")
+        assert process.stderr.readline() == b"penstock: topic t is gone: waiting for it\n"
+        run("topics", "create", "--name", "t", "--partitions", "1")
+        run("produce", "--topic", "t", stdin=b"three\n")
+        assert process.stderr.readline() == b"penstock: topic t is back\n"
+        assert process.stdout.readline() == b"three\n"
+        process.terminate()
+        out, err = process.communicate(timeout=30)
+    broker.stop()
+    assert (process.returncode, out, err) == (0, b"", b"")

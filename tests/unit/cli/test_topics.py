@@ -10,6 +10,7 @@ import pytest
 
 from command_line import CommandLine
 from penstock.cli.topics import LOST_WITH
+from penstock.clients import BlockingAdmin, TopicPartition
 from penstock.core.metadata.image import INTERNAL_TOPICS
 from penstock.testing import Broker
 
@@ -145,6 +146,31 @@ def test_configs(cli: CommandLine, topic: str) -> None:
     assert "retention.ms" in refused.err
     every = json.loads(cli("configs", "describe", "--broker", "1", "--all", "--json").out)
     assert {"log.dirs", "num.partitions"} <= {one["name"] for one in every}
+    refused = cli("configs", "delete", "--topic", topic, "segment.bytes", "foo.bar")
+    assert (refused.code, refused.err) == (2, "penstock: a topic has no setting foo.bar: nothing was changed\n")
+    assert "segment.bytes" in cli("configs", "describe", "--topic", topic).out
+    told = cli("configs", "set", "--topic", topic, "retention.ms=7", "--json").out
+    assert json.loads(told) == {"topic": topic, "set": {"retention.ms": "7"}}
+    told = cli("configs", "delete", "--topic", topic, "retention.ms", "--json").out
+    assert json.loads(told) == {"topic": topic, "deleted": {"retention.ms": "604800000"}}
     assert cli("configs", "set", "--topic", topic, "nothing").code == 2
     assert cli("configs", "describe").code == 2
     assert "there is no broker 7: there is 1" in cli("configs", "describe", "--broker", "7").err
+
+
+def test_topics_of_the_system(cli: CommandLine, penstock_broker: Broker, topic: str) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "1")
+    with BlockingAdmin(penstock_broker.bootstrap_servers) as admin:
+        admin.set_group_offsets(f"group-of-{topic}", {TopicPartition(topic, 0): 0})
+    assert "__consumer_offsets" not in cli("topics", "list").out
+    assert "__consumer_offsets" in cli("topics", "list", "--internal").out
+    assert "__consumer_offsets" in cli("topics", "list", "--all").out
+    found = json.loads(cli("cluster", "status", "--json").out)
+    assert found["internal_topics"] == 1
+    assert f"Topics:     {found['topics']} (1 internal)" in cli("cluster", "status").lines
+
+
+def test_more_partitions_than_a_topic_may_have(cli: CommandLine, topic: str) -> None:
+    refused = cli("topics", "create", "--name", topic, "--partitions", "1000000")
+    assert refused.code == 2
+    assert f"cannot create topic {topic}: partitions is a number from 1 to 100000, not 1000000" in refused.err

@@ -27,5 +27,5 @@ def test_the_examples_run(
         "hello",
         "1000 1000",
         "1000 [990, 991, 992]",
-        "mine: orders-0 orders-1 orders-2 orders-3",
+        "mine: parcels-0 parcels-1 parcels-2 parcels-3",
     ]
