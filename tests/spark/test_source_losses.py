@@ -31,6 +31,8 @@ PROMPT_COMPACTION = {
     "max.compaction.lag.ms": "100",
 }
 GO_ON = {"failOnDataLoss": "false"}
+# With splits larger than all the buffers between a reader and the gate: it is still reading when the gate is closed.
+IN_PIECES = {"kafka.max.partition.fetch.bytes": "20000"}
 
 
 @pytest.fixture
@@ -112,6 +114,22 @@ def test_retention_passes_the_next_batch(spark: SparkSession, topics: Topics, ga
     assert written(tmp_path) == expected
 
 
+def test_retention_passes_a_reader(spark: SparkSession, topics: Topics, gate: Gate, tmp_path: Path) -> None:
+    topic = topics.create()
+    expected = fill(topics, topic, range(900), size=2000)
+    gate.close()
+    query = start(read_topic(spark, topics.bootstrap_servers, topic, GO_ON | IN_PIECES), tmp_path, gate)
+    held_since(query, gate, 0, 1)
+    delete_records(topics, topic, 850)
+    gate.open()
+    query.awaitTermination()
+    # What the reader had by then, and from the new start of the log on: no row of it twice or out of order.
+    rows = written(tmp_path)[0]
+    read_before = len(rows) - 50
+    assert 0 < read_before < 850
+    assert rows == expected[:read_before] + expected[850:]
+
+
 def test_partition_added_while_running(spark: SparkSession, topics: Topics, gate: Gate, tmp_path: Path) -> None:
     topic = topics.create()
     expected: Rows = {0: fill(topics, topic, range(100))}
@@ -137,8 +155,7 @@ def test_topic_created_anew_in_mid_batch(spark: SparkSession, topics: Topics, ga
     old_id = topic_id(topics, topic)
     fill(topics, topic, range(900), size=2000)
     gate.close()
-    in_pieces = {"kafka.max.partition.fetch.bytes": "20000"}
-    query = start(read_topic(spark, topics.bootstrap_servers, topic, in_pieces), tmp_path, gate)
+    query = start(read_topic(spark, topics.bootstrap_servers, topic, IN_PIECES), tmp_path, gate)
     held_since(query, gate, 0, 1)
     topics.admin.delete_topic(topic)
     topics.create(topic)
@@ -151,7 +168,7 @@ def test_topic_created_anew_in_mid_batch(spark: SparkSession, topics: Topics, ga
     assert old_id in str(failed.value)
     assert new_id in str(failed.value)
     # Of the batch that failed nothing was written, and nothing can be read any more; none of it is the new topic's.
-    run(spark, topics, topic, tmp_path, GO_ON | in_pieces)
+    run(spark, topics, topic, tmp_path, GO_ON | IN_PIECES)
     assert written(tmp_path) == {0: new}
 
 

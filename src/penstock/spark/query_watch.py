@@ -168,7 +168,8 @@ class _Watcher(threading.Thread):
         super().__init__(name="penstock-query-watch", daemon=True)
         self._context: Any = spark._jsc
         self._jvm = cast("Any", spark._jvm)
-        self._queries: Any = spark._jsparkSession.streams()
+        self._session: Any = spark._jsparkSession
+        self._queries: Any = self._session.streams()
         self._watch = QueryWatch(connected_progress)
         self._is_ending = threading.Event()
         start_callbacks: Any = ensure_callback_server_started  # untyped
@@ -177,6 +178,10 @@ class _Watcher(threading.Thread):
         self._queries.addListener(streaming.PythonStreamingQueryListenerWrapper(_QueryStarts(self._add)))
         for running in self._queries.active():
             self._watch.add(_SparkQuery(running, self._jvm))
+
+    def is_of(self, spark: SparkSession) -> bool:
+        """Python may have several objects of one session."""
+        return bool(self._session.equals(spark._jsparkSession))
 
     def _add(self, query_id: Any) -> None:
         query = self._queries.get(query_id)
@@ -205,21 +210,21 @@ def connected_progress(options: SourceOptions) -> GroupProgress:
     return GroupProgress(cluster.commit_offsets)
 
 
-_watchers: dict[int, _Watcher] = {}
+_watchers: list[_Watcher] = []
+_watchers_lock = threading.Lock()
 
 
 def watch_queries(spark: SparkSession) -> None:
-    """One thread a session."""
-    for number, watcher in list(_watchers.items()):
-        if not watcher.is_alive():
-            del _watchers[number]
-    if id(spark) in _watchers:
-        return
-    try:
-        watcher = _Watcher(spark)
-    except (Py4JError, AttributeError, TypeError) as error:  # as Py4J says that Spark has not got what was asked for
-        logger.warning("the progress of queries with a long trigger will be shown late: %s", error)
-        return
-    _watchers[id(spark)] = watcher
-    watcher.start()
-    atexit.register(watcher.end)
+    """One thread a session, however often and from wherever this is called."""
+    with _watchers_lock:
+        _watchers[:] = [watcher for watcher in _watchers if watcher.is_alive()]
+        try:
+            if any(watcher.is_of(spark) for watcher in _watchers):
+                return
+            watcher = _Watcher(spark)
+        except (Py4JError, AttributeError, TypeError) as error:  # as Py4J says that Spark has not got what is asked for
+            logger.warning("the progress of queries with a long trigger will be shown late: %s", error)
+            return
+        _watchers.append(watcher)
+        watcher.start()
+        atexit.register(watcher.end)
