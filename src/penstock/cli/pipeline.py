@@ -190,6 +190,10 @@ def run(
             status.take(flow)
             show(flow)
 
+        def tell_retry(failed: RunFailed, when: str) -> None:
+            status.end_run(failed.report.flows)
+            say(f"{failed.error} ({when})")
+
         status.change(state="running")
         error: PipelineError | None = None
         with LagMeter(project.client_options) as meter:
@@ -198,7 +202,7 @@ def run(
                     engine,
                     meter,
                     watch,
-                    say,
+                    tell_retry,
                     retries=retries,
                     full_refresh=refreshed,
                     full_refresh_all=full_refresh_all,

@@ -69,7 +69,7 @@ class FlowCheckpoint:
         return any(wanted in path.parents for path in self._taken_files())
 
     def _taken_files(self) -> Iterator[Path]:
-        for log in sorted(self.current.glob("sources/*/*")):
+        for log in sorted(self.current.glob("sources/*/[0-9]*")):
             for line in _lines(log):
                 entry = _json(line)
                 if entry is not None and "path" in entry:

@@ -94,7 +94,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 # A Python source whose runner process died leaves a query that failed for no reason at all; the rest is the cluster or
 # a worker being away for longer than the sources and sinks try again by themselves.
 _TRANSIENT = re.compile(
-    r"BrokerUnreachable|ConnectionLost|RequestTimedOut|FetchStalled|DeliveryTimedOut|no answer|unreachable"
+    r"BrokerUnreachable|ConnectionLost|RequestTimedOut|FetchStalled|not acknowledged within kafka\.delivery\.timeout"
     r"|Python worker exited unexpectedly|ConnectionResetError|ConnectionRefusedError|BrokenPipe|EOFException"
     r"|SocketException|ExecutorLostFailure|NOT_LEADER|NETWORK_EXCEPTION|COORDINATOR_(?:NOT_AVAILABLE|LOAD)"
 )
@@ -119,7 +119,8 @@ def cause_of(error: str) -> str:
 
 def is_transient(error: str) -> bool:
     """Whether the same may succeed when it is tried again. What is not known to be so is taken for hopeless."""
-    return cause_of(error) == NO_REASON or _TRANSIENT.search(error) is not None
+    cause = cause_of(error)
+    return cause == NO_REASON or _TRANSIENT.search(cause) is not None
 
 
 def _short(line: str) -> str:

@@ -11,10 +11,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.spark.offsets import UnreadableOffset
 from penstock.spark.pipeline.checkpoints import flow_checkpoints
 from penstock.spark.pipeline.engine import PipelineEngine
 from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, Mistake, PipelineError, SparkFailed
@@ -121,13 +122,13 @@ def run_with_retries(
     engine: PipelineEngine,
     meter: LagMeter,
     watch: Watcher = lambda flow: None,
-    say: Callable[[str], None] = lambda line: None,
+    on_retry: Callable[[RunFailed, str], None] = lambda failed, when: None,
     *,
     retries: int = RETRIES,
     full_refresh: Sequence[str] = (),
     full_refresh_all: bool = False,
 ) -> RunReport:
-    """As `run_once`, and again while a failure may be a passing one. Raises RunFailed."""
+    """As `run_once`, and again while a failure may be a passing one, which `on_retry` is told. Raises RunFailed."""
     failures = 0
     while True:
         try:
@@ -138,7 +139,7 @@ def run_with_retries(
             if not may_pass or failures > retries:
                 raise
             wait_s = pause_s(failures)
-            say(f"{failed.error} (attempt {failures} of {retries + 1}; again in {wait_s:g} s)")
+            on_retry(failed, f"attempt {failures} of {retries + 1}; again in {wait_s:g} s")
             time.sleep(wait_s)
             # What was refreshed once has begun anew already.
             full_refresh, full_refresh_all = (), False
@@ -232,10 +233,12 @@ class _Display:
 
     def _finish(self, flow: FlowProgress) -> None:
         if not flow.positions and self._project.checkpoints is not None:
-            # Nothing was new, so nothing was told: it is where it was.
+            # Nothing was new, so nothing was told: it is where it was. A checkpoint that we cannot read is the flow's
+            # to complain about.
             for checkpoint in flow_checkpoints(self._project.checkpoints):
                 if checkpoint.flow == flow.name:
-                    flow.positions = checkpoint.positions()
+                    with suppress(UnreadableOffset):
+                        flow.positions = checkpoint.positions()
         flow.lag = self._meter.total(flow.positions)
         if flow.is_batch and flow.state is FlowState.COMPLETED:
             flow.rows_written = row_count(self._project.table_directory(flow.name))

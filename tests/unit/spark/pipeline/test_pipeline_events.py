@@ -111,7 +111,21 @@ def test_the_cause_is_one_line_without_stack_and_plan(error: str, cause: str) ->
 
 @pytest.mark.parametrize(
     ("error", "expected"),
-    [(BOOM, False), (PYTHON, False), (UNREACHABLE, True), (f"{STREAM_FAILED} SQLSTATE: XXKST{PLAN}", True)],
+    [
+        (BOOM, False),
+        (PYTHON, False),
+        (UNREACHABLE, True),
+        (f"{STREAM_FAILED} SQLSTATE: XXKST{PLAN}", True),
+        (PYTHON.replace("ValueError: no good: hhhh", "penstock.spark.producing.DeliveryFailed: t-0: refused"), False),
+        (
+            PYTHON.replace(
+                "ValueError: no good", "DeliveryFailed: not acknowledged within kafka.delivery.timeout.ms=1"
+            ),
+            True,
+        ),
+        (PYTHON.replace("in bad\n", "in bad\n    except BrokerUnreachable:\n"), False),
+        ("Python worker exited unexpectedly (crashed)", True),
+    ],
 )
 def test_only_what_may_pass_is_transient(error: str, expected: bool) -> None:
     assert is_transient(error) is expected
