@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections import defaultdict
 from itertools import chain
 from pathlib import Path
@@ -148,7 +147,7 @@ def test_a_crash_of_an_archive_loses_and_doubles_nothing(jobs: Jobs, topics: Top
     # And while small files are merged: stopped after the decision, before the merged file is in place.
     files = len(archive.load().files)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Archive, "_put_in_place", _crash)
+        patched.setattr(Archive, "_exchange_day", _crash)
         with pytest.raises(RuntimeError, match="crash"):
             compact(archive, 1 << 20, is_thorough=True)
     merged = jobs("archive", "--to", str(directory), "--compact")
@@ -214,16 +213,21 @@ def test_an_archive_follows_until_it_is_told_to_stop(jobs: Jobs, topics: Topics,
     source, directory = topics.create(partitions=2), tmp_path / "archive"
     fill(topics, source, 0, 100)
 
+    is_over = threading.Event()
+
     def end_it() -> None:
-        deadline = time.monotonic() + 60
-        while len(Archive(directory).load().files) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGTERM)
+        while not is_over.wait(0.05):
+            if Archive(directory).load().files:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
 
     ending = threading.Thread(target=end_it)
     ending.start()
-    followed = jobs("archive", "--topic", source, "--to", str(directory), "--follow")
-    ending.join()
+    try:
+        followed = jobs("archive", "--topic", source, "--to", str(directory), "--follow")
+    finally:
+        is_over.set()
+        ending.join()
     assert (followed["state"], followed["archived"]) == ("stopped", 100)
     fill(topics, source, 100, 150)
     assert jobs("archive", "--topic", source, "--to", str(directory))["archived"] == 50

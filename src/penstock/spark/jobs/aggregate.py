@@ -145,7 +145,7 @@ def _with_usable_state(spark: SparkSession) -> SparkSession:
 
 def _judged(spark: SparkSession, job: AggregateJob, group: str) -> DataFrame:
     source = {
-        **job.brokers.options,
+        **job.brokers.source_options,
         "subscribe": ",".join(job.topics),
         "startingOffsets": job.starting,
         "includeHeaders": "true",
@@ -180,7 +180,7 @@ def _writer(job: AggregateJob) -> Callable[[DataFrame, int], None]:
                 table.write(kept, batch_id)
             if job.to_topic is not None:
                 records = kept.select(job.plan.key().alias("key"), value.alias("value"))
-                options = {**job.brokers.options, "topic": job.to_topic}
+                options = {**job.brokers.sink_options, "topic": job.to_topic}
                 records.write.format("penstock").options(**options).mode("append").save()
         finally:
             kept.unpersist()
@@ -206,7 +206,7 @@ def _start_dead_letters(spark: SparkSession, job: AggregateJob) -> Any:
     headers = f.when(f.col("headers").isNull(), said).otherwise(f.concat("headers", said)).alias("headers")
     bad = _judged(spark, job, f"{job.place.group}-dead-letters").where(f.col(REASON).isNotNull())
     writer = bad.select("key", "value", "timestamp", headers).writeStream.format("penstock")
-    writer = writer.options(**job.brokers.options).option("topic", job.dead_letters).queryName("dead letters")
+    writer = writer.options(**job.brokers.sink_options).option("topic", job.dead_letters).queryName("dead letters")
     writer = writer.option("checkpointLocation", (job.place.directory / "checkpoint-dead-letters").as_uri())
     return writer.trigger(**_trigger(job)).start()
 

@@ -131,7 +131,7 @@ def _start(spark: SparkSession, job: ArchiveJob, topics: dict[str, TopicInfo], m
     spark.dataSource.register(ArchiveDataSource)
     shutil.rmtree(job.checkpoint_path, ignore_errors=True)
     source = {
-        **job.brokers.options,
+        **job.brokers.source_options,
         "subscribe": ",".join(job.topics),
         "startingOffsets": starting_offsets(topics, dict(manifest.ends)),
         "includeHeaders": "true",

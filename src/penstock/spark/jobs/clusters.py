@@ -15,12 +15,21 @@ from penstock.client.blocking_cluster import BlockingCluster
 from penstock.client.cluster import TopicInfo
 from penstock.client.errors import ClientError, check
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.spark import options, sink_options
 from penstock.spark.jobs.errors import JobError, WrongJob
 from penstock.spark.options import cluster_options
 from penstock.wire.apis import Api
 from penstock.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 
 TIMEOUT_S = 15.0
+
+# A file of client settings serves readers and writers, and each refuses what only the other knows.
+_OF_SOURCES = frozenset(("isolation.level", "fetch.max.bytes", "max.partition.fetch.bytes")) | options.WITHOUT_EFFECT
+_OF_SINKS = sink_options.SETTINGS | sink_options.WITHOUT_EFFECT
+
+
+def _is_shared(name: str) -> bool:
+    return name in ("bootstrap.servers", "client.id") or name.startswith(options.SECURITY_PREFIXES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +38,27 @@ class Brokers:
     settings: Mapping[str, str] = field(default_factory=dict)
     """Client settings by their Kafka names: security and its kin."""
 
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.settings if not _is_shared(name) and name not in (*_OF_SOURCES, *_OF_SINKS)]
+        if unknown:
+            raise WrongJob(f"client setting {unknown[0]} is not known to the source or the sink: correct or drop it")
+
     @property
     def options(self) -> dict[str, str]:
-        named = {f"kafka.{name}": value for name, value in self.settings.items() if name != "bootstrap.servers"}
-        return {**named, "kafka.bootstrap.servers": self.servers}
+        """What a source and a sink have in common: how to reach the cluster."""
+        return self._options(frozenset())
+
+    @property
+    def source_options(self) -> dict[str, str]:
+        return self._options(_OF_SOURCES)
+
+    @property
+    def sink_options(self) -> dict[str, str]:
+        return self._options(_OF_SINKS)
+
+    def _options(self, others: frozenset[str]) -> dict[str, str]:
+        named = {name: value for name, value in self.settings.items() if _is_shared(name) or name in others}
+        return {f"kafka.{name}": value for name, value in {**named, "bootstrap.servers": self.servers}.items()}
 
     @contextmanager
     def cluster(self) -> Iterator[BlockingCluster]:

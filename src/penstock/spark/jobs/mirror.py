@@ -83,7 +83,7 @@ def _start(spark: SparkSession, job: MirrorJob) -> Any:
     from pyspark.sql import functions as f
 
     source = {
-        **job.source.options,
+        **job.source.source_options,
         "subscribe": ",".join(job.topics),
         "startingOffsets": job.starting,
         "includeHeaders": "true",
@@ -95,7 +95,7 @@ def _start(spark: SparkSession, job: MirrorJob) -> Any:
     try:
         rows = spark.readStream.format("penstock").options(**source).load()
         rows = rows.select(*columns, f.concat(f.lit(before), "topic", f.lit(after)).alias("topic"))
-        writer = rows.writeStream.format("penstock").options(**job.target.options).queryName("mirror")
+        writer = rows.writeStream.format("penstock").options(**job.target.sink_options).queryName("mirror")
         writer = writer.option("checkpointLocation", job.place.checkpoint.as_uri())
         trigger: Any = {"processingTime": FOLLOW_INTERVAL} if job.follow else {"availableNow": True}
         return writer.trigger(**trigger).start()

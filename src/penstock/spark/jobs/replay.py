@@ -81,7 +81,7 @@ class ReplayJob:
         if self.topic == self.to_topic:
             raise WrongJob(f"topic {self.topic} would be replayed into itself: take another with --to")
         found = existing_topics(self.brokers, [self.topic])[self.topic]
-        return TopicSource(cluster, self.brokers.options, self.topic, len(found.partitions))
+        return TopicSource(cluster, self.brokers.source_options, self.topic, len(found.partitions))
 
     def check_target(self, source: ReplaySource) -> None:
         """Raises WrongJob."""
@@ -224,7 +224,7 @@ def _send(spark: SparkSession, job: ReplayJob, source: ReplaySource, starts: Off
     sent = Observation()
     try:
         rows = source.frame(spark, starts, ends).select(columns).observe(sent, f.count(f.lit(1)).alias("rows"))
-        options = {**job.brokers.options, "topic": job.to_topic}
+        options = {**job.brokers.sink_options, "topic": job.to_topic}
         rows.write.format("penstock").options(**options).mode("append").save()
     except Exception as error:
         raise JobFailed(f"replay into {job.to_topic} failed: {reason_of(str(error))}") from error

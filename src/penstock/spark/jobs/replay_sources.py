@@ -7,14 +7,15 @@ comes later in the log counts as later, whatever its clock said, so order by off
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.client.blocking_cluster import BlockingCluster
 from penstock.client.fetching import TopicPartition
-from penstock.spark.jobs.archives.manifest import Archive, ArchivedFile
-from penstock.spark.jobs.errors import WrongJob
+from penstock.spark.jobs.archives.manifest import Archive, ArchivedFile, Manifest
+from penstock.spark.jobs.errors import JobError, WrongJob
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 LATEST, EARLIEST = -1, -2
 HEAD_OFFSETS = 1000
 """In which the first record of a partition is looked for; there may be holes."""
+
+SETTLED_WITHIN_S = 5.0
 
 Offsets = dict[int, int]
 """By partition."""
@@ -87,7 +90,7 @@ class ArchiveSource:
         """`topic` may be None when the archive has one. Raises WrongJob."""
         if not archive.exists:
             raise WrongJob(f"{archive.directory} is no archive: `penstock pipeline archive` makes one")
-        manifest = archive.load()
+        manifest = _settled(archive)
         topics = sorted({file.topic for file in manifest.files})
         if topic is None and len(topics) != 1:
             raise WrongJob(
@@ -132,6 +135,18 @@ class ArchiveSource:
             "endOffsets": json.dumps(ends),
         }
         return spark.read.format(FORMAT).options(**options).load()
+
+
+def _settled(archive: Archive) -> Manifest:
+    """With no merge under way: whoever is at it is done in a moment, and what a crash left is finished here."""
+    deadline = time.monotonic() + SETTLED_WITHIN_S
+    while (found := archive.load()).swap is not None and time.monotonic() < deadline:
+        try:
+            with archive.lock():
+                archive.recover()
+        except JobError:
+            time.sleep(0.05)  # in use, so somebody is at it
+    return found
 
 
 class Timeline:

@@ -72,6 +72,26 @@ def test_days_that_interleave_come_back_in_the_order_of_offsets(tmp_path: Path) 
     assert found == wanted
 
 
+def test_only_row_groups_that_are_asked_for_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "ROW_GROUP_BYTES", 2_000)
+    archive = new_archive(tmp_path)
+    archive.add(staged(archive, *(rows(range(n * 100, n * 100 + 100), [0] * 100) for n in range(10))))
+    (file,) = archive.load().files
+    groups: list[int] = []
+    read = pq.ParquetFile.iter_batches
+
+    def noted(self: Any, size: int, row_groups: list[int], columns: list[str]) -> Any:
+        groups.extend(row_groups)
+        return read(self, size, row_groups=row_groups, columns=columns)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", noted)
+    found = [
+        row for part in read_in_order(archive.directory, [file], 250, 410, FILE_SCHEMA.names) for row in part["offset"]
+    ]
+    assert [offset.as_py() for offset in found] == list(range(250, 410))
+    assert groups == [2, 3, 4]
+
+
 def test_files_that_follow_each_other_are_not_merged_in_memory() -> None:
     def file(first: int, last: int) -> ArchivedFile:
         return ArchivedFile("t", "1970-01-01", 0, first, last, 1, 1, 0, 0)

@@ -72,6 +72,17 @@ def test_directories_are_those_of_a_file_system(tmp_path: Path) -> None:
         LocalDirectory().convert(str(tmp_path / "file"), None, None)
 
 
+def test_a_file_of_client_settings_serves_readers_and_writers() -> None:
+    settings = {"security.protocol": "SSL", "isolation.level": "read_committed", "acks": "all", "linger.ms": "5"}
+    brokers = Brokers("a:1", settings)
+    shared = {"kafka.bootstrap.servers": "a:1", "kafka.security.protocol": "SSL"}
+    assert brokers.options == shared
+    assert brokers.source_options == {**shared, "kafka.isolation.level": "read_committed"}
+    assert brokers.sink_options == {**shared, "kafka.acks": "all", "kafka.linger.ms": "5"}
+    with pytest.raises(WrongJob, match=r"client setting linger\.sm is not known"):
+        Brokers("a:1", {"linger.sm": "5"})
+
+
 # -- places -----------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from archived_rows import DAY_MS, new_archive, rows, staged
 
+from penstock.spark.jobs.archives.compaction import compact
 from penstock.spark.jobs.archives.manifest import Archive
 from penstock.spark.jobs.clusters import Brokers
 from penstock.spark.jobs.errors import WrongJob
@@ -121,3 +122,18 @@ def test_speed_is_no_part_of_what_a_replay_is(tmp_path: Path) -> None:
     assert place(speed=1.0) == place()
     assert place(since_ms=1) != place()
     assert place(offsets={0: OffsetRange(1, 2)}) != place(offsets={0: OffsetRange(1, 3)})
+
+
+def test_a_merge_that_a_crash_left_is_finished_before_the_archive_is_read(
+    source: ArchiveSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = Archive(tmp_path / "archive")
+    archive.add(staged(archive, rows(range(20, 30), [DAY_MS] * 10)))
+    with monkeypatch.context() as patched:
+        patched.setattr(Archive, "_finish_swap", lambda self, found: found)
+        assert compact(archive, 1 << 20) > 0
+    assert archive.load().swap is not None
+    again = ArchiveSource(archive, None)
+    assert again.edges() == ({0: 10, 1: 0}, {0: 30, 1: 5})
+    assert archive.load().swap is None
+    assert again.positions_at(2 * DAY_MS) == {0: 30, 1: 5}

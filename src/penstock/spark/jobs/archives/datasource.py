@@ -71,10 +71,11 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         from penstock.spark.jobs.archives.writing import WritePlan, stage
         from penstock.spark.reading import spare_the_heap
 
-        spare_the_heap()
         archive = Archive(self._directory)
         plan = WritePlan(archive.staging, self._max_file_bytes, self._date_column, archive.load().ends)
-        return Staged(tuple(stage(iterator, plan)))
+        staged = Staged(tuple(stage(iterator, plan)))
+        spare_the_heap("write archive")
+        return staged
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         from penstock.spark.jobs.archives.compaction import compact
@@ -135,7 +136,6 @@ class ArchiveReader(DataSourceReader):
         from penstock.spark.jobs.archives.reading import read_in_order
         from penstock.spark.reading import spare_the_heap
 
-        spare_the_heap()
         wanted = arrow_schema(self._schema)
         columns = [name for name in COLUMNS if name != "topic"]
         for batch in read_in_order(self._directory, partition.files, partition.start, partition.end, columns):
@@ -144,6 +144,7 @@ class ArchiveReader(DataSourceReader):
                 topics if field.name == "topic" else batch.column(field.name).cast(field.type) for field in wanted
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+        spare_the_heap("read archive")
 
 
 def _by_partition(text: str) -> dict[int, int]:

@@ -15,15 +15,17 @@ swap under way are in place. Must not know: Spark, Arrow, what is inside the fil
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import json
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from penstock.client.fetching import TopicPartition
 from penstock.spark.jobs.archives.exchange import exchange
@@ -121,6 +123,27 @@ class Manifest:
         return cls({name: entry["id"] for name, entry in topics.items()}, ends, files, swap)
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _changing(method: Callable[Concatenate[Archive, P], R]) -> Callable[Concatenate[Archive, P], R]:
+    """One change at a time. A commit may outlive the query that was stopped in the middle of it: whoever comes next
+    waits for it."""
+
+    @functools.wraps(method)
+    def alone(archive: Archive, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        archive.state.mkdir(parents=True, exist_ok=True)
+        file = os.open(archive.state / "changing", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            return method(archive, *args, **kwargs)
+        finally:
+            os.close(file)
+
+    return alone
+
+
 class Archive:
     """A directory with a manifest. Methods that change it are for the holder of its lock, and for processes that the
     holder started."""
@@ -150,6 +173,7 @@ class Archive:
     def place_of(self, file: ArchivedFile) -> Path:
         return self.directory / file.path
 
+    @_changing
     def create(self, topic_ids: Mapping[str, str]) -> Manifest:
         """Make the directory an archive of these topics too. Raises WrongJob when one is not what it was."""
         found = self.load()
@@ -167,6 +191,7 @@ class Archive:
         self._save(changed)
         return changed
 
+    @_changing
     def add(self, staged: Iterable[StagedFile]) -> Manifest:
         """Files of new records. Those must follow on what is archived. Raises OverlappingFiles."""
         found = self.load()
@@ -184,6 +209,7 @@ class Archive:
         self._save(changed)
         return changed
 
+    @_changing
     def swap(self, swap: Swap) -> Manifest:
         """Put a merged file in the place of those it was made of."""
         found = self.load()
@@ -192,6 +218,7 @@ class Archive:
         self._save(replace(found, files=(*kept, swap.staged.file), swap=swap))
         return self._finish_swap(self.load())
 
+    @_changing
     def recover(self) -> Manifest:
         """Finish or undo what a crash left half done."""
         found = self._finish_swap(self.load())

@@ -49,15 +49,21 @@ def interleaved(files: Iterable[ArchivedFile]) -> list[list[ArchivedFile]]:
 def _rows(path: Path, first: int, end: int, columns: Sequence[str]) -> Iterator[RecordBatch]:
     try:
         with pq.ParquetFile(path) as parquet:
-            for batch in parquet.iter_batches(BATCH_ROWS, columns=list(columns)):
-                offsets = _offsets(batch)
-                start, stop = np.searchsorted(offsets, (first, end))
-                if start < stop:
-                    yield batch.slice(start, stop - start)
+            wanted = (number for number in range(parquet.num_row_groups) if _may_have(parquet, number, first, end))
+            for number in wanted:  # one by one: a batch never holds more than a row group
+                for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[number], columns=list(columns)):
+                    start, stop = np.searchsorted(_offsets(batch), (first, end))
+                    if start < stop:
+                        yield batch.slice(start, stop - start)
     except FileNotFoundError:
         raise JobFailed(f"{path} is gone: the archive was compacted meanwhile; run this again to go on") from None
     except pa.ArrowInvalid as error:
         raise JobFailed(f"{path} is no readable Parquet file: {error}") from None
+
+
+def _may_have(parquet: Any, number: int, first: int, end: int) -> bool:
+    offsets = parquet.metadata.row_group(number).column(parquet.schema_arrow.names.index("offset")).statistics
+    return offsets is None or not offsets.has_min_max or (offsets.min < end and offsets.max >= first)
 
 
 def _merged(streams: Sequence[Iterator[RecordBatch]]) -> Iterator[RecordBatch]:
