@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import click
 
 from penstock.cli import INTERRUPTED
-from penstock.cli.connection import Target, complete_topics, json_option
+from penstock.cli.connection import NoBroker, Target, complete_topics, json_option
 from penstock.cli.output import show_json
 from penstock.model.errors import ConfigError, PenstockError
 
@@ -55,17 +55,14 @@ class Terminal:
         with spark_for(name, log_path, self.master, fast_start=self.fast_start, config=config) as spark:
             yield spark
 
-    def stopping(self) -> Any:
-        """A context in which signals end the job well; gives a `Stop`."""
+    @contextmanager
+    def stopping(self) -> Iterator[Stop]:
+        """In it, signals end the job well."""
         from penstock.spark.jobs.running import Stop, stopped_by_signals
 
-        @contextmanager
-        def listening() -> Iterator[Stop]:
-            stop = Stop()
-            with stopped_by_signals(stop, self.say):
-                yield stop
-
-        return listening()
+        stop = Stop()
+        with stopped_by_signals(stop, self.say):
+            yield stop
 
     def end(self, progress: JobProgress, stop: Stop, follow: bool, done: str) -> int:
         """The last line or the JSON object, and the exit code."""
@@ -79,7 +76,7 @@ class Terminal:
         }
         if self.as_json:
             show_json(self.facts)
-        self.say(f"{'Stopped' if stopped else 'Done'}: {done}, {_described(progress)}.")
+        self.say(f"{'Stopped' if stopped else 'Done'}: {done}; in this run {_described(progress)}.")
         return INTERRUPTED if stopped and not follow else 0
 
 
@@ -145,7 +142,10 @@ def brokers_at(servers: str, config: str | None) -> Brokers:
             settings = dict(parse_properties(Path(config).read_text(encoding="utf-8")))
         except OSError as error:
             raise ConfigError(f"cannot read {config}: {error.strerror}") from error
-    return brokers_of(Target.find(servers, settings=settings))
+    try:
+        return brokers_of(Target.find(servers, settings=settings))
+    except NoBroker:
+        raise PenstockError(f"no broker answers at {servers}: start it, or correct the address") from None
 
 
 def topics_of(given: tuple[str, ...]) -> tuple[str, ...]:
@@ -165,9 +165,7 @@ class LocalDirectory(click.ParamType[Path]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         text = str(value).removeprefix("file://")
         if "://" in text:
-            self.fail(
-                f"{text!r} is no directory of a file system: files are renamed in it, which {text} has no way for"
-            )
+            self.fail(f"{text!r} is no directory of a file system, where files can be renamed", param, ctx)
         path = Path(text)
         if path.exists() and not path.is_dir():
             self.fail(f"{text!r} is a file, not a directory", param, ctx)

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 BATCH_BYTES = 256 << 20
 FOLLOW_INTERVAL = "1 second"
 METRICS = "records"
-FILE_SYSTEM = "spark.hadoop.fs.file.impl"
-STATE_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-IN_MEMORY = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +81,9 @@ class ResultTable:
     def claim(self) -> None:
         """Batch numbers are those of one checkpoint: another's would replace its files. Raises WrongJob."""
         path = self._directory / "_penstock" / "table.json"
-        token_path = self._place.directory / "table-token"
+        token_path = self._place.checkpoint / "table-token"
         if not token_path.exists():
+            token_path.parent.mkdir(parents=True, exist_ok=True)
             token_path.write_text(uuid.uuid4().hex, encoding="utf-8")
         token = token_path.read_text(encoding="utf-8")
         if not path.exists():
@@ -119,7 +117,6 @@ def run_aggregate(spark: SparkSession, job: AggregateJob, stop: Stop, watch: Wat
     """Raises WrongJob, JobFailed. Its metrics have `bad`, the number of bad records."""
     if job.to_table is not None:
         ResultTable(job.to_table, job.place).claim()
-    spark = _with_usable_state(spark)
     queries: dict[str, Any] = {}
     try:
         queries["aggregate"] = _start_results(spark, job)
@@ -131,16 +128,6 @@ def run_aggregate(spark: SparkSession, job: AggregateJob, stop: Stop, watch: Wat
         raise check_started(error) from error
     with LagMeter(job.brokers.options) as meter:
         return run_queries(queries, "aggregate", meter, stop, watch)
-
-
-def _with_usable_state(spark: SparkSession) -> SparkSession:
-    """RocksDB's snapshots are copied by a method of Hadoop that insists on a file system with checksums, and fails with
-    the one without them. Where that is in use the state is kept in the JVM's memory."""
-    if not str(spark.conf.get(FILE_SYSTEM, "")).endswith("RawLocalFileSystem"):
-        return spark
-    own = spark.newSession()
-    own.conf.set(STATE_PROVIDER, IN_MEMORY)
-    return own
 
 
 def _judged(spark: SparkSession, job: AggregateJob, group: str) -> DataFrame:
