@@ -1,12 +1,14 @@
 """`pip install 'penstock[spark]'` is all there is to do: no jar, no call to register anything.
 
-The five lines are run in a process of their own with a plain PySpark session, as somebody would type them. The
-environment is this one, or with `make test-install` an empty one that the package is installed into first.
+Lines are run in a process of their own, as somebody would type them: those of the README, and others with a session
+that PySpark makes by itself. The environment is this one, or with `make test-install` an empty one that the package is
+installed into first.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +21,9 @@ from spark_topics import Topics
 ROOT = Path(__file__).resolve().parents[2]
 RUN_TIMEOUT_S = 240
 INSTALL_TIMEOUT_S = 900
+
+README_TOPIC = "greetings"
+README_VALUES = ("hello", "hallo", "bonjour")
 
 BATCH = """\
 from pyspark.sql import SparkSession
@@ -42,29 +47,58 @@ print(sorted(map(tuple, spark.sql("SELECT 'sql', string(value) FROM events").col
 """
 
 
-def run_five_lines(python: Path, topics: Topics, directory: Path) -> None:
-    topic = topics.create(partitions=2)
-    topics.fill(topic, [(b"k%d" % number, b"v%d" % number) for number in range(5)])
-    program = (BATCH + STREAM + SQL).replace("SERVERS", topics.bootstrap_servers).replace("TOPIC", topic)
+def run(python: Path, program: str, directory: Path, **variables: str) -> str:
+    """What it printed."""
     environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}  # as `activate` does
     environment.pop("PYSPARK_PYTHON", None)
     environment["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1"  # half the time
     ran = subprocess.run(
         [python, "-c", program],
         cwd=directory,
-        env=environment,
+        env=environment | variables,
         capture_output=True,
         text=True,
         timeout=RUN_TIMEOUT_S,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr[:4000]
+    return ran.stdout
+
+
+def run_with_a_plain_session(python: Path, topics: Topics, directory: Path) -> None:
+    topic = topics.create(partitions=2)
+    topics.fill(topic, [(b"k%d" % number, b"v%d" % number) for number in range(5)])
+    program = (BATCH + STREAM + SQL).replace("SERVERS", topics.bootstrap_servers).replace("TOPIC", topic)
     values = [f"v{number}" for number in range(5)]
-    assert ran.stdout.splitlines() == [str([(way, value) for value in values]) for way in ("batch", "stream", "sql")]
+    expected = [str([(way, value) for value in values]) for way in ("batch", "stream", "sql")]
+    assert run(python, program, directory).splitlines() == expected
 
 
-def test_five_lines_print_rows(topics: Topics, tmp_path: Path) -> None:
-    run_five_lines(Path(sys.executable), topics, tmp_path)
+def run_lines_of_the_readme(python: Path, topics: Topics, directory: Path) -> None:
+    _, _, section = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Spark\n")
+    blocks = re.findall(r"```python\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+    assert len(blocks) == 2
+    assert len([line for line in blocks[0].splitlines() if line]) <= 5
+    topics.create(README_TOPIC, partitions=2)
+    try:
+        topics.fill(README_TOPIC, [(b"en", value.encode()) for value in README_VALUES])
+        program = "".join(blocks)
+        printed = run(python, program, directory, PENSTOCK_BOOTSTRAP_SERVERS=topics.bootstrap_servers)
+    finally:
+        topics.admin.delete_topic(README_TOPIC)
+    batch, _, rest = printed.partition("Batch: 0")
+    for value in README_VALUES:
+        assert f"|{value}" in batch.replace(" ", "")
+        assert f"|{value}" in rest.replace(" ", "")
+    assert "|en|3|" in rest.replace(" ", "")
+
+
+def test_a_plain_session_knows_the_format(topics: Topics, tmp_path: Path) -> None:
+    run_with_a_plain_session(Path(sys.executable), topics, tmp_path)
+
+
+def test_lines_of_the_readme_print_rows(topics: Topics, tmp_path: Path) -> None:
+    run_lines_of_the_readme(Path(sys.executable), topics, tmp_path)
 
 
 @pytest.fixture
@@ -77,8 +111,8 @@ def empty_environment(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.install
-@pytest.mark.timeout(INSTALL_TIMEOUT_S + RUN_TIMEOUT_S)
-def test_five_lines_in_an_empty_environment(
+@pytest.mark.timeout(INSTALL_TIMEOUT_S + 2 * RUN_TIMEOUT_S)
+def test_lines_in_an_empty_environment(
     topics: Topics, tmp_path: Path, empty_environment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("PYTHONPATH", "VIRTUAL_ENV"):
@@ -89,4 +123,5 @@ def test_five_lines_in_an_empty_environment(
         shutil.copy(ROOT / name, checkout)
     install = f"-m pip install --quiet --disable-pip-version-check -c {checkout}/constraints.txt {checkout}[spark]"
     subprocess.run([empty_environment, *install.split()], check=True, timeout=INSTALL_TIMEOUT_S)
-    run_five_lines(empty_environment, topics, tmp_path)
+    run_lines_of_the_readme(empty_environment, topics, tmp_path)
+    run_with_a_plain_session(empty_environment, topics, tmp_path)
