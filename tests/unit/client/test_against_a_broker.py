@@ -40,7 +40,7 @@ _numbers = count()
 
 @pytest.fixture
 def topic() -> str:
-    return f"client-{next(_numbers)}"
+    return f"wire-client-{next(_numbers)}"
 
 
 @pytest_asyncio.fixture
