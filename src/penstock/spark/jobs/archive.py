@@ -19,6 +19,7 @@ from penstock.client.cluster import TopicInfo
 from penstock.client.fetching import TopicPartition
 from penstock.spark.jobs.archives.manifest import Archive, ArchivedFile, Manifest
 from penstock.spark.jobs.clusters import Brokers, existing_topics
+from penstock.spark.jobs.pieces import in_pieces_of, record_bytes, rows_for
 from penstock.spark.jobs.running import JobProgress, Stop, Watcher, check_started, run_queries
 from penstock.spark.offsets import topic_id_text
 from penstock.spark.pipeline.lag import LagMeter
@@ -87,8 +88,12 @@ def run_archive(
     archive = job.archive
     archive.create({name: topic_id_text(info.topic_id) for name, info in topics.items()})
     before = archive.recover()
+    with job.brokers.cluster() as cluster:
+        rows = rows_for(record_bytes(cluster, job.topics))
+    with in_pieces_of(spark, rows):
+        query = _start(spark, job, topics, before)
     with LagMeter(job.brokers.options) as meter:
-        progress = run_queries({"archive": _start(spark, job, topics, before)}, "archive", meter, stop, watch)
+        progress = run_queries({"archive": query}, "archive", meter, stop, watch)
     if not stop.is_urgent:
         merge_files(job, stop, say)
     after = archive.load()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.client.cluster import TopicInfo
 from penstock.spark.jobs.clusters import Brokers, create_missing, existing_topics
 from penstock.spark.jobs.errors import WrongJob
+from penstock.spark.jobs.pieces import in_pieces_of, record_bytes, rows_for
 from penstock.spark.jobs.places import JobPlace
 from penstock.spark.jobs.running import JobProgress, Stop, Watcher, check_started, run_queries
 from penstock.spark.offsets import NO_TOPIC_ID
@@ -75,8 +76,12 @@ class MirrorJob:
 
 def run_mirror(spark: SparkSession, job: MirrorJob, stop: Stop, watch: Watcher) -> JobProgress:
     """Raises JobFailed."""
+    with job.source.cluster() as cluster:
+        rows = rows_for(record_bytes(cluster, job.topics))
+    with in_pieces_of(spark, rows):
+        query = _start(spark, job)
     with LagMeter(job.source.options) as meter:
-        return run_queries({"mirror": _start(spark, job)}, "mirror", meter, stop, watch)
+        return run_queries({"mirror": query}, "mirror", meter, stop, watch)
 
 
 def _start(spark: SparkSession, job: MirrorJob) -> Any:

@@ -22,6 +22,7 @@ from penstock.client.blocking_cluster import BlockingCluster
 from penstock.spark.jobs.archives.manifest import Archive
 from penstock.spark.jobs.clusters import Brokers, existing_topics, missing_topics
 from penstock.spark.jobs.errors import JobFailed, WrongJob
+from penstock.spark.jobs.pieces import in_pieces_of, rows_for
 from penstock.spark.jobs.places import JobPlace
 from penstock.spark.jobs.replay_sources import (
     ArchiveSource,
@@ -178,6 +179,13 @@ def run_replay(
     spark: SparkSession, job: ReplayJob, source: ReplaySource, state: ReplayState, stop: Stop, watch: Watcher
 ) -> JobProgress:
     """Raises JobFailed. `state` says how far it came, however this ends."""
+    with in_pieces_of(spark, rows_for(source.record_bytes())):
+        return _run(spark, job, source, state, stop, watch)
+
+
+def _run(
+    spark: SparkSession, job: ReplayJob, source: ReplaySource, state: ReplayState, stop: Stop, watch: Watcher
+) -> JobProgress:
     progress = JobProgress(lag=state.left)
     begun = told = time.monotonic()
     told_rows = 0

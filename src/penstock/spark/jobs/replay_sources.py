@@ -16,6 +16,7 @@ from penstock.client.blocking_cluster import BlockingCluster
 from penstock.client.fetching import TopicPartition
 from penstock.spark.jobs.archives.manifest import Archive, ArchivedFile, Manifest
 from penstock.spark.jobs.errors import JobError, WrongJob
+from penstock.spark.jobs.pieces import record_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,6 +48,10 @@ class ReplaySource(Protocol):
         """Partitions with nothing as young as that are at their end. Times may only grow from call to call."""
         ...
 
+    def record_bytes(self) -> float:
+        """About as large are the largest of them, compressed."""
+        ...
+
     def frame(self, spark: SparkSession, starts: Offsets, ends: Offsets) -> DataFrame:
         """Rows of each partition in one task, in order."""
         ...
@@ -66,6 +71,9 @@ class TopicSource:
         found = self._ask(time_ms)
         ends = self._ask(LATEST) if LATEST in found.values() else {}
         return {partition: ends[partition] if offset < 0 else offset for partition, offset in found.items()}
+
+    def record_bytes(self) -> float:
+        return record_bytes(self._cluster, [self._topic])
 
     def frame(self, spark: SparkSession, starts: Offsets, ends: Offsets) -> DataFrame:
         whole = {
@@ -121,6 +129,9 @@ class ArchiveSource:
                 batches = read_in_order(self._archive.directory, files, 0, ends[partition], ("offset", "timestamp"))
                 self._timelines[partition] = Timeline(batches, ends[partition])
         return {partition: timeline.position_at(time_ms) for partition, timeline in self._timelines.items()}
+
+    def record_bytes(self) -> float:
+        return max(file.size_bytes / file.rows for files in self._files.values() for file in files)
 
     def frame(self, spark: SparkSession, starts: Offsets, ends: Offsets) -> DataFrame:
         from penstock.spark.jobs.archives.datasource import FORMAT, ArchiveDataSource

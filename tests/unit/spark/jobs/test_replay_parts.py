@@ -12,6 +12,7 @@ from penstock.spark.jobs.archives.compaction import compact
 from penstock.spark.jobs.archives.manifest import Archive
 from penstock.spark.jobs.clusters import Brokers
 from penstock.spark.jobs.errors import WrongJob
+from penstock.spark.jobs.pieces import rows_for
 from penstock.spark.jobs.replay import Pace, ReplayJob, ReplayState, begin, next_step
 from penstock.spark.jobs.replay_sources import ArchiveSource, OffsetRange, chosen_range
 
@@ -76,6 +77,11 @@ def test_a_step_is_limited_and_leaves_out_what_does_not_move() -> None:
     assert next_step({0: 0, 1: 5, 2: 9}, {0: 100, 1: 6, 2: 9}, limit=20) == {0: 10, 1: 6}
     assert next_step({0: 4}, {0: 4}) == {}
     assert next_step({0: 0, 1: 0, 2: 0}, {0: 9, 1: 9, 2: 9}, limit=1) == {0: 1, 1: 1, 2: 1}
+
+
+def test_large_records_go_in_small_pieces(source: ArchiveSource) -> None:
+    assert [rows_for(size) for size in (0.0, 100.0, 8192.0, 100_000.0, 1e6)] == [2000, 2000, 1024, 83, 16]
+    assert 0 < source.record_bytes() < 10_000
 
 
 def test_the_pace_is_that_of_the_records() -> None:
