@@ -143,14 +143,16 @@ def test_user_schema_and_a_start_from_a_group(spark: SparkSession, topics: Topic
     fill(topics, topic, range(20))
     group = f"{topic}-readers"
     topics.admin.set_group_offsets(group, {TopicPartition(topic, 0): 15})
-    options = {"subscribe": topic, "startingOffsets": "group", "groupId": group, "maxBytesPerTrigger": "1"}
+    options = {"subscribe": topic, "startingOffsets": "group", "kafka.group.id": group, "maxBytesPerTrigger": "1"}
+    options["groupId"] = f"{topic}-query"
     reader = spark.readStream.format("penstock").option("kafka.bootstrap.servers", topics.bootstrap_servers)
     query = run(reader.options(**options).schema("offset bigint, value binary").load(), tmp_path)
     assert spark.read.parquet(str(tmp_path / "out")).columns == ["offset", "value"]
     assert written(spark, tmp_path) == list(range(15, 20))
     # No batch is without a record, however small the limit is.
     assert [progress.numInputRows for progress in query.recentProgress if progress.numInputRows] == [1] * 5
-    assert committed(topics, group, topic) == {0: 20}
+    assert committed(topics, group, topic) == {0: 15}, "not the query's"
+    assert committed(topics, f"{topic}-query", topic) == {0: 20}
 
 
 @pytest.mark.parametrize("fails", [True, False])

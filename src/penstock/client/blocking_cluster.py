@@ -20,7 +20,13 @@ from penstock.client.connection import REQUEST_TIMEOUT_S
 from penstock.client.errors import BrokerUnreachable, ClientError, check, error_code
 from penstock.client.fetch_stream import FetchedChunk, FetchStream
 from penstock.client.fetching import READ_COMMITTED, OffsetAndTimestamp, TopicPartition
-from penstock.client.group_offsets import check_committed, commit_request, committed_request, read_committed_offsets
+from penstock.client.group_offsets import (
+    CommittedOffset,
+    check_committed,
+    commit_request,
+    committed_request,
+    read_committed_offsets,
+)
 from penstock.client.retrying import LOST, NoSuchTopic, Pauses, until_done
 from penstock.client.security import PLAINTEXT, ClientSecurity
 from penstock.model.errors import ApiError, ErrorCode
@@ -190,19 +196,23 @@ class BlockingCluster:
 
     def committed_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Those without a committed offset are left out. Raises ApiError."""
+        return {tp: found.offset for tp, found in self.commits_of(group, partitions).items()}
+
+    def commits_of(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+        """The same with what stands beside them."""
         request = committed_request(group, partitions)
         if not request.topics:
             return {}
 
-        def ask(connection: BlockingConnection, timeout_s: float) -> dict[TopicPartition, int]:
+        def ask(connection: BlockingConnection, timeout_s: float) -> dict[TopicPartition, CommittedOffset]:
             answer = connection.call(Api.OFFSET_FETCH, request, OffsetFetchResponse, timeout_s)
             return read_committed_offsets(group, answer)
 
         return self._with_coordinator(group, ask)
 
-    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
         """As one who is no member, which a group takes only while it has none. Raises ApiError."""
-        request = commit_request(group, offsets)
+        request = commit_request(group, offsets, metadata)
 
         def ask(connection: BlockingConnection, timeout_s: float) -> None:
             check_committed(group, connection.call(Api.OFFSET_COMMIT, request, OffsetCommitResponse, timeout_s))

@@ -6,6 +6,7 @@ Commits are those of a simple consumer: of nobody in particular, which a group t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from penstock.client.errors import check, error_code
 from penstock.client.fetching import TopicPartition
@@ -26,6 +27,12 @@ from penstock.wire.messages.offset_fetch import (
 )
 
 
+class CommittedOffset(NamedTuple):
+    offset: int
+    metadata: str
+    """What the committer wrote beside it."""
+
+
 def committed_request(group: str, partitions: Iterable[TopicPartition]) -> OffsetFetchRequest:
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
@@ -43,25 +50,28 @@ def committed_request(group: str, partitions: Iterable[TopicPartition]) -> Offse
     )
 
 
-def read_committed_offsets(group: str, answer: OffsetFetchResponse) -> dict[TopicPartition, int]:
+def read_committed_offsets(group: str, answer: OffsetFetchResponse) -> dict[TopicPartition, CommittedOffset]:
     """Partitions without a committed offset are left out. Raises ApiError."""
     entry = answer.groups[0] if answer.groups else answer
     check(entry.error_code, f"group '{group}': {error_code(entry.error_code).name}")
-    found: dict[TopicPartition, int] = {}
+    found: dict[TopicPartition, CommittedOffset] = {}
     for topic in entry.topics:
         for partition in topic.partitions:
             if partition.error_code:
                 code = error_code(partition.error_code)
                 raise ApiError(code, f"group '{group}', {topic.name}-{partition.partition_index}: {code.name}")
             if partition.committed_offset >= 0:
-                found[TopicPartition(topic.name, partition.partition_index)] = partition.committed_offset
+                tp = TopicPartition(topic.name, partition.partition_index)
+                found[tp] = CommittedOffset(partition.committed_offset, partition.metadata or "")
     return found
 
 
-def commit_request(group: str, offsets: Mapping[TopicPartition, int]) -> OffsetCommitRequest:
+def commit_request(group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> OffsetCommitRequest:
     topics: dict[str, list[OffsetCommitRequestPartition]] = {}
     for (topic, partition), offset in offsets.items():
-        asked = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+        asked = OffsetCommitRequestPartition(
+            partition_index=partition, committed_offset=offset, committed_metadata=metadata
+        )
         topics.setdefault(topic, []).append(asked)
     return OffsetCommitRequest(
         group_id=group,

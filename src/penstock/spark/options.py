@@ -3,7 +3,7 @@
 Names are case-insensitive. An option that is not known is refused by name; a Kafka consumer setting without a meaning
 here is accepted, since queries that change only their format name carry them. Must not know: clusters, offsets read.
 
-Beyond Spark's own: `startingOffsets=group`, `groupId` (as `kafka.group.id`), `maxBytesPerTrigger`, and a default for
+Beyond Spark's own: `startingOffsets=group`, `groupId`, `maxBytesPerTrigger`, and a default for
 `kafka.bootstrap.servers`.
 """
 
@@ -140,7 +140,10 @@ class TriggerLimits:
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
     group_id: str | None = None
+    """To show the query's progress by. None: one that is made up."""
     prefix: str = GROUP_ID_PREFIX
+    start_from: str | None = None
+    """Whose committed offsets `startingOffsets=group` means. Not committed to, unless it is `group_id`, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +248,8 @@ def _parse(given: _Given, *, is_stream: bool) -> SourceOptions:
     starting = _position(given, "starting", Latest() if is_stream else Earliest())
     ending = _position(given, "ending", Latest())
     group = _group(given)
-    if isinstance(starting, Committed) and group.group_id is None:
-        raise InvalidOption("option 'startingOffsets' is 'group': name the group with the option 'groupId'")
+    if isinstance(starting, Committed) and group.start_from is None:
+        raise InvalidOption("option 'startingOffsets' is 'group': name the group with the option 'kafka.group.id'")
     if not is_stream:
         _check_range(starting, ending)
     retries, retry_ms = given.number("fetchOffset.numRetries", 0), given.number("fetchOffset.retryIntervalMs", 0)
@@ -348,10 +351,9 @@ def _check_pair(start_name: str, start: Numbers, end_name: str, end: Numbers) ->
 
 
 def _group(given: _Given) -> GroupOptions:
-    ids = {text.strip() for text in (given.text("groupId"), given.text("kafka.group.id")) if text.strip()}
-    if len(ids) > 1:
-        raise InvalidOption(f"options 'groupId' and 'kafka.group.id' name two groups: {' and '.join(sorted(ids))}")
-    return GroupOptions(ids.pop() if ids else None, given.text("groupIdPrefix").strip() or GROUP_ID_PREFIX)
+    """As for Spark's source, `kafka.group.id` is somebody's that the query may read as; never one to commit to."""
+    own, read_as = given.text("groupId").strip() or None, given.text("kafka.group.id").strip() or None
+    return GroupOptions(own, given.text("groupIdPrefix").strip() or GROUP_ID_PREFIX, read_as or own)
 
 
 def _limits(given: _Given) -> TriggerLimits:

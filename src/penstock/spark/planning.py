@@ -169,7 +169,7 @@ class OffsetPlanner:
         return chosen, at_latest
 
     def _committed(self, partitions: tuple[TopicPartition, ...]) -> Offsets:
-        group = self._options.group.group_id
+        group = self._options.group.start_from
         assert group is not None, "checked with the options"
         committed = self._cluster.committed_offsets(group, partitions)
         return self.offsets_at([tp for tp in partitions if tp not in committed], EARLIEST) | committed

@@ -207,7 +207,7 @@ def connected_progress(options: SourceOptions) -> GroupProgress:
 
     where = options.cluster
     cluster = BlockingCluster(where.bootstrap, where.client_id, where.security, COMMIT_TIMEOUT_S)
-    return GroupProgress(cluster.commit_offsets)
+    return GroupProgress(cluster)
 
 
 _watchers: list[_Watcher] = []

@@ -210,6 +210,4 @@ def connected_driver(options: SourceOptions) -> StreamDriver:
 
     # Of its own, since a coordinator that does not answer must not hold up the query for long.
     committing = BlockingCluster(where.bootstrap, where.client_id, where.security, COMMIT_TIMEOUT_S)
-    return StreamDriver(
-        options, OffsetPlanner(options, cluster), GroupProgress(committing.commit_offsets), RecordSizes(look)
-    )
+    return StreamDriver(options, OffsetPlanner(options, cluster), GroupProgress(committing), RecordSizes(look))

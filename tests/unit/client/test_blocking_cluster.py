@@ -146,6 +146,8 @@ def test_commits(cluster: BlockingCluster) -> None:
     assert cluster.committed_offsets(group, [second]) == {second: 0}
     assert cluster.committed_offsets(group, []) == {}
     cluster.commit_offsets(group, {})
+    cluster.commit_offsets(group, {second: 3}, "mine")
+    assert cluster.commits_of(group, [first, second]) == {first: (7, ""), second: (3, "mine")}
     with pytest.raises(ApiError, match="topic 'nobody-made-this' has no partition 0"):
         cluster.commit_offsets(group, {TopicPartition("nobody-made-this", 0): 1})
 

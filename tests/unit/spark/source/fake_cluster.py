@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from penstock.client.cluster import PartitionInfo, TopicInfo
 from penstock.client.fetching import OffsetAndTimestamp, TopicPartition
+from penstock.client.group_offsets import CommittedOffset
 from penstock.model.errors import ApiError, ErrorCode
 
 
@@ -23,6 +24,8 @@ class FakeCluster:
         self.logs: dict[TopicPartition, Log] = {}
         self.topic_ids: dict[str, bytes] = {}
         self.committed: dict[str, dict[TopicPartition, int]] = {}
+        self.marks: dict[tuple[str, TopicPartition], str] = {}
+        self.looks = 0
         self.asked_topics = 0
         self.asked_offsets = 0
         self.commits: list[tuple[str, dict[TopicPartition, int]]] = []
@@ -74,10 +77,17 @@ class FakeCluster:
         known = self.committed.get(group, {})
         return {tp: known[tp] for tp in partitions if tp in known}
 
-    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def commits_of(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+        self.looks += 1
+        found = self.committed_offsets(group, partitions)
+        return {tp: CommittedOffset(offset, self.marks.get((group, tp), "")) for tp, offset in found.items()}
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
         if self.refusal is not None:
             raise self.refusal
         self.commits.append((group, dict(offsets)))
+        self.committed.setdefault(group, {}).update(offsets)
+        self.marks |= {(group, tp): metadata for tp in offsets}
 
 
 class FakeTime:

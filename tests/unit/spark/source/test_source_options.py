@@ -66,7 +66,7 @@ def test_everything_is_read_whatever_the_case() -> None:
             "maxRecordsPerPartition": "1000",
             "failOnDataLoss": "FALSE",
             "kafka.isolation.level": "read_committed",
-            "kafka.group.id": "g",
+            "kafka.group.id": "readers",
             "groupId": "g",
             "kafka.client.id": "me",
             "kafka.max.partition.fetch.bytes": "1048576",
@@ -90,7 +90,7 @@ def test_everything_is_read_whatever_the_case() -> None:
     limits = options.limits
     assert (limits.max_offsets, limits.min_offsets, limits.max_delay_ms, limits.max_bytes) == (100, 10, 5000, 1000000)
     assert (options.min_partitions, options.max_records_per_partition) == (8, 1000)
-    assert options.group.group_id == "g"
+    assert (options.group.group_id, options.group.start_from) == ("g", "readers")
     assert not options.fail_on_data_loss
     assert options.read_committed
     assert (options.fetch_max_bytes, options.poll_timeout_s) == (1048576, 0.5)
@@ -110,6 +110,9 @@ def test_where_it_begins_the_first_that_is_given_counts() -> None:
     by_partition = '{"clicks":{"0":1000}}'
     assert stream(startingOffsets="Earliest").starting == Earliest()
     assert stream(startingOffsets="group", groupId="g").starting == Committed()
+    assert stream(startingOffsets="group", groupId="g").group.start_from == "g"
+    read_as = stream(**{"startingOffsets": "group", "kafka.group.id": "billing"})
+    assert (read_as.group.start_from, read_as.group.group_id) == ("billing", None)
     at = stream(startingOffsets="earliest", startingOffsetsByTimestamp=by_partition).starting
     assert at == AtTimestamps("startingOffsetsByTimestamp", {TopicPartition("clicks", 0): 1000})
     at = stream(startingTimestamp=" 5 ", startingOffsetsByTimestamp=by_partition).starting
@@ -126,7 +129,7 @@ def test_where_it_begins_the_first_that_is_given_counts() -> None:
         ({"startingOffsets": "soon"}, r"option 'startingOffsets' is 'soon': expected for example \{"),
         ({"startingOffsets": '{"clicks":{"0":-3}}'}, "gives -3 for partition 0 of 'clicks'"),
         ({"startingOffsets": '{"clicks":{"x":3}}'}, "gives 3 for partition x of 'clicks'"),
-        ({"startingOffsets": "group"}, "name the group with the option 'groupId'"),
+        ({"startingOffsets": "group"}, "name the group with the option 'kafka.group.id'"),
         ({"startingTimestamp": "yesterday"}, "option 'startingTimestamp' is 'yesterday': give milliseconds"),
         ({"startingOffsetsByTimestampStrategy": "guess"}, "write error or latest"),
         ({"endingOffsets": "latest"}, "option 'endingOffsets' is for batch queries"),
@@ -144,7 +147,6 @@ def test_where_it_begins_the_first_that_is_given_counts() -> None:
         ({"kafka.interceptor.classes": "x"}, "'kafka.interceptor.classes' is not supported"),
         ({"kafka.acks": "all"}, "'kafka.acks' is not a consumer setting"),
         ({"kafka.isolation.level": "serializable"}, "'kafka.isolation.level' is 'serializable'"),
-        ({"kafka.group.id": "a", "groupId": "b"}, "name two groups: a and b"),
         ({"kafka.bootstrap.servers": "host:port"}, "'kafka.bootstrap.servers' has 'host:port': write HOST:PORT"),
         ({"kafka.bootstrap.servers": ","}, "give HOST:PORT of one broker or more"),
         ({"kafka.security.protocol": "KERBEROS"}, "security.protocol=KERBEROS is not supported"),

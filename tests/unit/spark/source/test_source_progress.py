@@ -22,7 +22,7 @@ def at(offset: int) -> dict[TopicPartition, int]:
 
 def test_commits_what_moved_and_repeats_it_now_and_then() -> None:
     cluster, time = FakeCluster(), FakeTime()
-    progress = GroupProgress(cluster.commit_offsets, time.clock)
+    progress = GroupProgress(cluster, time.clock)
     for offset in (5, 5, 5, 6):
         progress.report("g", at(offset))
     assert cluster.commits == [("g", at(5)), ("g", at(6))]
@@ -44,7 +44,7 @@ def test_failure_is_a_warning_and_is_tried_again_later(
     caplog: pytest.LogCaptureFixture, error: Exception, reason: str
 ) -> None:
     cluster, time = FakeCluster(), FakeTime()
-    progress = GroupProgress(cluster.commit_offsets, time.clock)
+    progress = GroupProgress(cluster, time.clock)
     cluster.refusal = error
     progress.report("g", at(5))
     progress.report("g", at(6))
@@ -55,6 +55,38 @@ def test_failure_is_a_warning_and_is_tried_again_later(
     time.sleep(31)
     progress.report("g", at(7))
     assert cluster.commits == [("g", at(7))]
+
+
+def test_offsets_that_others_committed_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    cluster, time = FakeCluster(), FakeTime()
+    progress = GroupProgress(cluster, time.clock)
+    cluster.commit_offsets("billing", at(90))
+    for offset in (0, 5, 5):
+        progress.report("billing", at(offset))
+        time.sleep(31)
+    assert cluster.committed["billing"] == at(90)
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "group 'billing': it has offsets of another consumer (90 for t-0)" in warning
+    assert "Give the query another groupId" in warning
+    del cluster.committed["billing"]
+    progress.report("billing", at(6))
+    assert cluster.committed["billing"] == at(6)
+    # Another query, or the same one with a new checkpoint, knows them for a query's.
+    GroupProgress(cluster, time.clock).report("billing", at(7))
+    assert cluster.committed["billing"] == at(7)
+
+
+def test_group_that_somebody_takes_over_later_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    cluster, time = FakeCluster(), FakeTime()
+    progress = GroupProgress(cluster, time.clock)
+    for offset in range(10):
+        progress.report("g", at(offset))
+    assert cluster.looks == 1, "not before every commit"
+    cluster.commit_offsets("g", at(3))
+    time.sleep(6)
+    progress.report("g", at(11))
+    assert cluster.committed["g"] == at(3)
+    assert "left alone" in caplog.text
 
 
 def test_group_is_made_up_once_unless_named() -> None:

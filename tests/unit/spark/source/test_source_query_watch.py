@@ -59,7 +59,7 @@ class Watched:
 
     def open(self, options: SourceOptions) -> GroupProgress:
         self.opened.append(options)
-        return GroupProgress(self.cluster.commit_offsets)
+        return GroupProgress(self.cluster)
 
     def look(self, offset: int | None, *, is_last: bool = False) -> list[tuple[str, dict[TopicPartition, int]]]:
         """What was committed so far."""

@@ -36,7 +36,7 @@ class Query:
         self.reader._driver = StreamDriver(
             parsed,
             OffsetPlanner(parsed, cluster, self.time.clock, self.time.sleep),
-            GroupProgress(cluster.commit_offsets, self.time.clock),
+            GroupProgress(cluster, self.time.clock),
             RecordSizes(lambda tp, position: build_batch([Record(None, b"x" * 939)] * 10), self.time.clock),
             self.time.clock,
             self.time.sleep,
@@ -188,6 +188,19 @@ def test_restart_goes_on_with_the_group_of_the_checkpoint(cluster: FakeCluster) 
     assert Query(cluster).next(end) == end
     assert Query(cluster, groupId="mine").next(end)["group"] == "mine"
     assert cluster.commits[-1][0] == "mine"
+
+
+def test_group_to_read_as_is_not_committed_to(cluster: FakeCluster) -> None:
+    tps = (TopicPartition("clicks", 0), TopicPartition("clicks", 1))
+    cluster.commit_offsets("billing", dict.fromkeys(tps, 90))
+    query = Query(cluster, **{"kafka.group.id": "billing", "startingOffsets": "group"})
+    initial = query.reader.initialOffset()
+    assert positions(initial) == [90, 90]
+    end = query.next(initial)
+    query.after(1).next(end)
+    assert cluster.committed["billing"] == dict.fromkeys(tps, 90)
+    assert cluster.committed[end["group"]] == {tps[0]: 300, tps[1]: 100}
+    assert end["group"].startswith("spark-penstock-")
 
 
 def test_topic_created_anew(cluster: FakeCluster) -> None:
