@@ -16,12 +16,13 @@ import shutil
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.model.errors import PenstockError
+from penstock.spark.driver_log import output_to, trim_log
 from penstock.spark.pipeline.connect_fix import apply_fix
 from penstock.spark.pipeline.errors import PipelineError
 from penstock.spark.pipeline.project import DEFAULT_DATABASE, OWN_PREFIX, PipelineProject
@@ -30,7 +31,6 @@ from penstock.spark.session import session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOG_LIMIT_BYTES = 64 << 20
 CONNECT_PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
 _CONNECT_VARIABLES = ("SPARK_CONNECT_AUTHENTICATE_TOKEN", "SPARK_CONNECT_MODE_ENABLED")
 
@@ -67,7 +67,7 @@ class PipelineEngine:
         self._environment = {name: os.environ.pop(name, None) for name in _CONNECT_VARIABLES}
         os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = secrets.token_hex(16)
         try:
-            with self._output_to_log(), warnings.catch_warnings():
+            with output_to(self.project.log_path), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of PySpark, about versions of others
                 self._host = session(
                     f"pipeline {self.project.name}", self._master, config=self._static(), fast_start=self._fast_start
@@ -124,9 +124,7 @@ class PipelineEngine:
 
     def trim_log(self) -> None:
         """A pipeline that is served for months must not fill the disk with what Spark has to say."""
-        with suppress(FileNotFoundError):
-            if self.project.log_path.stat().st_size > LOG_LIMIT_BYTES:
-                os.truncate(self.project.log_path, 0)
+        trim_log(self.project.log_path)
 
     def close(self) -> None:
         with self.quiet():
@@ -239,25 +237,6 @@ class PipelineEngine:
                 yield
             finally:
                 sys.stdout, sys.stderr = out, err
-
-    @contextmanager
-    def _output_to_log(self) -> Iterator[None]:
-        """A process started meanwhile has the log as its standard output and error, for good."""
-        log = os.open(self.project.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        saved = [(number, os.dup(number)) for number in (1, 2)]
-        try:
-            for number, _ in saved:
-                os.dup2(log, number)
-            yield
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            for number, copy in saved:
-                os.dup2(copy, number)
-                os.close(copy)
-            os.close(log)
 
 
 def _jvm(host: SparkSession | None) -> Any:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark.pipeline.engine import LOG_LIMIT_BYTES, PipelineEngine
+from penstock.spark.driver_log import LOG_LIMIT_BYTES
+from penstock.spark.pipeline.engine import PipelineEngine
 from penstock.spark.pipeline.errors import PipelineError
 from penstock.spark.pipeline.project import PipelineProject
 

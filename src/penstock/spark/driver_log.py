@@ -1,0 +1,41 @@
+"""Where the driver's JVM and its Python workers print: a file, which is kept from filling the disk.
+
+What they print is of no use on a terminal until something fails; then the file is named.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+LOG_LIMIT_BYTES = 64 << 20
+
+
+@contextmanager
+def output_to(path: Path) -> Iterator[None]:
+    """A process started meanwhile has the file as its standard output and error, for good."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    saved = [(number, os.dup(number)) for number in (1, 2)]
+    try:
+        for number, _ in saved:
+            os.dup2(log, number)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, copy in saved:
+            os.dup2(copy, number)
+            os.close(copy)
+        os.close(log)
+
+
+def trim_log(path: Path) -> None:
+    """Empties it when it is too large. Whoever writes to it goes on: the file is the same."""
+    with suppress(FileNotFoundError):
+        if path.stat().st_size > LOG_LIMIT_BYTES:
+            os.truncate(path, 0)
