@@ -5,6 +5,8 @@ and the broker reads while the caller decodes. Must not know: what is in a batch
 - A chunk starts with the batch that holds the position, or with the first one after it where the log has a hole.
 - The position moves only by what was handed out; after a lost connection or a new leader the same position is asked
   for again.
+- A log that ends too early is believed only after it has done so for a while, without a lost connection or another
+  leader in between: a broker that just came back may not know yet how much of its log is committed.
 - The records of a chunk are a view that is released when the next chunk is taken: using it then is an error, not
   someone else's bytes. Whoever made views of it (memoryview slices, numpy arrays) may keep those; memory is used again
   for the next chunks only when nobody has one any more.
@@ -45,6 +47,8 @@ BY_TOPIC_ID = 13
 NEWEST_FETCH = 17
 EARLIEST_LOCAL_MS = -4
 LOOK_UP_S = 2.0
+SHORT_S = 10.0
+"""How long a log has to end before the end of a stream to be taken at its word."""
 # How much is asked for to reach the end: what a record took so far, at first this, and some more.
 GUESSED_RECORD_BYTES = 1024
 SPARE_BYTES = 64 << 10
@@ -63,7 +67,7 @@ class FetchedChunk(NamedTuple):
 
 
 class FetchStream:
-    """From `start` up to `end`, which the log must have reached, or reach within `timeout_s`.
+    """From `start` up to `end`, which the log must have reached, or reach within `SHORT_S`.
 
     The first chunk may begin, and the last one end, with records outside of the range: batches are whole. With
     `topic_id` another topic of the same name is refused. Raises OffsetOutOfRange, TopicRecreated, ApiError,
@@ -96,6 +100,8 @@ class FetchStream:
         self._asked: int | None = None
         """The offset of the fetch under way."""
         self._lent: memoryview | None = None
+        self._deadline = 0.0
+        self._short_since: float | None = None
 
     @property
     def position(self) -> int:
@@ -129,19 +135,22 @@ class FetchStream:
         """Tries until there is one; None when the log has nothing more below `end`."""
         self._release()
         begin = time.monotonic()
-        deadline = begin + self._timeout_s
+        self._deadline = begin + self._timeout_s
+        self._short_since = None
         pauses = Pauses()
         while True:
             try:
-                data = self._fetch(deadline)
+                data = self._fetch(self._deadline)
                 if data is None:
                     reason = "it throttles"
                 elif data.error_code:
                     reason = self._refused(error_code(data.error_code))
                 elif data.records:
                     return self._take(data)
+                elif data.high_watermark < self._end:
+                    reason = self._too_short(data.high_watermark)
                 elif self._readable(data) < self._end:
-                    reason = f"it has {self._readable(data)} offsets only"
+                    reason = f"it has {self._readable(data)} offsets only that are committed"
                 elif self._is_hole():
                     self._position = self._end
                     return None
@@ -149,16 +158,18 @@ class FetchStream:
                     reason = "it reads from remote storage"
             except LOST as error:
                 reason = str(error)
+                self._short_since = None
                 self._lost()
             except ApiError as error:
                 if error.code not in TRY_AGAIN or isinstance(error, NoSuchTopic):
                     raise
                 reason = str(error)
+                self._short_since = None
                 self._lost()
-            waited_s = time.monotonic() - begin
-            if waited_s >= self._timeout_s:
-                raise FetchStalled(self._tp, self._position, self._end, self._broker, waited_s, reason)
-            pauses.sleep(deadline)
+            now = time.monotonic()
+            if now >= self._deadline:
+                raise FetchStalled(self._tp, self._position, self._end, self._broker, now - begin, reason)
+            pauses.sleep(self._deadline)
 
     def _take(self, data: PartitionData) -> FetchedChunk:
         records = data.records
@@ -194,18 +205,38 @@ class FetchStream:
 
     def _refused(self, code: ErrorCode) -> str:
         """The reason to try again; raises if that is of no use."""
+        reason = code.name
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._check_range()
+            first, log_end = self._range()
+            if self._position < first:
+                raise OffsetOutOfRange(self._tp, self._position, first, log_end)
+            if self._position > log_end:
+                reason = self._too_short(log_end)
         elif code not in MOVED and code not in ANOTHER_TOPIC:
             raise ApiError(code, f"{self._name} at offset {self._position}: broker {self._broker} says {code.name}")
+        else:
+            self._short_since = None
         self._lost()
-        return code.name
+        return reason
 
-    def _check_range(self) -> None:
+    def _too_short(self, log_end: int) -> str:
+        """The reason to wait. Raises OffsetOutOfRange when that is of no use any more."""
+        now = time.monotonic()
+        if self._short_since is None:
+            self._short_since = now
+            # Whatever the patience with brokers: who gives up sooner would take a lapse for a loss.
+            self._deadline = max(self._deadline, now + 2 * SHORT_S)
+        elif now - self._short_since >= SHORT_S:
+            first, log_end = self._range()
+            if log_end < self._end:
+                raise OffsetOutOfRange(self._tp, self._end - 1, first, log_end)
+            self._short_since = None
+        return f"it has {log_end} offsets only"
+
+    def _range(self) -> tuple[int, int]:
+        """Of the log, by its leader. One that is new waits for its followers before it says where the log ends."""
         first = self._cluster.list_offsets({self._tp: EARLIEST_MS})[self._tp].offset
-        end = self._cluster.list_offsets({self._tp: LATEST_MS})[self._tp].offset
-        if not first <= self._position <= end:
-            raise OffsetOutOfRange(self._tp, self._position, first, end)
+        return first, self._cluster.list_offsets({self._tp: LATEST_MS})[self._tp].offset
 
     # -- requests -----------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.client import fetch_stream
 from penstock.client.blocking_cluster import BlockingCluster, FetchedChunk, FetchStream
 from penstock.client.errors import ClientError, FetchStalled, OffsetOutOfRange, TopicRecreated
 from penstock.client.fetching import TopicPartition
@@ -182,7 +183,8 @@ def test_two_streams_side_by_side(cluster: BlockingCluster) -> None:
     assert found == [values, values]
 
 
-def test_an_offset_that_is_gone(cluster: BlockingCluster) -> None:
+def test_an_offset_that_is_gone(cluster: BlockingCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_stream, "SHORT_S", 0.2)
     tp = create(cluster)
     produce(cluster, tp, [b"a"], [b"b"], [b"c"])
     partition = DeleteRecordsPartition(partition_index=0, offset=2)
@@ -395,9 +397,62 @@ def test_a_throttled_answer_is_no_hole() -> None:
 
 def test_what_is_not_committed_yet_is_waited_for() -> None:
     log = Log(batch_at(0, b"a"), high_watermark=5, last_stable_offset=1)
-    with log.broker() as broker, pytest.raises(FetchStalled, match="it has 1 offsets only") as stalled:
+    with (
+        log.broker() as broker,
+        pytest.raises(FetchStalled, match="it has 1 offsets only that are committed") as stalled,
+    ):
         read(stream_of(broker, 0, 3, timeout_s=0.3, read_committed=True))
     assert stalled.value.position == 1
+
+
+@pytest.mark.parametrize("start", [0, 3, 5])
+@pytest.mark.parametrize("read_committed", [False, True])
+def test_a_log_that_ends_too_early_is_a_loss(start: int, read_committed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the patience with brokers ends, and also when that is short."""
+    monkeypatch.setattr(fetch_stream, "SHORT_S", 0.3)
+    for timeout_s in (0.01, 100.0):
+        log = Log(batch_at(0, b"a", b"b", b"c"), high_watermark=3)
+        if start > 3:
+            log.lapses = [log.answer(ErrorCode.OFFSET_OUT_OF_RANGE)] * 100
+        with log.broker() as broker:
+            chunks = iter(stream_of(broker, start, 9, timeout_s=timeout_s, read_committed=read_committed))
+            if start == 0:
+                assert len(batches_of(next(chunks))) == 1
+            with pytest.raises(OffsetOutOfRange, match="offset 8 is outside t-0, which has 0 to 3"):
+                next(chunks)
+            assert len(log.offsets) > 2, "not at once"
+
+
+def test_a_broker_that_does_not_know_its_log_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its high watermark lags: in its answers, and then only in those to fetches."""
+    monkeypatch.setattr(fetch_stream, "SHORT_S", 0.3)
+    log = Log(batch_at(0, b"a"), batch_at(1, b"b"), high_watermark=2)
+    lagging = Log(high_watermark=1)
+    log.lapses = [log.answer(records=batch_at(0, b"a")), *[lagging.answer()] * 6]
+    with log.broker() as broker:
+        assert read(stream_of(broker, 0, 2, max_bytes=1)) == [(0, b"a"), (1, b"b")]
+    log.offsets.clear()
+    log.lapses = [lagging.answer(ErrorCode.OFFSET_OUT_OF_RANGE), lagging.answer(), None]
+    with log.broker() as broker:
+        assert read(stream_of(broker, 1, 2, max_bytes=1)) == [(1, b"b")]
+
+
+def test_a_lost_connection_begins_the_wait_for_a_log_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_stream, "SHORT_S", 0.3)
+    log = Log(batch_at(0, b"a"), high_watermark=1)
+    lagging = Log(high_watermark=0)
+    log.lapses = [lagging.answer(), lagging.answer(), lagging.answer(), None, lagging.answer()]
+    log.high_watermark = 0
+    asked: list[float] = []
+
+    def list_offsets(request: Message) -> Reply:
+        asked.append(time.monotonic())
+        return Log.list_offsets(log, request)
+
+    monkeypatch.setattr(log, "list_offsets", list_offsets)
+    with log.broker() as broker:
+        assert read(stream_of(broker, 0, 1)) == [(0, b"a")]
+    assert not asked, "nobody was taken at his word"
 
 
 def test_control_batches_move_the_position() -> None:

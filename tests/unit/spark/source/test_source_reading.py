@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
+from penstock.client import fetch_stream
 from penstock.client.errors import OffsetOutOfRange, TopicRecreated
 from penstock.client.fetch_stream import FetchedChunk
 from penstock.client.fetching import TopicPartition
@@ -21,6 +23,7 @@ from penstock.spark.offsets import DataLoss
 from penstock.spark.options import SourceOptions
 from penstock.spark.reading import read_split
 from penstock.spark.splits import Split
+from penstock.testing import Broker
 
 
 class FakeLog:
@@ -96,6 +99,22 @@ def test_log_that_became_shorter(log: FakeLog) -> None:
     with pytest.raises(DataLoss, match="offset 30 is outside t-0, which has 0 to 20: the log became shorter"):
         offsets(30, 50)
     assert offsets(30, 50, failOnDataLoss="false") == []
+
+
+def test_log_that_came_back_shorter(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Planned up to 20, and the log has 10: a loss, not a broker to wait for."""
+    monkeypatch.setattr(fetch_stream, "SHORT_S", 0.3)
+    with Broker() as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        for number in range(10):
+            producer.produce("t", b"%d" % number)
+        assert producer.flush(30) == 0
+        servers = {"kafka.bootstrap.servers": broker.bootstrap_servers}
+        for start in (5, 10, 15):
+            with pytest.raises(DataLoss, match="which has 0 to 10: the log became shorter while it was read up to 20"):
+                offsets(start, 20, **servers)
+            assert offsets(start, 20, failOnDataLoss="false", **servers) == list(range(start, 10))
+    assert "Going on, since failOnDataLoss is false" in caplog.text
 
 
 @pytest.mark.parametrize(
