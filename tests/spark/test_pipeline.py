@@ -68,7 +68,7 @@ class Story:
 
     def table(self, name: str) -> list[dict[str, Any]]:
         """Rows of the files that the table's log has; of all its files when it has no log."""
-        directory = self.project.table_directory(name)
+        directory = self.root / "warehouse" / name
         log = sorted(path for path in (directory / "_spark_metadata").glob("*") if path.name.isdigit())
         files = [
             Path(json.loads(line)["path"].removeprefix("file://"))

@@ -178,11 +178,9 @@ def run(
 ) -> int:
     """Run until everything that is in the topics now has gone through."""
     project = _project(directory, servers)
-    from penstock.spark.pipeline.lock import ProjectLock
-
     show = _nothing if as_json else show_flow
     say = _nothing if as_json else click.echo
-    with ProjectLock(project, "pipeline run"), _running(project, "run", master, fast_start, say) as (engine, status):
+    with _held(project, "pipeline run", say), _running(project, "run", master, fast_start, say) as (engine, status):
         from penstock.spark.pipeline.lag import LagMeter
         from penstock.spark.pipeline.runner import RunFailed, run_with_retries
 
@@ -246,12 +244,11 @@ def serve(
     """Keep running, in one warm Spark, until ctrl-C or SIGTERM."""
     project = _project(directory, servers)
     from penstock.spark.pipeline.errors import PipelineError
-    from penstock.spark.pipeline.lock import ProjectLock
 
     stopping = threading.Event()
     with (
         _signals_set(stopping),
-        ProjectLock(project, "pipeline serve"),
+        _held(project, "pipeline serve", click.echo),
         _running(project, "serve", master, fast_start, click.echo) as (engine, status),
     ):
         from penstock.spark.pipeline.lag import LagMeter
@@ -325,18 +322,17 @@ def status(directory: Path, servers: str | None, timeout_s: float, as_json: bool
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def reset(directory: Path, servers: str | None, flow: str | None, yes: bool) -> int:
     """Forget checkpoints and tables, so that the next run begins anew. Topics stay as they are."""
-    from penstock.spark.pipeline.lock import ProjectLock
     from penstock.spark.pipeline.reset import plan_reset
     from penstock.spark.pipeline.reset import reset as forget
 
     project = _project(directory, servers)
-    with ProjectLock(project, "pipeline reset"):
+    with _held(project, "pipeline reset", click.echo):
         plan = plan_reset(project, flow)
         if not plan.directories:
             click.echo("There is nothing to forget.")
             return 0
         click.echo(f"To be forgotten: {', '.join(plan.flows) or 'no flow has run'}. To be deleted:")
-        for path in plan.directories:
+        for path in (*plan.directories, *plan.emptied):
             click.echo(f"  {project.relative(path)}/")
         if plan.sinks:
             click.echo(f"The next run sends everything to {', '.join(plan.sinks)} again: what is there now stays.")
@@ -361,6 +357,20 @@ def _project(directory: Path, servers: str | None) -> PipelineProject:
         raise _WrongSpecification(str(error)) from error
     chosen = servers or os.environ.get(BOOTSTRAP_VARIABLE)
     return project.with_servers(chosen) if chosen else project
+
+
+@contextmanager
+def _held(project: PipelineProject, purpose: str, say: Callable[[str], None]) -> Iterator[None]:
+    """The project for this process alone. What an interrupted reset left undone comes before anything else."""
+    from penstock.spark.pipeline.lock import ProjectLock
+    from penstock.spark.pipeline.reset import finish_reset
+
+    with ProjectLock(project, purpose):
+        finished = finish_reset(project)
+        if finished is not None:
+            flows = ", ".join(finished.flows) or "no flow"
+            say(f"A reset was interrupted; it is finished now. Forgotten: {flows}.")
+        yield
 
 
 class _WrongSpecification(click.ClickException):

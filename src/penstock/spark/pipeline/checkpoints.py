@@ -60,13 +60,17 @@ class FlowCheckpoint:
                 merged[tp] = min(position, merged.get(tp, position))
         return merged
 
+    def topic_ids(self) -> dict[str, bytes]:
+        """Of the topics it has read, by their names."""
+        return {topic: topic_id for offset in self.source_offsets() for topic, topic_id in offset.topic_ids.items()}
+
     def groups(self) -> list[str]:
         return [offset.group for offset in self.source_offsets()]
 
     def reads(self, table_directory: Path) -> bool:
         """Whether files of this directory have been taken by one of its sources."""
         wanted = table_directory.resolve()
-        return any(wanted in path.parents for path in self._taken_files())
+        return any(wanted in path.resolve().parents for path in self._taken_files())
 
     def _taken_files(self) -> Iterator[Path]:
         for log in sorted(self.current.glob("sources/*/[0-9]*")):

@@ -15,7 +15,7 @@ import secrets
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 CONNECT_PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
 _CONNECT_VARIABLES = ("SPARK_CONNECT_AUTHENTICATE_TOKEN", "SPARK_CONNECT_MODE_ENABLED")
 
+_DETAILS = "# Detailed Table Information"
 _POLLING = "spark.sql.pipelines.execution.streamstate.pollingInterval"
 # Retries are decided by the runner, which knows what is hopeless; Spark would try everything three times in 25 s.
 _RUNTIME = {
@@ -78,9 +79,7 @@ class PipelineEngine:
             self.close()
             if isinstance(error, PenstockError):
                 raise
-            reason = str(error).strip().partition("\n")[0]
-            log = self.project.relative(self.project.log_path)
-            raise PipelineError(f"Spark did not start: {reason} (what it said: {log})") from error
+            raise self._not_started(error) from error
         except BaseException:
             self.close()
             raise
@@ -101,6 +100,21 @@ class PipelineEngine:
             if name in self._runtime_names or not name.startswith("spark.")
         }
 
+    def table_location(self, table: Sequence[str]) -> str | None:
+        """What the catalog says of (catalog, database, table); None when it has no such table, or files of it."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        name = ".".join(f"`{part.replace('`', '``')}`" for part in table)
+        try:
+            rows = cast(Any, self._host)._jsparkSession.sql(f"DESCRIBE TABLE EXTENDED {name}").collectAsList()
+            told = [(row.getString(0), row.getString(1)) for row in rows]
+        except (PySparkException, Py4JError, OSError):  # the last two: the JVM is gone, and the run will say so
+            return None
+        names = [key for key, _ in told]
+        details = told[names.index(_DETAILS) :] if _DETAILS in names else []  # before it are columns, of any name
+        return next((value for key, value in details if key == "Location"), None)
+
     @property
     def is_alive(self) -> bool:
         """Whether the JVM answers."""
@@ -120,7 +134,15 @@ class PipelineEngine:
         """After the server forgot the old one, or something in it broke. Python workers start anew with it."""
         with self.quiet():
             self._release()
-            self._open_session()
+            try:
+                self._open_session()
+            except Exception as error:
+                raise self._not_started(error) from error
+
+    def restart(self) -> None:
+        """A new JVM, in the place of this one or of one that died. Raises PipelineError when it does not start."""
+        self.close()
+        self.start()
 
     def trim_log(self) -> None:
         """A pipeline that is served for months must not fill the disk with what Spark has to say."""
@@ -133,6 +155,8 @@ class PipelineEngine:
                 os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
                 if self.is_alive:
                     self._host.stop()
+                else:
+                    _forget_jvm(self._host)
                 self._host = None
         shutil.rmtree(self._scratch, ignore_errors=True)
         for name, value in self._environment.items():
@@ -158,6 +182,11 @@ class PipelineEngine:
         self.project.state.mkdir(parents=True, exist_ok=True)
         if not self._persistent:
             return
+        if self.project.reset_path.exists():
+            raise PipelineError(
+                "a reset of this project was begun and not finished, and a run on what it left would lose rows: "
+                "finish it with `penstock pipeline reset`"
+            )
         if self.project.metastore.exists() and place.exists() and place.read_text(encoding="utf-8") != here:
             raise PipelineError(
                 f"this project has run as {place.read_text(encoding='utf-8')} before, and its tables are recorded "
@@ -207,6 +236,7 @@ class PipelineEngine:
         return settings
 
     def _open_session(self) -> None:
+        from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession as ConnectSession
 
         apply_fix()
@@ -214,10 +244,17 @@ class PipelineEngine:
         # Definitions call functions such as pyspark.sql.functions.col: this tells those whose columns to make.
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
         self._session = ConnectSession.builder.remote(f"sc://localhost:{port}").create()
+        # It is in a JVM of this machine: one that is silent for seconds is gone. By default that takes ten minutes.
+        self._session.client.set_retry_policies([DefaultPolicy(max_retries=4, max_backoff=1000)])
         for name, value in {**_RUNTIME, **self.graph_settings()}.items():
             self._session.conf.set(name, value)
         if self.project.database != DEFAULT_DATABASE:
             self._session.sql(f"CREATE DATABASE IF NOT EXISTS `{self.project.database}`")
+
+    def _not_started(self, error: Exception) -> PipelineError:
+        reason = str(error).strip().partition("\n")[0]
+        log = self.project.relative(self.project.log_path)
+        return PipelineError(f"Spark did not start: {reason} (what it said: {log})")
 
     def _release(self) -> None:
         if self._session is not None:
@@ -241,6 +278,20 @@ class PipelineEngine:
 
 def _jvm(host: SparkSession | None) -> Any:
     return cast(Any, host)._jvm
+
+
+def _forget_jvm(host: SparkSession) -> None:
+    """PySpark takes the JVM it has for the only one there will ever be, also when that has died."""
+    from pyspark.core.context import SparkContext
+    from pyspark.sql import SparkSession
+
+    host.sparkContext.stop()
+    with SparkContext._lock:
+        gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
+    SparkSession._instantiatedSession = None
+    SparkSession._activeSession = None
+    if gateway is not None:
+        gateway.shutdown()
 
 
 def _connect_port(host: SparkSession | None) -> int:

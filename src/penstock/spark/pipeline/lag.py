@@ -1,4 +1,9 @@
-"""How far a flow is behind its topics: the ends of the partitions, asked by wire, less the offsets it has read to."""
+"""How far a flow is behind its topics: the ends of the partitions, asked by wire, less the offsets it has read to.
+
+Offsets mean nothing in a topic that was deleted and created anew, nor in one that became shorter: there is no lag then,
+and nothing is caught up, so that a run is made and says what is lost. Topics are told apart by the ids that
+checkpoints have.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ from penstock.client.blocking_cluster import BlockingCluster
 from penstock.client.errors import ClientError
 from penstock.client.fetching import TopicPartition
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.spark.offsets import SourceOffset
 from penstock.spark.options import cluster_options
 
 LATEST = -1
@@ -23,10 +29,21 @@ class PartitionLag:
     position: int
     end: int | None
     """None: the partition is not there (any more)."""
+    is_recreated: bool = False
+    """The topic is another one of the same name."""
 
     @property
     def lag(self) -> int | None:
-        return None if self.end is None else max(0, self.end - self.position)
+        return None if self.end is None or self.loss else self.end - self.position
+
+    @property
+    def loss(self) -> str:
+        """Why what the flow has read is not in this log, if that is so."""
+        if self.is_recreated:
+            return f"topic {self.topic} was deleted and created anew since it was read"
+        if self.end is not None and self.end < self.position:
+            return f"partition {self.partition} of topic {self.topic} became shorter than it was when it was read"
+        return ""
 
 
 class LagMeter:
@@ -42,8 +59,8 @@ class LagMeter:
         found = self._cluster.topics(wanted)
         return [name for name in wanted if name not in found]
 
-    def lags(self, positions: Mapping[TopicPartition, int]) -> list[PartitionLag]:
-        """Raises ClientError when no broker answers."""
+    def lags(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes]) -> list[PartitionLag]:
+        """`topic_ids`: of the topics that were read, as far as known. Raises ClientError when no broker answers."""
         there = self._cluster.topics({tp.topic for tp in positions})
         counts = {name: len(info.partitions) for name, info in there.items()}
         asked = {tp: LATEST for tp in positions if tp.partition < counts.get(tp.topic, 0)}
@@ -53,26 +70,34 @@ class LagMeter:
             if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
             ends = {}  # deleted between the two questions
+        was = SourceOffset("", topic_ids, {})
+        now = SourceOffset("", {name: info.topic_id for name, info in there.items()}, {})
         return [
-            PartitionLag(tp.topic, tp.partition, position, ends[tp].offset if tp in ends else None)
+            PartitionLag(
+                tp.topic,
+                tp.partition,
+                position,
+                ends[tp].offset if tp in ends else None,
+                now.is_recreated_since(was, tp.topic),
+            )
             for tp, position in sorted(positions.items())
         ]
 
-    def is_caught_up(self, positions: Mapping[TopicPartition, int]) -> bool:
+    def is_caught_up(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes]) -> bool:
         """Nothing is to be read after these, in these topics. False also when nobody answers."""
         try:
             there = self._cluster.topics({tp.topic for tp in positions})
             every = {TopicPartition(name, part.partition) for name, info in there.items() for part in info.partitions}
-            return every == positions.keys() and not any(one.lag for one in self.lags(positions))
+            return every == positions.keys() and all(one.lag == 0 for one in self.lags(positions, topic_ids))
         except (ClientError, ApiError):
             return False
 
-    def total(self, positions: Mapping[TopicPartition, int]) -> int | None:
+    def total(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes]) -> int | None:
         """None when it is not known: no topics, or nobody answers."""
         if not positions:
             return None
         try:
-            lags = self.lags(positions)
+            lags = self.lags(positions, topic_ids)
         except (ClientError, ApiError):
             return None
         known = [one.lag for one in lags if one.lag is not None]

@@ -30,6 +30,8 @@ class FlowProgress:
     rows_written: int | None = None
     """None: nobody counted."""
     positions: dict[TopicPartition, int] = field(default_factory=dict)
+    topic_ids: dict[str, bytes] = field(default_factory=dict)
+    """Of the topics in `positions`."""
     lag: int | None = None
     error: str = ""
 
@@ -46,6 +48,7 @@ class BatchDone:
     rows_read: int
     rows_written: int | None
     positions: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, bytes]
 
 
 class RunProgress:
@@ -72,6 +75,7 @@ class RunProgress:
         if batch.rows_written is not None:
             flow.rows_written = (flow.rows_written or 0) + batch.rows_written
         flow.positions.update(batch.positions)
+        flow.topic_ids.update(batch.topic_ids)
         return flow
 
     def failed(self) -> list[FlowProgress]:
@@ -89,20 +93,31 @@ def batch_done(progress: Mapping[str, Any]) -> BatchDone | None:
         return None
     observed = (progress.get("observedMetrics") or {}).get(metric_of(short_name(name))) or {}
     positions: dict[TopicPartition, int] = {}
+    topic_ids: dict[str, bytes] = {}
     for source in progress.get("sources") or []:
-        for tp, position in _positions(source.get("endOffset")).items():
+        offset = _source_offset(source.get("endOffset"))
+        if offset is None:
+            continue
+        topic_ids.update(offset.topic_ids)
+        for tp, position in offset.positions.items():
             positions[tp] = min(position, positions.get(tp, position))
     written = observed.get(ROWS)
-    return BatchDone(name, int(progress.get("numInputRows") or 0), None if written is None else int(written), positions)
+    return BatchDone(
+        name,
+        int(progress.get("numInputRows") or 0),
+        None if written is None else int(written),
+        positions,
+        topic_ids,
+    )
 
 
-def _positions(offset: object) -> Mapping[TopicPartition, int]:
-    """Of a source of topics; nothing for any other."""
+def _source_offset(offset: object) -> SourceOffset | None:
+    """Of a source of topics; None for any other."""
     if isinstance(offset, str):
         try:
             offset = json.loads(offset)
         except ValueError:
-            return {}
+            return None
     if not isinstance(offset, dict) or "topics" not in offset:
-        return {}
-    return SourceOffset.from_json(offset).positions
+        return None
+    return SourceOffset.from_json(offset)

@@ -4,7 +4,7 @@
     transformations/      definitions in Python and SQL
     storage/              checkpoints (`storage` in the specification)
     warehouse/            tables as Parquet
-    .penstock/            lock, status, logs, the catalog of tables
+    .penstock/            lock, status, logs, the catalog of tables and where their files are
 
 Settings of Penstock are keys of `configuration` that begin with `penstock.`, so that definitions read them by
 `spark.conf`; those that begin with `penstock.kafka.` are settings of clients of the cluster.
@@ -26,6 +26,7 @@ from penstock.spark.pipeline.errors import DefinitionError, Mistake, PipelineErr
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 STATE_DIRECTORY = ".penstock"
 WAREHOUSE = "warehouse"
+DEFAULT_CATALOG = "spark_catalog"
 DEFAULT_DATABASE = "default"
 OWN_PREFIX = "penstock."
 CLIENT_PREFIX = "penstock.kafka."
@@ -103,6 +104,15 @@ class PipelineProject:
         return self.state / "status.json"
 
     @property
+    def tables_path(self) -> Path:
+        return self.state / "tables.json"
+
+    @property
+    def reset_path(self) -> Path:
+        """There while a reset is not finished."""
+        return self.state / "reset.json"
+
+    @property
     def log_path(self) -> Path:
         return self.state / "spark.log"
 
@@ -119,13 +129,6 @@ class PipelineProject:
         """None when the storage is not a directory of this machine."""
         parts = urlsplit(self.storage)
         return Path(unquote(parts.path), "_checkpoints") if parts.scheme == "file" else None
-
-    def table_directory(self, table: str, database: str | None = None) -> Path:
-        """Where a table's files are: databases other than the default one have a directory each."""
-        database = database or self.database
-        if database == DEFAULT_DATABASE:
-            return self.warehouse / table
-        return self.warehouse / f"{database}.db" / table
 
     def relative(self, path: str | Path) -> str:
         """As its user knows a file of the project."""

@@ -10,9 +10,10 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from penstock.spark.offsets import UnreadableOffset
@@ -22,8 +23,9 @@ from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, Mistake,
 from penstock.spark.pipeline.events import FlowState, cause_of, flow_event, is_transient
 from penstock.spark.pipeline.graph import PipelineGraph, registered
 from penstock.spark.pipeline.lag import LagMeter
+from penstock.spark.pipeline.locations import TableLocations
 from penstock.spark.pipeline.progress import BatchDone, FlowProgress, RunProgress, batch_done
-from penstock.spark.pipeline.project import PipelineProject
+from penstock.spark.pipeline.project import DEFAULT_CATALOG, PipelineProject
 from penstock.spark.pipeline.tables import row_count
 
 RETRIES = 2
@@ -159,7 +161,8 @@ def _follow(
 ) -> None:
     """Takes all news of a run until it ends. Raises what Spark raised."""
     news: queue.SimpleQueue[_News] = queue.SimpleQueue()
-    display = _Display(engine.project, watch, meter)
+    tables = _TableRecorder(engine)
+    display = _Display(engine.project, watch, meter, tables)
     with _progress_to(engine, news):
         thread = threading.Thread(
             target=_collect, args=(engine, graph, news, list(full_refresh), full_refresh_all), daemon=True
@@ -175,13 +178,17 @@ def _follow(
             if isinstance(one, _Ended):
                 ended = one
             else:
-                display.take(*_told(progress, one))
+                flow, is_new_state = _told(progress, one)
+                display.take(flow, is_new_state)
+                if flow is not None and is_new_state and flow.state is not FlowState.QUEUED:
+                    tables.record_written()
         thread.join()
     # Leaving the block waited for progress that was still under way.
     while not news.empty():
         late = news.get()
         if not isinstance(late, _Ended):
             _told(progress, late)
+    tables.record_written()
     display.flush(at_once=True)
     if ended.error is not None:
         raise ended.error
@@ -198,10 +205,11 @@ def _told(progress: RunProgress, news: str | BatchDone) -> tuple[FlowProgress | 
 class _Display:
     """Shows a flow's end only when nothing more came of it for a moment, and its lag not too often."""
 
-    def __init__(self, project: PipelineProject, watch: Watcher, meter: LagMeter) -> None:
+    def __init__(self, project: PipelineProject, watch: Watcher, meter: LagMeter, tables: _TableRecorder) -> None:
         self._project = project
         self._watch = watch
         self._meter = meter
+        self._tables = tables
         self._settling: dict[str, tuple[float, FlowProgress]] = {}
         self._asked: dict[str, float] = {}
 
@@ -220,7 +228,7 @@ class _Display:
             self._watch(flow)
         elif not is_new_state and now - self._asked.get(flow.name, -LAG_EVERY_S) >= LAG_EVERY_S:
             self._asked[flow.name] = now
-            flow.lag = self._meter.total(flow.positions)
+            flow.lag = self._meter.total(flow.positions, flow.topic_ids)
             self._watch(flow)
 
     def flush(self, at_once: bool = False) -> None:
@@ -238,10 +246,42 @@ class _Display:
             for checkpoint in flow_checkpoints(self._project.checkpoints):
                 if checkpoint.flow == flow.name:
                     with suppress(UnreadableOffset):
-                        flow.positions = checkpoint.positions()
-        flow.lag = self._meter.total(flow.positions)
+                        flow.positions, flow.topic_ids = checkpoint.positions(), checkpoint.topic_ids()
+        flow.lag = self._meter.total(flow.positions, flow.topic_ids)
         if flow.is_batch and flow.state is FlowState.COMPLETED:
-            flow.rows_written = row_count(self._project.table_directory(flow.name))
+            directory = self._tables.directory_of(flow.name)
+            flow.rows_written = None if directory is None else row_count(directory)
+
+
+class _TableRecorder:
+    """Writes down where tables are while the catalog can be asked: `reset` has to know it without Spark."""
+
+    def __init__(self, engine: PipelineEngine) -> None:
+        self._engine = engine
+        self._locations = TableLocations(engine.project)
+        self._asked: set[tuple[str, ...]] = set()
+
+    def record_written(self) -> None:
+        """Of every table that a flow has a checkpoint for."""
+        checkpoints = self._engine.project.checkpoints
+        if checkpoints is not None:
+            self._record(one.target for one in flow_checkpoints(checkpoints) if one.is_table)
+
+    def directory_of(self, view: str) -> Path | None:
+        project = self._engine.project
+        table = (project.catalog or DEFAULT_CATALOG, project.database, view)
+        self._record([table])
+        return self._locations.directory(table)
+
+    def _record(self, tables: Iterable[tuple[str, ...]]) -> None:
+        found: dict[Sequence[str], str] = {}
+        for table in set(tables) - self._asked:
+            place = self._engine.table_location(table)
+            if place is not None:
+                self._asked.add(table)
+                found[table] = place
+        if found:
+            self._locations.record(found)
 
 
 def _collect(

@@ -3,7 +3,9 @@
 A run that failed is followed by another after a pause that doubles. A flow into a sink that failed is left out of the
 runs meanwhile, so that the others go on at their pace; a table that failed has others that read it, and all of them
 wait. After too many failures in a row of the same flow the whole ends: somebody has to look.
-Definitions are read anew for each run, so that a file can be mended while this runs.
+A JVM that died counts as a failure of the whole and is started anew.
+Definitions are read anew for each run, so that a file can be mended while this runs; the specification is not, since
+most of what it says is fixed when Spark starts.
 When the topics have nothing new there is no run: asking a broker costs nothing, a run starts a dozen of processes.
 """
 
@@ -83,6 +85,7 @@ class Server:
         self._sink_of: dict[str, str] = {}
         self._caught_up: RunReport | None = None
         self._definitions: dict[Path, int] = {}
+        self._specification = self._specification_time()
         self._stopping = stopping
 
     def serve(self) -> None:
@@ -93,13 +96,23 @@ class Server:
             if wait_s is None:
                 wait_s = max(0.0, self._interval_s - (time.monotonic() - begun))
             self._engine.trim_log()
+            self._look_at_specification()
             self._status.change(state="waiting")
             self._stopping.wait(wait_s)
             while not self._stopping.is_set() and self._is_idle():
                 self._stopping.wait(LOOK_EVERY_S)
+                self._look_at_specification()
 
     def _run(self) -> float | None:
         """One run. The pause before the next, when it is not the usual one."""
+        if not self._engine.is_alive:
+            self._say("Spark has ended: starting it anew")
+            self._status.change(state="starting")
+            try:
+                self._engine.restart()
+            except PipelineError as error:
+                failed = SparkFailed(str(error), is_transient=True)
+                return self._take_failure(RunFailed(failed, RunReport()))
         resting = self._setbacks.resting(time.monotonic())
         left_out = frozenset(self._sink_of[name] for name in resting if name in self._sink_of)
         self._status.change(state="running", failures=self._setbacks.failures)
@@ -124,8 +137,8 @@ class Server:
         """The last run left nothing to be done, and nothing has changed since."""
         if self._caught_up is None or self._definitions != self._definition_times():
             return False
-        positions = [flow.positions for flow in self._caught_up.flows.values() if flow.positions]
-        return bool(positions) and all(self._meter.is_caught_up(each) for each in positions)
+        readers = [flow for flow in self._caught_up.flows.values() if flow.positions]
+        return bool(readers) and all(self._meter.is_caught_up(flow.positions, flow.topic_ids) for flow in readers)
 
     def _definition_times(self) -> dict[Path, int]:
         project = self._engine.project
@@ -142,17 +155,35 @@ class Server:
         self._sink_of.update(report.sinks)
         if self._setbacks.exhausted or not isinstance(error, DefinitionError | FlowFailed | SparkFailed):
             raise error
-        if isinstance(error, SparkFailed):
-            if not self._engine.is_alive:
-                raise PipelineError(f"Spark has ended: {error}") from error
-            self._engine.renew_session()
+        if isinstance(error, SparkFailed) and self._engine.is_alive:
+            self._renew_session()
         attempts = f"attempt {self._setbacks.failures} of {self._setbacks.limit + 1}"
         self._say(f"{error} ({attempts}; again in {max(waits_s.values()):g} s)")
         others = [wait_s for name, wait_s in waits_s.items() if name not in self._sink_of]
         return max(others) if others else None
 
+    def _renew_session(self) -> None:
+        try:
+            self._engine.renew_session()
+        except PipelineError as error:
+            self._say(str(error))
+            self._engine.close()  # the next run starts it anew
+
+    def _specification_time(self) -> int:
+        try:
+            return self._engine.project.spec_path.stat().st_mtime_ns
+        except OSError:  # between two versions of an editor's
+            return 0
+
+    def _look_at_specification(self) -> None:
+        found = self._specification_time()
+        if found not in (0, self._specification):
+            self._specification = found
+            name = self._engine.project.spec_path.name
+            self._say(f"{name} has changed: this goes on with what it said before, until serve is started again")
+
     def _recover(self, names: Iterable[str]) -> None:
         for name in names:
             if name in self._setbacks.counts:
                 self._setbacks.succeeded(name)
-                self._say(f"flow {name} runs again" if name else "the definitions are in order again")
+                self._say(f"flow {name} runs again" if name else "the pipeline runs again")

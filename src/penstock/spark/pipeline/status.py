@@ -129,6 +129,9 @@ def pipeline_status(project: PipelineProject, timeout_s: float) -> PipelineStatu
     if holder is None and state in ("starting", "running", "waiting"):
         state = "killed"  # it had no time to say that it ended
     problems: list[str] = []
+    if holder is None and project.reset_path.exists():
+        state = "reset interrupted"
+        problems.append("a reset was begun and not finished: the next run, serve or reset finishes it first")
     checkpoints = {}
     if project.checkpoints is None:
         problems.append(f"the storage {project.storage} is not on this machine: offsets are not read")
@@ -156,7 +159,13 @@ def _flow_status(
             silent = any(problem.startswith("lag") for problem in problems)
             partitions = tuple(PartitionLag(*tp, at, None) for tp, at in sorted(positions.items()))
             if positions and not silent:
-                partitions = tuple(meter.lags(positions))
+                partitions = tuple(meter.lags(positions, checkpoint.topic_ids()))
+                losses = dict.fromkeys(one.loss for one in partitions if one.loss)
+                problems += [
+                    f"flow {name}: {loss}. Its next run fails unless its source has failOnDataLoss=false; to read the "
+                    f"topic from the start: penstock pipeline reset --flow {name}"
+                    for loss in losses
+                ]
         except (ClientError, ApiError) as error:
             problems.append(f"lag is not known: {error}")
         except PenstockError as error:

@@ -13,14 +13,14 @@ TABLE = "spark_catalog/default/events"
 
 def test_flows_into_tables_and_sinks(project: PipelineProject, checkpoint: CheckpointWriter) -> None:
     checkpoint(TABLE, "events", [{"0": 5}])
-    checkpoint("output_topic", "results", [], reads=project.table_directory("events"))
+    checkpoint("output_topic", "results", [], reads=project.root / "warehouse/events")
     assert project.checkpoints is not None
     results, events = flow_checkpoints(project.checkpoints)
     assert (results.flow, results.target, results.is_table) == ("results", ("output_topic",), False)
     assert (events.flow, events.target, events.is_table) == ("events", ("spark_catalog", "default", "events"), True)
-    assert results.reads(project.table_directory("events"))
-    assert not results.reads(project.table_directory("eve"))
-    assert not events.reads(project.table_directory("events"))
+    assert results.reads(project.root / "warehouse/events")
+    assert not results.reads(project.root / "warehouse/eve")
+    assert not events.reads(project.root / "warehouse/events")
 
 
 def test_a_batch_counts_when_it_is_done(project: PipelineProject, checkpoint: CheckpointWriter) -> None:

@@ -10,6 +10,8 @@ import pytest
 from written_checkpoints import CheckpointWriter
 
 from command_line import CommandLine
+from penstock.spark.pipeline.engine import PipelineEngine
+from penstock.spark.pipeline.errors import PipelineError
 from penstock.spark.pipeline.lock import ProjectLock
 from penstock.spark.pipeline.project import PipelineProject
 
@@ -87,6 +89,35 @@ def test_reset_says_what_goes_and_asks(
     assert cli(*words, stdin=b"y\n").lines[-1].endswith("Done.")
     assert not directory.exists()
     assert cli(*words, "--yes").lines == ["There is nothing to forget."]
+
+
+def test_a_reset_that_was_interrupted_is_finished_before_anything_else(
+    cli: CommandLine, project: PipelineProject, checkpoint: CheckpointWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.util
+
+    from penstock.spark.pipeline import reset
+
+    real = importlib.util.find_spec
+    for command in ("run", "serve", "reset"):
+        table = project.root / "warehouse" / "events"
+        (table / "_spark_metadata").mkdir(parents=True)
+        left = checkpoint(TABLE, "events", [{"0": 5}])
+        with monkeypatch.context() as killed:
+            killed.setattr(reset, "_carry_out", lambda project, plan: None)
+            reset.reset(project, reset.plan_reset(project, None))
+        told = cli("pipeline", "status", "--project", str(project.root), "--timeout", "0.2")
+        assert told.lines[0] == "Pipeline shop: reset interrupted"
+        assert "a reset was begun and not finished: the next run, serve or reset finishes it first" in told.err
+        with pytest.raises(PipelineError, match="a reset of this project was begun and not finished"):
+            PipelineEngine(project).start()
+        assert left.exists()
+        with monkeypatch.context() as without_spark:
+            without_spark.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else real(name))
+            ran = cli("pipeline", command, "--project", str(project.root), *(["--yes"] if command == "reset" else []))
+        assert "A reset was interrupted; it is finished now. Forgotten: events." in ran.out
+        assert not table.exists()
+        assert not left.exists()
 
 
 def test_run_and_serve_refuse_a_project_in_use(cli: CommandLine, project: PipelineProject) -> None:

@@ -60,7 +60,9 @@ def of_query(**fields: Any) -> dict[str, Any]:
 
 def test_rows_and_positions_of_a_batch() -> None:
     done = batch_done(of_query())
-    assert done == BatchDone("a.b.events", 10, 8, {TopicPartition("clicks", 0): 7, TopicPartition("clicks", 1): 3})
+    assert done == BatchDone(
+        "a.b.events", 10, 8, {TopicPartition("clicks", 0): 7, TopicPartition("clicks", 1): 3}, {"clicks": bytes(16)}
+    )
     assert batch_done(of_query(name=None)) is None
     uncounted = batch_done(of_query(observedMetrics={}))
     assert uncounted is not None
@@ -72,7 +74,7 @@ def test_batches_add_up() -> None:
     done = batch_done(of_query())
     assert done is not None
     progress.take_batch(done)
-    flow = progress.take_batch(BatchDone("a.b.events", 2, 1, {TopicPartition("clicks", 0): 9}))
+    flow = progress.take_batch(BatchDone("a.b.events", 2, 1, {TopicPartition("clicks", 0): 9}, {"clicks": b"i" * 16}))
     assert (flow.rows_read, flow.rows_written) == (12, 9)
     assert flow.positions == {TopicPartition("clicks", 0): 9, TopicPartition("clicks", 1): 3}
 
@@ -81,7 +83,7 @@ def test_records_that_two_flows_read_count_once() -> None:
     progress = RunProgress()
     clicks, taps = {TopicPartition("clicks", 0): 9}, {TopicPartition("taps", 0): 9}
     for flow, rows, positions in (("a", 9, clicks), ("b", 7, clicks), ("c", 4, taps), ("d", 100, {})):
-        progress.take_batch(BatchDone(flow, rows, rows, positions))
+        progress.take_batch(BatchDone(flow, rows, rows, positions, {}))
     assert RunReport(progress.flows).rows_read == 13
 
 

@@ -32,8 +32,6 @@ def test_places_and_settings(tmp_path: Path) -> None:
     project = load(tmp_path, SPEC)
     assert project.storage == (tmp_path / "storage").as_uri()
     assert project.checkpoints == tmp_path / "storage" / "_checkpoints"
-    assert project.table_directory("events") == tmp_path / "warehouse" / "events"
-    assert project.table_directory("events", "other") == tmp_path / "warehouse" / "other.db" / "events"
     assert project.client_options == {"kafka.bootstrap.servers": "one:9092", "kafka.security.protocol": "SSL"}
     assert project.configured_topics == ["a", "b", "c"]
     assert project.with_servers("two:1").servers == "two:1"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -56,9 +57,11 @@ class Played:
         monkeypatch.setattr(serving.time, "monotonic", lambda: self.now)
         self.has_other_sources = False
         self.is_alive = True
-        self.renewed = 0
+        self.renewed = self.restarted = 0
+        self.dies_at: set[int] = set()
 
     def run_once(self, engine: object, meter: object, watch: Any, left_out: frozenset[str]) -> RunReport:
+        self.is_alive = len(self.left_out) not in self.dies_at
         self.left_out.append(left_out)
         outcome = self.outcomes.pop(0)
         flows = {name: FlowProgress(name, FlowState.COMPLETED, rows_read=1) for name in ("events", *SINKS)}
@@ -70,6 +73,7 @@ class Played:
         for flow in flows.values():
             watch(flow)
         flows["events"].positions = {TopicPartition("clicks", 0): 5}
+        flows["events"].topic_ids = {"clicks": b"i" * 16}
         sinks = {flow: sink for flow, sink in SINKS.items() if flow in flows}
         report = RunReport(flows, 0.1, sinks, has_other_sources=self.has_other_sources)
         if outcome is not None:
@@ -86,8 +90,18 @@ class Played:
     def renew_session(self) -> None:
         self.renewed += 1
 
-    def is_caught_up(self, positions: Mapping[TopicPartition, int]) -> bool:
-        assert positions == {TopicPartition("clicks", 0): 5}
+    def restart(self) -> None:
+        self.restarted += 1
+        self.is_alive = True
+
+    def close(self) -> None:
+        self.is_alive = False
+
+    def refuse(self) -> None:
+        raise PipelineError("Spark did not start: no memory")
+
+    def is_caught_up(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes]) -> bool:
+        assert (positions, topic_ids) == ({TopicPartition("clicks", 0): 5}, {"clicks": b"i" * 16})
         return self.caught_up.pop(0) if self.caught_up else False
 
     def is_set(self) -> bool:
@@ -170,7 +184,7 @@ def test_a_definition_can_be_mended_while_it_is_served(
     played = Played(project, monkeypatch)
     played.serve(DefinitionError([Mistake("no such column", "a.py", 3)]), None)
     assert played.said[0] == "a.py:3: no such column (attempt 1 of 4; again in 1 s)"
-    assert "the definitions are in order again" in played.said
+    assert "the pipeline runs again" in played.said
 
 
 def test_too_many_failures_end_it(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,8 +209,66 @@ def test_a_session_that_broke_is_made_anew(project: PipelineProject, monkeypatch
     assert played.waited == [1.0, 5.0]
 
 
-def test_without_its_jvm_it_ends(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jvm_that_died_is_started_anew(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
     played = Played(project, monkeypatch)
-    played.is_alive = False
-    with pytest.raises(PipelineError, match="Spark has ended: the run failed: connection refused"):
+    played.dies_at = {0}
+    played.serve(SparkFailed("connection refused", is_transient=True), None, None)
+    assert (played.restarted, played.renewed) == (1, 0)
+    assert played.waited == [1.0, 5.0, 5.0]
+    assert played.said[:2] == [
+        "the run failed: connection refused (attempt 1 of 4; again in 1 s)",
+        "Spark has ended: starting it anew",
+    ]
+    assert "the pipeline runs again" in played.said
+
+
+def test_a_jvm_that_dies_while_nothing_runs_is_started_anew(
+    project: PipelineProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played(project, monkeypatch)
+    played.dies_at = {0}
+    played.serve(None, None)
+    assert played.restarted == 1
+
+
+def test_a_jvm_that_dies_again_and_again_ends_it(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Played(project, monkeypatch, limit=2)
+    played.dies_at = set(range(10))
+    with pytest.raises(SparkFailed, match="the run failed: connection refused"):
+        played.serve(*[SparkFailed("connection refused", is_transient=True)] * 10)
+    assert (played.restarted, played.waited) == (2, [1.0, 2.0])
+
+
+def test_a_jvm_that_does_not_start_again_is_a_failure_too(
+    project: PipelineProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played(project, monkeypatch, limit=2)
+    played.dies_at = {0}
+    monkeypatch.setattr(played, "restart", played.refuse)
+    with pytest.raises(SparkFailed, match="the run failed: Spark did not start: no memory"):
         played.serve(SparkFailed("connection refused", is_transient=True), None)
+    assert played.waited == [1.0, 2.0]
+
+
+def test_a_server_that_gives_no_session_is_started_anew(
+    project: PipelineProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played(project, monkeypatch)
+    monkeypatch.setattr(played, "renew_session", played.refuse)
+    played.serve(SparkFailed("the session is closed", is_transient=False), None)
+    assert played.restarted == 1
+
+
+def test_a_changed_specification_is_told_once(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Played(project, monkeypatch)
+    played.caught_up = [True, True, True, False]
+    waits = [5.0]
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        os.utime(project.spec_path, ns=(7, 7) if len(waits) < 4 else (8, 8))
+
+    monkeypatch.setattr(played, "wait", wait)
+    played.serve(None, None)
+    told = [line for line in played.said if line.startswith("spark-pipeline.yml has changed: this goes on with what")]
+    assert len(told) == 2

@@ -69,6 +69,19 @@ def test_lag_is_asked_of_the_broker(project: PipelineProject, checkpoint: Checkp
     assert found.problems == ()
 
 
+def test_a_topic_created_anew_is_a_problem(project: PipelineProject, checkpoint: CheckpointWriter) -> None:
+    checkpoint(TABLE, "events", [{"0": 5}], topic_id="B" * 21 + "A")
+    with Broker() as broker:
+        with BlockingProducer(broker.bootstrap_servers) as producer:
+            for _ in range(9):
+                producer.submit("clicks", "x", partition=0)
+        found = pipeline_status(project.with_servers(broker.bootstrap_servers), 10)
+    (problem,) = found.problems
+    assert problem.startswith("flow events: topic clicks was deleted and created anew since it was read. ")
+    assert problem.endswith("to read the topic from the start: penstock pipeline reset --flow events")
+    assert (found.flows[0].lag, found.flows[0].partitions[0].end) == (None, 9)
+
+
 def test_without_a_broker_the_offsets_are_still_there(project: PipelineProject, checkpoint: CheckpointWriter) -> None:
     checkpoint(TABLE, "events", [{"0": 5}])
     checkpoint("output_topic", "results", [{"0": 4}])

@@ -22,6 +22,7 @@ class CheckpointWriter:
         number: int = 0,
         committed: int | None = None,
         reads: Path | None = None,
+        topic_id: str = "A" * 22,
     ) -> Path:
         """`batches`: offsets by partition of the topic clicks after each; the first `committed` of them are done, or
         all. `reads`: a table that a source has taken a file of."""
@@ -30,7 +31,7 @@ class CheckpointWriter:
             (directory / name).mkdir(parents=True, exist_ok=True)
         (directory / "metadata").write_text('{"id":"3af66410-3e2f-46e8-a75f-375d4b6bdde6"}')
         for batch, partitions in enumerate(batches):
-            topics = {"clicks": {"id": "A" * 22, "partitions": partitions}}
+            topics = {"clicks": {"id": topic_id, "partitions": partitions}}
             offset = json.dumps({"version": 1, "group": f"shop-{flow}", "topics": topics})
             (directory / "offsets" / str(batch)).write_text(f'v1\n{{"batchWatermarkMs":0}}\n{offset}')
             if committed is None or batch < committed:
