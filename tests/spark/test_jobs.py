@@ -234,6 +234,38 @@ def test_an_archive_follows_until_it_is_told_to_stop(jobs: Jobs, topics: Topics,
     assert rows_of(directory) == all_rows(2, 150)
 
 
+def test_a_topic_that_is_created_anew_while_it_is_archived_is_refused(
+    jobs: Jobs, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gaps are allowed, so the source goes on with the new topic, whose first offsets the archive has already."""
+    source, directory = topics.create(), tmp_path / "archive"
+    fill(topics, source, 0, 50, partitions=1)
+    monkeypatch.setattr(archive_job, "FOLLOW_INTERVAL", "300 milliseconds")
+    is_over = threading.Event()
+
+    def make_anew() -> None:
+        while not is_over.wait(0.05):
+            if Archive(directory).load().files:
+                topics.admin.delete_topic(source)
+                topics.create(source)
+                fill(topics, source, 0, 80, partitions=1)
+                if not is_over.wait(60):
+                    os.kill(os.getpid(), signal.SIGTERM)  # else it would follow for ever
+                return
+
+    making = threading.Thread(target=make_anew)
+    making.start()
+    try:
+        asked = ("archive", "--topic", source, "--to", str(directory), "--follow", "--allow-gaps")
+        refused = jobs(*asked, code=3)
+    finally:
+        is_over.set()
+        making.join()
+    assert "was deleted and created again" in refused["stderr"] or f"topic {source} is gone" in refused["stderr"]
+    assert rows_of(directory) == all_rows(1, 50)
+    assert "was deleted and created again" in jobs(*asked, code=2)["stderr"]
+
+
 # -- aggregate --------------------------------------------------------------------------
 
 MINUTE_MS = 60_000

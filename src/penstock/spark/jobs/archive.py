@@ -1,8 +1,8 @@
 """Archive: topics to date-partitioned Parquet files, each record exactly once.
 
 The manifest of the archive (`archives.manifest`) says where a run begins, so Spark's checkpoint is made anew for each
-run and serves only to run a batch again within it. A topic that was created anew is refused; a partition that was added
-is archived from its first record on.
+run and serves only to run a batch again within it. A topic that was created anew is refused, also while it runs; a
+partition that was added is archived from its first record on.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ArchiveJob:
     max_file_bytes: int = 128 << 20
     checkpoint: Path | None = None
     allow_gaps: bool = False
-    """Go on when records are gone before they were archived."""
+    """Go on when retention has removed records before they were archived."""
 
     @property
     def archive(self) -> Archive:
@@ -145,6 +145,8 @@ def _start(spark: SparkSession, job: ArchiveJob, topics: dict[str, TopicInfo], m
         "maxBytesPerTrigger": str(BATCH_BYTES),
     }
     sink = {
+        **job.brokers.options,
+        "checkpoint": str(job.checkpoint_path),
         "path": str(job.archive.directory),
         "maxFileBytes": str(job.max_file_bytes),
         "dateColumn": job.date_column,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from penstock.spark.columns import COLUMNS, arrow_schema, source_schema
-from penstock.spark.jobs.archives.manifest import Archive, StagedFile
+from penstock.spark.jobs.archives.manifest import Archive, Origin, StagedFile
 from penstock.spark.jobs.archives.writing import WritePlan, stage
 
 DAY_MS = 86_400_000
@@ -41,9 +41,13 @@ def staged(archive: Archive, *batches: Any, max_file_bytes: int = MIB) -> list[S
     return stage(batches, WritePlan(archive.staging, max_file_bytes, ends=archive.load().ends))
 
 
+CLICKS = {"clicks": "id-1"}
+ORIGINS = (Origin(CLICKS),)
+
+
 def new_archive(directory: Path) -> Archive:
     archive = Archive(directory / "archive")
-    archive.create({"clicks": "id-1"})
+    archive.create(CLICKS)
     return archive
 
 

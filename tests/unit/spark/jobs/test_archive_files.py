@@ -5,22 +5,33 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from archived_rows import DAY_MS, MIB, globbed, new_archive, rows, staged
+from archived_rows import CLICKS, DAY_MS, MIB, ORIGINS, globbed, new_archive, rows, staged
 
+from penstock.client.cluster import TopicInfo
 from penstock.client.fetching import TopicPartition
 from penstock.spark.jobs.archives import manifest as manifest_module
 from penstock.spark.jobs.archives import writing
 from penstock.spark.jobs.archives.compaction import compact, merges
-from penstock.spark.jobs.archives.manifest import Archive, ArchivedFile, Manifest, OverlappingFiles
+from penstock.spark.jobs.archives.manifest import (
+    Archive,
+    ArchivedFile,
+    ChangedTopic,
+    Manifest,
+    Origin,
+    OverlappingFiles,
+)
+from penstock.spark.jobs.archives.origins import planned_origin, present_origin
 from penstock.spark.jobs.archives.reading import interleaved, read_in_order
 from penstock.spark.jobs.archives.writing import FILE_SCHEMA
 from penstock.spark.jobs.errors import JobError, JobFailed, WrongJob
+from penstock.spark.offsets import SourceOffset, topic_id_text
 
 CLICKS_0 = TopicPartition("clicks", 0)
 
@@ -48,7 +59,7 @@ def test_rows_are_filed_by_partition_and_day(tmp_path: Path) -> None:
     archive = new_archive(tmp_path)
     first = rows(range(4), [0, DAY_MS - 1, DAY_MS, DAY_MS + 1])
     second = rows([7, 9], [2 * DAY_MS] * 2, partition=3)
-    archive.add(staged(archive, first, second))
+    archive.add(staged(archive, first, second), ORIGINS)
     assert sorted(file.path for file in archive.load().files) == [
         "topic=clicks/date=1970-01-01/p00000-00000000000000000000-00000000000000000001.parquet",
         "topic=clicks/date=1970-01-02/p00000-00000000000000000002-00000000000000000003.parquet",
@@ -63,7 +74,7 @@ def test_rows_are_filed_by_partition_and_day(tmp_path: Path) -> None:
 def test_days_that_interleave_come_back_in_the_order_of_offsets(tmp_path: Path) -> None:
     archive = new_archive(tmp_path)
     batch = rows(range(1000), [DAY_MS * (offset % 3) for offset in range(1000)])
-    archive.add(staged(archive, batch))
+    archive.add(staged(archive, batch), ORIGINS)
     files = archive.load().files
     assert len(files) == 3
     names = FILE_SCHEMA.names
@@ -75,7 +86,7 @@ def test_days_that_interleave_come_back_in_the_order_of_offsets(tmp_path: Path) 
 def test_only_row_groups_that_are_asked_for_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "ROW_GROUP_BYTES", 2_000)
     archive = new_archive(tmp_path)
-    archive.add(staged(archive, *(rows(range(n * 100, n * 100 + 100), [0] * 100) for n in range(10))))
+    archive.add(staged(archive, *(rows(range(n * 100, n * 100 + 100), [0] * 100) for n in range(10))), ORIGINS)
     (file,) = archive.load().files
     groups: list[int] = []
     read = pq.ParquetFile.iter_batches
@@ -104,7 +115,7 @@ def test_a_file_that_is_large_enough_is_closed(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(writing, "ROW_GROUP_BYTES", 2_000)
     archive = new_archive(tmp_path)
     batches = [rows(range(n * 100, n * 100 + 100), [0] * 100) for n in range(20)]
-    archive.add(staged(archive, *batches, max_file_bytes=10_000))
+    archive.add(staged(archive, *batches, max_file_bytes=10_000), ORIGINS)
     files = archive.load().files
     assert len(files) > 1
     assert all(file.size_bytes > 10_000 for file in files[:-1])
@@ -114,7 +125,7 @@ def test_a_file_that_is_large_enough_is_closed(tmp_path: Path, monkeypatch: pyte
 def test_many_days_at_once_keep_few_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "MAX_OPEN", 2)
     archive = new_archive(tmp_path)
-    archive.add(staged(archive, rows(range(9), [DAY_MS * (n % 3) for n in range(9)])))
+    archive.add(staged(archive, rows(range(9), [DAY_MS * (n % 3) for n in range(9)])), ORIGINS)
     assert globbed(archive) == [(0, offset) for offset in range(9)]
     archive.recover()
     compact(archive, MIB)
@@ -133,24 +144,24 @@ def test_rows_out_of_order_are_refused_and_nothing_is_left(tmp_path: Path) -> No
 
 def test_what_is_archived_is_not_staged_again(tmp_path: Path) -> None:
     archive = new_archive(tmp_path)
-    archive.add(staged(archive, rows(range(100), [0] * 100)))
+    archive.add(staged(archive, rows(range(100), [0] * 100)), ORIGINS)
     assert staged(archive, rows(range(100), [0] * 100)) == []
-    archive.add(staged(archive, rows(range(50, 150), [0] * 100)))
+    archive.add(staged(archive, rows(range(50, 150), [0] * 100)), ORIGINS)
     assert globbed(archive) == [(0, offset) for offset in range(150)]
 
 
 def test_files_of_records_that_are_there_are_refused(tmp_path: Path) -> None:
     archive = new_archive(tmp_path)
     twice = staged(archive, rows(range(10), [0] * 10)), staged(archive, rows(range(10), [0] * 10))
-    archive.add(twice[0])
+    archive.add(twice[0], ORIGINS)
     with pytest.raises(OverlappingFiles, match="another archive running"):
-        archive.add(twice[1])
+        archive.add(twice[1], ORIGINS)
 
 
 @pytest.mark.parametrize("at", ["before", "between", "after"])
 def test_a_crash_while_files_are_put_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
     archive = new_archive(tmp_path)
-    archive.add(staged(archive, rows(range(10), [0] * 10)))
+    archive.add(staged(archive, rows(range(10), [0] * 10)), ORIGINS)
     batch = rows(range(10, 20), [0] * 5 + [DAY_MS] * 5)
     files = staged(archive, batch)
     with monkeypatch.context() as patched:
@@ -159,13 +170,13 @@ def test_a_crash_while_files_are_put_in_place(tmp_path: Path, monkeypatch: pytes
         else:
             crash_at(patched, Archive, "_put_in_place", 1 if at == "before" else 2)
         with pytest.raises(Crash):
-            archive.add(files)
+            archive.add(files, ORIGINS)
     seen = globbed(archive)
     assert len(seen) == len(set(seen)), "not even before recovery is a record there twice"
     archive.recover()
     assert globbed(archive) == [(0, offset) for offset in range(10)]
     assert not list(archive.staging.iterdir())
-    archive.add(staged(archive, batch))  # Spark runs the batch again
+    archive.add(staged(archive, batch), ORIGINS)  # Spark runs the batch again
     assert globbed(archive) == [(0, offset) for offset in range(20)]
 
 
@@ -174,7 +185,7 @@ def test_a_crash_while_files_are_put_in_place(tmp_path: Path, monkeypatch: pytes
 
 def grown(archive: Archive, runs: int) -> None:
     for run in range(runs):
-        archive.add(staged(archive, rows(range(run * 10, run * 10 + 10), [0] * 10)))
+        archive.add(staged(archive, rows(range(run * 10, run * 10 + 10), [0] * 10)), ORIGINS)
 
 
 @pytest.mark.parametrize("can_exchange", [True, False])
@@ -199,7 +210,7 @@ def test_a_crash_at_any_point_of_a_merge(
 ) -> None:
     archive = new_archive(tmp_path)
     grown(archive, 4)
-    archive.add(staged(archive, rows(range(10), [0] * 10, partition=1)))  # stays as it is
+    archive.add(staged(archive, rows(range(10), [0] * 10, partition=1)), ORIGINS)  # stays as it is
     everything = [(0, offset) for offset in range(40)] + [(1, offset) for offset in range(10)]
     with monkeypatch.context() as patched:
         if not can_exchange:
@@ -223,7 +234,7 @@ def test_merged_files_hold_the_same_rows(tmp_path: Path) -> None:
     archive = new_archive(tmp_path)
     batch = rows(range(100), [offset * 7 for offset in range(100)])
     for start in range(0, 100, 10):
-        archive.add(staged(archive, batch.slice(start, 10)))
+        archive.add(staged(archive, batch.slice(start, 10)), ORIGINS)
     assert compact(archive, MIB) == 9
     (file,) = archive.load().files
     assert pq.ParquetFile(archive.place_of(file)).read().to_pylist() == batch.select(FILE_SCHEMA.names).to_pylist()
@@ -282,6 +293,61 @@ def test_a_topic_that_was_created_anew_is_refused(tmp_path: Path) -> None:
     archive = new_archive(tmp_path)
     with pytest.raises(WrongJob, match="clicks was deleted and created again"):
         archive.create({"clicks": "id-2"})
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_records_of_a_topic_that_was_created_anew_meanwhile_are_refused(tmp_path: Path, is_new: bool) -> None:
+    """Also when all of them seem to be archived already, and so no file was staged."""
+    archive = new_archive(tmp_path)
+    archive.add(staged(archive, rows(range(50), [0] * 50)), ORIGINS)
+    before = archive.load()
+    files = staged(archive, rows(range(80 if is_new else 30), [0] * (80 if is_new else 30)))
+    assert bool(files) == is_new
+    with pytest.raises(ChangedTopic, match=r"clicks was deleted and created again .*id-1, now id-2"):
+        archive.add(files, [*ORIGINS, Origin({"clicks": "id-2"})])
+    assert archive.load() == before
+    assert globbed(archive) == [(0, offset) for offset in range(50)]
+
+
+def test_records_of_a_log_that_became_shorter_are_refused(tmp_path: Path) -> None:
+    archive = new_archive(tmp_path)
+    archive.add(staged(archive, rows(range(50), [0] * 50)), [Origin(CLICKS, {CLICKS_0: 50})])
+    archive.add([], [Origin(CLICKS, {CLICKS_0: 50, TopicPartition("clicks", 1): 0})])
+    with pytest.raises(ChangedTopic, match="partition 0 of topic clicks became shorter: it ends at 40"):
+        archive.add([], [Origin(CLICKS, {CLICKS_0: 40})])
+
+
+def test_the_origin_of_a_batch_is_what_spark_noted(tmp_path: Path) -> None:
+    offset = SourceOffset(
+        "g", {"clicks": bytes(range(16)), "old": bytes(16)}, {CLICKS_0: 7, TopicPartition("old", 0): 1}
+    )
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "3").write_text("v1\n" + json.dumps({"conf": {}}) + "\n" + json.dumps(offset.to_json()))
+    assert planned_origin(tmp_path, 3) == Origin({"clicks": topic_id_text(bytes(range(16)))}, offset.positions)
+    (tmp_path / "offsets" / "4").write_text("v1\n{}")
+    for batch in (4, 5):
+        with pytest.raises(JobFailed, match=f"does not say which offsets batch {batch} has"):
+            planned_origin(tmp_path, batch)
+
+
+class Listed:
+    """What a cluster answers, one after the other."""
+
+    def __init__(self, *answers: dict[str, bytes]) -> None:
+        self._answers = list(answers)
+
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicInfo]:
+        return {name: TopicInfo(name, topic_id, False, ()) for name, topic_id in self._answers.pop(0).items()}
+
+
+def test_the_origin_of_a_batch_is_what_the_cluster_has() -> None:
+    here = {"clicks": bytes(range(16))}
+    waits: list[float] = []
+    wanted = Origin({"clicks": topic_id_text(bytes(range(16)))})
+    assert present_origin(Listed({}, here), ["clicks"], waits.append) == wanted
+    assert len(waits) == 1
+    with pytest.raises(JobFailed, match="topic clicks is gone"):
+        present_origin(Listed({}, {}), ["clicks"], waits.append)
 
 
 def test_a_directory_of_other_files_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archived_rows import DAY_MS, new_archive, rows, staged
+from archived_rows import DAY_MS, ORIGINS, new_archive, rows, staged
 
 from penstock.spark.jobs.archives.compaction import compact
 from penstock.spark.jobs.archives.manifest import Archive
@@ -23,15 +23,15 @@ def source(tmp_path: Path) -> ArchiveSource:
     archive = new_archive(tmp_path)
     late = [DAY_MS + 1000 * n for n in range(10)]
     late[5] = DAY_MS - 1
-    archive.add(staged(archive, rows(range(10, 20), late)))
-    archive.add(staged(archive, rows(range(5), [DAY_MS + 1000 * n for n in range(5)], partition=1)))
+    archive.add(staged(archive, rows(range(10, 20), late)), ORIGINS)
+    archive.add(staged(archive, rows(range(5), [DAY_MS + 1000 * n for n in range(5)], partition=1)), ORIGINS)
     return ArchiveSource(archive, None)
 
 
 def test_an_archive_of_one_topic_need_not_be_told_which(source: ArchiveSource, tmp_path: Path) -> None:
     assert source.topic == "clicks"
     archive = Archive(tmp_path / "archive")
-    archive.add(staged(archive, rows([0], [0], topic="views")))
+    archive.add(staged(archive, rows([0], [0], topic="views")), ORIGINS)
     with pytest.raises(WrongJob, match="has clicks, views: say which with --topic"):
         ArchiveSource(archive, None)
     with pytest.raises(WrongJob, match="has no topic orders, only clicks, views"):
@@ -134,7 +134,7 @@ def test_a_merge_that_a_crash_left_is_finished_before_the_archive_is_read(
     source: ArchiveSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = Archive(tmp_path / "archive")
-    archive.add(staged(archive, rows(range(20, 30), [DAY_MS] * 10)))
+    archive.add(staged(archive, rows(range(20, 30), [DAY_MS] * 10)), ORIGINS)
     with monkeypatch.context() as patched:
         patched.setattr(Archive, "_finish_swap", lambda self, found: found)
         assert compact(archive, 1 << 20) > 0

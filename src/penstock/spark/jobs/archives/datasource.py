@@ -4,7 +4,11 @@ Writing is a streaming sink: tasks stage files, the commit of a micro-batch adds
 A batch that is run again, whole or in part, finds its records archived and stages nothing. Reading follows the
 manifest, so it is exact at any moment: rows of each partition come from one task, in the order of their offsets.
 
-Options: path; for writing maxFileBytes and dateColumn; for reading topic, and startOffsets and endOffsets as JSON by
+A micro-batch is added only if its records are of the topics that the archive is of: by the offsets that Spark noted
+when it planned the batch, and by the topics that the cluster has after the batch was read.
+
+Options: path; for writing maxFileBytes, dateColumn, checkpoint (the directory that Spark notes offsets in) and how to
+reach the cluster; for reading topic, and startOffsets and endOffsets as JSON by
 partition (all of them; a partition that is not named is not read).
 """
 
@@ -27,6 +31,7 @@ from pyspark.sql.datasource import (
 
 from penstock.spark.columns import COLUMNS, arrow_schema, source_schema
 from penstock.spark.jobs.archives.manifest import Archive, ArchivedFile, StagedFile
+from penstock.spark.options import cluster_options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -66,6 +71,8 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         self._directory = Path(options["path"])
         self._max_file_bytes = int(options["maxFileBytes"])
         self._date_column = options.get("dateColumn", "timestamp")
+        self._checkpoint = Path(options["checkpoint"])
+        self._cluster = cluster_options(options)
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         from penstock.spark.jobs.archives.writing import WritePlan, stage
@@ -79,13 +86,17 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         from penstock.spark.jobs.archives.compaction import compact
+        from penstock.spark.jobs.archives.origins import planned_origin, present_origin
+        from penstock.spark.reading import cluster_for
 
-        files = _staged(messages)
-        if not files:
-            return
         archive = Archive(self._directory)
-        archive.add(files)
-        compact(archive, self._max_file_bytes, FAN_IN)
+        planned = planned_origin(self._checkpoint, batchId)
+        # Asked after the batch was read: records of a topic that was created anew before or meanwhile do not pass.
+        present = present_origin(cluster_for(self._cluster), planned.topic_ids)
+        files = _staged(messages)
+        archive.add(files, [planned, present])
+        if files:
+            compact(archive, self._max_file_bytes, FAN_IN)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Also called when `commit` raised: what it had put in place is no longer in staging."""

@@ -10,7 +10,8 @@ finished by `recover`. So at any moment whoever lists the files sees each record
 exchange directories the old files are removed before the new one is in place: for that moment they are not seen.
 
 Invariants: in place and in the manifest, no two files have a record in common; files that the manifest has without a
-swap under way are in place. Must not know: Spark, Arrow, what is inside the files.
+swap under way are in place; all records of a topic are of one topic id. Must not know: Spark, Arrow, what is inside the
+files.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ FILE_NAME = re.compile(r"p\d{5,}-\d{20}-\d{20}\.parquet")
 
 class OverlappingFiles(JobError):
     """Records that the archive has already: two processes write it, against the lock."""
+
+
+class ChangedTopic(JobError):
+    """Offsets of the topic do not mean what they did: it was created anew, or its log became shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,15 @@ class StagedFile:
 
     name: str
     file: ArchivedFile
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What somebody says the records of a batch come from."""
+
+    topic_ids: Mapping[str, str]
+    read_to: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Where the batch ends, whether there were records before that or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,24 +196,28 @@ class Archive:
         for topic, text in topic_ids.items():
             known = found.topic_ids.get(topic, text)
             if known != text:
-                raise WrongJob(
-                    f"topic {topic} was deleted and created again since it was archived in {self.directory} (its id "
-                    f"was {known}, now {text}), so its offsets began anew: archive it into another directory"
-                )
+                raise WrongJob(self._created_again(topic, known, text))
         self.staging.mkdir(parents=True, exist_ok=True)
         changed = replace(found, topic_ids={**found.topic_ids, **topic_ids})
         self._save(changed)
         return changed
 
     @_changing
-    def add(self, staged: Iterable[StagedFile]) -> Manifest:
-        """Files of new records. Those must follow on what is archived. Raises OverlappingFiles."""
+    def add(self, staged: Iterable[StagedFile], origins: Iterable[Origin]) -> Manifest:
+        """Files of new records, or none. They must follow on what is archived. Raises OverlappingFiles, ChangedTopic.
+
+        origins: of the batch, also of what was left out since it seems to be archived; each must be what it was.
+        """
         found = self.load()
+        for origin in origins:
+            self._check(found, origin)
         ends = dict(found.ends)
         added = sorted(staged, key=lambda one: (one.file.topic, one.file.partition, one.file.first))
         for one in added:
             if one.file.first < found.ends.get(one.file.topic_partition, 0):
                 raise OverlappingFiles(f"{one.file.path} is in {self.directory} already: is another archive running?")
+        if not added:
+            return found
         for one in added:
             self._put_in_place(one)
             end = one.file.last + 1
@@ -208,6 +226,24 @@ class Archive:
         changed = replace(found, ends=ends, files=(*found.files, *(one.file for one in added)))
         self._save(changed)
         return changed
+
+    def _check(self, found: Manifest, origin: Origin) -> None:
+        for topic, text in origin.topic_ids.items():
+            known = found.topic_ids.get(topic, text)
+            if known != text:
+                raise ChangedTopic(self._created_again(topic, known, text))
+        for tp, end in origin.read_to.items():
+            if end < found.ends.get(tp, 0):
+                raise ChangedTopic(
+                    f"the log of partition {tp.partition} of topic {tp.topic} became shorter: it ends at {end}, and is "
+                    f"archived in {self.directory} up to {found.ends[tp]}: archive it into another directory"
+                )
+
+    def _created_again(self, topic: str, known: str, now: str) -> str:
+        return (
+            f"topic {topic} was deleted and created again since it was archived in {self.directory} (its id was "
+            f"{known}, now {now}), so its offsets began anew: archive it into another directory"
+        )
 
     @_changing
     def swap(self, swap: Swap) -> Manifest:
