@@ -45,6 +45,7 @@ class JobProgress:
     """Rows a second since it was last told."""
     lag: int | None = None
     positions: dict[TopicPartition, int] = field(default_factory=dict)
+    topic_ids: dict[str, bytes] = field(default_factory=dict)
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What the query observes, summed up."""
 
@@ -120,7 +121,7 @@ def run_queries(
             now = time.monotonic()
             if now - told >= TELL_EVERY_S and (progress.rows > told_rows or progress.lag):
                 progress.seconds, progress.rate = now - begun, (progress.rows - told_rows) / (now - told)
-                progress.lag = meter.total(progress.positions)
+                progress.lag = meter.total(progress.positions, progress.topic_ids)
                 told, told_rows = now, progress.rows
                 watch(progress)
         for name, query in queries.items():
@@ -133,7 +134,7 @@ def run_queries(
         follower.look()
     progress.seconds = time.monotonic() - begun
     progress.rate = progress.rows_per_s
-    progress.lag = meter.total(progress.positions)
+    progress.lag = meter.total(progress.positions, progress.topic_ids)
     return progress
 
 
@@ -175,19 +176,20 @@ class _Follower:
             self.batches += 1
             self.progress.rows += int(report["numInputRows"])
             for source in report["sources"]:
-                self.progress.positions.update(positions_of(source["endOffset"]))
+                offset = topic_offset_of(source["endOffset"])
+                if offset is not None:
+                    self.progress.positions.update(offset.positions)
+                    self.progress.topic_ids.update(offset.topic_ids)
             for name, values in dict(report["observedMetrics"]).items():
                 sums = self.progress.metrics.setdefault(name, {})
                 for metric, value in values.asDict().items():
                     sums[metric] = sums.get(metric, 0) + (value or 0)
 
 
-def positions_of(offset: object) -> Mapping[TopicPartition, int]:
-    """Of a source of topics, as a report of progress has it; nothing for any other."""
+def topic_offset_of(offset: object) -> SourceOffset | None:
+    """Of a source of topics, as a report of progress has it; None for any other."""
     found = json.loads(offset) if isinstance(offset, str) else offset
-    if not isinstance(found, dict) or "topics" not in found:
-        return {}
-    return SourceOffset.from_json(found).positions
+    return SourceOffset.from_json(found) if isinstance(found, dict) and "topics" in found else None
 
 
 def reason_of(error: str) -> str:

@@ -20,7 +20,7 @@ from penstock.spark.jobs.errors import JobError, WrongJob
 from penstock.spark.jobs.mirror import MirrorJob
 from penstock.spark.jobs.places import JobPlace
 from penstock.spark.jobs.replay_sources import OffsetRange
-from penstock.spark.jobs.running import Stop, positions_of, reason_of, stopped_by_signals
+from penstock.spark.jobs.running import Stop, reason_of, stopped_by_signals, topic_offset_of
 from penstock.spark.offsets import SourceOffset
 
 # -- arguments --------------------------------------------------------------------------
@@ -116,7 +116,8 @@ def test_a_job_runs_once_at_a_time(tmp_path: Path) -> None:
 
 
 def test_signals_ask_to_stop_and_then_urgently() -> None:
-    stop, said = Stop(), []
+    stop = Stop()
+    said: list[str] = []
     before = signal.getsignal(signal.SIGTERM)
     with stopped_by_signals(stop, said.append):
         assert not stop.wait(0)
@@ -144,11 +145,10 @@ def test_reasons_of_failures_are_sentences() -> None:
     assert reason_of(python) == "ValueError: no"
 
 
-def test_positions_are_those_of_topics() -> None:
-    at = {TopicPartition("clicks", 0): 7}
-    offset = SourceOffset("g", {"clicks": bytes(16)}, at).to_json()
-    assert positions_of(offset) == positions_of(json.dumps(offset)) == at
-    assert positions_of({"seqNum": 1}) == positions_of(None) == {}
+def test_offsets_are_those_of_topics() -> None:
+    offset = SourceOffset("g", {"clicks": bytes(range(16))}, {TopicPartition("clicks", 0): 7})
+    assert topic_offset_of(offset.to_json()) == topic_offset_of(json.dumps(offset.to_json())) == offset
+    assert topic_offset_of({"seqNum": 1}) is topic_offset_of(None) is None
 
 
 # -- what can never run -----------------------------------------------------------------
