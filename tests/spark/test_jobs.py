@@ -206,6 +206,8 @@ def test_a_replay_goes_on_where_it_was_stopped(
     assert "spark.log" in failed["stderr"]
     resumed = jobs("replay", "--from-topic", source, "--to", target)
     assert (resumed["resumed_after"], resumed["rows"], resumed["sent"]) == (40, 60, 100)
+    again = jobs("replay", "--from-topic", source, "--to", target)
+    assert (again["state"], again["rows"], again["sent"]) == ("done already", 0, 100)
     assert log_of(topics.bootstrap_servers, target) == log_of(topics.bootstrap_servers, source)
 
 

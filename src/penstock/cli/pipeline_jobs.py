@@ -36,6 +36,7 @@ from penstock.model.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.spark.jobs.archive import ArchiveJob
+    from penstock.spark.jobs.replay import ReplayState
 
 # -- archive ----------------------------------------------------------------------------
 
@@ -100,7 +101,7 @@ def _compact(terminal: Terminal, job: ArchiveJob, merge_files: Callable[..., int
     if not job.archive.exists:
         raise WrongJob(f"{job.archive.directory} is no archive yet: run this without --compact first")
     with job.archive.lock(), terminal.stopping() as stop:
-        job.archive.recover()
+        job.archive.recover(terminal.say)
         fewer = merge_files(job, stop, terminal.say, is_thorough=True)
         files = len(job.archive.load().files)
     if terminal.as_json:
@@ -130,7 +131,7 @@ def _compact(terminal: Terminal, job: ArchiveJob, merge_files: Callable[..., int
     show_default=True,
     help="The same partition as before, or that of the key.",
 )
-@click.option("--restart", is_flag=True, help="Begin anew what an earlier run left unfinished.")
+@click.option("--restart", is_flag=True, help="Begin anew what an earlier run began or finished: all is sent again.")
 @checkpoint_option(STATE)
 @cluster_command
 @job_command
@@ -179,6 +180,8 @@ def replay(
             state, is_resumed = begin(job, source, restart=restart)
             terminal.facts |= {"to": to_topic, "checkpoint": str(place.directory), "resumed_after": state.sent}
             terminal.say(f"How far it is: {place.directory}")
+            if is_resumed and state.is_done:
+                return _done_already(terminal, state, to_topic)
             if is_resumed:
                 terminal.say(f"Going on after {state.sent} records: those of the last step may be sent again")
             with terminal.spark("penstock replay", place.log_path) as spark, terminal.stopping() as stop:
@@ -186,11 +189,22 @@ def replay(
                     progress = run_replay(spark, job, source, state, stop, terminal.watch)
                 except PenstockError as error:
                     raise type(error)(f"{error}. {state.sent} records are sent; run this again to go on") from error
-    terminal.facts |= {
-        "sent": state.sent,
-        "positions": {str(partition): offset for partition, offset in sorted(state.positions.items())},
-    }
+    terminal.facts |= _how_far(state)
     return terminal.end(progress, stop, False, f"{state.sent} records sent to {to_topic}")
+
+
+def _done_already(terminal: Terminal, state: ReplayState, to_topic: str) -> int:
+    if terminal.as_json:
+        show_json({**terminal.facts, **_how_far(state), "state": "done already", "rows": 0, "lag": 0})
+    terminal.say(
+        f"Done already: {state.sent} records sent to {to_topic} by an earlier run; --restart sends them again."
+    )
+    return 0
+
+
+def _how_far(state: ReplayState) -> dict[str, object]:
+    positions = {str(partition): offset for partition, offset in sorted(state.positions.items())}
+    return {"sent": state.sent, "positions": positions}
 
 
 def _milliseconds(when: datetime | None) -> int | None:

@@ -87,7 +87,7 @@ def run_archive(
     """For the holder of the archive's lock. Raises WrongJob, JobFailed."""
     archive = job.archive
     archive.create({name: topic_id_text(info.topic_id) for name, info in topics.items()})
-    before = archive.recover()
+    before = archive.recover(say)
     with job.brokers.cluster() as cluster:
         rows = rows_for(record_bytes(cluster, job.topics))
     with in_pieces_of(spark, rows):

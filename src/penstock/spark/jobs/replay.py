@@ -144,10 +144,11 @@ class ReplayState:
 
 
 def begin(job: ReplayJob, source: ReplaySource, *, restart: bool = False) -> tuple[ReplayState, bool]:
-    """The state to go on from, and whether an earlier run began it. A replay that was finished begins anew."""
+    """The state to go on from, and whether an earlier run began it. One that was finished is done, and stays so: only
+    `restart` sends records again."""
     path = job.place.directory / "replay.json"
     known = None if restart else ReplayState.load(path)
-    if known is not None and not known.is_done:
+    if known is not None and (known.sent or not known.is_done):
         return known, True
     starts, ends = chosen_range(source, job.offsets, job.since_ms, job.until_ms)
     state = ReplayState(starts, ends, 0, path)

@@ -96,7 +96,7 @@ def job(tmp_path: Path, **others: Any) -> ReplayJob:
     return ReplayJob(Brokers("localhost:1"), "copy", tmp_path / "archive", checkpoint=tmp_path / "state", **others)
 
 
-def test_a_replay_that_was_left_goes_on_and_one_that_was_finished_begins_anew(
+def test_a_replay_that_was_left_goes_on_and_one_that_was_finished_stays_so(
     source: ArchiveSource, tmp_path: Path
 ) -> None:
     replay = job(tmp_path)
@@ -111,8 +111,12 @@ def test_a_replay_that_was_left_goes_on_and_one_that_was_finished_begins_anew(
     assert (anew.positions, anew.sent, is_resumed) == ({0: 10, 1: 0}, 0, False)
     anew.positions = dict(anew.ends)
     anew.save()
-    assert anew.is_done
-    assert begin(replay, source)[0].positions == {0: 10, 1: 0}
+    assert begin(replay, source) == (ReplayState({0: 10, 1: 0}, {0: 20, 1: 5}, 0, anew.path), False), "nothing was sent"
+    anew.sent = 15
+    anew.save()
+    done, is_resumed = begin(replay, source)
+    assert (done.is_done, done.sent, is_resumed) == (True, 15, True)
+    assert begin(replay, source, restart=True)[0].positions == {0: 10, 1: 0}
 
 
 def test_a_state_that_cannot_be_read_is_told(tmp_path: Path) -> None:

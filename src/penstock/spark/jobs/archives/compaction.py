@@ -13,6 +13,7 @@ from itertools import groupby
 from penstock.spark.jobs.archives.manifest import Archive, ArchivedFile, Swap
 from penstock.spark.jobs.archives.reading import read_in_order
 from penstock.spark.jobs.archives.writing import FILE_SCHEMA, StagedWriter
+from penstock.spark.jobs.errors import JobFailed
 
 FULL = 0.75
 """A file of this part of the wished size is left alone."""
@@ -91,8 +92,21 @@ def _merge(archive: Archive, group: list[ArchivedFile]) -> ArchivedFile:
         for batch in read_in_order(archive.directory, group, 0, group[-1].last + 1, FILE_SCHEMA.names):
             writer.add(batch)
         staged = writer.close()
+        _check(archive, group, staged.file)
     except BaseException:
         writer.discard()
         raise
     archive.swap(Swap(staged, tuple(file.path for file in group)))
     return staged.file
+
+
+def _check(archive: Archive, group: list[ArchivedFile], merged: ArchivedFile) -> None:
+    """Before the originals go."""
+    wanted = (sum(file.rows for file in group), group[0].first, max(file.last for file in group))
+    found = (merged.rows, merged.first, merged.last)
+    if found != wanted:
+        raise JobFailed(
+            f"{len(group)} files of {archive.directory} are not merged, the first is {group[0].path}: by the manifest "
+            f"they have {wanted[0]} records from {wanted[1]} to {wanted[2]}, and {found[0]} from {found[1]} to "
+            f"{found[2]} were read. Nothing was changed"
+        )

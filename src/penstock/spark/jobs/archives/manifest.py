@@ -1,8 +1,9 @@
 """The manifest of an archive: what is in it. Every change of the archive is one atomic exchange of this file.
 
 Records come in by `add`: their files are complete in staging, are renamed into place, and count once the manifest has
-them. A crash between leaves strays: files in place that no manifest knows, removed by `recover`; their records are read
-from the topic again, since the manifest's ends did not move.
+them. A crash between leaves strays: files in place that no manifest knows. `recover` moves them aside, to
+`_penstock/strays`; their records are read from the topic again, since the manifest's ends did not move. It deletes
+none: with a manifest from an older backup they may be all there is of these records.
 
 Files are merged by `swap`: the merged file is complete in staging, the manifest names it and what it replaces, then the
 directory of the day changes places with one that has the merged file instead of the old ones. A crash between is
@@ -19,6 +20,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import json
+import logging
 import os
 import re
 import shutil
@@ -33,8 +35,13 @@ from penstock.spark.jobs.archives.exchange import exchange
 from penstock.spark.jobs.errors import JobError, WrongJob
 from penstock.spark.jobs.places import JobLock
 
+logger = logging.getLogger(__name__)
+
 VERSION = 1
-STAGED_SUFFIX = ".parquet.tmp"  # not .parquet: tools that search all directories must not find it
+# Not .parquet: tools that search all directories must not find them.
+STAGED_SUFFIX = ".parquet.tmp"
+STRAY_SUFFIX = ".stray"
+DAY_PREFIX = "day-"
 FILE_NAME = re.compile(r"p\d{5,}-\d{20}-\d{20}\.parquet")
 
 
@@ -255,16 +262,19 @@ class Archive:
         return self._finish_swap(self.load())
 
     @_changing
-    def recover(self) -> Manifest:
-        """Finish or undo what a crash left half done."""
+    def recover(self, say: Callable[[str], None] = logger.warning) -> Manifest:
+        """Finish or undo what a crash left half done. `say` is told of files that are moved aside."""
         found = self._finish_swap(self.load())
         known = {file.path for file in found.files}
-        for path in self._in_place():
-            if str(path.relative_to(self.directory)) not in known:
+        strays = [path for path in self._in_place() if str(path.relative_to(self.directory)) not in known]
+        for path in self.staging.iterdir() if self.staging.is_dir() else ():
+            if path.name.endswith(STAGED_SUFFIX):
                 path.unlink()
-        if self.staging.is_dir():
-            for path in self.staging.iterdir():
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            elif path.name.startswith(DAY_PREFIX):
+                shutil.rmtree(path)
+            else:
+                strays.append(path)
+        self._move_aside(strays, say)
         for directory in (*self.directory.glob("topic=*/date=*"), *self.directory.glob("topic=*")):
             _remove_if_empty(directory)
         missing = [path for path in sorted(known) if not (self.directory / path).is_file()]
@@ -274,6 +284,20 @@ class Archive:
                 "bring them back, or archive anew into another directory"
             )
         return found
+
+    def _move_aside(self, strays: list[Path], say: Callable[[str], None]) -> None:
+        if not strays:
+            return
+        aside = self.state / "strays" / uuid.uuid4().hex[:8]
+        for path in strays:
+            place = aside / f"{path.relative_to(self.directory)}{STRAY_SUFFIX}"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(place)
+        say(
+            f"Moved {len(strays)} files that the manifest does not name to {aside}, the first is "
+            f"{strays[0].relative_to(self.directory)}: a crash left them, or the manifest is an older one. Their "
+            "records are read again if the topic still has them; look, and delete that directory"
+        )
 
     def staged_path(self, name: str) -> Path:
         return self.staging / name
@@ -294,7 +318,7 @@ class Archive:
     def _exchange_day(self, swap: Swap) -> bool:
         """False: not on this file system."""
         day = self.place_of(swap.staged.file).parent
-        fresh = self.staging / f"day-{uuid.uuid4().hex}"
+        fresh = self.staging / f"{DAY_PREFIX}{uuid.uuid4().hex}"
         fresh.mkdir()
         gone = {Path(path).name for path in swap.replaced}
         try:
