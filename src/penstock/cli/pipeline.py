@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -72,6 +73,22 @@ def spark_options(command: Callable[P, R]) -> Callable[P, R]:
     return click.option("--master", help="Where Spark runs (default: every core of this machine, local[*,4]).")(command)
 
 
+def errors_as_json(command: Callable[P, R]) -> Callable[P, R]:
+    """With --json there is one object on standard output however the command ends, and its `error` says whether it
+    failed. The sentence on standard error and the exit code are the same as without."""
+
+    @wraps(command)
+    def wrapped(*arguments: P.args, **options: P.kwargs) -> R:
+        try:
+            return command(*arguments, **options)
+        except (PenstockError, click.ClickException) as error:
+            if options["as_json"]:
+                show_json({"error": error.message if isinstance(error, click.ClickException) else str(error)})
+            raise
+
+    return wrapped
+
+
 # -- init -------------------------------------------------------------------------------
 
 
@@ -103,6 +120,7 @@ def init(
 @project_options
 @spark_options
 @json_option
+@errors_as_json
 def check(directory: Path, servers: str | None, master: str | None, fast_start: bool, as_json: bool) -> int:
     """Resolve the definitions without running them, and look for brokers and topics."""
     project = _project(directory, servers)
@@ -123,7 +141,9 @@ def check(directory: Path, servers: str | None, master: str | None, fast_start: 
     named = [*graph.reads, *graph.writes, *project.configured_topics]
     missing, problem = _missing_topics(project, named)
     if as_json:
-        show_json({"pipeline": project.name, "flows": flows, "missing_topics": missing, "problem": problem or None})
+        absent = f"topics that do not exist: {', '.join(missing)}" if missing else None
+        failure = f"brokers: {problem}" if problem else absent
+        show_json({"pipeline": project.name, "flows": flows, "missing_topics": missing, "error": failure})
         return 1 if missing or problem else 0
     click.echo(f"Definitions: {len(project.definition_files())} files, in order")
     if problem:
@@ -166,6 +186,7 @@ def _missing_topics(project: PipelineProject, names: list[str]) -> tuple[list[st
 @click.option("--full-refresh-all", is_flag=True, help="Compute all tables from the start. Sinks get everything again.")
 @click.option("--retries", type=click.IntRange(min=0), default=2, show_default=True, help="Of failures that may pass.")
 @json_option
+@errors_as_json
 def run(
     directory: Path,
     servers: str | None,
@@ -301,6 +322,7 @@ def _signals_set(stopping: threading.Event) -> Iterator[None]:
 @project_options
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds.")
 @json_option
+@errors_as_json
 def status(directory: Path, servers: str | None, timeout_s: float, as_json: bool) -> None:
     """The last run, and of each flow: rows, offsets, and how far it is behind now."""
     from penstock.spark.pipeline.status import pipeline_status

@@ -93,6 +93,7 @@ def status_object(found: PipelineStatus) -> dict[str, Any]:
         "last": {name: found.last.get(name) for name in ("mode", "pid", "started", "ended", "runs", "message")},
         "flows": [_flow_object(one) for one in found.flows],
         "problems": list(found.problems),
+        "error": None,
     }
 
 
@@ -128,6 +129,7 @@ def count(number: int, noun: str) -> str:
 def mistakes_object(project: PipelineProject, error: DefinitionError) -> dict[str, Any]:
     return {
         "pipeline": project.name,
+        "error": str(error),
         "mistakes": [
             {"file": one.file or None, "line": one.line or None, "flow": one.flow or None, "what": one.what}
             for one in error.mistakes

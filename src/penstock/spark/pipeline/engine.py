@@ -285,7 +285,9 @@ def _forget_jvm(host: SparkSession) -> None:
     from pyspark.core.context import SparkContext
     from pyspark.sql import SparkSession
 
-    host.sparkContext.stop()
+    context = cast(Any, host.sparkContext)
+    context._jsc = None  # there is nobody to be told
+    context.stop()
     with SparkContext._lock:
         gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
     SparkSession._instantiatedSession = None

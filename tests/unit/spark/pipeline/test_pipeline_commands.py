@@ -70,6 +70,7 @@ def test_status_for_people_and_for_programs(
         {"topic": "clicks", "partition": 0, "offset": 5, "end_offset": None, "lag": None}
     ]
     assert told["problems"]
+    assert told["error"] is None
 
 
 def test_reset_says_what_goes_and_asks(
@@ -139,6 +140,32 @@ def test_without_spark_it_says_how_to_get_it(
         refused = cli("pipeline", command, "--project", str(project.root))
         assert refused.code == 1
         assert "pip install 'penstock[spark]'" in refused.err
+
+
+def test_a_program_sees_an_object_however_it_ends(
+    cli: CommandLine, project: PipelineProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(code: int, command: str) -> str:
+        ran = cli("pipeline", command, "--project", str(project.root), "--json")
+        assert ran.code == code
+        told = json.loads(ran.out)
+        assert ran.err == f"penstock: {told['error']}\n", "the same sentence as without --json"
+        return str(told["error"])
+
+    with ProjectLock(project, "pipeline serve"):
+        assert "is in use by process" in refused(1, "run")
+    with monkeypatch.context() as without_spark:
+        without_spark.setattr("importlib.util.find_spec", lambda name: None)
+        for command in ("check", "run"):
+            assert "pip install" in refused(1, command)
+    project.reset_path.write_text("{")
+    assert "a reset was not finished" in refused(1, "run")
+    project.spec_path.write_text("name: 1\n")
+    for command in ("check", "run", "status"):
+        assert "'name' is 1" in refused(2, command)
+    project.spec_path.unlink()
+    for command in ("check", "run", "status"):
+        assert "there is no spark-pipeline.yml" in refused(1, command)
 
 
 def test_every_command_has_help(cli: CommandLine) -> None:
