@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,9 +86,13 @@ def run_archive(
 ) -> ArchiveReport:
     """For the holder of the archive's lock. Raises WrongJob, JobFailed."""
     archive = job.archive
-    archive.create({name: topic_id_text(info.topic_id) for name, info in topics.items()})
-    before = archive.recover(say)
     with job.brokers.cluster() as cluster:
+        starts = cluster.list_offsets(dict.fromkeys(_partitions(topics), EARLIEST))
+        archive.create(
+            {name: topic_id_text(info.topic_id) for name, info in topics.items()},
+            {tp: found.offset for tp, found in starts.items()},
+        )
+        before = archive.recover(say)
         rows = rows_for(record_bytes(cluster, job.topics))
     with in_pieces_of(spark, rows):
         query = _start(spark, job, topics, before)
@@ -117,17 +121,16 @@ def merge_files(job: ArchiveJob, stop: Stop, say: Said, *, is_thorough: bool = F
     )
 
 
-def starting_offsets(topics: dict[str, TopicInfo], ends: dict[TopicPartition, int]) -> str:
-    """As the source takes them: where the archive ends, or the beginning."""
-    return json.dumps(
-        {
-            name: {
-                str(partition): ends.get(TopicPartition(name, partition), EARLIEST)
-                for partition in range(len(info.partitions))
-            }
-            for name, info in topics.items()
-        }
-    )
+def starting_offsets(topics: dict[str, TopicInfo], ends: Mapping[TopicPartition, int]) -> str:
+    """As the source takes them: where the archive ends."""
+    found: dict[str, dict[str, int]] = {}
+    for tp in _partitions(topics):
+        found.setdefault(tp.topic, {})[str(tp.partition)] = ends[tp]
+    return json.dumps(found)
+
+
+def _partitions(topics: dict[str, TopicInfo]) -> list[TopicPartition]:
+    return [TopicPartition(name, part.partition) for name, info in topics.items() for part in info.partitions]
 
 
 def _start(spark: SparkSession, job: ArchiveJob, topics: dict[str, TopicInfo], manifest: Manifest) -> Any:
@@ -138,7 +141,7 @@ def _start(spark: SparkSession, job: ArchiveJob, topics: dict[str, TopicInfo], m
     source = {
         **job.brokers.source_options,
         "subscribe": ",".join(job.topics),
-        "startingOffsets": starting_offsets(topics, dict(manifest.ends)),
+        "startingOffsets": starting_offsets(topics, manifest.ends),
         "includeHeaders": "true",
         "groupId": job.group,
         "failOnDataLoss": str(not job.allow_gaps).lower(),

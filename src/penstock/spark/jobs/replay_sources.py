@@ -45,7 +45,7 @@ class ReplaySource(Protocol):
         ...
 
     def positions_at(self, time_ms: int) -> Offsets:
-        """Partitions with nothing as young as that are at their end. Times may only grow from call to call."""
+        """Partitions with nothing as young as that are at their end. Cheap while times grow from call to call."""
         ...
 
     def record_bytes(self) -> float:
@@ -112,6 +112,7 @@ class ArchiveSource:
         for file in manifest.files_of(self.topic):
             self._files.setdefault(file.partition, []).append(file)
         self._timelines: dict[int, Timeline] = {}
+        self._asked_ms: int | None = None
         self._is_registered = False
 
     def edges(self) -> tuple[Offsets, Offsets]:
@@ -124,6 +125,9 @@ class ArchiveSource:
         from penstock.spark.jobs.archives.reading import read_in_order
 
         _, ends = self.edges()
+        if self._asked_ms is not None and time_ms < self._asked_ms:
+            self._timelines.clear()  # they know the way forward only
+        self._asked_ms = time_ms
         for partition, files in self._files.items():
             if partition not in self._timelines:
                 batches = read_in_order(self._archive.directory, files, 0, ends[partition], ("offset", "timestamp"))

@@ -47,7 +47,7 @@ ORIGINS = (Origin(CLICKS),)
 
 def new_archive(directory: Path) -> Archive:
     archive = Archive(directory / "archive")
-    archive.create(CLICKS)
+    archive.create(CLICKS, {})
     return archive
 
 

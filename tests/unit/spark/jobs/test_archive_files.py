@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from archived_rows import CLICKS, DAY_MS, MIB, ORIGINS, globbed, new_archive, rows, staged
 
-from penstock.client.cluster import TopicInfo
+from penstock.client.cluster import PartitionInfo, TopicInfo
 from penstock.client.fetching import TopicPartition
+from penstock.spark.jobs.archive import starting_offsets
 from penstock.spark.jobs.archives import manifest as manifest_module
 from penstock.spark.jobs.archives import writing
 from penstock.spark.jobs.archives.compaction import compact, merges
@@ -68,6 +69,25 @@ def test_rows_are_filed_by_partition_and_day(tmp_path: Path) -> None:
     assert globbed(archive) == [(0, 0), (0, 1), (0, 2), (0, 3), (3, 7), (3, 9)]
     (day,) = [file for file in archive.load().files if file.date == "1970-01-02"]
     assert (day.rows, day.min_ms, day.max_ms) == (2, DAY_MS, DAY_MS + 1)
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "day"),
+    [
+        (-(2**63 // 1000), "0001-01-01"),
+        (-62_135_596_800_001, "0001-01-01"),
+        (-1, "1969-12-31"),
+        (253_402_300_800_000, "9999-12-31"),
+        (1_700_000_000_000_000, "9999-12-31"),
+        (2**63 // 1000 - 1, "9999-12-31"),
+    ],
+)
+def test_an_odd_timestamp_has_a_day_too(tmp_path: Path, time_ms: int, day: str) -> None:
+    archive = new_archive(tmp_path)
+    archive.add(staged(archive, rows([0, 1], [time_ms, 0])), ORIGINS)
+    assert {file.date for file in archive.load().files} == {day, "1970-01-01"}
+    assert {file.min_ms for file in archive.load().files} == {time_ms, 0}
+    assert globbed(archive) == [(0, 0), (0, 1)]
 
 
 def test_days_that_interleave_come_back_in_the_order_of_offsets(tmp_path: Path) -> None:
@@ -335,7 +355,23 @@ def test_each_record_is_rewritten_a_few_times_only() -> None:
 def test_a_topic_that_was_created_anew_is_refused(tmp_path: Path) -> None:
     archive = new_archive(tmp_path)
     with pytest.raises(WrongJob, match="clicks was deleted and created again"):
-        archive.create({"clicks": "id-2"})
+        archive.create({"clicks": "id-2"}, {})
+
+
+def test_a_partition_has_an_end_before_it_has_records(tmp_path: Path) -> None:
+    """So the next run asks for what came and expired between the two."""
+    archive = Archive(tmp_path)
+    clicks_1, clicks_2, views_0 = TopicPartition("clicks", 1), TopicPartition("clicks", 2), TopicPartition("views", 0)
+    archive.create(CLICKS, {CLICKS_0: 7, clicks_1: 0})
+    assert archive.load().ends == {CLICKS_0: 7, clicks_1: 0}
+    archive.add(staged(archive, rows(range(7, 9), [0] * 2)), ORIGINS)
+    # Later: retention has gone on, a partition was added, and so was a topic.
+    archive.create({**CLICKS, "views": "id-3"}, {CLICKS_0: 20, clicks_1: 30, clicks_2: 40, views_0: 50})
+    ends = archive.load().ends
+    assert ends == {CLICKS_0: 9, clicks_1: 0, clicks_2: 0, views_0: 50}
+    parts = tuple(PartitionInfo(number, 0, (0,), (0,)) for number in range(3))
+    topics = {"clicks": TopicInfo("clicks", bytes(16), False, parts)}
+    assert json.loads(starting_offsets(topics, ends)) == {"clicks": {"0": 9, "1": 0, "2": 0}}
 
 
 @pytest.mark.parametrize("is_new", [True, False])
@@ -396,7 +432,7 @@ def test_the_origin_of_a_batch_is_what_the_cluster_has() -> None:
 def test_a_directory_of_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "others.parquet").touch()
     with pytest.raises(WrongJob, match="is no archive"):
-        Archive(tmp_path).create({"clicks": "id"})
+        Archive(tmp_path).create({"clicks": "id"}, {})
 
 
 def test_a_file_that_is_missing_is_told(tmp_path: Path) -> None:

@@ -195,8 +195,13 @@ class Archive:
         return self.directory / file.path
 
     @_changing
-    def create(self, topic_ids: Mapping[str, str]) -> Manifest:
-        """Make the directory an archive of these topics too. Raises WrongJob when one is not what it was."""
+    def create(self, topic_ids: Mapping[str, str], starts: Mapping[TopicPartition, int]) -> Manifest:
+        """Make the directory an archive of these topics too. Raises WrongJob when one is not what it was.
+
+        starts: the first offset there is of each partition. That is where a topic that is new here begins, noted right
+        away, so that records that come and expire before the next run are missed then. A partition that was added to a
+        topic later begins at 0.
+        """
         found = self.load()
         if not self.exists and any(self.directory.glob("**/*.parquet")):
             raise WrongJob(f"{self.directory} has Parquet files and is no archive: take a directory of its own")
@@ -205,7 +210,8 @@ class Archive:
             if known != text:
                 raise WrongJob(self._created_again(topic, known, text))
         self.staging.mkdir(parents=True, exist_ok=True)
-        changed = replace(found, topic_ids={**found.topic_ids, **topic_ids})
+        begins = {tp: start if tp.topic not in found.topic_ids else 0 for tp, start in starts.items()}
+        changed = replace(found, topic_ids={**found.topic_ids, **topic_ids}, ends={**begins, **found.ends})
         self._save(changed)
         return changed
 

@@ -35,6 +35,8 @@ MAX_OPEN = 64
 """Files of as many days at once; with more the oldest is closed, and the next record of its day begins another."""
 DAY_US = 86_400_000_000
 EPOCH = date(1970, 1, 1)
+FIRST_DAY, LAST_DAY = ((edge - EPOCH).days for edge in (date.min, date.max))
+"""Timestamps are any numbers: one outside, such as microseconds for milliseconds, is filed under the nearest."""
 
 FILE_SCHEMA: Any = pa.schema(
     [
@@ -202,7 +204,7 @@ def _by_place(batch: RecordBatch, plan: WritePlan) -> Iterator[tuple[TopicPartit
         [batch.column(name).cast(FILE_SCHEMA.field(name).type) for name in FILE_SCHEMA.names], schema=FILE_SCHEMA
     )
     if plan.date_column == "timestamp":
-        days = microseconds(rows) // DAY_US
+        days = np.clip(microseconds(rows) // DAY_US, FIRST_DAY, LAST_DAY)
     else:
         days = np.full(batch.num_rows, (datetime.fromtimestamp(time.time(), UTC).date() - EPOCH).days, np.int64)
     numbers = topics.indices.to_numpy().astype(np.int64)
