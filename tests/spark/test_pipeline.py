@@ -236,6 +236,48 @@ def test_a_failing_flow_is_exit_3_and_goes_on_where_it_was_when_it_is_mended(
     assert len(story.dead_letters()) == BAD + 3
 
 
+SHOUTED = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+spark = SparkSession.active()
+servers = spark.conf.get("penstock.kafka.bootstrap.servers")
+
+
+@dp.table
+def Shouted():
+    source = spark.readStream.format("penstock").option("kafka.bootstrap.servers", servers)
+    records = source.option("subscribe", "shop-clicks").option("startingOffsets", "earliest").load()
+    return records.selectExpr("upper(CAST(value AS STRING)) AS value")
+
+
+@dp.table
+def Echo():
+    return spark.readStream.table("Shouted")
+"""
+
+
+def test_a_table_in_capitals_loses_nothing_by_a_reset_of_its_flow(
+    story: Story, warm: WarmCommandLine, run: Callable[[], dict[str, Any]]
+) -> None:
+    """The catalog has it in lower case, and its log there would have the new checkpoint's batches skipped."""
+    definition = story.root / "transformations" / "shouted.py"
+    definition.write_text(SHOUTED)
+    try:
+        before = run()["Shouted"]
+        reset = warm("pipeline", "reset", "--flow", "Shouted", "--yes", "--project", str(story.root))
+        assert reset.code == 0, reset.err
+        assert "To be forgotten: Shouted, Echo." in reset.out
+        assert "  warehouse/shouted/\n" in reset.out
+        story.topics.fill("shop-clicks", [(None, b"{}")])
+        after = run()
+    finally:
+        definition.unlink()
+    assert before[0] == before[1] == GOOD + BAD + 5
+    assert after["Shouted"] == (GOOD + BAD + 6, GOOD + BAD + 6, 0)
+    assert len(story.table("shouted")) == len(story.table("echo")) == GOOD + BAD + 6
+
+
 def test_reset_waits_for_nobody_and_asks_first(story: Story, warm: WarmCommandLine) -> None:
     with ProjectLock(story.project, "pipeline run"):
         for words in (("reset", "--yes"), ("run",)):
@@ -289,6 +331,9 @@ def test_serve_survives_its_broker_and_ends_when_told(tmp_path: Path) -> None:
             broker.start()
             story.produce_sample()
             wait_for(story, process, 2 * GOOD)
+            os.kill(jvm_of(process), signal.SIGKILL)
+            story.produce_sample()
+            wait_for(story, process, 3 * GOOD)
             process.send_signal(signal.SIGTERM)
             assert process.wait(TIMEOUT_S) == 0
         finally:
@@ -299,9 +344,22 @@ def test_serve_survives_its_broker_and_ends_when_told(tmp_path: Path) -> None:
         assert said.endswith("Stopped.\n")
         assert "Traceback" not in said
         assert json.loads(story.project.status_path.read_text())["state"] == "stopped"
-        assert len(story.table("events")) == 2 * GOOD
-        assert len(story.results()) >= 2 * GOOD
+        assert "Spark has ended: starting it anew" in said
+        assert len(story.table("events")) == 3 * GOOD
+        assert len(story.results()) >= 3 * GOOD
         topics.admin.close()
+
+
+def jvm_of(process: subprocess.Popen[bytes]) -> int:
+    """The Java among the processes below it."""
+    waiting, found = [process.pid], []
+    while waiting:
+        place = Path("/proc", str(waiting.pop()))
+        waiting += [int(pid) for each in place.glob("task/*/children") for pid in each.read_text().split()]
+        if (place / "comm").read_text() == "java\n":
+            found.append(int(place.name))
+    (java,) = found
+    return java
 
 
 def wait_for(story: Story, process: subprocess.Popen[bytes], results: int) -> None:

@@ -10,6 +10,7 @@ import json
 import queue
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -112,7 +113,9 @@ def run_once(
         with registered(engine, left_out) as graph:
             report.sinks = {flow: target for flow, target in graph.targets.items() if target in graph.sinks}
             report.has_other_sources = graph.has_other_sources
-            _follow(engine, graph, progress, meter, watch, full_refresh, full_refresh_all)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of the thread that listens to Spark
+                _follow(engine, graph, progress, meter, watch, full_refresh, full_refresh_all)
     except Exception as error:
         report.seconds = time.monotonic() - begun
         raise RunFailed(_outcome(engine, graph, progress, error), report) from error
@@ -143,6 +146,8 @@ def run_with_retries(
             wait_s = pause_s(failures)
             on_retry(failed, f"attempt {failures} of {retries + 1}; again in {wait_s:g} s")
             time.sleep(wait_s)
+            if not engine.is_alive:
+                engine.restart()
             # What was refreshed once has begun anew already.
             full_refresh, full_refresh_all = (), False
 
@@ -362,6 +367,8 @@ def _outcome(engine: PipelineEngine, graph: PipelineGraph, progress: RunProgress
     """What Spark's error means for the user."""
     if isinstance(error, PipelineError):
         return error
+    if not engine.is_alive:
+        return SparkFailed("Spark has ended (killed, or out of memory)", is_transient=True)
     if progress.unresolved:
         return DefinitionError([_unresolved(engine, graph, event.flow, event.error) for event in progress.unresolved])
     failed = progress.failed()

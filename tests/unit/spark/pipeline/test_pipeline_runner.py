@@ -1,0 +1,55 @@
+"""What a run makes of a Spark that dies, without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from penstock.spark.pipeline import runner
+from penstock.spark.pipeline.errors import PipelineError, SparkFailed
+from penstock.spark.pipeline.runner import RunFailed, RunReport, run_once, run_with_retries
+
+
+class Engine:
+    def __init__(self, is_alive: bool) -> None:
+        self.is_alive = is_alive
+        self.restarted = 0
+
+    def restart(self) -> None:
+        self.restarted += 1
+        self.is_alive = True
+
+
+def test_a_spark_that_ended_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def refused(engine: object, left_out: object) -> Iterator[object]:
+        raise ConnectionError("<_MultiThreadedRendezvous of RPC that terminated with:")
+        yield
+
+    monkeypatch.setattr(runner, "registered", refused)
+    with pytest.raises(RunFailed) as failed:
+        run_once(cast(Any, Engine(is_alive=False)), cast(Any, SimpleNamespace()))
+    assert str(failed.value) == "the run failed: Spark has ended (killed, or out of memory)"
+    assert isinstance(failed.value.error, SparkFailed)
+    assert failed.value.error.is_transient
+
+
+def test_a_run_is_tried_again_in_a_new_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(is_alive=True)
+    outcomes: list[PipelineError | None] = [SparkFailed("broke", True), SparkFailed("ended", True), None]
+
+    def run(*arguments: object, **options: object) -> RunReport:
+        outcome = outcomes.pop(0)
+        if outcome is None:
+            return RunReport()
+        engine.is_alive = "ended" not in str(outcome)
+        raise RunFailed(outcome, RunReport())
+
+    monkeypatch.setattr(runner, "run_once", run)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    run_with_retries(cast(Any, engine), cast(Any, None), retries=2)
+    assert (engine.restarted, outcomes) == (1, [])
