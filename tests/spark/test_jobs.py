@@ -304,11 +304,12 @@ def test_windows_are_what_python_computes_and_bad_records_are_kept(
     table = tmp_path / "table"
     bad: list[bytes | None] = [b"no json", b"[1]", None, b'{"amount": 1, "at": "soon"}', b'{"amount": "x", "at": 1}']
 
-    def run() -> dict[str, Any]:
+    def run(window: str = "1 minute", code: int = 0) -> dict[str, Any]:
         return jobs(
-            *("aggregate", "--topic", source, "--window", "1 minute", "--slide", "30 seconds"),
+            *("aggregate", "--topic", source, "--window", window, "--slide", "30 seconds"),
             *("--watermark", "30 seconds", "--group-by", "user.country", "--count", "--sum", "amount"),
             *("--event-time", "at", "--to-topic", results, "--to-table", str(table), "--dead-letter", letters),
+            code=code,
         )
 
     first, second = purchases(0, 150), purchases(150, 300)
@@ -318,6 +319,9 @@ def test_windows_are_what_python_computes_and_bad_records_are_kept(
     assert (done["bad_records"], done["rows"], done["lag"]) == (5, 155, 0)
     topics.fill(source, [(None, json.dumps(row).encode()) for row in second])
     assert run()["bad_records"] == 0
+    other = run("2 minutes", code=2)["stderr"]
+    assert f"topic {results} of cluster" in other
+    assert 'its window is "1 minute", not "2 minutes"' in other
 
     wanted = expected(first + second, 30_000)
     assert len(wanted) > 20
@@ -363,14 +367,18 @@ def test_topics_are_mirrored_from_one_cluster_to_another(
             assert ran.code == code, ran.err
             return json.loads(ran.out) if ran.out else {}, ran.err
 
-        first, _ = mirror(one, two)
-        assert (first["rows"], first["lag"], first["created"]) == (300, 0, [f"eu.{one}", f"eu.{two}"])
+        first, _ = mirror(two)
+        assert (first["rows"], first["lag"], first["created"]) == (100, 0, [f"eu.{two}"])
+        # One more topic, by another address: nothing is sent again.
         fill(topics, two, 100, 150)
-        assert mirror(one, two)[0]["rows"] == 50
+        between = ("--from", topics.bootstrap_servers.replace("127.0.0.1", "localhost"), *between[2:])
+        second, _ = mirror(one, two)
+        assert (second["rows"], second["lag"], second["created"]) == (250, 0, [f"eu.{one}"])
+        assert second["checkpoints"][two] == first["checkpoints"][two]
         for name, partitions in ((one, 3), (two, 2)):
             copy = log_of(other.bootstrap_servers, f"eu.{name}", partitions)
             assert copy == log_of(topics.bootstrap_servers, name, partitions)
-        assert {part.lag for part in topics.admin.lag(first["group"])} == {0}
+            assert {part.lag for part in topics.admin.lag(second["groups"][name])} == {0}
 
         # A record that the other side refuses: the query fails, and says why.
         strict = Topics(other.bootstrap_servers)
@@ -379,7 +387,7 @@ def test_topics_are_mirrored_from_one_cluster_to_another(
         strict.admin.close()
         topics.fill(large, [(None, b"x" * 5000)])
         said = mirror(large, code=3)[1]
-        assert "mirror failed" in said
+        assert f"mirror of {large} failed" in said
         assert f"eu.{large}" in said
         assert "What Spark said: " in said
     refused = command("pipeline", "mirror", "--topic", one, *between[:2], "--to", topics.bootstrap_servers)

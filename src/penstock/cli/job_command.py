@@ -189,7 +189,7 @@ def checkpoint_option(default: str) -> Callable[[Callable[P, int]], Callable[P, 
 
 
 follow_option = click.option("--follow", is_flag=True, help="Go on with what comes, until ctrl-C or SIGTERM.")
-STATE = "default: below $XDG_STATE_HOME/penstock/jobs, by the job's arguments"
+STATE = "default: below $XDG_STATE_HOME/penstock/jobs, by what the job does"
 
 
 # -- values --------------------------------------------------------------------------------

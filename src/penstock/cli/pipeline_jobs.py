@@ -8,6 +8,7 @@ lock, no Java); 130 stopped before it was done. Spark is imported by the command
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -151,7 +152,7 @@ def replay(
     checkpoint: Path | None,
 ) -> int:
     """Records of an archive or a topic into a topic, as they were. At least once."""
-    from penstock.spark.jobs.replay import ReplayJob, begin, run_replay
+    from penstock.spark.jobs.replay import ReplayJob, begin, is_unfinished, run_replay
 
     if (directory is None) == (from_topic is None):
         raise ConfigError("give either --from DIR or --from-topic TOPIC")
@@ -171,13 +172,13 @@ def replay(
         partitions == "keep",
         checkpoint,
     )
-    place = job.place
     with job.brokers.cluster() as cluster:
         source = job.source(cluster)
-        job.check_target(source)
-        place.make()
+        target_id = job.check_target(source)
+        place = job.place(job.brokers.cluster_id(), source, target_id)
+        place.make(is_unfinished)
         with place.lock():
-            state, is_resumed = begin(job, source, restart=restart)
+            state, is_resumed = begin(job, place, source, restart=restart)
             terminal.facts |= {"to": to_topic, "checkpoint": str(place.directory), "resumed_after": state.sent}
             terminal.say(f"How far it is: {place.directory}")
             if is_resumed and state.is_done:
@@ -263,7 +264,7 @@ def aggregate(
         brokers_of(target), topics_of(topics), plan, to_topic, to_table, dead_letter, follow, starting, checkpoint
     )
     job.check()
-    place = job.place
+    place = job.place(job.brokers.cluster_id())
     place.make()
     terminal.facts |= {"checkpoint": str(place.directory), "group": place.group}
     with (
@@ -272,7 +273,7 @@ def aggregate(
         terminal.stopping() as stop,
     ):
         terminal.say(f"How far it is: {place.directory}; its lag is that of group {place.group}")
-        progress = run_aggregate(spark, job, stop, terminal.watch)
+        progress = run_aggregate(spark, job, place, stop, terminal.watch)
     bad = int(progress.metrics.get(METRICS, {}).get("bad", 0))
     terminal.facts["bad_records"] = bad
     letters = f" (see {dead_letter})" if dead_letter and bad else ""
@@ -320,12 +321,24 @@ def mirror(
     made = job.prepare()
     if made:
         terminal.say(f"Made {', '.join(made)} at {destination}")
-    place = job.place
-    place.make()
-    terminal.facts |= {"checkpoint": str(place.directory), "group": place.group, "created": made}
-    with place.lock(), terminal.spark("penstock mirror", place.log_path) as spark, terminal.stopping() as stop:
-        terminal.say(f"How far it is: {place.directory}; its lag is that of group {place.group} at {source}")
-        progress = run_mirror(spark, job, stop, terminal.watch)
+    places = job.places(job.source.cluster_id(), job.target.cluster_id())
+    for place in places.values():
+        place.make()
+    terminal.facts |= {
+        "created": made,
+        "checkpoints": {topic: str(place.directory) for topic, place in places.items()},
+        "groups": {topic: place.group for topic, place in places.items()},
+    }
+    with ExitStack() as locked:
+        for _, place in sorted(places.items()):
+            locked.enter_context(place.lock())
+        log_path = min(places.items())[1].log_path
+        with terminal.spark("penstock mirror", log_path) as spark, terminal.stopping() as stop:
+            for topic, place in places.items():
+                terminal.say(
+                    f"How far {topic} is: {place.directory}; its lag is that of group {place.group} at {source}"
+                )
+            progress = run_mirror(spark, job, places, stop, terminal.watch)
     return terminal.end(progress, stop, follow, f"{', '.join(job.topics)} to {destination}")
 
 

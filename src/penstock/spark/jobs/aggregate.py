@@ -45,18 +45,20 @@ class AggregateJob:
     starting: str = "earliest"
     checkpoint: Path | None = None
 
-    @property
-    def place(self) -> JobPlace:
+    def place(self, cluster_id: str) -> JobPlace:
         plan = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self.plan).items()}
+        table = None if self.to_table is None else str(self.to_table.resolve())
         identity = {
-            "brokers": self.brokers.servers,
+            "cluster": cluster_id,
             "topics": sorted(self.topics),
             "to_topic": self.to_topic,
-            "to_table": None if self.to_table is None else str(self.to_table.absolute()),
+            "to_table": table,
             "dead_letters": self.dead_letters,
             **plan,
         }
-        return JobPlace.of("aggregate", identity, self.checkpoint)
+        topic = None if self.to_topic is None else f"topic {self.to_topic} of cluster {cluster_id}"
+        targets = (topic, table and f"table {table}")
+        return JobPlace.of("aggregate", identity, tuple(target for target in targets if target), self.checkpoint)
 
     def check(self) -> None:
         """Raises WrongJob, JobError."""
@@ -113,21 +115,22 @@ class ResultTable:
         shutil.rmtree(self._staging)
 
 
-def run_aggregate(spark: SparkSession, job: AggregateJob, stop: Stop, watch: Watcher) -> JobProgress:
-    """Raises WrongJob, JobFailed. Its metrics have `bad`, the number of bad records."""
+def run_aggregate(spark: SparkSession, job: AggregateJob, place: JobPlace, stop: Stop, watch: Watcher) -> JobProgress:
+    """For the holder of its place's lock. Raises WrongJob, JobFailed. Its metrics have `bad`, the number of such
+    records."""
     if job.to_table is not None:
-        ResultTable(job.to_table, job.place).claim()
+        ResultTable(job.to_table, place).claim()
     queries: dict[str, Any] = {}
     try:
-        queries["aggregate"] = _start_results(spark, job)
+        queries["aggregate"] = _start_results(spark, job, place)
         if job.dead_letters is not None:
-            queries["dead letters"] = _start_dead_letters(spark, job)
+            queries["dead letters"] = _start_dead_letters(spark, job, place)
     except Exception as error:
         for query in queries.values():
             query.stop()
         raise check_started(error) from error
     with LagMeter(job.brokers.options) as meter:
-        return run_queries(queries, "aggregate", meter, stop, watch)
+        return run_queries(queries, ["aggregate"], meter, stop, watch)
 
 
 def _judged(spark: SparkSession, job: AggregateJob, group: str) -> DataFrame:
@@ -142,20 +145,20 @@ def _judged(spark: SparkSession, job: AggregateJob, group: str) -> DataFrame:
     return job.plan.judged(spark.readStream.format("penstock").options(**source).load())
 
 
-def _start_results(spark: SparkSession, job: AggregateJob) -> Any:
+def _start_results(spark: SparkSession, job: AggregateJob, place: JobPlace) -> Any:
     from pyspark.sql import functions as f
 
     bad = f.count(f.when(f.col(REASON).isNotNull(), True)).alias("bad")
-    judged = _judged(spark, job, job.place.group).observe(METRICS, f.count(f.lit(1)).alias("all"), bad)
+    judged = _judged(spark, job, place.group).observe(METRICS, f.count(f.lit(1)).alias("all"), bad)
     writer = job.plan.results(judged).writeStream.outputMode("append").queryName("aggregate")
-    writer = writer.foreachBatch(_writer(job)).option("checkpointLocation", job.place.checkpoint.as_uri())
+    writer = writer.foreachBatch(_writer(job, place)).option("checkpointLocation", place.checkpoint.as_uri())
     return writer.trigger(**_trigger(job)).start()
 
 
-def _writer(job: AggregateJob) -> Callable[[DataFrame, int], None]:
+def _writer(job: AggregateJob, place: JobPlace) -> Callable[[DataFrame, int], None]:
     from pyspark.sql import functions as f
 
-    table = None if job.to_table is None else ResultTable(job.to_table, job.place)
+    table = None if job.to_table is None else ResultTable(job.to_table, place)
     value = f.to_json(f.struct(*job.plan.columns), {"ignoreNullFields": "false"})
 
     def write(rows: DataFrame, batch_id: int) -> None:
@@ -175,7 +178,7 @@ def _writer(job: AggregateJob) -> Callable[[DataFrame, int], None]:
     return write
 
 
-def _start_dead_letters(spark: SparkSession, job: AggregateJob) -> Any:
+def _start_dead_letters(spark: SparkSession, job: AggregateJob, place: JobPlace) -> Any:
     """As they were, with headers that say why and where from."""
     from pyspark.sql import functions as f
 
@@ -191,10 +194,10 @@ def _start_dead_letters(spark: SparkSession, job: AggregateJob) -> Any:
         header("source.offset", "offset"),
     )
     headers = f.when(f.col("headers").isNull(), said).otherwise(f.concat("headers", said)).alias("headers")
-    bad = _judged(spark, job, f"{job.place.group}-dead-letters").where(f.col(REASON).isNotNull())
+    bad = _judged(spark, job, f"{place.group}-dead-letters").where(f.col(REASON).isNotNull())
     writer = bad.select("key", "value", "timestamp", headers).writeStream.format("penstock")
     writer = writer.options(**job.brokers.sink_options).option("topic", job.dead_letters).queryName("dead letters")
-    writer = writer.option("checkpointLocation", (job.place.directory / "checkpoint-dead-letters").as_uri())
+    writer = writer.option("checkpointLocation", (place.directory / "checkpoint-dead-letters").as_uri())
     return writer.trigger(**_trigger(job)).start()
 
 

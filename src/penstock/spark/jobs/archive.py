@@ -97,7 +97,7 @@ def run_archive(
     with in_pieces_of(spark, rows):
         query = _start(spark, job, topics, before)
     with LagMeter(job.brokers.options) as meter:
-        progress = run_queries({"archive": query}, "archive", meter, stop, watch)
+        progress = run_queries({"archive": query}, ["archive"], meter, stop, watch)
     if not stop.is_urgent:
         merge_files(job, stop, say)
     after = archive.load()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from penstock.client.blocking import BlockingConnection
 from penstock.client.blocking_cluster import BlockingCluster
@@ -20,6 +21,10 @@ from penstock.spark.jobs.errors import JobError, WrongJob
 from penstock.spark.options import cluster_options
 from penstock.wire.apis import Api
 from penstock.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
+from penstock.wire.primitives import Message
+
+R = TypeVar("R", bound=Message)
 
 TIMEOUT_S = 15.0
 
@@ -60,6 +65,19 @@ class Brokers:
         named = {name: value for name, value in self.settings.items() if _is_shared(name) or name in others}
         return {f"kafka.{name}": value for name, value in {**named, "bootstrap.servers": self.servers}.items()}
 
+    def cluster_id(self) -> str:
+        """By which a cluster is known whatever address leads to it; of one that has none, the addresses. Raises
+        JobError."""
+        try:
+            answer = _ask_any(self, Api.METADATA, MetadataRequest(topics=[]), MetadataResponse)
+        except ClientError as error:
+            raise self._unreachable(error) from error
+        bootstrap = cluster_options(self.options).bootstrap
+        return answer.cluster_id or ",".join(sorted({f"{host.lower()}:{port}" for host, port in bootstrap}))
+
+    def _unreachable(self, error: ClientError) -> JobError:
+        return JobError(f"no broker answers at {self.servers} ({error}): is it running, and is that its address?")
+
     @contextmanager
     def cluster(self) -> Iterator[BlockingCluster]:
         reach = cluster_options(self.options)
@@ -67,9 +85,7 @@ class Brokers:
         try:
             yield cluster
         except ClientError as error:
-            raise JobError(
-                f"no broker answers at {self.servers} ({error}): is it running, and is that its address?"
-            ) from error
+            raise self._unreachable(error) from error
         finally:
             cluster.close()
 
@@ -115,19 +131,21 @@ def create_missing(brokers: Brokers, wanted: Mapping[str, int]) -> list[str]:
 
 
 def _create(brokers: Brokers, name: str, partitions: int) -> None:
-    reach = cluster_options(brokers.options)
     topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=-1)
     request = CreateTopicsRequest(topics=[topic], timeout_ms=round(TIMEOUT_S * 1000))
+    answer = _ask_any(brokers, Api.CREATE_TOPICS, request, CreateTopicsResponse).topics[0]
+    if answer.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
+        check(answer.error_code, f"topic {name} cannot be made: {answer.error_message or answer.error_code}")
+
+
+def _ask_any(brokers: Brokers, key: Api, request: Message, kind: type[R]) -> R:
+    """The first that answers. Raises ClientError."""
+    reach = cluster_options(brokers.options)
     failure = ClientError("no address of a broker was given")
     for address in reach.bootstrap:
         try:
             with BlockingConnection.open(*address, reach.client_id, reach.security) as connection:
-                answer = connection.call(Api.CREATE_TOPICS, request, CreateTopicsResponse).topics[0]
-                if answer.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
-                    check(
-                        answer.error_code, f"topic {name} cannot be made: {answer.error_message or answer.error_code}"
-                    )
-                return
+                return connection.call(key, request, kind)
         except ClientError as error:
             failure = error
     raise failure

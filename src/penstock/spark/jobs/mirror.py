@@ -1,11 +1,13 @@
 """Mirror: topics to topics of another cluster, with keys, headers, timestamps, and in the same partitions.
 
-A streaming query from one cluster to the other. At least once: a batch that is run again after a crash is written
-again. Its group on the source cluster shows how far it is.
+A streaming query for each topic from one cluster to the other, with a state and a group of its own, so that it does
+not matter which topics are mirrored together. At least once: a batch that is run again after a crash is written again.
+The groups, on the source cluster, show how far they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,15 +39,15 @@ class MirrorJob:
     starting: str = "earliest"
     checkpoint: Path | None = None
 
-    @property
-    def place(self) -> JobPlace:
-        identity = {
-            "from": self.source.servers,
-            "to": self.target.servers,
-            "topics": sorted(self.topics),
-            "rename": self.rename,
-        }
-        return JobPlace.of("mirror", identity, self.checkpoint)
+    def places(self, source_id: str, target_id: str) -> dict[str, JobPlace]:
+        """Of each topic. The ids are those of the clusters."""
+        found = {}
+        for topic in self.topics:
+            into = self.renamed(topic)
+            identity = {"from": source_id, "to": target_id, "topic": topic, "into": into}
+            directory = None if self.checkpoint is None else self.checkpoint / topic
+            found[topic] = JobPlace.of("mirror", identity, (f"topic {into} of cluster {target_id}",), directory)
+        return found
 
     def renamed(self, topic: str) -> str:
         return self.rename.replace(PLACEHOLDER, topic)
@@ -74,34 +76,43 @@ class MirrorJob:
                 )
 
 
-def run_mirror(spark: SparkSession, job: MirrorJob, stop: Stop, watch: Watcher) -> JobProgress:
-    """Raises JobFailed."""
-    with job.source.cluster() as cluster:
-        rows = rows_for(record_bytes(cluster, job.topics))
-    with in_pieces_of(spark, rows):
-        query = _start(spark, job)
+def run_mirror(
+    spark: SparkSession, job: MirrorJob, places: Mapping[str, JobPlace], stop: Stop, watch: Watcher
+) -> JobProgress:
+    """For the holder of the locks of all places. Raises JobFailed."""
+    queries: dict[str, Any] = {}
+    try:
+        for topic, place in places.items():
+            with job.source.cluster() as cluster:
+                rows = rows_for(record_bytes(cluster, [topic]))
+            with in_pieces_of(spark, rows):
+                queries[f"mirror of {topic}"] = _start(spark, job, topic, place)
+    except BaseException:
+        for query in queries.values():
+            query.stop()
+        raise
     with LagMeter(job.source.options) as meter:
-        return run_queries({"mirror": query}, "mirror", meter, stop, watch)
+        return run_queries(queries, queries, meter, stop, watch)
 
 
-def _start(spark: SparkSession, job: MirrorJob) -> Any:
-    from pyspark.sql import functions as f
-
+def _start(spark: SparkSession, job: MirrorJob, topic: str, place: JobPlace) -> Any:
     source = {
         **job.source.source_options,
-        "subscribe": ",".join(job.topics),
+        "subscribe": topic,
         "startingOffsets": job.starting,
         "includeHeaders": "true",
-        "groupId": job.place.group,
+        "groupId": place.group,
         "maxBytesPerTrigger": str(BATCH_BYTES),
     }
-    before, _, after = job.rename.partition(PLACEHOLDER)
-    columns = ("key", "value", "headers", "timestamp", "partition")
+    sink = {
+        **job.target.sink_options,
+        "topic": job.renamed(topic),
+        "checkpointLocation": place.checkpoint.as_uri(),
+    }
     try:
         rows = spark.readStream.format("penstock").options(**source).load()
-        rows = rows.select(*columns, f.concat(f.lit(before), "topic", f.lit(after)).alias("topic"))
-        writer = rows.writeStream.format("penstock").options(**job.target.sink_options).queryName("mirror")
-        writer = writer.option("checkpointLocation", job.place.checkpoint.as_uri())
+        rows = rows.select("key", "value", "headers", "timestamp", "partition")
+        writer = rows.writeStream.format("penstock").options(**sink).queryName(f"mirror of {topic}")
         trigger: Any = {"processingTime": FOLLOW_INTERVAL} if job.follow else {"availableNow": True}
         return writer.trigger(**trigger).start()
     except Exception as error:

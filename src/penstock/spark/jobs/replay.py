@@ -34,10 +34,12 @@ from penstock.spark.jobs.replay_sources import (
     first_time_ms,
 )
 from penstock.spark.jobs.running import JobProgress, Stop, Watcher, reason_of
+from penstock.spark.offsets import topic_id_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+STATE_FILE = "replay.json"
 STEP_S = 1.0
 STEP_OFFSETS = 2_000_000
 """A crash repeats no more than these."""
@@ -58,21 +60,24 @@ class ReplayJob:
     keep_partitions: bool = True
     checkpoint: Path | None = None
 
-    @property
-    def place(self) -> JobPlace:
-        """Speed is not part of it: a replay may go on faster than it began."""
+    def place(self, cluster_id: str, source: ReplaySource, target_id: str) -> JobPlace:
+        """Topics are those with these ids: into one that was created anew a replay begins anew. Speed is not part of
+        it: a replay may go on faster than it began."""
         asked = None if self.offsets is None else {str(p): [r.start, r.end] for p, r in sorted(self.offsets.items())}
         identity = {
-            "brokers": self.brokers.servers,
-            "from": None if self.directory is None else str(self.directory.absolute()),
-            "topic": self.topic,
+            "cluster": cluster_id,
+            "from": None if self.directory is None else str(self.directory.resolve()),
+            "topic": source.topic,
+            "topic_id": source.topic_id,
             "offsets": asked,
             "since_ms": self.since_ms,
             "until_ms": self.until_ms,
             "to": self.to_topic,
+            "to_id": target_id,
             "partitions": "keep" if self.keep_partitions else "hash",
         }
-        return JobPlace.of("replay", identity, self.checkpoint)
+        target = f"topic {self.to_topic} ({target_id}) of cluster {cluster_id}"
+        return JobPlace.of("replay", identity, (target,), self.checkpoint)
 
     def source(self, cluster: BlockingCluster) -> ReplaySource:
         """Raises WrongJob, JobError."""
@@ -82,10 +87,10 @@ class ReplayJob:
         if self.topic == self.to_topic:
             raise WrongJob(f"topic {self.topic} would be replayed into itself: take another with --to")
         found = existing_topics(self.brokers, [self.topic])[self.topic]
-        return TopicSource(cluster, self.brokers.source_options, self.topic, len(found.partitions))
+        return TopicSource(cluster, self.brokers.source_options, found)
 
-    def check_target(self, source: ReplaySource) -> None:
-        """Raises WrongJob."""
+    def check_target(self, source: ReplaySource) -> str:
+        """The id of the topic to write to. Raises WrongJob."""
         starts, _ = source.edges()
         needed = max(starts, default=0) + 1
         with self.brokers.cluster() as cluster:
@@ -98,6 +103,7 @@ class ReplayJob:
                 f"topic {self.to_topic} has {count} partitions and the records come from {needed}: give it as many "
                 f"(penstock topics alter --name {self.to_topic} --partitions {needed}), or take --partitions hash"
             )
+        return topic_id_text(found[self.to_topic].topic_id)
 
 
 @dataclass(slots=True)
@@ -143,10 +149,19 @@ class ReplayState:
         fresh.replace(self.path)
 
 
-def begin(job: ReplayJob, source: ReplaySource, *, restart: bool = False) -> tuple[ReplayState, bool]:
+def is_unfinished(directory: Path) -> bool:
+    """Whether a replay with this state has something left to send."""
+    try:
+        state = ReplayState.load(directory / STATE_FILE)
+    except WrongJob:
+        return True
+    return state is not None and not state.is_done
+
+
+def begin(job: ReplayJob, place: JobPlace, source: ReplaySource, *, restart: bool = False) -> tuple[ReplayState, bool]:
     """The state to go on from, and whether an earlier run began it. One that was finished is done, and stays so: only
     `restart` sends records again."""
-    path = job.place.directory / "replay.json"
+    path = place.directory / STATE_FILE
     known = None if restart else ReplayState.load(path)
     if known is not None and (known.sent or not known.is_done):
         return known, True

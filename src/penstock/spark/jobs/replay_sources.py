@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.client.blocking_cluster import BlockingCluster
+from penstock.client.cluster import TopicInfo
 from penstock.client.fetching import TopicPartition
 from penstock.spark.jobs.archives.manifest import Archive, ArchivedFile, Manifest
 from penstock.spark.jobs.errors import JobError, WrongJob
 from penstock.spark.jobs.pieces import record_bytes
+from penstock.spark.offsets import topic_id_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +42,12 @@ class OffsetRange:
 
 
 class ReplaySource(Protocol):
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def topic_id(self) -> str: ...
+
     def edges(self) -> tuple[Offsets, Offsets]:
         """The first offset of each partition, and the one after its last."""
         ...
@@ -58,11 +66,12 @@ class ReplaySource(Protocol):
 
 
 class TopicSource:
-    def __init__(self, cluster: BlockingCluster, options: Mapping[str, str], topic: str, partitions: int) -> None:
+    def __init__(self, cluster: BlockingCluster, options: Mapping[str, str], topic: TopicInfo) -> None:
         self._cluster = cluster
         self._options = options
-        self._topic = topic
-        self._partitions = [TopicPartition(topic, number) for number in range(partitions)]
+        self.topic = topic.name
+        self.topic_id = topic_id_text(topic.topic_id)
+        self._partitions = [TopicPartition(topic.name, part.partition) for part in topic.partitions]
 
     def edges(self) -> tuple[Offsets, Offsets]:
         return self._ask(EARLIEST), self._ask(LATEST)
@@ -73,16 +82,16 @@ class TopicSource:
         return {partition: ends[partition] if offset < 0 else offset for partition, offset in found.items()}
 
     def record_bytes(self) -> float:
-        return record_bytes(self._cluster, [self._topic])
+        return record_bytes(self._cluster, [self.topic])
 
     def frame(self, spark: SparkSession, starts: Offsets, ends: Offsets) -> DataFrame:
         whole = {
-            edge: {self._topic: {str(partition): offsets[partition] for partition in ends}}
+            edge: {self.topic: {str(partition): offsets[partition] for partition in ends}}
             for edge, offsets in (("startingOffsets", starts), ("endingOffsets", ends))
         }
         options = {
             **self._options,
-            "assign": json.dumps({self._topic: sorted(ends)}),
+            "assign": json.dumps({self.topic: sorted(ends)}),
             "includeHeaders": "true",
             **{edge: json.dumps(offsets) for edge, offsets in whole.items()},
         }
@@ -107,6 +116,7 @@ class ArchiveSource:
         self.topic = topic or topics[0]
         if self.topic not in topics:
             raise WrongJob(f"archive {archive.directory} has no topic {self.topic}, only {', '.join(topics) or 'none'}")
+        self.topic_id = manifest.topic_ids.get(self.topic, "")
         self._archive = archive
         self._files: dict[int, list[ArchivedFile]] = {}
         for file in manifest.files_of(self.topic):

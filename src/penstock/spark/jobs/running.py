@@ -12,7 +12,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -101,13 +101,16 @@ def stopped_by_signals(stop: Stop, say: Callable[[str], None]) -> Iterator[None]
 
 
 def run_queries(
-    queries: Mapping[str, StreamingQuery], main: str, meter: LagMeter, stop: Stop, watch: Watcher
+    queries: Mapping[str, StreamingQuery], counted: Iterable[str], meter: LagMeter, stop: Stop, watch: Watcher
 ) -> JobProgress:
-    """Until all have ended, or `stop`. Progress is that of the query `main`. Raises JobFailed; nothing runs then."""
-    followers = {name: _Follower(query) for name, query in queries.items()}
+    """Until all have ended, or `stop`. Progress is that of the queries `counted`, together. Raises JobFailed; nothing
+    runs then."""
+    progress = JobProgress()
+    unseen = JobProgress()
+    counts = set(counted)
+    followers = {name: _Follower(query, progress if name in counts else unseen) for name, query in queries.items()}
     begun = told = time.monotonic()
     told_rows = 0
-    progress = followers[main].progress
     try:
         while any(query.isActive for query in queries.values()):
             if stop.wait(POLL_S):
@@ -158,11 +161,11 @@ def _stop(followers: list[_Follower], stop: Stop) -> None:
 
 
 class _Follower:
-    """Sums up the progress reports of one query; Spark keeps the last hundred."""
+    """Adds up the progress reports of one query; Spark keeps the last hundred."""
 
-    def __init__(self, query: StreamingQuery) -> None:
+    def __init__(self, query: StreamingQuery, progress: JobProgress) -> None:
         self.query = query
-        self.progress = JobProgress()
+        self.progress = progress
         self.batches = 0
         self._seen = (-1, "")
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -13,7 +16,8 @@ import pytest
 from penstock.cli.job_command import LocalDirectory, Speed, parse_offsets, topics_of
 from penstock.client.fetching import TopicPartition
 from penstock.model.errors import ConfigError
-from penstock.spark.jobs.aggregate import ResultTable
+from penstock.spark.jobs import clusters
+from penstock.spark.jobs.aggregate import AggregateJob, ResultTable
 from penstock.spark.jobs.aggregate_plan import AggregatePlan
 from penstock.spark.jobs.clusters import Brokers
 from penstock.spark.jobs.errors import JobError, WrongJob
@@ -22,6 +26,9 @@ from penstock.spark.jobs.places import JobPlace
 from penstock.spark.jobs.replay_sources import OffsetRange
 from penstock.spark.jobs.running import Stop, reason_of, stopped_by_signals, topic_offset_of
 from penstock.spark.offsets import SourceOffset
+from penstock.wire.apis import Api
+from penstock.wire.messages.metadata import MetadataResponse
+from scripted_broker import ScriptedBroker
 
 # -- arguments --------------------------------------------------------------------------
 
@@ -86,26 +93,86 @@ def test_a_file_of_client_settings_serves_readers_and_writers() -> None:
 # -- places -----------------------------------------------------------------------------
 
 
-def test_a_job_finds_its_place_again_by_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    place = JobPlace.of("mirror", {"topics": ["a"], "to": "x:1"})
-    assert place.directory.parent == tmp_path / "penstock" / "jobs"
-    assert place == JobPlace.of("mirror", {"to": "x:1", "topics": ["a"]})
-    assert place.directory != JobPlace.of("mirror", {"topics": ["b"], "to": "x:1"}).directory
+    return tmp_path / "penstock" / "jobs"
+
+
+def test_a_job_finds_its_place_again_by_what_it_does(state: Path) -> None:
+    place = JobPlace.of("mirror", {"topic": "a", "to": "x"}, ("topic a",))
+    assert place.directory.parent == state
+    assert place == JobPlace.of("mirror", {"to": "x", "topic": "a"}, ("topic a",))
+    assert place.directory != JobPlace.of("mirror", {"topic": "b", "to": "x"}, ("topic b",)).directory
     assert place.group.startswith("penstock-mirror-")
     place.make()
     place.make()
-    assert json.loads((place.directory / "job.json").read_text()) == {"kind": "mirror", "topics": ["a"], "to": "x:1"}
+    said = json.loads((place.directory / "job.json").read_text())
+    assert said == {"kind": "mirror", "topic": "a", "to": "x", "targets": ["topic a"]}
 
 
 def test_a_checkpoint_of_another_job_is_refused(tmp_path: Path) -> None:
-    JobPlace.of("mirror", {"to": "x:1"}, tmp_path).make()
+    JobPlace.of("mirror", {"to": "x:1"}, (), tmp_path).make()
     with pytest.raises(JobError, match="checkpoint of another job"):
-        JobPlace.of("mirror", {"to": "y:1"}, tmp_path).make()
+        JobPlace.of("mirror", {"to": "y:1"}, (), tmp_path).make()
+
+
+def test_a_job_that_would_begin_anew_where_another_writes_is_refused(state: Path, tmp_path: Path) -> None:
+    plan = AggregatePlan("1 minute")
+    one = AggregateJob(Brokers("a:1"), ("clicks",), plan, to_topic="counts", dead_letters="bad")
+    one.place("id").make()
+    two = replace(one, topics=("clicks", "views"))
+    two.place("id").make()  # the first has not begun, so nothing is sent twice
+    (one.place("id").checkpoint / "offsets").mkdir(parents=True)
+    shutil.rmtree(two.place("id").directory)
+    with pytest.raises(WrongJob) as refused:
+        two.place("id").make()
+    said = str(refused.value)
+    assert said.startswith("topic counts of cluster id is written by another aggregate job: its topics is")
+    assert '["clicks"], not ["clicks", "views"]' in said
+    assert f"delete {one.place('id').directory}" in said
+    assert "--checkpoint DIR" in said
+    one.place("id").make()
+    replace(two, to_topic="others").place("id").make()  # dead letters may come from many
+    replace(two, checkpoint=tmp_path / "mine").place("id").make()
+    (state / "aggregate-x").mkdir()
+    (state / "aggregate-x" / "job.json").write_text("{")
+    replace(one, to_topic=None, to_table=tmp_path / "table").place("id").make()
+
+
+def test_a_mirror_of_more_topics_goes_on_with_those_it_had(state: Path) -> None:
+    def places(servers: str, *topics: str, **others: Any) -> dict[str, JobPlace]:
+        return MirrorJob(Brokers(servers), Brokers("z:1"), topics, **others).places("here", "there")
+
+    alone = places("a:1", "clicks")
+    assert places("A:1,b:1", "views", "clicks")["clicks"] == alone["clicks"]
+    both = places("a:1", "clicks", "views")
+    assert len({place.directory for place in both.values()} | {place.group for place in both.values()}) == 4
+    renamed = places("a:1", "clicks", rename="eu.{topic}")
+    assert renamed["clicks"].directory != alone["clicks"].directory
+    assert renamed["clicks"].targets == ("topic eu.clicks of cluster there",)
+    chosen = places("a:1", "clicks", "views", checkpoint=state / "mine")
+    assert [place.directory for place in chosen.values()] == [state / "mine" / "clicks", state / "mine" / "views"]
+
+
+def test_a_cluster_is_known_by_its_id_whatever_its_address() -> None:
+    answer = MetadataResponse(cluster_id="the-cluster", controller_id=1)
+    with ScriptedBroker() as gone:
+        pass
+    with ScriptedBroker({Api.METADATA: lambda request: answer}) as broker:
+        for servers in (f"127.0.0.1:{broker.port}", f"localhost:{gone.port}, localhost:{broker.port}"):
+            assert Brokers(servers).cluster_id() == "the-cluster"
+    with pytest.raises(JobError, match=f"no broker answers at localhost:{gone.port}"):
+        Brokers(f"localhost:{gone.port}").cluster_id()
+
+
+def test_a_cluster_without_an_id_is_known_by_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "_ask_any", lambda *_: MetadataResponse(cluster_id=None))
+    assert Brokers("B:2,a:1").cluster_id() == Brokers(" a:1, b:2").cluster_id() == "a:1,b:2"
 
 
 def test_a_job_runs_once_at_a_time(tmp_path: Path) -> None:
-    place = JobPlace.of("mirror", {}, tmp_path)
+    place = JobPlace.of("mirror", {}, (), tmp_path)
     with place.lock(), pytest.raises(JobError, match=f"in use by process {os.getpid()}"), place.lock():
         pass
     with place.lock():
@@ -189,7 +256,7 @@ def test_a_rename_names_the_topic_once(rename: str) -> None:
 
 
 def test_a_table_belongs_to_one_checkpoint(tmp_path: Path) -> None:
-    one, two = (JobPlace.of("aggregate", {"n": n}, tmp_path / f"state-{n}") for n in (1, 2))
+    one, two = (JobPlace.of("aggregate", {"n": n}, (), tmp_path / f"state-{n}") for n in (1, 2))
     one.make()
     two.make()
     ResultTable(tmp_path / "table", one).claim()

@@ -13,7 +13,7 @@ from penstock.spark.jobs.archives.manifest import Archive
 from penstock.spark.jobs.clusters import Brokers
 from penstock.spark.jobs.errors import WrongJob
 from penstock.spark.jobs.pieces import rows_for
-from penstock.spark.jobs.replay import Pace, ReplayJob, ReplayState, begin, next_step
+from penstock.spark.jobs.replay import Pace, ReplayJob, ReplayState, begin, is_unfinished, next_step
 from penstock.spark.jobs.replay_sources import ArchiveSource, OffsetRange, chosen_range
 
 
@@ -107,23 +107,26 @@ def test_a_replay_that_was_left_goes_on_and_one_that_was_finished_stays_so(
     source: ArchiveSource, tmp_path: Path
 ) -> None:
     replay = job(tmp_path)
-    replay.place.make()
-    state, is_resumed = begin(replay, source)
+    place = replay.place("cluster", source, "to-1")
+    place.make(is_unfinished)
+    state, is_resumed = begin(replay, place, source)
     assert (state.positions, state.ends, state.left, is_resumed) == ({0: 10, 1: 0}, {0: 20, 1: 5}, 15, False)
     state.positions[0], state.sent = 17, 7
     state.save()
-    again, is_resumed = begin(replay, source)
+    again, is_resumed = begin(replay, place, source)
     assert (again.positions, again.sent, is_resumed) == ({0: 17, 1: 0}, 7, True)
-    anew, is_resumed = begin(replay, source, restart=True)
+    anew, is_resumed = begin(replay, place, source, restart=True)
     assert (anew.positions, anew.sent, is_resumed) == ({0: 10, 1: 0}, 0, False)
     anew.positions = dict(anew.ends)
     anew.save()
-    assert begin(replay, source) == (ReplayState({0: 10, 1: 0}, {0: 20, 1: 5}, 0, anew.path), False), "nothing was sent"
+    assert begin(replay, place, source) == (ReplayState({0: 10, 1: 0}, {0: 20, 1: 5}, 0, anew.path), False), (
+        "nothing was sent"
+    )
     anew.sent = 15
     anew.save()
-    done, is_resumed = begin(replay, source)
+    done, is_resumed = begin(replay, place, source)
     assert (done.is_done, done.sent, is_resumed) == (True, 15, True)
-    assert begin(replay, source, restart=True)[0].positions == {0: 10, 1: 0}
+    assert begin(replay, place, source, restart=True)[0].positions == {0: 10, 1: 0}
 
 
 def test_a_state_that_cannot_be_read_is_told(tmp_path: Path) -> None:
@@ -132,13 +135,36 @@ def test_a_state_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         ReplayState.load(tmp_path / "replay.json")
 
 
-def test_speed_is_no_part_of_what_a_replay_is(tmp_path: Path) -> None:
-    def place(**others: Any) -> Path:
-        return ReplayJob(Brokers("localhost:1"), "copy", tmp_path, **others).place.directory
+def test_what_makes_a_replay_another_one(source: ArchiveSource, tmp_path: Path) -> None:
+    def place(target_id: str = "to-1", servers: str = "localhost:1", **others: Any) -> Path:
+        job = ReplayJob(Brokers(servers), "copy", others.pop("directory", tmp_path / "archive"), **others)
+        return job.place("cluster", source, target_id).directory
 
-    assert place(speed=1.0) == place()
+    (tmp_path / "link").symlink_to(tmp_path / "archive")
+    for same in (place(speed=1.0), place(servers="x:1,y:1"), place(topic="clicks"), place(directory=tmp_path / "link")):
+        assert same == place()
     assert place(since_ms=1) != place()
+    assert place("to-2") != place(), "into a topic that was created anew"
     assert place(offsets={0: OffsetRange(1, 2)}) != place(offsets={0: OffsetRange(1, 3)})
+
+
+def test_a_replay_into_the_target_of_one_that_is_not_finished_is_refused(
+    source: ArchiveSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    first, second = (
+        ReplayJob(Brokers("localhost:1"), "copy", tmp_path / "archive", until_ms=until) for until in (None, DAY_MS + 1)
+    )
+    place, other = (job.place("cluster", source, "to-1") for job in (first, second))
+    place.make(is_unfinished)
+    state, _ = begin(first, place, source)
+    with pytest.raises(WrongJob, match="another replay job: its until_ms is null, not 86400001"):
+        other.make(is_unfinished)
+    state.positions, state.sent = dict(state.ends), 15
+    state.save()
+    other.make(is_unfinished)
+    (place.directory / "replay.json").write_text("{")
+    assert is_unfinished(place.directory)
 
 
 def test_a_merge_that_a_crash_left_is_finished_before_the_archive_is_read(
