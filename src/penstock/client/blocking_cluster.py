@@ -9,6 +9,7 @@ its parent's are not usable there.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,6 +50,8 @@ from penstock.wire.messages.offset_commit import OffsetCommitResponse
 from penstock.wire.messages.offset_fetch import OffsetFetchResponse
 from penstock.wire.primitives import Message
 
+logger = logging.getLogger(__name__)
+
 __all__ = ["BlockingCluster", "FetchStream", "FetchedChunk", "shared_cluster"]
 
 T = TypeVar("T")
@@ -77,6 +80,8 @@ class BlockingCluster:
         self._coordinators: dict[str, int] = {}
         self._shared: dict[tuple[Address, str], BlockingConnection] = {}
         self._idle: dict[Address, list[BlockingConnection]] = {}
+        self._seen: set[int] = set()
+        """Every broker that there ever was, as far as we know."""
 
     # -- topics -------------------------------------------------------------------------
 
@@ -144,6 +149,7 @@ class BlockingCluster:
         self._brokers = {
             broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack) for broker in answer.brokers
         }
+        self._seen |= self._brokers.keys()
         return answer
 
     # -- offsets ------------------------------------------------------------------------
@@ -257,11 +263,13 @@ class BlockingCluster:
 
     def connection(self, node_id: int, purpose: str) -> BlockingConnection:
         """Kept for the next who asks for the same; not to be closed. One attempt: raises BrokerUnreachable."""
-        return self._shared_connection(self._address(node_id), purpose)
+        return self._first_of(node_id, lambda address: self._shared_connection(address, purpose))
 
     def lease(self, node_id: int) -> BlockingConnection:
         """One that nobody else uses until it is given back. One attempt: raises BrokerUnreachable."""
-        address = self._address(node_id)
+        return self._first_of(node_id, self._leased)
+
+    def _leased(self, address: Address) -> BlockingConnection:
         idle = self._idle.get(address, [])
         while idle:
             connection = idle.pop()
@@ -291,14 +299,26 @@ class BlockingCluster:
         timeout_s = min(CONNECT_TIMEOUT_S, self._timeout_s)
         return BlockingConnection.open(*address, self._client_id, self._security, timeout_s)
 
-    def _address(self, node_id: int) -> Address:
+    def _first_of(self, node_id: int, connect: Callable[[Address], BlockingConnection]) -> BlockingConnection:
+        """By the first of its addresses that answers. Raises BrokerUnreachable."""
+        *others, last = self._addresses(node_id)
+        for address in others:
+            try:
+                return connect(address)
+            except BrokerUnreachable as error:
+                logger.debug("broker %d is not at %s:%d: %s", node_id, *address, error)
+        return connect(last)
+
+    def _addresses(self, node_id: int) -> list[Address]:
         broker = self._brokers.get(node_id)
         if broker is None:
             raise BrokerUnreachable(f"broker {node_id} is not known to the cluster")
-        if len(self._brokers) == len(self._bootstrap) == 1:
-            # Where we found it. What it advertises may be meant for the other side of a network's edge.
-            return self._bootstrap[0]
-        return broker.host, broker.port
+        advertised = broker.host, broker.port
+        if len(self._seen) == len(self._bootstrap) == 1 and self._bootstrap[0] != advertised:
+            # The only broker there ever was is where we found it. What it advertises may be meant for the other side
+            # of a network's edge.
+            return [self._bootstrap[0], advertised]
+        return [advertised]
 
     def close(self) -> None:
         for connection in (*self._shared.values(), *(entry for idle in self._idle.values() for entry in idle)):

@@ -34,7 +34,7 @@ from penstock.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
+from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from penstock.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -355,6 +355,43 @@ def test_a_coordinator_that_is_not_ready(code: ErrorCode, version: int) -> None:
         request = broker.asked(OffsetCommitRequest)[1]
         assert isinstance(request, OffsetCommitRequest)
         assert (request.member_id, request.generation_id_or_member_epoch) == ("", -1)
+        cluster.close()
+
+
+def brokers(*entries: tuple[int, tuple[str, int]]) -> MetadataResponse:
+    found = [MetadataResponseBroker(node_id=node_id, host=host, port=port) for node_id, (host, port) in entries]
+    return MetadataResponse(brokers=found, topics=[])
+
+
+def test_a_broker_whose_fellow_died_is_where_it_says() -> None:
+    """Not at the address of the dead one, which was the way in."""
+    with ScriptedBroker() as first, ScriptedBroker() as second:
+        both = brokers((1, first.address), (2, second.address))
+        first.scripts[Api.METADATA] = second.scripts[Api.METADATA] = lambda _: both
+        cluster = BlockingCluster([first.address], timeout_s=10.0)
+        cluster.topics()
+        assert cluster.connection(2, "control").address == second.address
+        alone = brokers((2, second.address))
+        first.scripts[Api.METADATA] = second.scripts[Api.METADATA] = lambda _: alone
+        cluster.topics()
+        assert cluster.connection(2, "data").address == second.address
+        leased = cluster.lease(2)
+        assert leased.address == second.address
+        cluster.give_back(leased)
+        cluster.close()
+
+
+def test_the_only_broker_is_where_it_was_found_else_where_it_says() -> None:
+    with ScriptedBroker() as inside:
+        with ScriptedBroker() as edge:
+            edge.scripts[Api.METADATA] = lambda _: brokers((1, inside.address))
+            cluster = BlockingCluster([edge.address], timeout_s=10.0)
+            cluster.topics()
+            assert cluster.connection(1, "control").address == edge.address
+        assert cluster.connection(1, "data").address == inside.address
+        leased = cluster.lease(1)
+        assert leased.address == inside.address
+        leased.close()
         cluster.close()
 
 
