@@ -6,6 +6,12 @@
 An offset is the next record to be read. The topic's id tells a topic from another of the same name that was created
 later. The group is the query's own: it comes back from the checkpoint after a restart.
 
+Spark logs the ends of batches, and so not where a query begins. The end of the first batch therefore says it, too:
+`"begin": {"clicks": {"0": 0, "1": 0}}`. Who runs that batch again reads from there, and not from where a query would
+begin today. What a query begins with has `"initial": true`, and is in no checkpoint.
+
+Offsets of Spark's Kafka source, {"clicks": {"0": 12, "1": 7}}, are read too: they have no ids, and no group.
+
 Invariant: Spark compares offsets as text, so equal offsets are written the same, topics and partitions in order.
 Must not know: clusters, options.
 """
@@ -24,6 +30,8 @@ from penstock.model.errors import PenstockError
 VERSION = 1
 NO_TOPIC_ID = bytes(16)
 """Of a cluster that gives its topics no ids."""
+NO_GROUP = ""
+"""Of offsets that another source wrote."""
 
 
 class UnreadableOffset(PenstockError):
@@ -39,6 +47,9 @@ class SourceOffset:
     group: str
     topic_ids: Mapping[str, bytes]
     positions: Mapping[TopicPartition, int]
+    is_initial: bool = False
+    begin: Mapping[TopicPartition, int] | None = None
+    """Where the batch began that ends here; only of a query's first."""
 
     def to_json(self) -> dict[str, Any]:
         topics: dict[str, Any] = {}
@@ -46,10 +57,19 @@ class SourceOffset:
             topics[topic] = {"id": topic_id_text(self.topic_ids[topic]), "partitions": {}}
         for tp in sorted(self.positions):
             topics[tp.topic]["partitions"][str(tp.partition)] = self.positions[tp]
-        return {"version": VERSION, "group": self.group, "topics": topics}
+        found: dict[str, Any] = {"version": VERSION, "group": self.group}
+        if self.is_initial:
+            found["initial"] = True
+        if self.begin is not None:
+            found["begin"] = {}
+            for tp in sorted(self.begin):
+                found["begin"].setdefault(tp.topic, {})[str(tp.partition)] = self.begin[tp]
+        return found | {"topics": topics}
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> SourceOffset:
+        if _is_kafkas(given):
+            return cls(NO_GROUP, dict.fromkeys(given, NO_TOPIC_ID), dict(_by_topic(given)))
         version = given.get("version")
         if version != VERSION:
             raise UnreadableOffset(
@@ -57,7 +77,9 @@ class SourceOffset:
                 "it was written by another version of penstock, or by another source"
             )
         try:
-            return cls(str(given["group"]), dict(_ids(given)), dict(_positions(given)))
+            begin = dict(_by_topic(given["begin"])) if "begin" in given else None
+            is_initial = bool(given.get("initial", False))
+            return cls(str(given["group"]), dict(_ids(given)), dict(_positions(given)), is_initial, begin)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UnreadableOffset(f"the checkpoint has no readable offsets ({error!r}): {given}") from None
 
@@ -90,4 +112,18 @@ def _ids(given: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
 def _positions(given: Mapping[str, Any]) -> Iterator[tuple[TopicPartition, int]]:
     for topic, entry in given["topics"].items():
         for partition, offset in entry["partitions"].items():
+            yield TopicPartition(topic, int(partition)), int(offset)
+
+
+def _is_kafkas(given: Mapping[str, Any]) -> bool:
+    return all(
+        isinstance(entry, dict)
+        and all(number.isascii() and number.isdigit() and isinstance(entry[number], int) for number in entry)
+        for entry in given.values()
+    )
+
+
+def _by_topic(given: Mapping[str, Any]) -> Iterator[tuple[TopicPartition, int]]:
+    for topic, entry in given.items():
+        for partition, offset in entry.items():
             yield TopicPartition(topic, int(partition)), int(offset)

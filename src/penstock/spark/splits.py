@@ -42,12 +42,14 @@ class Split(InputPartition):
 def ranges_between(start: SourceOffset, end: SourceOffset) -> list[Split]:
     """A split for each partition that moved.
 
-    A partition that `start` does not know, and one of a topic that was created anew, is read from its beginning.
+    A partition that `start` does not know, and one of a topic that was created anew, is read from its beginning. The
+    first batch of a query is read from where that began when it was planned, wherever it would begin today.
     """
+    planned = end.begin if start.is_initial else None
     found = []
     for tp in sorted(end.positions):
-        first = start.positions.get(tp, 0)
-        if end.is_recreated_since(start, tp.topic):
+        first = (start.positions if planned is None else planned).get(tp, 0)
+        if planned is None and end.is_recreated_since(start, tp.topic):
             first = 0
         if first < end.positions[tp]:
             topic_id = end.topic_ids.get(tp.topic, NO_TOPIC_ID)

@@ -9,8 +9,8 @@ What Spark promises (MicroBatchExecution) and this relies on:
   batch that a crash left unfinished is run again first, from the offset log alone. So `start` may go to the group.
 - with Trigger.AvailableNow it is asked for once more after the last batch. With Trigger.Once it is not: the group
   then learns of that batch by `query_watch`, in sessions that have it, or at the next run.
-- batch 0 is run even if it is empty, and its start is not in the checkpoint: after a crash `initialOffset` is asked
-  again. Partitions that begin at the latest offset therefore get an empty batch 0, so that nothing can fall between.
+- only ends of batches are in the checkpoint: when batch 0 is run again `initialOffset` is asked again, and retention
+  may have moved what is earliest since, new records what is latest. The end of batch 0 therefore has its start in it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from penstock.client.fetching import TopicPartition
 from penstock.ports.disk import Buffer
 from penstock.spark.admission import TriggerGate, backlog, limit_bytes, limit_offsets
 from penstock.spark.columns import arrow_schema, check_schema
-from penstock.spark.offsets import SourceOffset
+from penstock.spark.offsets import NO_GROUP, SourceOffset
 from penstock.spark.options import SourceOptions
 from penstock.spark.planning import OffsetPlanner
 from penstock.spark.progress import COMMIT_TIMEOUT_S, GroupProgress, new_group
@@ -66,7 +66,7 @@ class StreamDriver:
         limits = options.limits
         self._gate = TriggerGate(limits.min_offsets, limits.max_delay_ms) if limits.min_offsets is not None else None
         self._initial: SourceOffset | None = None
-        self._stays: frozenset[TopicPartition] = frozenset()
+        self._taken_over: str | None = None
         self._log_starts: Mapping[TopicPartition, int] | None = None
         self._ends: SourceOffset | None = None
         self._asked_at = 0.0
@@ -76,8 +76,8 @@ class StreamDriver:
     def initial(self) -> SourceOffset:
         if self._initial is None:
             resolved = self._planner.resolve(self._options.starting, is_start=True)
-            self._initial = SourceOffset(new_group(self._options.group), resolved.topic_ids, resolved.offsets)
-            self._stays = resolved.at_latest
+            group = new_group(self._options.group)
+            self._initial = SourceOffset(group, resolved.topic_ids, resolved.offsets, is_initial=True)
         return self._initial
 
     def prepare_available_now(self) -> None:
@@ -88,23 +88,31 @@ class StreamDriver:
         return self._ends
 
     def next_end(self, start: SourceOffset, is_limited: bool) -> SourceOffset:
-        group = self._options.group.group_id or start.group
+        group = self._options.group.group_id or start.group or self._group_of_taken_over()
         ends = self._ends = self._latest(start, group)
         kept = {tp: at for tp, at in start.positions.items() if not ends.is_recreated_since(start, tp.topic)}
         self._progress.report(group, {tp: at for tp, at in kept.items() if tp in ends.positions})
         if self._log_starts is None:
             self._log_starts = self._planner.log_starts(start, ends)
-        begin = {tp: max(at, self._log_starts.get(tp, 0)) for tp, at in kept.items()}
-        positions = self._admit(begin, ends.positions) if is_limited else dict(ends.positions)
+        available = {tp: max(at, self._log_starts.get(tp, 0)) for tp, at in kept.items()}
+        positions = self._admit(available, ends.positions) if is_limited else dict(ends.positions)
+        topic_ids = ends.topic_ids
         if positions is None:
-            return SourceOffset(group, start.topic_ids, start.positions)
-        if self._initial is not None and start.positions == self._initial.positions:
-            positions |= {tp: start.positions[tp] for tp in self._stays if tp in positions and tp in kept}
-        self._stays = frozenset()
-        return SourceOffset(group, ends.topic_ids, positions)
+            topic_ids, positions = start.topic_ids, dict(start.positions)
+        if start.is_initial:
+            return SourceOffset(group, topic_ids, positions, begin=start.positions)
+        is_same = (group, topic_ids, positions) == (start.group, start.topic_ids, start.positions)
+        return start if is_same else SourceOffset(group, topic_ids, positions)
 
     def committed(self, end: SourceOffset) -> None:
-        self._progress.report(self._options.group.group_id or end.group, end.positions)
+        group = self._options.group.group_id or end.group
+        if group != NO_GROUP:
+            self._progress.report(group, end.positions)
+
+    def _group_of_taken_over(self) -> str:
+        """Of a query whose checkpoint is another source's, until it is in the checkpoint."""
+        self._taken_over = self._taken_over or new_group(self._options.group)
+        return self._taken_over
 
     def _latest(self, start: SourceOffset, group: str) -> SourceOffset:
         if self._is_available_now:

@@ -32,7 +32,8 @@ def test_text_is_the_same_for_equal_offsets_and_comes_back() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"clicks": {"0": 5}}, "offsets of version None, and this source reads version 1"),
+        ({"clicks": {"0": "5"}}, "offsets of version None, and this source reads version 1"),
+        ({"logOffset": 5}, "offsets of version None, and this source reads version 1"),
         ({"version": 2, "group": "g", "topics": {}}, "offsets of version 2"),
         ({"version": 1, "topics": {}}, "no readable offsets"),
         ({"version": 1, "group": "g", "topics": {"a": {"id": "??", "partitions": {}}}}, "is no topic id"),
@@ -46,6 +47,22 @@ def test_text_is_the_same_for_equal_offsets_and_comes_back() -> None:
 def test_foreign_offsets_are_refused(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UnreadableOffset, match=sentence):
         SourceOffset.from_json(given)
+
+
+def test_start_of_a_query_and_end_of_its_first_batch() -> None:
+    start = SourceOffset("g", {"a": A}, {TopicPartition("a", 0): 1}, is_initial=True)
+    first = SourceOffset("g", {"a": A}, {TopicPartition("a", 0): 1}, begin=start.positions)
+    later = SourceOffset("g", {"a": A}, {TopicPartition("a", 0): 1})
+    assert len({json.dumps(offset.to_json()) for offset in (start, first, later)}) == 3
+    for offset in (start, first, later):
+        assert SourceOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+
+
+def test_offsets_of_sparks_kafka_source() -> None:
+    found = SourceOffset.from_json({"a": {"0": 5, "10": 0}, "version": {"0": 1}})
+    assert found.positions == {TopicPartition("a", 0): 5, TopicPartition("a", 10): 0, TopicPartition("version", 0): 1}
+    assert found.topic_ids == {"a": NO_TOPIC_ID, "version": NO_TOPIC_ID}
+    assert found.group == ""
 
 
 def test_topic_is_told_by_its_id() -> None:

@@ -156,21 +156,70 @@ def test_available_now_ends_at_what_was_there(cluster: FakeCluster) -> None:
     assert list(cluster.commits[-1][1].values()) == [300, 100]
 
 
-def test_batch_zero_of_a_query_that_begins_at_latest_is_empty(cluster: FakeCluster) -> None:
-    """Its start is not in the checkpoint: had it records, a crash would lose them."""
-    query = Query(cluster, startingOffsets='{"clicks":{"0":-1,"1":40}}')
+def test_batch_zero_run_again_begins_where_it_began(cluster: FakeCluster) -> None:
+    """Its start is not in Spark's checkpoint, and would be another today."""
+    starting = {"startingOffsets": '{"clicks":{"0":-1,"1":-2}}'}
+    query = Query(cluster, **starting)
     initial = query.reader.initialOffset()
-    assert positions(initial) == [300, 40]
+    assert positions(initial) == [300, 0]
     cluster.log("clicks", 0).end = 305
-    first = query.next(initial)
-    assert positions(first) == [300, 100]
-    assert positions(query.after(1).next(first)) == [305, 100]
+    cluster.logs[TopicPartition("clicks", 2)] = type(cluster.log("clicks", 0))(end=7)
+    first = query.after(2).next(initial)
+    planned = [repr(split) for split in query.reader.partitions(initial, first)]
+    assert planned == ["clicks-0[300, 305)", "clicks-1[0, 100)", "clicks-2[0, 7)"]
 
-    # Run again after the crash: what the log got since is not lost either.
-    again = Query(cluster, startingOffsets='{"clicks":{"0":-1,"1":40}}')
+    # The driver dies; retention and producers move on before it is started again.
+    cluster.log("clicks", 0).end = 310
+    cluster.log("clicks", 1).first = 60
+    again = Query(cluster, startingOffsets='{"clicks":{"0":-1,"1":-2,"2":-1}}')
+    today = again.reader.initialOffset()
+    assert positions(today) == [310, 60, 7]
+    # Of these 60 are gone: what reads them finds that out.
+    assert [repr(split) for split in again.reader.partitions(today, first)] == planned
+    second = again.next(first)
+    assert [repr(split) for split in again.reader.partitions(first, second)] == ["clicks-0[305, 310)"]
+
+
+def test_batch_zero_of_a_topic_that_was_created_anew_is_of_the_old_one(cluster: FakeCluster) -> None:
+    query = Query(cluster)
+    first = query.next(query.reader.initialOffset())
+    cluster.delete("clicks")
+    cluster.create("clicks", 20, topic_id=2)
+    again = Query(cluster)
     splits = again.reader.partitions(again.reader.initialOffset(), first)
-    assert [repr(split) for split in splits] == ["clicks-1[40, 100)"]
-    assert positions(again.next(first)) == [305, 100]
+    assert [repr(split) for split in splits] == ["clicks-0[0, 300)", "clicks-1[0, 100)"]
+    assert {split.topic_id for split in splits if isinstance(split, Split)} == {b"\x01" * 16}
+
+
+def test_only_the_first_batch_has_its_start_with_it(cluster: FakeCluster) -> None:
+    query = Query(cluster)
+    first = query.next(query.reader.initialOffset())
+    assert first["begin"] == {"clicks": {"0": 0, "1": 0}}
+    assert query.after(1).next(first) == first, "else there would be a batch for nothing"
+    assert query.reader.partitions(first, first) == []
+    cluster.log("clicks", 0).end = 310
+    second = query.after(1).next(first)
+    assert "begin" not in second
+    assert [repr(split) for split in query.reader.partitions(first, second)] == ["clicks-0[300, 310)"]
+
+
+def test_checkpoint_of_sparks_kafka_source_is_taken_over(cluster: FakeCluster) -> None:
+    kafkas = {"clicks": {"1": 7, "0": 120}}
+    query = Query(cluster)
+    end = query.next(kafkas)
+    assert positions(end) == [300, 100]
+    assert end["group"].startswith("spark-penstock-")
+    assert end["topics"]["clicks"]["id"] == "AQEBAQEBAQEBAQEBAQEBAQ"
+    assert [repr(split) for split in query.reader.partitions(kafkas, end)] == ["clicks-0[120, 300)", "clicks-1[7, 100)"]
+    assert query.next(kafkas)["group"] == end["group"]
+    query.reader.commit(kafkas)
+    assert set(cluster.committed) == {end["group"]}
+    # A batch that was planned and not finished.
+    splits = query.reader.partitions(kafkas, {"clicks": {"1": 9, "0": 120}})
+    assert [repr(split) for split in splits] == ["clicks-1[7, 9)"]
+    cluster.log("clicks", 0).first = 200
+    with pytest.raises(DataLoss, match="no longer has offset 120"):
+        Query(cluster).next(kafkas)
 
 
 def test_new_partition_is_read_from_its_beginning(cluster: FakeCluster) -> None:
@@ -300,5 +349,5 @@ def test_against_a_broker() -> None:
 
 def test_offsets_of_another_source_are_refused(cluster: FakeCluster) -> None:
     with pytest.raises(Exception, match="written by another version of penstock, or by another source"):
-        Query(cluster).next({"clicks": {"0": 5}})
+        Query(cluster).next({"clicks": [5]})
     assert SourceOffset.from_json(Query(cluster).reader.initialOffset()).positions
