@@ -121,9 +121,12 @@ Position = Earliest | Latest | Committed | AtOffsets | AtTimestamp | AtTimestamp
 
 def at_timestamp(option: str, text: str) -> AtTimestamp:
     try:
-        return AtTimestamp(option, int(text.strip()))
+        timestamp_ms = int(text.strip())
     except ValueError:
         raise InvalidOption(f"option '{option}' is '{text}': give milliseconds since 1970, one number") from None
+    if not _is_number(timestamp_ms, 0):
+        raise InvalidOption(f"option '{option}' is {timestamp_ms}: give milliseconds since 1970, not below 0")
+    return AtTimestamp(option, timestamp_ms)
 
 
 def at_timestamps(option: str, text: str) -> AtTimestamps:

@@ -101,7 +101,8 @@ class Bounds:
     def _take_timestamp(self, pushed: Filter, value: datetime) -> bool:
         if isinstance(pushed, EqualTo | GreaterThan | GreaterThanOrEqual):
             since_ms = (value - EPOCH) // timedelta(milliseconds=1)
-            self.since_ms = since_ms if self.since_ms is None else max(self.since_ms, since_ms)
+            if since_ms > 0:  # else it would leave nothing out, and below 0 brokers are asked for something else
+                self.since_ms = since_ms if self.since_ms is None else max(self.since_ms, since_ms)
         return False
 
     def _at_least(self, offset: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -34,6 +34,8 @@ from penstock.spark.positions import InvalidOption
 from penstock.spark.pushdown import Bounds
 
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EVERYTHING = ["clicks-0[10, 100)", "clicks-1[0, 50)"]
 SINCE_MS = int(SINCE.timestamp() * 1000)
 
 
@@ -105,6 +107,12 @@ def test_lost_records_are_left_out_if_that_is_asked_for(cluster: FakeCluster) ->
         ([GreaterThan(("offset",), 1000)], []),
         ([GreaterThanOrEqual(("timestamp",), SINCE)], ["clicks-0[40, 100)"]),
         ([LessThan(("timestamp",), SINCE)], ["clicks-0[10, 100)", "clicks-1[0, 50)"]),
+        # In milliseconds -1, -2, -3 and -4, which mean latest, earliest and more to brokers.
+        *(
+            ([GreaterThanOrEqual(("timestamp",), EPOCH - timedelta(milliseconds=ms))], EVERYTHING)
+            for ms in (0, 1, 2, 3, 4, 86_400_000)
+        ),
+        ([GreaterThan(("timestamp",), datetime(1, 1, 1, tzinfo=UTC)), EqualTo(("partition",), 1)], EVERYTHING[1:]),
     ],
 )
 def test_filters_narrow_what_is_read(cluster: FakeCluster, filters: list[Filter], splits: list[str]) -> None:
