@@ -60,6 +60,16 @@ _LOCAL = {
     # RawLocalFileSystem would spare the .crc files, too, but the RocksDB state store cannot commit on it.
 }
 
+# Of a session that others made: these change what their queries give, or how they are planned, or start the JVM.
+_OF_ITS_MAKER = frozenset(
+    (
+        "spark.sql.session.timeZone",
+        "spark.sql.shuffle.partitions",
+        "spark.sql.streaming.stateStore.providerClass",
+        _DRIVER_OPTIONS,
+    )
+)
+
 
 def is_local(master: str) -> bool:
     return re.match(r"local(\[|$)", master) is not None
@@ -71,9 +81,11 @@ def config_for(master: str | None = None, *, fast_start: bool = False) -> dict[s
     `fast_start` is for tests and jobs of a minute: the JVM starts sooner and never optimises fully.
     """
     master = master or DEFAULT_MASTER
-    settings = {"spark.master": master, **_ANYWHERE, _DRIVER_OPTIONS: _QUIET}
-    if fast_start:
-        settings[_DRIVER_OPTIONS] += f" {_FAST_START}"
+    settings = {"spark.master": master, **_ANYWHERE}
+    # What a cluster logs, and where, is its own affair.
+    java = ([_QUIET] if is_local(master) else []) + ([_FAST_START] if fast_start else [])
+    if java:
+        settings[_DRIVER_OPTIONS] = " ".join(java)
     if is_local(master):
         settings |= _LOCAL
         settings["spark.sql.shuffle.partitions"] = str(_cores(master))
@@ -96,8 +108,9 @@ def session(
     fast_start: for tests and jobs of a minute, see `config_for`.
 
     If there is a session already, it is the one returned: settings it has not got and that can be changed are set,
-    `config` too; a warning names those that only a new session would take. Raises JavaNotFound when there is no Java
-    to start.
+    `config` too; a warning names those that only a new session would take. Those that decide what its other queries
+    give, or how they are planned, are set only by `config`: time zone, shuffle partitions, the state store. Raises
+    JavaNotFound when there is no Java to start.
     """
     _refuse_connect(master)
     from pyspark.core.context import SparkContext
@@ -120,7 +133,7 @@ def session(
         _name_brokers(bootstrap_servers)
         told[f"spark.executorEnv.{BOOTSTRAP_VARIABLE}"] = bootstrap_servers
     settings = config_for(told.get("spark.master"), fast_start=fast_start)
-    if _DRIVER_OPTIONS in told:
+    if _DRIVER_OPTIONS in told and _DRIVER_OPTIONS in settings:
         told[_DRIVER_OPTIONS] = f"{settings[_DRIVER_OPTIONS]} {told[_DRIVER_OPTIONS]}"
     settings |= {**told, "spark.app.name": app_name}
     warm_up = _prepare(settings["spark.master"])
@@ -196,7 +209,8 @@ def _adjust(spark: SparkSession, defaults: dict[str, str], asked: dict[str, str]
     What its maker chose is left unless the caller asks for something else by name.
     """
     present = {**dict(spark.sparkContext.getConf().getAll()), **spark.conf.getAll}
-    wanted = {name: value for name, value in defaults.items() if name not in present and name != _DRIVER_OPTIONS}
+    left_alone = {*present, *_OF_ITS_MAKER}
+    wanted = {name: value for name, value in defaults.items() if name not in left_alone}
     different = []
     for name, value in {**wanted, **asked}.items():
         if present.get(name) == value:

@@ -6,12 +6,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from penstock.model.errors import ConfigError
 from penstock.spark import config_for, session
-from penstock.spark.session import is_local
+from penstock.spark.session import _adjust, is_local
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PARTITIONS = "spark.sql.shuffle.partitions"
 OPTIONS = "spark.driver.extraJavaOptions"
@@ -52,6 +57,38 @@ def test_a_fast_start_is_asked_for() -> None:
 def test_the_file_that_makes_spark_quiet_exists() -> None:
     (option,) = config_for()[OPTIONS].split()
     assert Path(option.partition("=file:")[2]).is_file()
+
+
+def test_a_cluster_logs_as_it_does() -> None:
+    assert OPTIONS not in config_for("spark://host:7077")
+    assert config_for("yarn", fast_start=True)[OPTIONS] == "-XX:TieredStopAtLevel=1"
+
+
+class OthersSession:
+    """Made by somebody else, with nothing set. As much of a session as is asked for settings."""
+
+    def __init__(self) -> None:
+        self.conf = self
+        self.sparkContext = SimpleNamespace(getConf=lambda: SimpleNamespace(getAll=dict))
+        self.getAll: dict[str, str] = {}
+
+    def isModifiable(self, name: str) -> bool:  # noqa: N802
+        return name.startswith("spark.sql.")
+
+    def set(self, name: str, value: str) -> None:
+        self.getAll[name] = value
+
+
+def test_what_others_queries_give_is_theirs_to_set() -> None:
+    theirs = OthersSession()
+    with pytest.warns(UserWarning, match="fixed when one is made"):
+        _adjust(cast("SparkSession", theirs), config_for("local[2]"), {})
+    assert theirs.getAll["spark.sql.python.filterPushdown.enabled"] == "true"
+    decisive = {"spark.sql.session.timeZone", PARTITIONS, "spark.sql.streaming.stateStore.providerClass"}
+    assert not decisive & theirs.getAll.keys()
+    with pytest.warns(UserWarning, match="fixed when one is made"):
+        _adjust(cast("SparkSession", theirs), config_for("local[2]"), {PARTITIONS: "7"})
+    assert theirs.getAll[PARTITIONS] == "7"
 
 
 def test_a_connect_server_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
