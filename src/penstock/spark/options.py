@@ -68,6 +68,8 @@ OTHERS = (
     "groupId",
 )
 KNOWN = {name.lower(): name for name in (*SUBSCRIPTIONS, *STREAM_ONLY, *BATCH_ONLY, *OTHERS)}
+# Of the sink: one set of options can serve both.
+OF_THE_SINK = frozenset(("topic", "delivery"))
 # Put there by Spark for tables of its catalog and for queries; they say nothing to a reader or writer.
 FROM_SPARK = frozenset(("path", "serialization.format", "queryname", "checkpointlocation"))
 
@@ -79,15 +81,54 @@ REFUSED_SETTINGS = {
     "enable.auto.commit": "offsets are committed to the group when a batch is finished",
     "interceptor.classes": "there is no Java in the reader",
 }
-# Settings of Kafka's Java consumer and librdkafka that tune what this reader does its own way.
-WITHOUT_EFFECT = frozenset(
+# Settings of Kafka's Java clients (4.x, and of 3.x what went with it) that tune what is done in its own way here.
+OF_ANY_CLIENT_WITHOUT_EFFECT = frozenset(
+    [
+        "auto.include.jmx.reporter",
+        "bootstrap.resolve.timeout.ms",
+        "client.dns.lookup",
+        "connections.max.idle.ms",
+        "enable.metrics.push",
+        "metadata.max.age.ms",
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "metadata.recovery.strategy",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "receive.buffer.bytes",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "retry.backoff.max.ms",
+        "send.buffer.bytes",
+        "socket.connection.setup.timeout.max.ms",
+        "socket.connection.setup.timeout.ms",
+    ]
+)
+# Likewise, of logins by Kerberos or OAuth, which other settings ask for and are refused.
+OF_LOGINS_WITHOUT_EFFECT = frozenset(
+    [
+        "sasl.kerberos.kinit.cmd",
+        "sasl.kerberos.min.time.before.relogin",
+        "sasl.kerberos.ticket.renew.jitter",
+        "sasl.kerberos.ticket.renew.window.factor",
+        "sasl.login.connect.timeout.ms",
+        "sasl.login.read.timeout.ms",
+        "sasl.login.refresh.buffer.seconds",
+        "sasl.login.refresh.min.period.seconds",
+        "sasl.login.refresh.window.factor",
+        "sasl.login.refresh.window.jitter",
+        "sasl.login.retry.backoff.max.ms",
+        "sasl.login.retry.backoff.ms",
+    ]
+)
+# Of a consumer.
+WITHOUT_EFFECT = OF_ANY_CLIENT_WITHOUT_EFFECT | frozenset(
     [
         "allow.auto.create.topics",
         "auto.commit.interval.ms",
         "check.crcs",
-        "client.dns.lookup",
         "client.rack",
-        "connections.max.idle.ms",
         "default.api.timeout.ms",
         "exclude.internal.topics",
         "fetch.max.wait.ms",
@@ -98,22 +139,10 @@ WITHOUT_EFFECT = frozenset(
         "heartbeat.interval.ms",
         "max.poll.interval.ms",
         "max.poll.records",
-        "metadata.max.age.ms",
-        "metric.reporters",
-        "metrics.num.samples",
-        "metrics.recording.level",
-        "metrics.sample.window.ms",
         "partition.assignment.strategy",
-        "receive.buffer.bytes",
-        "reconnect.backoff.max.ms",
-        "reconnect.backoff.ms",
         "request.timeout.ms",
-        "retry.backoff.max.ms",
         "retry.backoff.ms",
-        "send.buffer.bytes",
         "session.timeout.ms",
-        "socket.connection.setup.timeout.max.ms",
-        "socket.connection.setup.timeout.ms",
     ]
 )
 
@@ -218,7 +247,8 @@ def cluster_options(given: Mapping[str, str]) -> ClusterOptions:
     addresses = tuple(_address(server) for server in servers.split(",") if server.strip())
     if not addresses:
         raise InvalidOption(f"option 'kafka.bootstrap.servers' is '{servers}': give HOST:PORT of one broker or more")
-    security = security_from_settings({k: v for k, v in settings.items() if k.startswith(SECURITY_PREFIXES)})
+    told = {k: v for k, v in settings.items() if k.startswith(SECURITY_PREFIXES) and k not in OF_LOGINS_WITHOUT_EFFECT}
+    security = security_from_settings(told)
     return ClusterOptions(addresses, security, settings.get("client.id", CLIENT_ID))
 
 
@@ -277,7 +307,7 @@ def _parse(given: _Given, *, is_stream: bool) -> SourceOptions:
 
 def _refuse_unknown(given: _Given) -> None:
     for name in sorted(given.texts):
-        if name in KNOWN or name in FROM_SPARK:
+        if name in KNOWN or name in FROM_SPARK or name in OF_THE_SINK:
             continue
         if not name.startswith("kafka."):
             near = difflib.get_close_matches(name, KNOWN, 1)

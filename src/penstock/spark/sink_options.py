@@ -1,8 +1,9 @@
 """The options of the sink and the columns it takes: those of Spark's Kafka sink, checked once, before any task runs.
 
 `kafka.` options are the Java producer's. One that says how records are delivered is followed or refused, never dropped;
-one that only tunes what this producer does its own way has no effect. A table of Spark's catalog is read and written
-with the same options, so those of the source are passed over. Must not know: Spark but for its types, connections.
+one that only tunes what this producer does its own way has no effect. Options of the source are passed over, so that
+one set can serve both, for example that of a temporary view: Spark hands its OPTIONS to readers and writers. (Those of
+CREATE TABLE it does not hand to sources and sinks in Python.) Must not know: Spark but for its types, connections.
 
 Beyond Spark's own: the column `timestamp`, the option `delivery`, and a default for `kafka.bootstrap.servers`.
 """
@@ -16,7 +17,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.records.compression import CODEC_BY_NAME, GZIP, LZ4, NAMES, NONE, ZSTD
-from penstock.spark.options import FROM_SPARK, KNOWN, SECURITY_PREFIXES, ClusterOptions, cluster_options, to_flag
+from penstock.spark.options import (
+    FROM_SPARK,
+    KNOWN,
+    OF_ANY_CLIENT_WITHOUT_EFFECT,
+    SECURITY_PREFIXES,
+    ClusterOptions,
+    cluster_options,
+    to_flag,
+)
 from penstock.spark.positions import InvalidOption
 
 if TYPE_CHECKING:
@@ -44,6 +53,7 @@ SETTINGS = frozenset(
         "enable.idempotence",
         "max.in.flight.requests.per.connection",
         "max.request.size",
+        "partitioner.ignore.keys",
         "request.timeout.ms",
         "retry.backoff.ms",
     ]
@@ -56,30 +66,16 @@ REFUSED_SETTINGS = {
     "transactional.id": "the broker has no transactions yet",
 }
 # Settings of Kafka's Java producer and librdkafka that tune what this producer does its own way.
-WITHOUT_EFFECT = frozenset(
+WITHOUT_EFFECT = OF_ANY_CLIENT_WITHOUT_EFFECT | frozenset(
     [
-        "client.dns.lookup",
-        "connections.max.idle.ms",
-        "enable.metrics.push",
         "linger.ms",
         "max.block.ms",
-        "metadata.max.age.ms",
         "metadata.max.idle.ms",
-        "metric.reporters",
-        "metrics.num.samples",
-        "metrics.recording.level",
-        "metrics.sample.window.ms",
         "partitioner.adaptive.partitioning.enable",
         "partitioner.availability.timeout.ms",
-        "receive.buffer.bytes",
-        "reconnect.backoff.max.ms",
-        "reconnect.backoff.ms",
         "retries",
-        "retry.backoff.max.ms",
-        "send.buffer.bytes",
-        "socket.connection.setup.timeout.max.ms",
-        "socket.connection.setup.timeout.ms",
         "transaction.timeout.ms",
+        "transaction.two.phase.commit.enable",
     ]
 )
 
@@ -116,6 +112,11 @@ class SinkOptions:
         if "includeheaders" in texts:
             # As in Spark's sink: a column headers is written, whatever this says.
             to_flag("includeHeaders", texts["includeheaders"])
+        if to_flag("kafka.partitioner.ignore.keys", texts.get("kafka.partitioner.ignore.keys", "false")):
+            raise InvalidOption(
+                "option 'kafka.partitioner.ignore.keys' is true: rows with a key go where Kafka's hash of it says; "
+                "give them a column 'partition' to have them elsewhere"
+            )
         topic = texts.get("topic")
         if topic is not None and not topic.strip():
             raise InvalidOption("option 'topic' is empty: name a topic, or leave it out and give rows a column 'topic'")
@@ -237,12 +238,14 @@ COLUMN_TYPES: Final = {
     "headers": (HEADERS_TYPE, "void"),
     "topic": ("string",),
     "partition": ("int", "void"),
-    "timestamp": ("timestamp", "timestamp_ntz", "void"),
 }
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """Whether rows of this schema can be written. Columns of other names are left alone. Raises InvalidOption."""
+    """Whether rows of this schema can be written. Raises InvalidOption.
+
+    Columns of other names are left alone, and so is a `timestamp` that is none: to Spark's sink it means nothing.
+    """
     found = {field.name: field.dataType.simpleString() for field in schema.fields}
     if "value" not in found:
         raise InvalidOption(f"rows have no column 'value' ({', '.join(found) or 'no columns'}): name one of them so")

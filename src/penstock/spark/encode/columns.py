@@ -56,7 +56,7 @@ class RecordColumns(NamedTuple):
 
 
 def record_columns(batch: RecordBatch, now_ms: int) -> RecordColumns:
-    """Columns that are not there are null in every row; a null timestamp is `now_ms`."""
+    """Columns that are not there are null in every row; a null timestamp is `now_ms`, and so is one of another type."""
     rows = batch.num_rows
     return RecordColumns(
         keys=blobs(column(batch, KEY), rows, KEY),
@@ -128,16 +128,12 @@ def _check_names(headers: HeaderBlobs, entries: ArrowArray) -> None:
 
 
 def _timestamps_ms(array: ArrowArray | None, rows: int, now_ms: int) -> Int64s:
-    if array is None or pa.types.is_null(array.type):
+    if array is None or not pa.types.is_timestamp(array.type):
         return np.full(rows, now_ms, np.int64)
     # Floor, as Kafka's source does the other way round: -1 (no timestamp) survives the trip.
     micros = array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64())
     times: Int64s = micros.fill_null(0).to_numpy(zero_copy_only=False) // 1000
     if array.null_count:
         times[array.is_null().to_numpy(zero_copy_only=False)] = now_ms
-    if rows and int(times.min()) < -1:
-        row = int(times.argmin())
-        raise UnsuitableRows(
-            f"column timestamp is {array[row].as_py()} in row {row}: Kafka has no timestamps before 1970"
-        )
-    return times
+    # Kafka has no others before 1970. Records with such a one exist all the same, and a copy of them must not stop.
+    return np.maximum(times, -1)

@@ -130,6 +130,7 @@ def test_one_acknowledgement_is_not_idempotent_unless_asked_for() -> None:
         ("delivery", "exactly_once", r"'exactly_once': the broker has no transactions yet"),
         ("delivery", "never", r"'delivery' is 'never': write 'at_least_once'"),
         ("kafka.bootstrap.servers", "host:port", r"'kafka\.bootstrap\.servers' has 'host:port'"),
+        ("kafka.partitioner.ignore.keys", "true", "'kafka.partitioner.ignore.keys' is true: .* column 'partition'"),
     ],
 )
 def test_what_cannot_be_used_is_named(name: str, value: str, sentence: str) -> None:
@@ -143,6 +144,17 @@ def test_the_columns_of_sparks_sink_and_a_timestamp_are_taken() -> None:
     check_columns(schema("value string"), parse(topic="t"))
     # The option wins over the column, whatever that is.
     check_columns(schema("value string, topic int"), parse(topic="t"))
+    # To Spark's sink a column timestamp means nothing: one that is none is not in the way.
+    check_columns(schema("value string, topic string, timestamp string"), parse())
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["enable.metrics.push", "metadata.recovery.strategy", "auto.include.jmx.reporter", "sasl.login.read.timeout.ms"],
+)
+def test_settings_of_kafkas_producer_have_no_effect(setting: str) -> None:
+    assert SinkOptions.parse({**SERVERS, f"kafka.{setting}": "1"}) == SinkOptions.parse(SERVERS)
+    assert SinkOptions.parse({**SERVERS, "kafka.partitioner.ignore.keys": "false"}) == SinkOptions.parse(SERVERS)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +167,6 @@ def test_the_columns_of_sparks_sink_and_a_timestamp_are_taken() -> None:
         ("value string, topic int", "column 'topic' is int: cast it to string"),
         ("value string, topic string, partition bigint", "column 'partition' is bigint: cast it to int"),
         ("value string, topic string, headers map", "column 'headers' is map<string,binary>"),
-        ("value string, topic string, timestamp string", "column 'timestamp' is string: cast it to timestamp"),
     ],
 )
 def test_columns_that_cannot_be_written_are_named(columns: str, sentence: str) -> None:

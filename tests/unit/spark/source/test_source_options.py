@@ -98,6 +98,25 @@ def test_everything_is_read_whatever_the_case() -> None:
     assert pickle.loads(pickle.dumps(options)) == options
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "enable.metrics.push",
+        "metadata.recovery.strategy",
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "auto.include.jmx.reporter",
+        "sasl.login.refresh.window.factor",
+        "sasl.kerberos.kinit.cmd",
+    ],
+)
+def test_settings_of_kafkas_consumer_have_no_effect(setting: str) -> None:
+    assert stream(**{f"kafka.{setting}": "1"}) == stream()
+
+
+def test_options_of_the_sink_are_passed_over() -> None:
+    assert stream(topic="of the sink", delivery="at_least_once") == stream()
+
+
 def test_what_is_read() -> None:
     assert SourceOptions.for_stream({"subscribePattern": "cl.*"}).subscription == TopicPattern("cl.*")
     assigned = SourceOptions.for_stream({"assign": '{"b":[1],"a":[2,0]}'}).subscription
@@ -130,6 +149,8 @@ def test_where_it_begins_the_first_that_is_given_counts() -> None:
         ({"startingOffsets": '{"clicks":{"0":-3}}'}, "gives -3 for partition 0 of 'clicks'"),
         ({"startingOffsets": '{"clicks":{"x":3}}'}, "gives 3 for partition x of 'clicks'"),
         ({"startingOffsets": "group"}, "name the group with the option 'kafka.group.id'"),
+        ({"startingTimestamp": "-1"}, "option 'startingTimestamp' is -1: give milliseconds since 1970, not below 0"),
+        ({"startingTimestamp": str(1 << 63)}, "option 'startingTimestamp' is 9223372036854775808: give milliseconds"),
         ({"startingTimestamp": "yesterday"}, "option 'startingTimestamp' is 'yesterday': give milliseconds"),
         ({"startingOffsetsByTimestampStrategy": "guess"}, "write error or latest"),
         ({"endingOffsets": "latest"}, "option 'endingOffsets' is for batch queries"),
