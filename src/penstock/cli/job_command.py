@@ -43,6 +43,10 @@ class Terminal:
         if not self.as_json:
             click.echo(line)
 
+    def warn(self, line: str) -> None:
+        """What nobody should miss, also with --json."""
+        click.echo(f"penstock: {line}", err=True)
+
     def watch(self, progress: JobProgress) -> None:
         self.say(f"  {_described(progress)}")
 

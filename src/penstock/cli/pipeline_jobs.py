@@ -90,7 +90,7 @@ def archive(
         terminal.say(
             f"Archiving {', '.join(job.topics)} to {job.archive.directory}; its lag is that of group {job.group}"
         )
-        report = run_archive(spark, job, found, stop, terminal.watch, terminal.say)
+        report = run_archive(spark, job, found, stop, terminal.watch, terminal.say, terminal.warn)
     terminal.facts |= {"archived": report.rows, "files": report.files, "size_bytes": report.size_bytes}
     done = f"{report.rows} new records; {report.files} files of {report.size_bytes / 1e6:.1f} MB in all"
     return terminal.end(report.progress, stop, follow, done)
@@ -102,7 +102,7 @@ def _compact(terminal: Terminal, job: ArchiveJob, merge_files: Callable[..., int
     if not job.archive.exists:
         raise WrongJob(f"{job.archive.directory} is no archive yet: run this without --compact first")
     with job.archive.lock(), terminal.stopping() as stop:
-        job.archive.recover(terminal.say)
+        job.archive.recover(terminal.warn)
         fewer = merge_files(job, stop, terminal.say, is_thorough=True)
         files = len(job.archive.load().files)
     if terminal.as_json:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from penstock.spark.pipeline.lag import LagMeter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
 
 EARLIEST = -2
 BATCH_BYTES = 1 << 30
@@ -82,7 +85,13 @@ class ArchiveReport:
 
 
 def run_archive(
-    spark: SparkSession, job: ArchiveJob, topics: dict[str, TopicInfo], stop: Stop, watch: Watcher, say: Said
+    spark: SparkSession,
+    job: ArchiveJob,
+    topics: dict[str, TopicInfo],
+    stop: Stop,
+    watch: Watcher,
+    say: Said,
+    warn: Said = logger.warning,
 ) -> ArchiveReport:
     """For the holder of the archive's lock. Raises WrongJob, JobFailed."""
     archive = job.archive
@@ -92,7 +101,7 @@ def run_archive(
             {name: topic_id_text(info.topic_id) for name, info in topics.items()},
             {tp: found.offset for tp, found in starts.items()},
         )
-        before = archive.recover(say)
+        before = archive.recover(warn)
         rows = rows_for(record_bytes(cluster, job.topics))
     with in_pieces_of(spark, rows):
         query = _start(spark, job, topics, before)
