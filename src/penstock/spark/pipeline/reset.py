@@ -68,7 +68,7 @@ def plan_reset(project: PipelineProject, flow: str | None) -> ResetPlan:
 
 
 def reset(project: PipelineProject, plan: ResetPlan) -> None:
-    """To be called with the project's lock held."""
+    """To be called with the project's lock held. Raises PipelineError when something cannot be deleted."""
     replace_text(project.reset_path, json.dumps(_to_json(project, plan), indent=2) + "\n")
     _carry_out(project, plan)
 
@@ -109,16 +109,22 @@ def finish_reset(project: PipelineProject) -> ResetPlan | None:
 
 def _carry_out(project: PipelineProject, plan: ResetPlan) -> None:
     """As often as it takes: each step may have been done before."""
-    for directory in (*plan.directories, *plan.emptied):
-        if directory.exists():
-            shutil.rmtree(directory)
-    for directory in plan.emptied:
-        directory.mkdir(parents=True, exist_ok=True)
-    for parent in {path.parent for path in (*plan.directories, *plan.emptied)}:
-        if parent.exists():
-            sync_directory(parent)
-    _forget(project, plan)
-    project.reset_path.unlink()
+    try:
+        for directory in (*plan.directories, *plan.emptied):
+            if directory.exists():
+                shutil.rmtree(directory.resolve())
+        for directory in plan.emptied:
+            directory.mkdir(parents=True, exist_ok=True)
+        for parent in {path.parent for path in (*plan.directories, *plan.emptied)}:
+            if parent.exists():
+                sync_directory(parent)
+        _forget(project, plan)
+        project.reset_path.unlink()
+    except OSError as error:
+        raise PipelineError(
+            f"the reset is not finished: {error.filename}: {error.strerror}. When that is mended, "
+            "`penstock pipeline reset` goes on with it"
+        ) from error
 
 
 def _whole_plan(

@@ -270,6 +270,17 @@ def test_what_was_begun_elsewhere_is_not_finished_here(
     assert not (tmp_path / "far").exists()
 
 
+def test_what_cannot_be_deleted_is_said_and_done_later(ran: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(directory: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(directory))
+
+    with monkeypatch.context() as patched, pytest.raises(PipelineError, match=r"not finished: .*: Permission denied\."):
+        patched.setattr(shutil, "rmtree", refused)
+        reset(ran, plan_reset(ran, "Events"))
+    finish_reset(ran)
+    assert_done(ran, "Events")
+
+
 def test_a_plan_that_cannot_be_read_is_said(ran: PipelineProject) -> None:
     for text in ("", "[]", '{"version": 9}', json.dumps({"version": 1})):
         ran.reset_path.write_text(text)
