@@ -7,6 +7,7 @@ to go on without.
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -92,6 +93,20 @@ def test_retention_passes_the_start_between_runs(spark: SparkSession, topics: To
     run(spark, topics, topic, tmp_path, GO_ON | {"maxOffsetsPerTrigger": "100"})
     del expected[1][100:150]
     assert written(tmp_path) == expected
+
+
+def test_retention_passes_the_first_batch_of_a_query(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    """Where it began is not where a query would begin today."""
+    topic = topics.create()
+    fill(topics, topic, range(100))
+    run(spark, topics, topic, tmp_path)
+    # As after a crash between planning batch 0 and its end, before anything was written.
+    (tmp_path / "checkpoint" / "commits" / "0").unlink()
+    shutil.rmtree(tmp_path / "out")
+    delete_records(topics, topic, 60)
+    assert f"partition 0 of '{topic}' no longer has offset 0: the first that is available is 60" in failure(
+        spark, topics, topic, tmp_path
+    )
 
 
 def test_retention_passes_the_next_batch(spark: SparkSession, topics: Topics, gate: Gate, tmp_path: Path) -> None:

@@ -97,6 +97,23 @@ def test_batch_that_was_not_finished_is_read_again(spark: SparkSession, topics: 
     assert committed(topics, "unfinished", topic) == {0: 100, 1: 50}
 
 
+def test_checkpoint_of_sparks_kafka_source_is_taken_over(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    topic = topics.create(partitions=2)
+    fill(topics, topic, range(20), 0)
+    run(stream(spark, topics, topic), tmp_path)
+    # The rest of the checkpoint is Spark's, and the same.
+    log = tmp_path / "checkpoint" / "offsets" / "0"
+    *lines, _ = log.read_text().splitlines()
+    log.write_text("\n".join([*lines, json.dumps({topic: {"0": 20, "1": 0}}, separators=(",", ":"))]))
+    (log.parent / ".0.crc").unlink(missing_ok=True)
+    fill(topics, topic, range(20, 30), 1)
+    query = run(stream(spark, topics, topic), tmp_path)
+    assert written(spark, tmp_path) == list(range(30))
+    group = group_of(query)
+    assert group is not None
+    assert committed(topics, group, topic) == {0: 20, 1: 10}
+
+
 def test_running_query_starts_at_latest_and_shows_its_lag(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     topic = topics.create(partitions=2)
     fill(topics, topic, range(10), 0)
