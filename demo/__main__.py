@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
@@ -217,10 +218,11 @@ def check_results(address: str, project: Path, stream: Clickstream) -> None:
 
     good, bad = stream.acknowledged[True], stream.acknowledged[False]
     # Files that the streaming table's own log names: a task that failed may have left others.
-    log = sorted((project / "warehouse" / "events" / "_spark_metadata").iterdir())
+    entries = (project / "warehouse" / "events" / "_spark_metadata").iterdir()
     names = {
         json.loads(line)["path"].rpartition("/")[2]
-        for entry in log
+        for entry in entries
+        if not entry.name.startswith(".")  # checksums
         for line in entry.read_text().splitlines()
         if line.startswith("{")
     }
@@ -274,7 +276,12 @@ def show_view(project: Path, stream: Clickstream) -> None:
         print(f"         {row['page']:<12} {row['views']:>8,} {row['users']:>6} {row['mean_ms']:>8}")
 
 
+def _end_on_terminate(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
 def main() -> int:
+    signal.signal(signal.SIGTERM, _end_on_terminate)
     work = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     broker, project = Broker(work / "data"), work / "shop"
     pipeline: Pipeline | None = None
