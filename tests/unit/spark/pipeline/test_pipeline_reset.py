@@ -274,9 +274,11 @@ def test_what_cannot_be_deleted_is_said_and_done_later(ran: PipelineProject, mon
     def refused(directory: Path) -> None:
         raise PermissionError(13, "Permission denied", str(directory))
 
-    with monkeypatch.context() as patched, pytest.raises(PipelineError, match=r"not finished: .*: Permission denied\."):
+    plan = plan_reset(ran, "Events")
+    with monkeypatch.context() as patched:
         patched.setattr(shutil, "rmtree", refused)
-        reset(ran, plan_reset(ran, "Events"))
+        with pytest.raises(PipelineError, match=r"not finished: .*: Permission denied\."):
+            reset(ran, plan)
     finish_reset(ran)
     assert_done(ran, "Events")
 
