@@ -78,6 +78,14 @@ class RunProgress:
         flow.topic_ids.update(batch.topic_ids)
         return flow
 
+    def complete(self) -> list[FlowProgress]:
+        """After a run that ended well: no flow is under way then, although Spark does not tell the end of every one.
+        Those whose end is known by this alone."""
+        silent = [flow for flow in self.flows.values() if not flow.state.is_final]
+        for flow in silent:
+            flow.state = FlowState.COMPLETED
+        return silent
+
     def failed(self) -> list[FlowProgress]:
         return [flow for flow in self.flows.values() if flow.state is FlowState.FAILED]
 

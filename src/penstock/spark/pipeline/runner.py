@@ -193,6 +193,9 @@ def _follow(
         late = news.get()
         if not isinstance(late, _Ended):
             _told(progress, late)
+    if ended.error is None:
+        for flow in progress.complete():
+            display.take(flow, is_new_state=True)
     tables.record_written()
     display.flush(at_once=True)
     if ended.error is not None:

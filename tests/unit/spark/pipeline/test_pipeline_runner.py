@@ -11,7 +11,10 @@ import pytest
 
 from penstock.spark.pipeline import runner
 from penstock.spark.pipeline.errors import PipelineError, SparkFailed
+from penstock.spark.pipeline.graph import PipelineGraph
+from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.pipeline.runner import RunFailed, RunReport, run_once, run_with_retries
+from penstock.spark.pipeline.status import StatusFile, read_status
 
 
 class Engine:
@@ -53,3 +56,49 @@ def test_a_run_is_tried_again_in_a_new_spark(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     run_with_retries(cast(Any, engine), cast(Any, None), retries=2)
     assert (engine.restarted, outcomes) == (1, [])
+
+
+def test_a_run_that_ended_well_leaves_no_flow_running(
+    project: PipelineProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark does not tell the end of every flow."""
+    engine = SimpleNamespace(project=project, table_location=lambda table: None, is_alive=True)
+    meter = SimpleNamespace(total=lambda positions, topic_ids: None)
+    events = [
+        "Flow spark_catalog.default.events is RUNNING.",
+        "Flow spark_catalog.default.page_stats is STARTING.",
+        "Flow spark_catalog.default.events has COMPLETED.",
+        "Flow spark_catalog.default.page_stats is RUNNING.",
+    ]
+    error: list[Exception] = []
+
+    @contextmanager
+    def graph(engine: object, left_out: object) -> Iterator[PipelineGraph]:
+        yield PipelineGraph("1")
+
+    @contextmanager
+    def nothing(engine: object, news: object) -> Iterator[None]:
+        yield
+
+    def told(*arguments: object, **options: object) -> Iterator[str]:
+        yield from events
+        if error:
+            raise error[0]
+
+    monkeypatch.setattr(runner, "registered", graph)
+    monkeypatch.setattr(runner, "_progress_to", nothing)
+    monkeypatch.setattr(runner, "_events", told)
+    status = StatusFile(project, "run")
+    report = run_once(cast(Any, engine), cast(Any, meter), status.take)
+    watched = read_status(project)["flows"]
+    status.end_run(report.flows)
+    for flows in (watched, read_status(project)["flows"]):
+        assert {name: flow["state"] for name, flow in flows.items()} == {
+            "events": "completed",
+            "page_stats": "completed",
+        }
+    assert flows["page_stats"]["rows_written"] is None
+    error.append(ValueError("broke"))
+    with pytest.raises(RunFailed) as failed:
+        run_once(cast(Any, engine), cast(Any, meter))
+    assert failed.value.report.flows["page_stats"].state == "running", "nobody knows"
