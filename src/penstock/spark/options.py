@@ -9,7 +9,6 @@ Beyond Spark's own: `startingOffsets=group`, `groupId`, `maxBytesPerTrigger`, an
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from penstock.client.cluster import Address
 from penstock.client.fetching import TopicPartition
 from penstock.client.security import ClientSecurity, security_from_settings
+from penstock.spark.known_options import SECURITY_PREFIXES, KnownOptions
 from penstock.spark.positions import (
     EARLIEST,
     LATEST,
@@ -68,12 +68,15 @@ OTHERS = (
     "groupId",
 )
 KNOWN = {name.lower(): name for name in (*SUBSCRIPTIONS, *STREAM_ONLY, *BATCH_ONLY, *OTHERS)}
+OF_TABLES = "of a catalog table give the options by WITH (...): Spark does not pass a table's options on"
 # Of the sink: one set of options can serve both.
 OF_THE_SINK = frozenset(("topic", "delivery"))
 # Put there by Spark for tables of its catalog and for queries; they say nothing to a reader or writer.
 FROM_SPARK = frozenset(("path", "serialization.format", "queryname", "checkpointlocation"))
 
-SECURITY_PREFIXES = ("security.", "sasl.", "ssl.", "enable.ssl.")
+SETTINGS = frozenset(
+    ["bootstrap.servers", "client.id", "fetch.max.bytes", "group.id", "isolation.level", "max.partition.fetch.bytes"]
+)
 REFUSED_SETTINGS = {
     "auto.offset.reset": "use the option 'startingOffsets': a query goes on from its checkpoint, not from a group",
     "key.deserializer": "keys come as binary: use DataFrame operations to read them",
@@ -144,6 +147,15 @@ WITHOUT_EFFECT = OF_ANY_CLIENT_WITHOUT_EFFECT | frozenset(
         "retry.backoff.ms",
         "session.timeout.ms",
     ]
+)
+OF_THE_SOURCE = KnownOptions(
+    of="source",
+    client="consumer",
+    options=tuple(sorted(KNOWN.values())),
+    passed_over=FROM_SPARK | OF_THE_SINK,
+    settings=SETTINGS,
+    without_effect=WITHOUT_EFFECT,
+    refused=REFUSED_SETTINGS,
 )
 
 
@@ -266,7 +278,7 @@ def _address(server: str) -> Address:
 
 
 def _parse(given: _Given, *, is_stream: bool) -> SourceOptions:
-    _refuse_unknown(given)
+    OF_THE_SOURCE.refuse_others(given.texts)
     if is_stream:
         for name in BATCH_ONLY:
             if given.has(name):
@@ -305,30 +317,11 @@ def _parse(given: _Given, *, is_stream: bool) -> SourceOptions:
     )
 
 
-def _refuse_unknown(given: _Given) -> None:
-    for name in sorted(given.texts):
-        if name in KNOWN or name in FROM_SPARK or name in OF_THE_SINK:
-            continue
-        if not name.startswith("kafka."):
-            near = difflib.get_close_matches(name, KNOWN, 1)
-            hint = f": did you mean '{KNOWN[near[0]]}'?" if near else f": there are {', '.join(sorted(KNOWN.values()))}"
-            raise InvalidOption(f"option '{name}' is not known to the penstock source{hint}")
-    own = ("bootstrap.servers", "client.id", "group.id", "isolation.level", "fetch.max.bytes")
-    for setting in sorted(given.settings):
-        if setting in REFUSED_SETTINGS:
-            raise InvalidOption(f"option 'kafka.{setting}' is not supported: {REFUSED_SETTINGS[setting]}")
-        if setting in (*own, "max.partition.fetch.bytes") or setting.startswith(SECURITY_PREFIXES):
-            continue
-        if setting not in WITHOUT_EFFECT:
-            raise InvalidOption(f"option 'kafka.{setting}' is not a consumer setting that the penstock source knows")
-        logger.info("option 'kafka.%s' has no effect on the penstock source", setting)
-
-
 def _subscription(given: _Given) -> Subscription:
     named = [name for name in SUBSCRIPTIONS if given.has(name)]
     if len(named) != 1:
-        found = "none is" if not named else f"{' and '.join(named)} are"
-        raise InvalidOption(f"exactly one of the options {', '.join(SUBSCRIPTIONS)} says what to read: {found} given")
+        found = f"{' and '.join(named)} are given" if named else f"none is given; {OF_TABLES}"
+        raise InvalidOption(f"exactly one of the options {', '.join(SUBSCRIPTIONS)} says what to read: {found}")
     text = given.text(named[0])
     if named[0] == "subscribe":
         return topics_of(text)

@@ -268,11 +268,19 @@ def _partitions(topics: Mapping[str, TopicInfo]) -> tuple[TopicPartition, ...]:
 
 def _check_all_named(option: str, named: Mapping[TopicPartition, int], partitions: Iterable[TopicPartition]) -> None:
     wanted = set(partitions)
-    if named.keys() != wanted:
-        without = ", ".join(_name(tp) for tp in sorted(wanted - named.keys()))
-        surplus = ", ".join(_name(tp) for tp in sorted(named.keys() - wanted))
-        problem = f"leaves out {without}" if without else f"names {surplus}, which the query does not read"
+    if named.keys() == wanted:
+        return
+    read = {tp.topic for tp in wanted}
+    others = sorted({tp.topic for tp in named} - read)
+    if others:
         raise InvalidOption(
-            f"option '{option}' {problem}: name every partition that is read, with -1 for latest and -2 for earliest "
-            "where it does not matter"
+            f"option '{option}' names {', '.join(map(_name, others))}, which is not subscribed to: the query reads "
+            f"{', '.join(map(_name, sorted(read))) or 'no topic'}"
         )
+    without = ", ".join(_name(tp) for tp in sorted(wanted - named.keys()))
+    surplus = ", ".join(_name(tp) for tp in sorted(named.keys() - wanted))
+    problem = f"leaves out {without}" if without else f"names {surplus}, which the query does not read"
+    raise InvalidOption(
+        f"option '{option}' {problem}: name every partition that is read, with -1 for latest and -2 for earliest "
+        "where it does not matter"
+    )

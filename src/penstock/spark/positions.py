@@ -130,8 +130,8 @@ def at_timestamp(option: str, text: str) -> AtTimestamp:
 
 
 def at_timestamps(option: str, text: str) -> AtTimestamps:
-    example = '{"topicA":{"0":1000,"1":1000},"topicB":{"0":2000}}'
-    return AtTimestamps(option, _by_partition(option, text, example, lowest=0))
+    form = 'JSON, for example {"topicA":{"0":1000,"1":1000},"topicB":{"0":2000}}'
+    return AtTimestamps(option, _by_partition(option, text, form, lowest=0))
 
 
 def at_offsets(option: str, text: str) -> Position:
@@ -142,21 +142,21 @@ def at_offsets(option: str, text: str) -> Position:
         return Latest()
     if word == "group":
         return Committed()
-    example = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
-    return AtOffsets(option, _by_partition(option, text, example, lowest=EARLIEST))
+    words = "earliest, latest, group or" if option.startswith("starting") else "latest or"
+    form = f'{words} JSON, for example {{"topicA":{{"0":23,"1":-1}},"topicB":{{"0":-2}}}}'
+    return AtOffsets(option, _by_partition(option, text, form, lowest=EARLIEST))
 
 
-def _by_partition(option: str, text: str, example: str, lowest: int) -> dict[TopicPartition, int]:
+def _by_partition(option: str, text: str, form: str, lowest: int) -> dict[TopicPartition, int]:
     given = _json(text)
     if not isinstance(given, dict) or not all(isinstance(partitions, dict) for partitions in given.values()):
-        raise InvalidOption(f"option '{option}' is '{text}': expected for example {example}")
+        raise InvalidOption(f"option '{option}' is '{text}': write {form}")
     found: dict[TopicPartition, int] = {}
     for topic, partitions in given.items():
         for partition, number in partitions.items():
             if not (partition.isascii() and partition.isdigit()) or not _is_number(number, lowest):
                 raise InvalidOption(
-                    f"option '{option}' gives {json.dumps(number)} for partition {partition} of '{topic}': "
-                    f"expected for example {example}"
+                    f"option '{option}' gives {json.dumps(number)} for partition {partition} of '{topic}': write {form}"
                 )
             found[TopicPartition(topic, int(partition))] = number
     return found

@@ -10,18 +10,16 @@ Beyond Spark's own: the column `timestamp`, the option `delivery`, and a default
 
 from __future__ import annotations
 
-import difflib
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.records.compression import CODEC_BY_NAME, GZIP, LZ4, NAMES, NONE, ZSTD
+from penstock.spark.known_options import KnownOptions
 from penstock.spark.options import (
     FROM_SPARK,
     KNOWN,
     OF_ANY_CLIENT_WITHOUT_EFFECT,
-    SECURITY_PREFIXES,
     ClusterOptions,
     cluster_options,
     to_flag,
@@ -31,12 +29,10 @@ from penstock.spark.positions import InvalidOption
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-logger = logging.getLogger(__name__)
-
 AT_LEAST_ONCE: Final = "at_least_once"
 EXACTLY_ONCE: Final = "exactly_once"
 
-OWN = {name.lower(): name for name in ("topic", "includeHeaders", "delivery")}
+OWN = ("topic", "includeHeaders", "delivery")
 ACKS_ALL = -1
 MAX_IN_FLIGHT = 5  # what a broker remembers of a producer
 LEVELS = {GZIP: (1, 9), LZ4: (1, 17), ZSTD: (-131072, 22)}
@@ -78,6 +74,15 @@ WITHOUT_EFFECT = OF_ANY_CLIENT_WITHOUT_EFFECT | frozenset(
         "transaction.two.phase.commit.enable",
     ]
 )
+OF_THE_SINK = KnownOptions(
+    of="sink",
+    client="producer",
+    options=OWN,
+    passed_over=FROM_SPARK.union(KNOWN),
+    settings=SETTINGS,
+    without_effect=WITHOUT_EFFECT,
+    refused=REFUSED_SETTINGS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,7 @@ class SinkOptions:
     def parse(cls, given: Mapping[str, str]) -> SinkOptions:
         """Raises InvalidOption, UnsupportedClientSetting."""
         texts = {name.lower(): text for name, text in given.items()}
-        _refuse_unknown(texts)
+        OF_THE_SINK.refuse_others(texts)
         if "includeheaders" in texts:
             # As in Spark's sink: a column headers is written, whatever this says.
             to_flag("includeHeaders", texts["includeheaders"])
@@ -126,24 +131,6 @@ class SinkOptions:
             topic=None if topic is None else topic.strip(),
             delivery=_delivery(texts),
         )
-
-
-def _refuse_unknown(texts: Mapping[str, str]) -> None:
-    for name in sorted(texts):
-        setting = name.removeprefix("kafka.")
-        if setting == name:
-            if name not in OWN and name not in KNOWN and name not in FROM_SPARK:
-                near = difflib.get_close_matches(name, OWN, 1)
-                hint = f"did you mean '{OWN[near[0]]}'?" if near else f"there are {', '.join(OWN.values())} and kafka.*"
-                raise InvalidOption(f"option '{name}' is not known to the penstock sink: {hint}")
-        elif setting in REFUSED_SETTINGS:
-            raise InvalidOption(f"option '{name}' is not supported: {REFUSED_SETTINGS[setting]}")
-        elif setting not in SETTINGS and not setting.startswith(SECURITY_PREFIXES):
-            if setting not in WITHOUT_EFFECT:
-                near = difflib.get_close_matches(setting, SETTINGS, 1)
-                hint = f": did you mean 'kafka.{near[0]}'?" if near else ""
-                raise InvalidOption(f"option '{name}' is not a producer setting that the penstock sink knows{hint}")
-            logger.info("option '%s' has no effect on the penstock sink", name)
 
 
 def _delivery(texts: Mapping[str, str]) -> str:

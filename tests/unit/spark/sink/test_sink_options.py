@@ -110,6 +110,9 @@ def test_one_acknowledgement_is_not_idempotent_unless_asked_for() -> None:
     ("name", "value", "sentence"),
     [
         ("topics", "a", r"'topics' is not known to the penstock sink: did you mean 'topic'"),
+        ("bootstrapservers", "a", r"'bootstrapservers' is not known .*: did you mean 'kafka\.bootstrap\.servers'"),
+        ("bootstrap.servers", "a", r"'bootstrap.servers' is not known .*: did you mean 'kafka\.bootstrap\.servers'"),
+        ("kafka.bootstrap.server", "a", r"is not a producer setting .*: did you mean 'kafka\.bootstrap\.servers'"),
         ("nonsense", "1", r"'nonsense' is not known .* there are topic, "),
         (
             "kafka.batch.sise",

@@ -145,7 +145,10 @@ def test_where_it_begins_the_first_that_is_given_counts() -> None:
     [
         ({"assign": "{}"}, "exactly one of the options subscribe, subscribePattern, assign .*subscribe and assign are"),
         ({"subscribe": " , "}, "option 'subscribe' is ' , ': give one or more topics"),
-        ({"startingOffsets": "soon"}, r"option 'startingOffsets' is 'soon': expected for example \{"),
+        (
+            {"startingOffsets": "begin"},
+            r"option 'startingOffsets' is 'begin': write earliest, latest, group or JSON, for example \{\"topicA\":\{",
+        ),
         ({"startingOffsets": '{"clicks":{"0":-3}}'}, "gives -3 for partition 0 of 'clicks'"),
         ({"startingOffsets": '{"clicks":{"x":3}}'}, "gives 3 for partition x of 'clicks'"),
         ({"startingOffsets": "group"}, "name the group with the option 'kafka.group.id'"),
@@ -161,6 +164,15 @@ def test_where_it_begins_the_first_that_is_given_counts() -> None:
         ({"maxTriggerDelay": "soon"}, "option 'maxTriggerDelay' is 'soon': write a time with a unit"),
         ({"failOnDataLoss": "no"}, "option 'failOnDataLoss' is 'no': write true or false"),
         ({"subscribed": "x"}, "option 'subscribed' is not known to the penstock source: did you mean 'subscribe'"),
+        ({"MAXOFFSETPERTRIGGER": "1"}, "'maxoffsetpertrigger' is not known .*: did you mean 'maxOffsetsPerTrigger'"),
+        ({"bootstrap.servers": "x"}, "'bootstrap.servers' is not known .*: did you mean 'kafka.bootstrap.servers'"),
+        ({"bootstrapServers": "x"}, "'bootstrapservers' is not known .*: did you mean 'kafka.bootstrap.servers'"),
+        ({"kafka.bootstrap.server": "x"}, "'kafka.bootstrap.server' is not .*: did you mean 'kafka.bootstrap.servers'"),
+        ({"kafka.maxOffsetsPerTrigger": "x"}, "is not a consumer setting .*: did you mean 'maxOffsetsPerTrigger'"),
+        ({"group.id": "x"}, "'group.id' is not known .*: did you mean 'kafka.group.id'"),
+        ({"group_id": "x"}, "'group_id' is not known .*: did you mean 'groupId'"),
+        ({"sasl.mechanism": "PLAIN"}, "'sasl.mechanism' is not known .*: did you mean 'kafka.sasl.mechanism'"),
+        ({"auto.offset.reset": "latest"}, "'auto.offset.reset' is not supported: use the option 'startingOffsets'"),
         ({"zzz": "x"}, "option 'zzz' is not known to the penstock source: there are assign, "),
         ({"kafka.auto.offset.reset": "latest"}, "'kafka.auto.offset.reset' is not supported: use .*'startingOffsets'"),
         ({"kafka.key.deserializer": "x"}, "'kafka.key.deserializer' is not supported: keys come as binary"),
@@ -184,6 +196,7 @@ def test_mistakes_of_a_stream(options: dict[str, str], sentence: str) -> None:
         ({"startingOffsets": "latest"}, "option 'startingOffsets' cannot be latest in batch queries"),
         ({"startingOffsets": '{"clicks":{"0":-1}}'}, "partition 0 of 'clicks' cannot be latest in batch queries"),
         ({"endingOffsets": "earliest"}, "option 'endingOffsets' is latest or JSON"),
+        ({"endingOffsets": "end"}, "option 'endingOffsets' is 'end': write latest or JSON, for example"),
         ({"endingOffsets": '{"clicks":{"0":-2}}'}, "partition 0 of 'clicks' cannot be earliest in batch queries"),
         (
             {"startingOffsets": '{"clicks":{"0":5}}', "endingOffsets": '{"clicks":{"0":4}}'},
@@ -228,3 +241,8 @@ def test_stream_options_of_a_batch_are_named_in_a_warning(caplog: pytest.LogCapt
 )
 def test_durations(text: str, ms: int) -> None:
     assert duration_ms("maxTriggerDelay", text) == ms
+
+
+def test_no_subscription_names_the_way_of_tables() -> None:
+    with pytest.raises(InvalidOption, match=r"none is given; of a catalog table give the options by WITH \(\.\.\.\)"):
+        SourceOptions.for_batch({})

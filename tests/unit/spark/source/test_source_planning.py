@@ -53,6 +53,10 @@ def test_where_a_query_begins(cluster: FakeCluster) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
+        (
+            {"startingOffsets": '{"other":{"0":1}}'},
+            "names topic 'other', which is not subscribed to: the query reads topic 'clicks'",
+        ),
         ({"startingOffsets": '{"clicks":{"0":1}}'}, "leaves out partition 1 of 'clicks': name every partition"),
         ({"startingOffsets": '{"clicks":{"0":1,"1":1,"2":1}}'}, "names partition 2 of 'clicks', which the query does"),
         ({"startingTimestamp": "1001"}, "partition 1 of 'clicks' has no record with a timestamp of 1001 or later"),
