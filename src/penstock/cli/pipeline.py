@@ -298,7 +298,8 @@ def serve(
 
 @contextmanager
 def _signals_set(stopping: threading.Event) -> Iterator[None]:
-    """The first signal ends after the run under way, the second at once: the next start does that batch again."""
+    """The first signal ends after the run under way, the second at once: the next start does that batch again. Spark
+    sets a handler of its own when it starts: the engine puts this one back."""
 
     def first(number: int, frame: FrameType | None) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):

@@ -13,7 +13,9 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -68,7 +70,7 @@ class PipelineEngine:
         self._environment = {name: os.environ.pop(name, None) for name in _CONNECT_VARIABLES}
         os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = secrets.token_hex(16)
         try:
-            with output_to(self.project.log_path), warnings.catch_warnings():
+            with output_to(self.project.log_path), _interrupt_kept(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of PySpark, about versions of others
                 self._host = session(
                     f"pipeline {self.project.name}", self._master, config=self._static(), fast_start=self._fast_start
@@ -274,6 +276,16 @@ class PipelineEngine:
                 yield
             finally:
                 sys.stdout, sys.stderr = out, err
+
+
+@contextmanager
+def _interrupt_kept() -> Iterator[None]:
+    """A SparkContext that starts sets a handler for SIGINT, which raises; one that somebody set before is put back."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    is_own = before not in (signal.default_int_handler, signal.SIG_DFL, None)
+    if is_own and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)
 
 
 def _jvm(host: SparkSession | None) -> Any:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from penstock.spark.driver_log import LOG_LIMIT_BYTES
+from penstock.spark.pipeline import engine as engine_module
 from penstock.spark.pipeline.engine import PipelineEngine
 from penstock.spark.pipeline.errors import PipelineError
 from penstock.spark.pipeline.project import PipelineProject
@@ -71,3 +75,38 @@ def test_without_spark_there_is_no_session(project: PipelineProject) -> None:
     with pytest.raises(PipelineError, match="Spark is not running"):
         _ = PipelineEngine(project).session
     assert not PipelineEngine(project).is_alive
+
+
+def test_a_handler_of_ctrl_c_outlives_the_start_of_spark(
+    project: PipelineProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark's raises KeyboardInterrupt, and `serve` ends after its run. After each start, so also after a restart."""
+
+    def of_spark(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    def start(*arguments: object, **options: object) -> Any:
+        signal.signal(signal.SIGINT, of_spark)
+        return SimpleNamespace(stop=lambda: None, _jvm=SimpleNamespace(System=SimpleNamespace(currentTimeMillis=int)))
+
+    asked: list[int] = []
+
+    def handler(number: int, frame: object) -> None:
+        asked.append(number)
+
+    monkeypatch.setattr(engine_module, "session", start)
+    monkeypatch.setattr(engine_module, "_runtime_names", lambda host: frozenset())
+    monkeypatch.setattr(engine_module, "_forget_jvm", lambda host: None)
+    monkeypatch.setattr(PipelineEngine, "_open_session", lambda self: None)
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with PipelineEngine(project) as engine:
+            signal.raise_signal(signal.SIGINT)
+            engine.restart()
+            signal.raise_signal(signal.SIGINT)
+        assert asked == [signal.SIGINT, signal.SIGINT]
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with PipelineEngine(project):
+            assert signal.getsignal(signal.SIGINT) is of_spark, "a run that nobody waits for is cancelled by Spark's"
+    finally:
+        signal.signal(signal.SIGINT, before)
