@@ -18,6 +18,7 @@ from penstock.client.errors import ClientError, check
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.spark import options, sink_options
 from penstock.spark.jobs.errors import JobError, WrongJob
+from penstock.spark.known_options import SECURITY_PREFIXES
 from penstock.spark.options import cluster_options
 from penstock.wire.apis import Api
 from penstock.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
@@ -34,7 +35,7 @@ _OF_SINKS = sink_options.SETTINGS | sink_options.WITHOUT_EFFECT
 
 
 def _is_shared(name: str) -> bool:
-    return name in ("bootstrap.servers", "client.id") or name.startswith(options.SECURITY_PREFIXES)
+    return name in ("bootstrap.servers", "client.id") or name.startswith(SECURITY_PREFIXES)
 
 
 @dataclass(frozen=True, slots=True)
