@@ -71,6 +71,10 @@ _OF_ITS_MAKER = frozenset(
 )
 
 
+class SparkNotInstalled(ConfigError, ImportError):
+    """PySpark comes with an extra that was not asked for."""
+
+
 def is_local(master: str) -> bool:
     return re.match(r"local(\[|$)", master) is not None
 
@@ -110,9 +114,10 @@ def session(
     If there is a session already, it is the one returned: settings it has not got and that can be changed are set,
     `config` too; a warning names those that only a new session would take. Those that decide what its other queries
     give, or how they are planned, are set only by `config`: time zone, shuffle partitions, the state store. Raises
-    JavaNotFound when there is no Java to start.
+    JavaNotFound when there is no Java to start, SparkNotInstalled when there is no PySpark.
     """
     _refuse_connect(master)
+    _require_pyspark()
     from pyspark.core.context import SparkContext
     from pyspark.sql import SparkSession
 
@@ -225,6 +230,15 @@ def _adjust(spark: SparkSession, defaults: dict[str, str], asked: dict[str, str]
             f"{', '.join(different)}. Call stop() on it first to have them.",
             stacklevel=3,
         )
+
+
+def _require_pyspark() -> None:
+    try:
+        import pyspark  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "pyspark":
+            raise
+        raise SparkNotInstalled("PySpark is not installed: pip install 'penstock[spark]'") from None
 
 
 def _refuse_connect(master: str | None) -> None:

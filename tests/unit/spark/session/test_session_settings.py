@@ -105,3 +105,11 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     code = f"import sys, penstock.spark; print([name for name in {heavy!r} if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"
+
+
+def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(ConfigError, match=r"PySpark is not installed: pip install 'penstock\[spark\]'") as raised:
+        session()
+    assert isinstance(raised.value, ImportError)
