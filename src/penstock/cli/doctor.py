@@ -35,7 +35,7 @@ LOW_SPACE = 0.1
 
 @dataclass(frozen=True)
 class Finding:
-    state: Literal["ok", "warning", "problem"]
+    state: Literal["ok", "info", "warning", "problem"]
     about: str
     sentence: str
     advice: str = ""
@@ -45,7 +45,7 @@ class Finding:
 @json_option
 @cluster_command
 def doctor(target: Target, as_json: bool) -> None:
-    """Explain how this machine reaches the cluster: addresses, listeners, disk, versions; and Spark if it is here."""
+    """Explain how this machine reaches the cluster: addresses, listeners, disk, versions; and Spark on this machine."""
     findings: list[Finding] = []
     from penstock.cli.doctor_spark import spark
 
@@ -63,7 +63,7 @@ def doctor(target: Target, as_json: bool) -> None:
 
 
 def _show(finding: Finding) -> None:
-    mark = {"ok": "ok     ", "warning": "warning", "problem": "PROBLEM"}[finding.state]
+    mark = {"ok": "ok     ", "info": "info   ", "warning": "warning", "problem": "PROBLEM"}[finding.state]
     click.echo(f"{mark}  {finding.about}: {finding.sentence}")
     if finding.advice:
         click.echo(f"         {finding.advice}")

@@ -1,4 +1,4 @@
-"""What `penstock doctor` says of Spark: nothing unless PySpark is installed, else whether a session would start.
+"""What `penstock doctor` says of Spark: whether a session would start, if PySpark is installed at all.
 
 PySpark itself is not imported and no JVM is started: both take seconds.
 """
@@ -25,6 +25,7 @@ MISSING = {
 def spark() -> Iterator[Finding]:
     installed = _version("pyspark")
     if installed is None:
+        yield Finding("info", "spark", "not installed (pip install 'penstock[spark]')")
         return
     yield _packages(installed)
     yield from (finding for name, finding in MISSING.items() if _version(name) is None)

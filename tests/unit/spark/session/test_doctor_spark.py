@@ -29,8 +29,9 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "numba"))
 
 
-def test_nothing_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert findings(monkeypatch, {"pyarrow": "26.0.1"}) == []
+def test_without_pyspark_one_line_and_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = findings(monkeypatch, {"pyarrow": "26.0.1"})
+    assert found == [Finding("info", "spark", "not installed (pip install 'penstock[spark]')")]
 
 
 def test_all_is_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
