@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
 
-from penstock.cli.connection import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP_SERVERS, json_option
+from penstock.cli.connection import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP_SERVERS, Target, json_option
 from penstock.cli.output import show_json
 from penstock.cli.pipeline_jobs import JOBS
 from penstock.cli.pipeline_output import count, mistakes_object, run_object, show_flow, show_status, status_object
@@ -129,6 +129,7 @@ def check(directory: Path, servers: str | None, master: str | None, fast_start: 
     from penstock.spark.pipeline.errors import DefinitionError
     from penstock.spark.pipeline.runner import check_definitions
 
+    _look_for_broker(project)
     try:
         # Without the project's catalog: this works also while the pipeline runs.
         with PipelineEngine(project, master=master, fast_start=fast_start, persistent=False) as engine:
@@ -156,6 +157,15 @@ def check(directory: Path, servers: str | None, master: str | None, fast_start: 
     if not missing:
         click.echo(f"Topics: {', '.join(dict.fromkeys(named)) or 'none named'}")
     return 1 if missing else 0
+
+
+def _look_for_broker(project: PipelineProject) -> None:
+    """Raises NoBroker at once, where Spark would start first and its flows wait. A project that names no cluster may
+    need none."""
+    if project.servers:
+        settings = {name.removeprefix("kafka."): value for name, value in project.client_options.items()}
+        del settings["bootstrap.servers"]
+        Target.find(project.servers, settings=dict(settings)).check()
 
 
 def _found_anyway() -> str:
@@ -414,6 +424,12 @@ def _running(
     from penstock.spark.pipeline.engine import PipelineEngine
 
     status = StatusFile(project, mode)
+    try:
+        if mode == "run":  # `serve` waits for it
+            _look_for_broker(project)
+    except PenstockError as error:
+        status.end("failed", str(error))
+        raise
     say(f"Starting Spark (it writes to {project.relative(project.log_path)})")
     try:
         with PipelineEngine(project, master=master, fast_start=fast_start) as engine:

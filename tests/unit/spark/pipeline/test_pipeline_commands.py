@@ -142,6 +142,18 @@ def test_without_spark_it_says_how_to_get_it(
         assert "pip install 'penstock[spark]'" in refused.err
 
 
+def test_without_a_broker_no_spark_is_started(
+    cli: CommandLine, project: PipelineProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PipelineEngine, "start", lambda engine: pytest.fail("Spark was started"))
+    for command in ("check", "run"):
+        refused = cli("pipeline", command, "--project", str(project.root))
+        assert refused.code == 1
+        assert refused.err.startswith("penstock: no broker answers at 127.0.0.1:1")
+    told = cli("pipeline", "status", "--project", str(project.root))
+    assert told.lines[0] == "Pipeline shop: failed"
+
+
 def test_a_program_sees_an_object_however_it_ends(
     cli: CommandLine, project: PipelineProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
