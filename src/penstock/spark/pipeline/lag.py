@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from penstock.client.blocking_cluster import BlockingCluster
-from penstock.client.errors import ClientError
+from penstock.client.errors import BrokerUnreachable, ClientError, ConnectionLost, RequestTimedOut
 from penstock.client.fetching import TopicPartition
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.spark.offsets import SourceOffset
@@ -20,6 +20,7 @@ from penstock.spark.options import cluster_options
 
 LATEST = -1
 TIMEOUT_S = 5.0
+LOOK_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,18 @@ class LagMeter:
     def __init__(self, client_options: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> None:
         options = cluster_options(client_options)
         self._cluster = BlockingCluster(options.bootstrap, options.client_id, options.security, timeout_s)
+        look_timeout_s = min(timeout_s, LOOK_TIMEOUT_S)
+        self._looking = BlockingCluster(options.bootstrap, options.client_id, options.security, look_timeout_s)
+
+    def is_answered(self) -> bool:
+        """False: no broker is there. One that refuses us is, and a run says what it refused."""
+        try:
+            self._looking.topics()
+        except (BrokerUnreachable, ConnectionLost, RequestTimedOut):
+            return False
+        except (ClientError, ApiError):
+            return True
+        return True
 
     def missing_topics(self, names: Iterable[str]) -> list[str]:
         """Raises ClientError when no broker answers, ApiError for a name that no topic can have."""
@@ -105,6 +118,7 @@ class LagMeter:
 
     def close(self) -> None:
         self._cluster.close()
+        self._looking.close()
 
     def __enter__(self) -> LagMeter:
         return self

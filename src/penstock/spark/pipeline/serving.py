@@ -3,6 +3,7 @@
 A run that failed is followed by another after a pause that doubles. A flow into a sink that failed is left out of the
 runs meanwhile, so that the others go on at their pace; a table that failed has others that read it, and all of them
 wait. After too many failures in a row of the same flow the whole ends: somebody has to look.
+While no broker answers there is no run, and so no failure: this waits, and says so.
 A JVM that died counts as a failure of the whole and is started anew.
 Definitions are read anew for each run, so that a file can be mended while this runs; the specification is not, since
 most of what it says is fixed when Spark starts.
@@ -91,6 +92,9 @@ class Server:
     def serve(self) -> None:
         """Returns when it was told to stop. Raises the error of what failed too often: a flow, or the definitions."""
         while not self._stopping.is_set():
+            self._await_broker()
+            if self._stopping.is_set():
+                return
             begun = time.monotonic()
             wait_s = self._run()
             if wait_s is None:
@@ -102,6 +106,19 @@ class Server:
             while not self._stopping.is_set() and self._is_idle():
                 self._stopping.wait(LOOK_EVERY_S)
                 self._look_at_specification()
+
+    def _await_broker(self) -> None:
+        servers = self._engine.project.servers
+        if not servers or self._meter.is_answered():
+            return
+        self._say(f"waiting for {servers}: no broker answers")
+        self._status.change(state="waiting", message=f"no broker answers at {servers}")
+        while not self._stopping.is_set():
+            self._stopping.wait(LOOK_EVERY_S)
+            if self._meter.is_answered():
+                self._say(f"{servers} answers: going on")
+                self._status.change(message="")
+                return
 
     def _run(self) -> float | None:
         """One run. The pause before the next, when it is not the usual one."""

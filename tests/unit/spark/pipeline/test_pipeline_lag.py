@@ -19,6 +19,7 @@ def test_behind_and_caught_up() -> None:
             for _ in range(3):
                 producer.submit("clicks", "x", partition=1)
         with LagMeter({"kafka.bootstrap.servers": broker.bootstrap_servers}) as meter:
+            assert meter.is_answered()
             assert meter.missing_topics(["clicks", "nope", "clicks"]) == ["nope"]
             assert meter.total({FIRST: 0, SECOND: 1}, {}) == 2
             assert not meter.is_caught_up({FIRST: 0, SECOND: 1}, {})
@@ -57,6 +58,7 @@ def test_a_topic_created_anew_is_never_caught_up() -> None:
 
 def test_nobody_answers() -> None:
     with LagMeter({"kafka.bootstrap.servers": "127.0.0.1:1"}, timeout_s=0.2) as meter:
+        assert not meter.is_answered()
         assert meter.total({FIRST: 0}, {}) is None
         assert meter.total({}, {}) is None
         assert not meter.is_caught_up({FIRST: 0}, {})

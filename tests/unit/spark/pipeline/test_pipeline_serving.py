@@ -44,6 +44,7 @@ class Played:
         self.waited: list[float] = []
         self.project = project
         self.caught_up: list[bool] = []
+        self.answered: list[bool] = []
         self.server = Server(
             cast(Any, self),
             cast(Any, self),
@@ -103,6 +104,9 @@ class Played:
     def is_caught_up(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes]) -> bool:
         assert (positions, topic_ids) == ({TopicPartition("clicks", 0): 5}, {"clicks": b"i" * 16})
         return self.caught_up.pop(0) if self.caught_up else False
+
+    def is_answered(self) -> bool:
+        return self.answered.pop(0) if self.answered else True
 
     def is_set(self) -> bool:
         return not self.outcomes
@@ -272,3 +276,32 @@ def test_a_changed_specification_is_told_once(project: PipelineProject, monkeypa
     played.serve(None, None)
     told = [line for line in played.said if line.startswith("spark-pipeline.yml has changed: this goes on with what")]
     assert len(told) == 2
+
+
+def test_a_broker_that_is_away_is_waited_for(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Played(project, monkeypatch, limit=0)
+    played.answered = [True, False, False, False, True]
+    waiting: list[tuple[str, str]] = []
+
+    def wait(seconds: float) -> None:
+        told = read_status(project)
+        waiting.append((told["state"], told["message"]))
+
+    monkeypatch.setattr(played, "wait", wait)
+    played.serve(None, None)
+    assert len(played.left_out) == 2
+    assert [line for line in played.said if "127.0.0.1:1" in line] == [
+        "waiting for 127.0.0.1:1: no broker answers",
+        "127.0.0.1:1 answers: going on",
+    ]
+    assert waiting[1:4] == [("waiting", "no broker answers at 127.0.0.1:1")] * 3
+    assert read_status(project)["message"] == ""
+
+
+def test_it_ends_when_told_also_while_it_waits(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Played(project, monkeypatch)
+    played.answered = [False] * 10
+    monkeypatch.setattr(played, "wait", lambda seconds: played.outcomes.clear())
+    played.serve(None)
+    assert played.left_out == []
+    assert read_status(project)["runs"] == 0
