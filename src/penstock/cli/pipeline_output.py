@@ -57,8 +57,11 @@ def show_status(found: PipelineStatus) -> None:
             ("FLOW", "TOPIC", "PARTITION", "OFFSET", "END", "LAG"),
             [(name, part.topic, part.partition, part.position, part.end, part.lag) for name, part in partitions],
         )
+    message = str(found.last.get("message") or "")
+    if message:
+        click.echo(message, err=True)
     for one in found.flows:
-        if one.error:
+        if one.error and one.error not in message:
             click.echo(f"flow {one.name}: {one.error}", err=True)
     for problem in found.problems:
         click.echo(problem, err=True)

@@ -12,8 +12,11 @@ from written_checkpoints import CheckpointWriter
 from command_line import CommandLine
 from penstock.spark.pipeline.engine import PipelineEngine
 from penstock.spark.pipeline.errors import PipelineError
+from penstock.spark.pipeline.events import FlowState
 from penstock.spark.pipeline.lock import ProjectLock
+from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject
+from penstock.spark.pipeline.status import StatusFile
 
 TABLE = "spark_catalog/default/events"
 
@@ -71,6 +74,18 @@ def test_status_for_people_and_for_programs(
     ]
     assert told["problems"]
     assert told["error"] is None
+
+
+def test_status_says_why_a_run_failed(cli: CommandLine, project: PipelineProject) -> None:
+    status = StatusFile(project, "run")
+    flows = {
+        "events": FlowProgress("events", FlowState.FAILED, error="the disk is full"),
+        "stats": FlowProgress("stats", FlowState.FAILED, error="another thing"),
+    }
+    status.end_run(flows)
+    status.end("failed", "flow events failed: the disk is full")
+    told = cli("pipeline", "status", "--project", str(project.root), "--timeout", "0.2")
+    assert told.err == "flow events failed: the disk is full\nflow stats: another thing\n"
 
 
 def test_reset_says_what_goes_and_asks(
@@ -152,6 +167,7 @@ def test_without_a_broker_no_spark_is_started(
         assert refused.err.startswith("penstock: no broker answers at 127.0.0.1:1")
     told = cli("pipeline", "status", "--project", str(project.root))
     assert told.lines[0] == "Pipeline shop: failed"
+    assert told.err.startswith("no broker answers at 127.0.0.1:1"), "why"
 
 
 def test_a_program_sees_an_object_however_it_ends(
