@@ -127,10 +127,12 @@ def check(directory: Path, servers: str | None, master: str | None, fast_start: 
     _needs_spark()
     from penstock.spark.pipeline.engine import PipelineEngine
     from penstock.spark.pipeline.errors import DefinitionError
+    from penstock.spark.pipeline.graph import check_syntax
     from penstock.spark.pipeline.runner import check_definitions
 
-    _look_for_broker(project)
     try:
+        check_syntax(project)
+        _look_for_broker(project)
         # Without the project's catalog: this works also while the pipeline runs.
         with PipelineEngine(project, master=master, fast_start=fast_start, persistent=False) as engine:
             graph = check_definitions(engine)
@@ -387,7 +389,7 @@ def _project(directory: Path, servers: str | None) -> PipelineProject:
     try:
         project = PipelineProject.find(directory)
     except DefinitionError as error:
-        raise _WrongSpecification(str(error)) from error
+        raise _WrongDefinition(str(error)) from error
     chosen = servers or os.environ.get(BOOTSTRAP_VARIABLE)
     return project.with_servers(chosen) if chosen else project
 
@@ -406,7 +408,7 @@ def _held(project: PipelineProject, purpose: str, say: Callable[[str], None]) ->
         yield
 
 
-class _WrongSpecification(click.ClickException):
+class _WrongDefinition(click.ClickException):
     exit_code = DEFINITION_WRONG
 
     def show(self, file: Any = None) -> None:
@@ -422,13 +424,18 @@ def _running(
 
     _needs_spark()
     from penstock.spark.pipeline.engine import PipelineEngine
+    from penstock.spark.pipeline.errors import DefinitionError
+    from penstock.spark.pipeline.graph import check_syntax
 
     status = StatusFile(project, mode)
     try:
+        check_syntax(project)
         if mode == "run":  # `serve` waits for it
             _look_for_broker(project)
     except PenstockError as error:
         status.end("failed", str(error))
+        if isinstance(error, DefinitionError):
+            raise _WrongDefinition(str(error)) from error
         raise
     say(f"Starting Spark (it writes to {project.relative(project.log_path)})")
     try:

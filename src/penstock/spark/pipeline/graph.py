@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -197,6 +198,21 @@ def _drop(engine: PipelineEngine, graph_id: str) -> None:
 
 
 # -- mistakes ---------------------------------------------------------------------------
+
+
+def check_syntax(project: PipelineProject) -> None:
+    """Of the Python definitions, without Spark and without running them. Raises DefinitionError with every mistake."""
+    mistakes: list[Mistake] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the reading proper has them in the log
+        for file in project.definition_files():
+            if file.suffix == ".py":
+                try:
+                    compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+                except (SyntaxError, ValueError, OSError) as error:
+                    mistakes.append(mistake_in(project, file, error))
+    if mistakes:
+        raise DefinitionError(mistakes)
 
 
 def mistake_in(project: PipelineProject, file: Path, error: BaseException) -> Mistake:

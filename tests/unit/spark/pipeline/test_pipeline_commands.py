@@ -170,6 +170,27 @@ def test_without_a_broker_no_spark_is_started(
     assert told.err.startswith("no broker answers at 127.0.0.1:1"), "why"
 
 
+def test_python_that_cannot_be_read_is_told_before_spark_starts(
+    cli: CommandLine, project: PipelineProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PipelineEngine, "start", lambda engine: pytest.fail("Spark was started"))
+    (project.root / "transformations" / "a.py").write_text("x = 1\nclass:\n")
+    (project.root / "transformations" / "b.py").write_bytes(b"x = '\xff'\n")
+    for command in ("check", "run", "serve"):
+        refused = cli("pipeline", command, "--project", str(project.root))
+        assert refused.code == 2
+        first, second, *more = refused.err.splitlines()
+        assert first == "penstock: transformations/a.py:2: invalid syntax"
+        assert second.startswith("transformations/b.py:1: (unicode error) 'utf-8' codec can't decode byte 0xff")
+        assert more == []
+    told = json.loads(cli("pipeline", "check", "--project", str(project.root), "--json").out)
+    assert [(one["file"], one["line"]) for one in told["mistakes"]] == [
+        ("transformations/a.py", 2),
+        ("transformations/b.py", 1),
+    ]
+    assert json.loads(cli("pipeline", "run", "--project", str(project.root), "--json").out)["error"] == told["error"]
+
+
 def test_a_program_sees_an_object_however_it_ends(
     cli: CommandLine, project: PipelineProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
