@@ -20,7 +20,7 @@ def test_options_of_the_source() -> None:
 
 
 def test_options_of_the_sink() -> None:
-    names = [*sink_options.OWN.values(), *(f"kafka.{name}" for name in sink_options.SETTINGS)]
+    names = [*sink_options.OWN, *(f"kafka.{name}" for name in sink_options.SETTINGS)]
     assert [name for name in names if f"`{name}`" not in SINK] == []
     assert [name for name in sink_options.COLUMN_TYPES if f"| `{name}` |" not in SINK] == []
 
