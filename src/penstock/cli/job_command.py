@@ -89,10 +89,32 @@ def _described(progress: JobProgress) -> str:
     return f"{progress.rows} records, {progress.rate:.0f} a second{lag}"
 
 
+class SparkMaster(click.ParamType[str]):
+    """Looked at here, since Java takes seconds to say less."""
+
+    name = "master"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "MASTER"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from penstock.spark.pipeline.project import MASTERS, is_master
+
+        text = str(value).strip()
+        if not is_master(text):
+            self.fail(f"{value!r} is no master: write {MASTERS}", param, ctx)
+        return text
+
+
+master_option = click.option(
+    "--master", type=SparkMaster(), help="Where Spark runs (default: every core of this machine, local[*,4])."
+)
+
+
 def job_command(command: Callable[..., int]) -> Callable[..., int]:
     """The options that all have, and what becomes of their errors."""
 
-    @click.option("--master", help="Where Spark runs (default: every core of this machine, local[*,4]).")
+    @master_option
     @click.option("--fast-start", is_flag=True, help="For short runs: the JVM starts sooner and never optimises fully.")
     @json_option
     @functools.wraps(command)

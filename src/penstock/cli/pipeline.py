@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import click
 
 from penstock.cli.connection import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP_SERVERS, Target, json_option
+from penstock.cli.job_command import master_option
 from penstock.cli.output import show_json
 from penstock.cli.pipeline_jobs import JOBS
 from penstock.cli.pipeline_output import count, mistakes_object, run_object, show_flow, show_status, status_object
@@ -70,7 +71,7 @@ def spark_options(command: Callable[P, R]) -> Callable[P, R]:
     command = click.option(
         "--fast-start", is_flag=True, help="For short runs: the JVM starts sooner and never optimises fully."
     )(command)
-    return click.option("--master", help="Where Spark runs (default: every core of this machine, local[*,4]).")(command)
+    return master_option(command)
 
 
 def errors_as_json(command: Callable[P, R]) -> Callable[P, R]:

@@ -11,6 +11,7 @@ Invariant: one engine a process, as there is one JVM a process; after `close` th
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -37,6 +38,8 @@ CONNECT_PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
 _CONNECT_VARIABLES = ("SPARK_CONNECT_AUTHENTICATE_TOKEN", "SPARK_CONNECT_MODE_ENABLED")
 
 _DETAILS = "# Detailed Table Information"
+_IDLE_TALK = re.compile(r"\s+at |\s*\.\.\. \d+ more|\S+ \S+ (?:INFO|WARN|DEBUG) |WARNING: |Using Spark's default log4j")
+_LAST_WORDS_BYTES = 64 << 10
 _POLLING = "spark.sql.pipelines.execution.streamstate.pollingInterval"
 # Retries are decided by the runner, which knows what is hopeless; Spark would try everything three times in 25 s.
 _RUNTIME = {
@@ -61,12 +64,14 @@ class PipelineEngine:
         self._host: SparkSession | None = None
         self._session: Any = None
         self._runtime_names: frozenset[str] = frozenset()
+        self._log_start = 0
 
     def start(self) -> PipelineEngine:
         if self._host is not None:
             return self
         self._check_place()
         self._clear_scratch()
+        self._log_start = self.project.log_path.stat().st_size if self.project.log_path.exists() else 0
         self._environment = {name: os.environ.pop(name, None) for name in _CONNECT_VARIABLES}
         os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = secrets.token_hex(16)
         try:
@@ -254,9 +259,11 @@ class PipelineEngine:
             self._session.sql(f"CREATE DATABASE IF NOT EXISTS `{self.project.database}`")
 
     def _not_started(self, error: Exception) -> PipelineError:
-        reason = str(error).strip().partition("\n")[0]
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
         log = self.project.relative(self.project.log_path)
-        return PipelineError(f"Spark did not start: {reason} (what it said: {log})")
+        last = last_words(self.project.log_path, self._log_start)
+        said = f"its last words in {log}: {last}" if last else f"what it said: {log}"
+        return PipelineError(f"Spark did not start: {reason} ({said})")
 
     def _release(self) -> None:
         if self._session is not None:
@@ -276,6 +283,14 @@ class PipelineEngine:
                 yield
             finally:
                 sys.stdout, sys.stderr = out, err
+
+
+def last_words(log_path: Path, start: int) -> str:
+    """The last line after `start` that says something: no frame of a stack, and nothing that is no error."""
+    with log_path.open("rb") as log:
+        log.seek(max(start, log_path.stat().st_size - _LAST_WORDS_BYTES))
+        lines = log.read().decode(errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip() and not _IDLE_TALK.match(line)), "")
 
 
 @contextmanager

@@ -33,7 +33,16 @@ CLIENT_PREFIX = "penstock.kafka."
 SERVERS_KEY = "penstock.kafka.bootstrap.servers"
 TOPIC_KEYS = ("penstock.source.topics", "penstock.output.topic", "penstock.dead.letter.topic")
 
+MASTERS = "local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT"
+_MASTER = re.compile(r"local(\[(\*|\d+)(\s*,\s*\d+)?\])?|local-cluster\[[\d\s,]+\]|yarn|[a-z][a-z0-9+.-]*://.+")
+
 _FIELDS = ("name", "storage", "catalog", "database", "schema", "configuration", "libraries")
+
+
+def is_master(text: str) -> bool:
+    """Whether Spark could run there, as far as that can be told without starting Java. Managers of clusters that Spark
+    does not come with have URLs."""
+    return _MASTER.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +252,9 @@ def _configuration(path: Path, given: object) -> dict[str, str]:
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise _wrong(path, f"'{name}' in configuration is {value!r}: put it in quotes", f"{name}:")
+    master = given.get("spark.master")
+    if master is not None and not is_master(master):
+        raise _wrong(path, f"'spark.master' is {master!r}, which is no master: write {MASTERS}", "spark.master:")
     return dict(given)
 
 

@@ -15,7 +15,7 @@ from penstock.spark.pipeline.errors import PipelineError
 from penstock.spark.pipeline.events import FlowState
 from penstock.spark.pipeline.lock import ProjectLock
 from penstock.spark.pipeline.progress import FlowProgress
-from penstock.spark.pipeline.project import PipelineProject
+from penstock.spark.pipeline.project import PipelineProject, is_master
 from penstock.spark.pipeline.status import StatusFile
 
 TABLE = "spark_catalog/default/events"
@@ -189,6 +189,28 @@ def test_python_that_cannot_be_read_is_told_before_spark_starts(
         ("transformations/b.py", 1),
     ]
     assert json.loads(cli("pipeline", "run", "--project", str(project.root), "--json").out)["error"] == told["error"]
+
+
+def test_a_master_that_is_none_is_refused_before_java_starts(cli: CommandLine, project: PipelineProject) -> None:
+    where = ("--project", str(project.root))
+    sentence = "'foo' is no master: write local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT"
+    for words in (("check", *where), ("run", *where), ("serve", *where), ("archive", "--topic", "a", "--to", "b")):
+        refused = cli("pipeline", *words, "--master", "foo")
+        assert refused.code == 2
+        assert "--master" in refused.err
+        assert sentence in refused.err
+    text = project.spec_path.read_text()
+    project.spec_path.write_text(text.replace("configuration:\n", "configuration:\n  spark.master: foo\n"))
+    refused = cli("pipeline", "run", *where)
+    assert refused.code == 2
+    assert "'spark.master' is 'foo', which is no master" in refused.err
+
+
+def test_masters() -> None:
+    for text in ("local", "local[*]", "local[2]", "local[*,4]", "local-cluster[2,1,1024]", "spark://a:7077", "yarn"):
+        assert is_master(text), text
+    for text in ("", "foo", "local[]", "local[x]", "local[2", "spark://", "localhost:7077"):
+        assert not is_master(text), text
 
 
 def test_a_program_sees_an_object_however_it_ends(

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.spark.driver_log import LOG_LIMIT_BYTES
 from penstock.spark.pipeline import engine as engine_module
-from penstock.spark.pipeline.engine import PipelineEngine
+from penstock.spark.pipeline.engine import PipelineEngine, last_words
 from penstock.spark.pipeline.errors import PipelineError
 from penstock.spark.pipeline.project import PipelineProject
 
@@ -110,3 +110,35 @@ def test_a_handler_of_ctrl_c_outlives_the_start_of_spark(
             assert signal.getsignal(signal.SIGINT) is of_spark, "a run that nobody waits for is cancelled by Spark's"
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_spark_that_does_not_start_is_quoted(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = ["/usr/bin/env: 'bash': No such file or directory\n", ""]
+
+    def start(*arguments: object, **options: object) -> Any:
+        os.write(1, said.pop(0).encode())
+        raise RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited.\nmore")
+
+    monkeypatch.setattr(engine_module, "session", start)
+    with pytest.raises(PipelineError) as first:
+        PipelineEngine(project).start()
+    assert str(first.value) == (
+        "Spark did not start: [JAVA_GATEWAY_EXITED] Java gateway process exited (its last words in "
+        ".penstock/spark.log: /usr/bin/env: 'bash': No such file or directory)"
+    )
+    with pytest.raises(PipelineError, match=r"process exited \(what it said: \.penstock/spark\.log\)"):
+        PipelineEngine(project).start()
+
+
+def test_last_words(tmp_path: Path) -> None:
+    log = tmp_path / "spark.log"
+    log.write_text(
+        "Exception in thread main: SparkException: Could not parse Master URL\n"
+        "\tat org.apache.spark.SparkContext$.create(SparkContext.scala:1)\n"
+        "Caused by: java.net.BindException: in use\n"
+        "\tat org.apache.spark.Main(Main.scala:1)\n"
+        "\t... 12 more\n"
+        "26/11/15 10:00:00 INFO ShutdownHookManager: Shutdown hook called\n\n"
+    )
+    assert last_words(log, 0) == "Caused by: java.net.BindException: in use"
+    assert last_words(log, log.stat().st_size) == ""
