@@ -25,7 +25,9 @@ from penstock.client.errors import (
     BrokerUnreachable,
     ClientError,
     ConnectionLost,
+    NotKafka,
     RequestTimedOut,
+    UnknownHost,
     error_code,
 )
 from penstock.client.sasl import exchange
@@ -44,7 +46,11 @@ CONNECT_TIMEOUT_S = 10.0
 # A broker that limits sessions closes the connection at their end: leave before (KIP-368).
 SESSION_SHARE = 0.85
 _SIZE = Struct(">i")
-_TLS_ALERT = b"\x15\x03"
+# How others begin who take us for one of theirs.
+_OTHERS = {
+    b"\x15\x03": "; it speaks TLS: set security.protocol to SSL or SASL_SSL",
+    b"HTTP": "; it speaks HTTP: the port for Kafka clients is another, 9092 by default",
+}
 
 
 class ReceiveBuffer:
@@ -110,7 +116,12 @@ class BlockingConnection:
             raise BrokerUnreachable(f"{place} did not answer within {timeout_s:g} s") from error
         except (OSError, UnicodeError) as error:  # a name with an empty or overlong part is the latter
             reason = error.strerror if isinstance(error, OSError) else None
-            raise BrokerUnreachable(f"cannot connect to {place}: {reason or error}") from error
+            # A name server that cannot be asked (EAI_AGAIN) says nothing about the name.
+            is_unknown = not isinstance(error, OSError) or (
+                isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
+            )
+            kind = UnknownHost if is_unknown else BrokerUnreachable
+            raise kind(f"cannot connect to {place}: {reason or error}") from error
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if context is not None:
@@ -124,7 +135,8 @@ class BlockingConnection:
             if isinstance(error.__cause__, ssl.SSLError) and not isinstance(error.__cause__, ssl.SSLEOFError):
                 # TLS 1.3: the broker's verdict on our certificate comes after the handshake.
                 raise AuthenticationFailed(f"{place} refuses us: {error}") from error
-            raise BrokerUnreachable(f"no connection to {place}: {error}") from error
+            kind = NotKafka if isinstance(error.__cause__, ProtocolError) else BrokerUnreachable
+            raise kind(f"no connection to {place}: {error}") from error
         except BaseException:
             sock.close()
             raise
@@ -244,7 +256,7 @@ class BlockingConnection:
         self._fill(prefix, deadline)
         (size,) = _SIZE.unpack(prefix)
         if not 0 <= size <= MAX_FRAME_BYTES:
-            hint = "; it speaks TLS: set security.protocol to SSL or SASL_SSL" if prefix[:2] == _TLS_ALERT else ""
+            hint = next((hint for start, hint in _OTHERS.items() if bytes(prefix).startswith(start)), "")
             raise ProtocolError(f"frame of {size} bytes{hint}")
         frame = memoryview(bytearray(size)) if buffer is None else buffer.take(size)
         self._fill(frame, deadline)

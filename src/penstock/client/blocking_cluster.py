@@ -18,7 +18,7 @@ from typing import TypeVar
 from penstock.client.blocking import CONNECT_TIMEOUT_S, BlockingConnection
 from penstock.client.cluster import METADATA_MAX_AGE_S, Address, Broker, PartitionInfo, TopicInfo
 from penstock.client.connection import REQUEST_TIMEOUT_S
-from penstock.client.errors import BrokerUnreachable, ClientError, check, error_code
+from penstock.client.errors import BrokerUnreachable, ClientError, NotKafka, UnknownHost, check, error_code
 from penstock.client.fetch_stream import FetchedChunk, FetchStream
 from penstock.client.fetching import READ_COMMITTED, OffsetAndTimestamp, TopicPartition
 from penstock.client.group_offsets import (
@@ -59,6 +59,8 @@ R = TypeVar("R", bound=Message)
 
 # A topic made a moment ago is not yet known to every broker.
 UNKNOWN_TOPIC_GRACE_S = 1.0
+# Of the time of a call, for a name that this machine does not know: it may be a broker's that is being started.
+UNKNOWN_HOST_SHARE = 0.1
 MAX_IDLE = 4
 MAX_KEPT = 16
 
@@ -330,20 +332,29 @@ class BlockingCluster:
 
     def _call_any(self, key: Api, request: Message, kind: type[R], deadline: float) -> R:
         """From whichever broker answers first: connected ones, then in the order in which we know them."""
-        failure: ClientError = BrokerUnreachable("no address of a broker was given")
+        failures: list[ClientError] = []
         known = dict.fromkeys((*self._bootstrap, *((broker.host, broker.port) for broker in self._brokers.values())))
         for address in sorted(known, key=lambda address: (address, "control") not in self._shared):
             try:
                 return self._shared_connection(address, "control").call(key, request, kind, _left(deadline))
             except LOST as error:
-                failure = error
+                failures.append(error)
             if time.monotonic() > deadline:
                 break
-        raise failure
+        if not failures:
+            raise BrokerUnreachable("no address of a broker was given")
+        # One that may yet be there counts for more than any that are none.
+        raise min(reversed(failures), key=lambda failure: isinstance(failure, NotKafka | UnknownHost))
 
     def _until_done(self, ask: Callable[[float], T], timeout_s: float | None = None) -> T:
-        # Whoever was lost may have led anything.
-        return until_done(ask, self._timeout_s if timeout_s is None else timeout_s, self._topics.clear)
+        return until_done(ask, self._timeout_s if timeout_s is None else timeout_s, self._when_lost)
+
+    def _when_lost(self, failure: ClientError) -> float:
+        """What never was a broker's address will hardly become one; what was may be away for a while, its name too."""
+        self._topics.clear()  # whoever was lost may have led anything
+        if self._seen:
+            return 1.0
+        return 0.0 if isinstance(failure, NotKafka) else UNKNOWN_HOST_SHARE if isinstance(failure, UnknownHost) else 1.0
 
 
 def _left(deadline: float) -> float:

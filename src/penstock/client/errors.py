@@ -2,6 +2,8 @@
 
 ClientError
 +-- BrokerUnreachable         nothing was sent, or nothing that has an effect
+|   +-- UnknownHost           no such name, as far as this machine can tell
+|   `-- NotKafka              whoever listens there speaks another protocol
 +-- ConnectionLost            sent and not answered: it may or may not have happened
 +-- RequestTimedOut           likewise
 +-- Overloaded                refused here, before anything was sent: a bound of the client is reached
@@ -26,6 +28,14 @@ class ClientError(PenstockError):
 
 
 class BrokerUnreachable(ClientError):
+    pass
+
+
+class UnknownHost(BrokerUnreachable):
+    pass
+
+
+class NotKafka(BrokerUnreachable):
     pass
 
 

@@ -52,17 +52,21 @@ class Pauses:
         self._next_s = min(self._next_s * 2, LAST_PAUSE_S)
 
 
-def until_done(ask: Callable[[float], T], timeout_s: float, when_lost: Callable[[], None]) -> T:
-    """`ask` gets the moment by which it must end; again until no broker is lost under it or says "later"."""
+def until_done(ask: Callable[[float], T], timeout_s: float, when_lost: Callable[[ClientError], float]) -> T:
+    """`ask` gets the moment by which it must end; again until no broker is lost under it or says "later".
+
+    `when_lost` says how much of the time a loss is worth, from 0 to 1.
+    """
     begin = time.monotonic()
     deadline = begin + timeout_s
     pauses = Pauses()
     while True:
         failure: ClientError | ApiError
+        share = 1.0
         try:
             return ask(deadline)
         except LOST as error:
-            when_lost()
+            share = when_lost(error)
             failure = error
         except NoSuchTopic:
             raise
@@ -71,7 +75,7 @@ def until_done(ask: Callable[[float], T], timeout_s: float, when_lost: Callable[
                 raise
             failure = error
         waited_s = time.monotonic() - begin
-        if waited_s >= timeout_s:
+        if waited_s >= timeout_s * share:
             sentence = f"{failure} (tried for {waited_s:.1f} s)"
             raise ApiError(failure.code, sentence) if isinstance(failure, ApiError) else type(failure)(sentence)
-        pauses.sleep(deadline)
+        pauses.sleep(begin + timeout_s * share)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 
 import pytest
 
+from penstock.client.blocking import BlockingConnection
 from penstock.client.blocking_cluster import BlockingCluster, shared_cluster
-from penstock.client.errors import AuthenticationFailed, BrokerUnreachable
+from penstock.client.cluster import Address
+from penstock.client.errors import AuthenticationFailed, BrokerUnreachable, NotKafka, UnknownHost
 from penstock.client.fetching import TopicPartition
 from penstock.client.security import ClientSecurity
 from penstock.model.errors import ApiError, ErrorCode
@@ -269,6 +273,88 @@ def test_the_first_of_two_is_gone() -> None:
         cluster = BlockingCluster([address, broker.address], timeout_s=10.0)
         assert list(cluster.topics()) == ["t"]
         assert cluster.leader(TopicPartition("t", 0)).port == broker.port
+        cluster.close()
+
+
+@contextmanager
+def web_server() -> Iterator[tuple[str, int]]:
+    def answer() -> None:
+        for _ in range(3):
+            try:
+                client, _ = server.accept()
+            except OSError:
+                return
+            with client:
+                client.recv(1000)
+                client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            yield server.getsockname()
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_what_is_no_broker_is_not_asked_again() -> None:
+    with web_server() as address, pytest.raises(NotKafka, match=r"it speaks HTTP: .* 9092 by default \(tried for 0\."):
+        BlockingCluster([address], timeout_s=600.0).topics()
+
+
+@pytest.mark.parametrize("host", ["a..b", "no-such-host.invalid"])
+def test_a_host_that_nobody_knows_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    def resolve(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    if host != "a..b":
+        monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with pytest.raises(UnknownHost, match=rf"cannot connect to {host}:9092: .* \(tried for \d\.\d s\)"):
+        BlockingCluster([(host, 9092)], timeout_s=5.0).topics()
+
+
+def test_a_name_server_that_is_away_says_nothing_about_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedBroker(topics={"t": TOPIC_ID}) as broker:
+        found = socket.getaddrinfo(*broker.address, type=socket.SOCK_STREAM)
+        answers = [socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")] * 3
+
+        def resolve(*_: object, **__: object) -> object:
+            if answers:
+                raise answers.pop()
+            return found
+
+        monkeypatch.setattr(socket, "getaddrinfo", resolve)
+        # A tenth of this, the patience with unknown names, is less than three pauses.
+        cluster = BlockingCluster([("broker", broker.port)], timeout_s=3.0)
+        assert list(cluster.topics()) == ["t"]
+        assert not answers
+        cluster.close()
+
+
+def test_one_that_may_come_back_is_waited_for_beside_one_that_is_none() -> None:
+    with ScriptedBroker() as gone:
+        address = gone.address
+    with web_server() as other, pytest.raises(BrokerUnreachable, match="Connection refused") as raised:
+        BlockingCluster([address, other], timeout_s=0.1).topics()
+    assert type(raised.value) is BrokerUnreachable
+
+
+def test_a_broker_whose_name_is_gone_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedBroker(topics={"t": TOPIC_ID}) as broker:
+        cluster = BlockingCluster([broker.address], timeout_s=10.0)
+        assert list(cluster.topics()) == ["t"]
+        broker.hang_up()
+        opened, failures = cluster._open, [NotKafka("a proxy answers"), UnknownHost("its name is gone")]
+
+        def open_later(address: Address) -> BlockingConnection:
+            if failures:
+                raise failures.pop()
+            return opened(address)
+
+        monkeypatch.setattr(cluster, "_open", open_later)
+        assert list(cluster.topics()) == ["t"]
+        assert not failures
         cluster.close()
 
 

@@ -94,7 +94,8 @@ _TRACEBACK = "Traceback (most recent call last)"
 # A Python source whose runner process died leaves a query that failed for no reason at all; the rest is the cluster or
 # a worker being away for longer than the sources and sinks try again by themselves.
 _TRANSIENT = re.compile(
-    r"BrokerUnreachable|ConnectionLost|RequestTimedOut|FetchStalled|not acknowledged within kafka\.delivery\.timeout"
+    r"BrokerUnreachable|UnknownHost|ConnectionLost|RequestTimedOut|FetchStalled"
+    r"|not acknowledged within kafka\.delivery\.timeout"
     r"|Python worker exited unexpectedly|ConnectionResetError|ConnectionRefusedError|BrokenPipe|EOFException"
     r"|SocketException|ExecutorLostFailure|NOT_LEADER|NETWORK_EXCEPTION|COORDINATOR_(?:NOT_AVAILABLE|LOAD)"
 )
