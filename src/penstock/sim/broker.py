@@ -44,7 +44,8 @@ def broker_config(host: str, node_id: int, settings: Mapping[str, str] | None = 
         "penstock.cluster.id": CLUSTER_ID,
         # Opening and closing use a pool of real threads; one of them works in a fixed order.
         "penstock.flush.threads": "1",
-        "offsets.topic.num.partitions": "1",
+        "penstock.http.listener": "",
+        "penstock.line.listener": "",
         **(settings or {}),
     }
     return BrokerConfig.load(None, given)[0]

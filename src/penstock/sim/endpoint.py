@@ -64,6 +64,10 @@ def _nothing() -> None:
     return
 
 
+def _reset() -> ConnectionResetError:
+    return ConnectionResetError(errno.ECONNRESET, "connection reset by peer")
+
+
 class Endpoint:
     def __init__(
         self, fabric: Fabric, process: SimProcess, local: Address, peer: Address, number: int, window_bytes: int
@@ -187,6 +191,10 @@ class Endpoint:
         self._under_way.clear()
         self._fabric.forget(self)
 
+    def break_off(self) -> None:
+        """A reset from nowhere, such as a firewall sends: the owner is told."""
+        self._break(_reset())
+
     def _reset_peer(self) -> None:
         self.is_closed = True
         self._wants_read = self._wants_write = False
@@ -222,7 +230,7 @@ class Endpoint:
             return
         now = self._loop.time()
         if self._fabric.boot_of(self.peer[0]) != self.remote._boot:
-            self._break(ConnectionResetError(errno.ECONNRESET, "connection reset by peer"))
+            self._break(_reset())
             return
         size = checksum = 0
         while self._under_way and self._under_way[0][0] <= now:
@@ -230,7 +238,7 @@ class Endpoint:
             size += len(data)
             checksum = crc32(data, checksum)
             if not self.remote._arrived(kind, data):
-                self._break(ConnectionResetError(errno.ECONNRESET, "connection reset by peer"))
+                self._break(_reset())
                 return
         if size:
             self._fabric.trace.note(self.name, f"{size} bytes {checksum:08x}")
@@ -274,7 +282,7 @@ class Endpoint:
     def _arrived(self, kind: int, data: bytes) -> bool:
         """False: there is nobody, and the sender is to be told."""
         if kind == RST:
-            self._break(ConnectionResetError(errno.ECONNRESET, "connection reset by peer"))
+            self._break(_reset())
         elif self.is_closed:
             return kind == FIN
         elif kind == FIN:

@@ -245,8 +245,8 @@ class SimNetwork:
         """Break every connection between the two; the number of connections."""
         pairs = self._between(left, right)
         for endpoint in pairs:
-            endpoint.abort()
-            endpoint.remote.abort()
+            endpoint.break_off()
+            endpoint.remote.break_off()
         return len(pairs)
 
     def hang(self, left: str, right: str) -> int:
