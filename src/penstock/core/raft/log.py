@@ -81,7 +81,7 @@ class RaftLog:
         size = 0
         for position in range(index - self.base_index - 1, len(self._entries)):
             entry = self._entries[position]
-            size += len(entry.data)
+            size += entry.size_bytes
             if batch and size > max_bytes:
                 break
             batch.append(entry)

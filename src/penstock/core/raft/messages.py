@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from penstock.core.raft.configuration import Configuration, NodeId
 from penstock.core.raft.states import Kind
+
+
+ENTRY_OVERHEAD_BYTES: Final = 24
 
 
 class EntryKind(Enum):
@@ -27,6 +30,11 @@ class Entry:
     term: int
     kind: EntryKind
     data: bytes = b""
+
+    @property
+    def size_bytes(self) -> int:
+        """What it counts towards the bounds: an entry without data costs something too."""
+        return ENTRY_OVERHEAD_BYTES + len(self.data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ class Progress:
         if self.pace is Pace.PROBE:
             self.is_waiting = True
         elif entries:
-            size = sum(len(entry.data) for entry in entries)
+            size = sum(entry.size_bytes for entry in entries)
             self._inflight.append((entries[-1].index, size))
             self._inflight_bytes += size
             self.next_index = entries[-1].index + 1

@@ -38,7 +38,7 @@ def follow_configuration(node: Node) -> None:
 def append_own(node: Node, kind: EntryKind, data: bytes) -> Entry:
     entry = Entry(node.log.last_index + 1, node.term, kind, data)
     node.append([entry])
-    node.uncommitted_bytes += len(data)
+    node.uncommitted_bytes += entry.size_bytes
     return entry
 
 
@@ -46,7 +46,7 @@ def propose(node: Node, fact: Propose) -> None:
     for proposal in fact.proposals:
         if node.transfer_to is not None:
             node.refuse(proposal.token, Refusal.TRANSFERRING)
-        elif node.uncommitted_bytes + len(proposal.data) > node.settings.max_uncommitted_bytes:
+        elif node.uncommitted_bytes >= node.settings.max_uncommitted_bytes:
             node.refuse(proposal.token, Refusal.TOO_MUCH_UNCOMMITTED)
         else:
             entry = append_own(node, EntryKind.DATA, proposal.data)
@@ -154,7 +154,7 @@ def advance_commit(node: Node) -> None:
     before = len(node.outcome.committed)
     node.commit_to(index)
     committed = node.outcome.committed[before:]
-    node.uncommitted_bytes -= sum(len(entry.data) for entry in committed if entry.term == node.term)
+    node.uncommitted_bytes -= sum(entry.size_bytes for entry in committed if entry.term == node.term)
     if not node.is_voter and node.configurations.latest_index <= index:
         replicate(node)  # the commit is this leader's last word
         transfer.hand_over_at_once(node)
