@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
 
 from penstock.net.channel import HIGH_WATER_BYTES, LINGER_S
-from penstock.net.connection import Handler
+from penstock.net.connection import ConnectionLimits, Handler
 from penstock.net.listener import Listener
 from penstock.ports.channel import Part, Receiver
 from penstock.ports.disk import FileSlice
@@ -147,8 +146,10 @@ class SimChannel:
 class SimListener(Listener):
     """A listener whose connections come from the simulated network."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, name: str, bound: Listening, *args: Any, **limits: Any) -> None:
-        super().__init__(loop, name, [], *args, **limits)
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, name: str, bound: Listening, limits: ConnectionLimits, **bounds: int
+    ) -> None:
+        super().__init__(loop, name, [], limits, **bounds)
         self._bound = bound
 
     @property

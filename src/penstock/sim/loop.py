@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 import sys
 from asyncio import events
 from collections import deque
@@ -25,7 +26,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Gene
 from contextvars import Context
 from typing import Any, NoReturn, Protocol, TypeVar, TypeVarTuple, cast
 
-from penstock.sim.process import SimProcess, current_process, is_runnable, process_of
+from penstock.sim.process import SimProcess, current_process, process_of
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -162,6 +163,15 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Unfinished ones, oldest first."""
         return [task for task, owner in self._tasks.items() if owner is process]
 
+    def pause(self, process: SimProcess) -> None:
+        """SIGSTOP: nothing of it runs until `resume`; time goes on."""
+        if process.held is None:
+            process.held = []
+
+    def resume(self, process: SimProcess) -> None:
+        held, process.held = process.held, None
+        self._ready.extend(held or ())
+
     # -- running ------------------------------------------------------------------------
 
     def run_until_complete(
@@ -227,9 +237,14 @@ class SimLoop(asyncio.AbstractEventLoop):
             ready.append(heapq.heappop(timers)[2])
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if _is_wanted(handle):
-                self.steps += 1
-                handle._run()
+            if not _is_wanted(handle):
+                continue
+            process = process_of(_context_of(handle))
+            if process is not None and process.held is not None:
+                process.held.append(handle)
+                continue
+            self.steps += 1
+            handle._run()
         if self.steps > self.max_steps:
             raise StepLimit(f"{self.steps} callbacks by {self.time():.6f} s; these wait:\n{self._waiting()}")
 
@@ -267,9 +282,14 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._ready.clear()
         self._timers.clear()
         tasks, self._tasks = list(self._tasks), {}
-        for task in tasks:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            _end(task)
+        disabled = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)  # the dead have nothing to say
+        try:
+            for task in tasks:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                _end(task)
+        finally:
+            logging.disable(disabled)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -296,7 +316,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         if isinstance(source, SimFuture | SimTask):
             process = source.process
         elif isinstance(source, events.Handle):
-            return not is_runnable(_context_of(source))
+            process = process_of(_context_of(source))
         elif source is None:
             process = current_process()
         else:  # of asyncio's own making, such as gather's: whose it is cannot be told
@@ -358,7 +378,10 @@ class SimLoop(asyncio.AbstractEventLoop):
 
 
 def _is_wanted(handle: asyncio.Handle) -> bool:
-    return not handle.cancelled() and is_runnable(_context_of(handle))
+    if handle.cancelled():
+        return False
+    process = process_of(_context_of(handle))
+    return process is None or process.is_alive
 
 
 def _context_of(handle: asyncio.Handle) -> Context:

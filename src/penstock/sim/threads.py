@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import TypeAlias, TypeVar
 
@@ -110,8 +111,7 @@ class SimFlusher:
 
     def flush(self, files: Sequence[File], directories: Sequence[str], on_stable: OnStable) -> None:
         syncs: deque[Callable[[], None]] = deque(file.sync for file in files)
-        for directory in directories:
-            syncs.append(lambda directory=directory: self._sync_directory(directory))  # type: ignore[misc]
+        syncs.extend(partial(self._sync_directory, directory) for directory in directories)
 
         def proceed() -> None:
             self._loop.call_later(self._times.draw(self._random, self._times.sync_s), sync)

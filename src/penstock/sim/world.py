@@ -2,7 +2,7 @@
 
 The same seed and the same program give the same trace, byte for byte. Every source of chance is a stream of its own,
 named and derived from the seed, so that drawing more from one does not change the others. The garbage collector rests
-while a world lives: finalizers at moments of its choosing would be another source of chance.
+while a world runs: finalizers at moments of its choosing would be another source of chance.
 
 Two ways to die: `kill` is the end of a process (page cache stays, sockets close at once), `crash` the end of a machine
 (what was not synced is lost or torn, peers hear nothing). Must not know: what the programs on its machines do.
@@ -67,6 +67,7 @@ class SimMachine:
         self.disk = SimDisk(world.random(f"disk of {name}"))
         self.disk.on_crash = self._stopped_by_disk
         self.process: SimProcess | None = None
+        self._has_lost_power = False
         self._incarnations = 0
         self._outcomes: dict[asyncio.Future[Any], None] = {}
         world.network.boot(name)
@@ -79,6 +80,7 @@ class SimMachine:
         """Run a program in a new process; its result, or ProcessDied if that ends first."""
         if self.process is not None:
             raise SimError(f"{self.name} is running already")
+        self._lose_power()
         if not self.world.network.is_up(self.name):
             self.world.network.boot(self.name)
         self._incarnations += 1
@@ -99,18 +101,29 @@ class SimMachine:
 
     def exited(self) -> None:
         """The program has ended by itself, as after a clean stop."""
-        self._end("exits")
+        self._close_for(self._end("exits"))
 
     def kill(self) -> None:
         """kill -9: the page cache stays, the kernel closes what was open."""
-        process = self._end("killed")
-        self.disk.kill()
-        self.world.network.process_died(process)
+        self._close_for(self._end("killed"))
 
     def crash(self) -> None:
         """Power failure."""
         self._end("crashes")
+        self._has_lost_power = True
         self._lose_power()
+
+    def pause(self) -> None:
+        """SIGSTOP, or a machine that swaps: the process does nothing, its kernel still takes what arrives."""
+        if self.process is None:
+            raise SimError(f"nothing runs on {self.name}")
+        self.world.trace.note(self.process.name, "paused")
+        self.world.loop.pause(self.process)
+
+    def resume(self) -> None:
+        if self.process is not None:
+            self.world.trace.note(self.process.name, "resumed")
+            self.world.loop.resume(self.process)
 
     def crash_after(self, changes: int) -> None:
         """Power failure at the disk's k-th change from now, right before it or right after."""
@@ -119,14 +132,22 @@ class SimMachine:
     def _stopped_by_disk(self) -> None:
         """The disk is about to raise SimCrash: from here on the process does nothing any more."""
         if self.process is not None:
-            self._end("crashes at a change of its disk")
-            # Not now: whoever changes the disk is still on the stack.
+            # Not now: whoever changes the disk is still on the stack. But before anybody hears of it.
+            self._has_lost_power = True
             self.world.loop.call_soon(self._lose_power, context=self.world.context)
+            self._end("crashes at a change of its disk")
 
     def _lose_power(self) -> None:
+        if not self._has_lost_power:
+            return
+        self._has_lost_power = False
         self.disk.crash_after = None
         self.world.network.machine_died(self.name)
         self.disk.crash()
+
+    def _close_for(self, process: SimProcess) -> None:
+        self.disk.kill()
+        self.world.network.process_died(process)
 
     def _end(self, how: str) -> SimProcess:
         process, self.process = self.process, None
@@ -159,8 +180,6 @@ class SimWorld:
         self.network = self.loop.network = SimNetwork(self.loop, self.random("network"), self.trace, profile)
         self.machines: dict[str, SimMachine] = {}
         self._guests: dict[str, SimProcess] = {}
-        self._had_gc = gc.isenabled()
-        gc.disable()
 
     def random(self, name: str) -> Random:
         """A stream of chance of its own: the same for the same seed and name."""
@@ -175,7 +194,13 @@ class SimWorld:
 
     def run(self, main: Coroutine[Any, Any, T], timeout_s: float = DEFAULT_TIMEOUT_S) -> T:
         """Run the driver of a history to its end. Raises what it raises, and `sim.loop`'s errors."""
-        return self.loop.run_until_complete(self.spawn(DRIVER, main), timeout_s=timeout_s)
+        had_gc = gc.isenabled()
+        gc.disable()
+        try:
+            return self.loop.run_until_complete(self.spawn(DRIVER, main), timeout_s=timeout_s)
+        finally:
+            if had_gc:
+                gc.enable()
 
     def spawn(self, host: str, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """A client on a machine without a disk. The name may be partitioned like any other."""
@@ -200,8 +225,6 @@ class SimWorld:
             if machine.process is not None:
                 machine.process.is_alive = False
         self.loop.close()
-        if self._had_gc:
-            gc.enable()
 
     def __enter__(self) -> SimWorld:
         return self
@@ -222,7 +245,6 @@ def _hand_on(done: asyncio.Task[T], outcome: asyncio.Future[T]) -> None:
     elif done.cancelled():
         outcome.cancel()
     elif (error := done.exception()) is not None:
-        if isinstance(error, Exception):
-            outcome.set_exception(error)
+        outcome.set_exception(error if isinstance(error, Exception) else ProcessDied(repr(error)))
     else:
         outcome.set_result(done.result())
