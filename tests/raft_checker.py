@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.core.raft.configuration import NodeId
+from penstock.core.raft.configuration import Configuration, NodeId
 from penstock.core.raft.exchange import Outcome
 from penstock.core.raft.messages import Entry, EntryKind
 from penstock.core.raft.states import Role
@@ -39,6 +39,8 @@ class Checker:
             self._leader_completeness(server)
         if outcome.append:
             self._log_matching(server, outcome.append)
+        if outcome.truncate_from is not None:
+            self._configuration_of_the_log(server)
         if outcome.restore is not None:
             self._same_state(
                 server, server.machine if not outcome.committed else StateMachine.load(outcome.restore.data)
@@ -74,6 +76,16 @@ class Checker:
                 raise Violation(
                     f"log of {server.node_id}: entry {entry.index} of term {entry.term}: {content} not {known}"
                 )
+
+    def _configuration_of_the_log(self, server: Server) -> None:
+        """The last one in the log counts, committed or not, and none that was truncated."""
+        node = server.core.node
+        counts = node.snapshot.configuration
+        for entry in node.log.between(node.snapshot.index + 1, node.log.last_index):
+            if entry.kind is EntryKind.CONFIGURATION:
+                counts = Configuration.decode(entry.data)
+        if node.configuration != counts:
+            raise Violation(f"{server.node_id} goes by {node.configuration}, its log by {counts}")
 
     def _state_machine_safety(self, server: Server, entries: list[Entry]) -> None:
         term = server.core.node.term

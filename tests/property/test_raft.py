@@ -12,8 +12,9 @@ from collections.abc import Callable
 import pytest
 
 from penstock.core.raft import replication
+from penstock.core.raft.configuration import ConfigurationHistory
 from penstock.core.raft.exchange import HardState, Outcome
-from penstock.core.raft.log import CommittedEntryLost
+from penstock.core.raft.log import CommittedEntryLost, RaftLog
 from penstock.core.raft.messages import Entry, Message
 from penstock.core.raft.node import Node
 from penstock.core.raft.states import ImpossibleMessage
@@ -55,7 +56,7 @@ def test_the_same_seed_gives_the_same_history() -> None:
 if REPLAY is not None:
 
     def test_replay() -> None:
-        World(int(REPLAY), trace=print).run()
+        World(int(REPLAY or 0), trace=print).run()
 
 
 # ---- planted bugs
@@ -103,12 +104,24 @@ def counts_its_log_too_early(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
     return Server
 
 
+def votes_for_any_log(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
+    monkeypatch.setattr(RaftLog, "is_at_most", lambda log, last_index, last_term: True)
+    return Server
+
+
+def keeps_a_truncated_configuration(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
+    monkeypatch.setattr(ConfigurationHistory, "truncate_from", lambda history, index: False)
+    return Server
+
+
 BUGS: dict[str, Callable[[pytest.MonkeyPatch], type[Server]]] = {
     "forgets its vote": lambda _: ForgetsItsVote,
     "acknowledges before persist": lambda _: AcknowledgesBeforePersist,
     "commits entries of old terms by counting": commits_old_terms_by_counting,
     "skips truncation": skips_truncation,
     "counts its own log before it is stable": counts_its_log_too_early,
+    "votes for any log": votes_for_any_log,
+    "keeps a truncated configuration": keeps_a_truncated_configuration,
 }
 
 

@@ -13,7 +13,6 @@ from typing import ClassVar, Final
 from penstock.core.raft.configuration import Configuration, NodeId
 from penstock.core.raft.states import Kind
 
-
 ENTRY_OVERHEAD_BYTES: Final = 24
 
 
