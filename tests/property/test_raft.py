@@ -33,7 +33,8 @@ def run(seed: int, server_type: type[Server] = Server) -> None:
     try:
         World(seed, server_type=server_type).run()
     except Exception as error:
-        command = f"PENSTOCK_RAFT_SEED={seed} {shlex.join(['python', '-m', 'pytest', '-s', __file__, '-k', 'replay'])}"
+        test = shlex.quote(os.path.relpath(__file__))
+        command = f"PENSTOCK_RAFT_SEED={seed} python -m pytest -s {test} -k replay"
         raise Violation(f"seed {seed}: {type(error).__name__}: {error}\nreplay with: {command}") from error
 
 
