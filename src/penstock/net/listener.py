@@ -9,10 +9,12 @@ import asyncio
 import errno
 import logging
 import socket
+from typing import Protocol
 
 from penstock.model.errors import ConfigError, ProtocolError
 from penstock.net.channel import SocketChannel
 from penstock.net.connection import Connection, ConnectionLimits, Handler
+from penstock.ports.channel import Channel, Receiver
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +61,12 @@ def _bind_error(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRNOTAVAIL:
         return f"cannot listen on {place}: this machine has no such address"
     return f"cannot listen on {place}: {error.strerror}"
+
+
+class AcceptedChannel(Channel, Protocol):
+    """A channel of a connection that was just accepted: nothing is read before `start`."""
+
+    def start(self, receiver: Receiver) -> None: ...
 
 
 class Listener:
@@ -113,32 +121,36 @@ class Listener:
                 self._loop.remove_reader(listening.fileno())
                 self._loop.call_later(0.5, self._accept_again, listening)
                 return
-            ip = address[0]
-            if (
-                len(self.connections) >= self._max_connections
-                or self._per_ip.get(ip, 0) >= self._max_connections_per_ip
-            ):
+            if not self.admits(address[0]):
                 sock.close()
-                log.warning("refused a connection from %s: connection limit reached", ip)
                 continue
-            self._open(sock, ip)
+            try:
+                channel = SocketChannel(self._loop, sock)
+            except OSError:
+                sock.close()  # the peer was gone before we looked
+                continue
+            self.adopt(channel)
 
     def _accept_again(self, listening: socket.socket) -> None:
         if listening.fileno() >= 0:
             self._loop.add_reader(listening.fileno(), self._accept, listening)
 
-    def _open(self, sock: socket.socket, ip: str) -> None:
-        try:
-            channel = SocketChannel(self._loop, sock)
-        except OSError:
-            sock.close()  # the peer was gone before we looked
-            return
+    def admits(self, ip: str) -> bool:
+        """Whether one more connection from there is within the bounds."""
+        if len(self.connections) < self._max_connections and self._per_ip.get(ip, 0) < self._max_connections_per_ip:
+            return True
+        log.warning("refused a connection from %s: connection limit reached", ip)
+        return False
+
+    def adopt(self, channel: AcceptedChannel) -> None:
+        """Serve a new connection, whatever network it came from."""
         assert self._handler is not None
         connection = Connection(self._loop, channel, self._handler, self._limits, self._closed)
         self.accepted += 1
         connection.id = f"{self.name}-{channel.peer[0]}:{channel.peer[1]}-{self.accepted}"
         connection.listener_name = self.name
         self.connections[connection] = None
+        ip = channel.peer[0]
         self._per_ip[ip] = self._per_ip.get(ip, 0) + 1
         channel.start(connection)
 

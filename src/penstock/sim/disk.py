@@ -149,13 +149,13 @@ class _Boundary:
         disk = self._disk
         disk.changes += 1
         if disk.crash_after is not None and disk.changes > disk.crash_after:
-            raise SimCrash
+            raise disk.stopped()
         if disk.crash_after is not None and disk.changes == disk.crash_after and disk.random.random() < 0.5:
-            raise SimCrash
+            raise disk.stopped()
 
     def __exit__(self, *_: object) -> None:
         if self._disk.crash_after is not None and self._disk.changes >= self._disk.crash_after:
-            raise SimCrash
+            raise self._disk.stopped()
 
 
 class SimDisk:
@@ -165,6 +165,7 @@ class SimDisk:
         self.is_cold = False
         self.fail_sync: Callable[[str], bool] | None = None
         self.crash_after: int | None = None  # the number of `changes` at which to raise SimCrash
+        self.on_crash: Callable[[], None] | None = None  # told before SimCrash is raised
         self.changes = 0
         self.generation = 0
         self._names: dict[str, _Entry] = {}
@@ -263,6 +264,11 @@ class SimDisk:
                 content.settle(self.random)
                 content.data = bytearray(content.stable)
         self.kill()
+
+    def stopped(self) -> SimCrash:
+        if self.on_crash is not None:
+            self.on_crash()
+        return SimCrash()
 
     def kill(self) -> None:
         """Process death: open files are gone, nothing else."""

@@ -1,0 +1,101 @@
+"""Who belongs to the cluster: a value, its bytes in a log entry, and its history along the log.
+
+A configuration counts from the moment its entry is in the log, committed or not, and stops
+counting when the entry is truncated: `ConfigurationHistory` remembers enough to go back.
+Knows nothing of terms, roles or messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TypeAlias
+
+NodeId: TypeAlias = int
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Voters decide; observers receive everything and decide nothing. Both in ascending order."""
+
+    voters: tuple[NodeId, ...]
+    observers: tuple[NodeId, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "voters", tuple(sorted(self.voters)))
+        object.__setattr__(self, "observers", tuple(sorted(self.observers)))
+        members = self.voters + self.observers
+        if len(set(members)) != len(members):
+            raise ValueError(f"a server is named twice: {self}")
+
+    @property
+    def members(self) -> tuple[NodeId, ...]:
+        return self.voters + self.observers
+
+    @property
+    def majority(self) -> int:
+        return len(self.voters) // 2 + 1
+
+    def is_majority(self, nodes: Collection[NodeId]) -> bool:
+        return bool(self.voters) and sum(voter in nodes for voter in self.voters) >= self.majority
+
+    def quorum_value(self, values: dict[NodeId, int]) -> int:
+        """The largest number that a majority of voters has reached; a voter without a number has reached 0."""
+        reached = sorted((values.get(voter, 0) for voter in self.voters), reverse=True)
+        return reached[self.majority - 1] if reached else 0
+
+    def encode(self) -> bytes:
+        return f"voters={_joined(self.voters)} observers={_joined(self.observers)}".encode("ascii")
+
+    @staticmethod
+    def decode(data: bytes) -> Configuration:
+        voters, observers = data.decode("ascii").split(" ")
+        return Configuration(_split(voters.removeprefix("voters=")), _split(observers.removeprefix("observers=")))
+
+    def __str__(self) -> str:
+        observers = f" observers {_joined(self.observers)}" if self.observers else ""
+        return f"voters {_joined(self.voters)}{observers}"
+
+
+def _joined(nodes: tuple[NodeId, ...]) -> str:
+    return ",".join(map(str, nodes))
+
+
+def _split(text: str) -> tuple[NodeId, ...]:
+    return tuple(int(part) for part in text.split(",") if part)
+
+
+class ConfigurationHistory:
+    """The configurations that the log still knows: `(index, configuration)`, oldest first, never empty."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self, index: int, configuration: Configuration) -> None:
+        self._known = [(index, configuration)]
+
+    @property
+    def latest(self) -> Configuration:
+        return self._known[-1][1]
+
+    @property
+    def latest_index(self) -> int:
+        return self._known[-1][0]
+
+    def at(self, index: int) -> Configuration:
+        """The one that counted when the log ended at index."""
+        return next(configuration for known, configuration in reversed(self._known) if known <= index)
+
+    def append(self, index: int, configuration: Configuration) -> None:
+        self._known.append((index, configuration))
+
+    def truncate_from(self, index: int) -> bool:
+        """Goes back to what counted before index. True if that changed anything."""
+        kept = [item for item in self._known if item[0] < index]
+        changed = len(kept) < len(self._known)
+        self._known = kept
+        return changed
+
+    def forget_before(self, index: int) -> None:
+        """What counted at index stays, what is older is not needed any more: it is committed."""
+        while len(self._known) > 1 and self._known[1][0] <= index:
+            del self._known[0]

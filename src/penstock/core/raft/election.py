@@ -1,0 +1,137 @@
+"""Elections: pre-vote, votes, and when to doubt a leader (paper, 5.2 and 5.4.1; dissertation, 9.6 and 6.4).
+
+Three rules keep a cluster calm. Nobody begins a term before a majority said in a pre-vote that it would vote.
+Who hears its leader votes for nobody else and does not even take up the newer term. A leader that a majority
+does not answer for an election timeout steps down (`replication.lead`). And one makes it quick: a broken
+connection to the leader is news of its death, so the pre-vote begins after a short grace and not after the
+election timeout.
+
+Votes are promises, so they leave after the write that holds them. So do vote requests: a candidate that forgot
+its campaign, and the end of its log, could otherwise be elected by votes for what it no longer is.
+"""
+
+from __future__ import annotations
+
+from penstock.core.raft import replication
+from penstock.core.raft.configuration import NodeId
+from penstock.core.raft.exchange import PeerBack, PeerLost, PersistDone, Tick
+from penstock.core.raft.messages import PreVote, PreVoteResponse, RequestVote, TimeoutNow, VoteResponse
+from penstock.core.raft.node import Node
+from penstock.core.raft.states import Move, Role
+
+
+def check_leader(node: Node, _: Tick) -> None:
+    if node.election_deadline_ms is None or node.now_ms < node.election_deadline_ms:
+        return
+    if node.is_voter:
+        begin_pre_vote(node)
+    else:  # an observer cannot help itself: it waits to be found
+        node.move(Move.FOLLOW, leader=None)
+        node.election_deadline_ms = None
+
+
+def doubt_leader(node: Node, lost: PeerLost) -> None:
+    if lost.peer != node.leader or node.election_deadline_ms is None:
+        return
+    node.is_leader_lost = True
+    grace_ms = node.settings.lost_leader_grace_ms
+    suspected_ms = node.now_ms + grace_ms + node.random.randrange(grace_ms // 2 + 1)
+    node.election_deadline_ms = min(node.election_deadline_ms, suspected_ms)
+
+
+def trust_leader(node: Node, back: PeerBack) -> None:
+    if back.peer == node.leader and node.is_leader_lost:
+        node.is_leader_lost = False
+        node.restart_election_timer()
+
+
+# ---- asking
+
+
+def begin_pre_vote(node: Node) -> None:
+    node.move(Move.SUSPECT, leader=None)
+    node.restart_election_timer()
+    for peer in _other_voters(node):
+        ask = PreVote(node.node_id, peer, node.term + 1, node.log.last_index, node.log.last_term)
+        node.outcome.send_now.append(ask)
+    _count_pre_vote_of(node, node.node_id)
+
+
+def campaign(node: Node, *, is_transfer: bool = False) -> None:
+    node.move(Move.CAMPAIGN, leader=None)
+    node.enter_term(node.term + 1, voted_for=node.node_id)
+    node.ballot_generation = node.generation + 1
+    node.restart_election_timer()
+    for peer in _other_voters(node):
+        ask = RequestVote(node.node_id, peer, node.term, node.log.last_index, node.log.last_term, is_transfer)
+        node.outcome.send_after_persist.append(ask)
+
+
+def campaign_now(node: Node, order: TimeoutNow) -> None:
+    if node.is_voter:
+        campaign(node, is_transfer=True)
+
+
+def _other_voters(node: Node) -> list[NodeId]:
+    return [voter for voter in node.configuration.voters if voter != node.node_id]
+
+
+# ---- answering
+
+
+def weigh_pre_vote(node: Node, ask: PreVote) -> None:
+    granted = ask.term > node.term and not node.has_live_leader and node.log.is_at_most(ask.last_index, ask.last_term)
+    term = ask.term if granted else node.term
+    node.outcome.send_now.append(PreVoteResponse(node.node_id, ask.sender, term, granted))
+
+
+def request_vote(node: Node, ask: RequestVote) -> None:
+    """A vote is given once a term, to a candidate whose log is at least as up to date."""
+    granted = is_vote_free(node, ask.sender) and node.log.is_at_most(ask.last_index, ask.last_term)
+    if granted:
+        if node.voted_for is None:
+            node.vote_for(ask.sender)
+        node.restart_election_timer()
+    answer_vote(node, ask, granted)
+
+
+def is_vote_free(node: Node, candidate: NodeId) -> bool:
+    """Where the term has a leader, there is nothing left to vote on."""
+    return node.voted_for == candidate or (node.voted_for is None and node.leader is None)
+
+
+def answer_vote(node: Node, ask: RequestVote, granted: bool) -> None:
+    node.outcome.send_after_persist.append(VoteResponse(node.node_id, ask.sender, node.term, granted))
+
+
+# ---- counting
+
+
+def count_pre_vote(node: Node, answer: PreVoteResponse) -> None:
+    if answer.granted and answer.term == node.term + 1:
+        _count_pre_vote_of(node, answer.sender)
+
+
+def _count_pre_vote_of(node: Node, voter: NodeId) -> None:
+    node.ballots.add(voter)
+    if node.configuration.is_majority(node.ballots):
+        campaign(node)
+
+
+def count_vote(node: Node, answer: VoteResponse) -> None:
+    if answer.granted:
+        _count_vote_of(node, answer.sender)
+
+
+def count_own_vote(node: Node, done: PersistDone) -> None:
+    node.log.end_write(done.generation)
+    if done.generation >= node.ballot_generation:
+        _count_vote_of(node, node.node_id)
+
+
+def _count_vote_of(node: Node, voter: NodeId) -> None:
+    node.ballots.add(voter)
+    if node.configuration.is_majority(node.ballots):
+        node.move(Move.WIN, leader=node.node_id)
+        assert node.role is Role.LEADER
+        replication.begin_term(node)

@@ -1,0 +1,169 @@
+"""The state of one server, as in the paper's Figure 2, and the few ways to change it.
+
+Everything that must reach the disk goes through here, so that memory and `Outcome` say the same. The rules of
+elections, replication, snapshots and membership live in their own modules and take a `Node`. Time (`now_ms`)
+and chance (`random`) are given; nothing here asks for them.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from penstock.core.raft.configuration import Configuration, ConfigurationHistory, NodeId
+from penstock.core.raft.exchange import HardState, Leadership, Outcome, Refusal, Refused, Stored, Token
+from penstock.core.raft.log import RaftLog, continues
+from penstock.core.raft.messages import Entry, EntryKind, Snapshot
+from penstock.core.raft.progress import Progress
+from penstock.core.raft.settings import Settings
+from penstock.core.raft.states import ImpossibleMessage, Move, Role, moved
+
+
+class Node:
+    def __init__(
+        self, node_id: NodeId, configuration: Configuration, settings: Settings, random: Random, stored: Stored
+    ) -> None:
+        self.node_id = node_id
+        self.settings = settings
+        self.random = random
+        self.now_ms = 0
+        self.outcome = Outcome()
+
+        # Persistent on all servers.
+        self.term = stored.hard_state.term
+        self.voted_for = stored.hard_state.voted_for
+        self.snapshot = stored.snapshot or Snapshot(0, 0, configuration)
+        self.log = RaftLog.recover(self.snapshot, stored.entries)
+        self.configurations = ConfigurationHistory(self.snapshot.index, self.snapshot.configuration)
+        self._learn(self.log.between(self.snapshot.index + 1, self.log.last_index))
+        self.generation = 0
+        """Of the last write that was asked for."""
+
+        # Volatile on all servers.
+        self.role = Role.FOLLOWER
+        self.leader: NodeId | None = None
+        self.leader_heard_ms = 0
+        self.is_leader_lost = False
+        """Its connection is broken; meaningful while there is a leader."""
+        self.election_deadline_ms: int | None = None
+        self.incoming: tuple[Snapshot, bytearray] | None = None
+        """A snapshot of the leader, as far as it has come; its own `data` is empty."""
+
+        # Volatile on candidates.
+        self.ballots: set[NodeId] = set()
+        """Who granted; asked for membership only, never iterated."""
+        self.ballot_generation = 0
+        """The own vote counts when this write is stable."""
+
+        # Volatile on leaders.
+        self.followers: dict[NodeId, Progress] = {}
+        self.heartbeat_deadline_ms = 0
+        self.uncommitted_bytes = 0
+        self.transfer_to: NodeId | None = None
+        self.transfer_deadline_ms = 0
+
+    # ---- who is who
+
+    @property
+    def configuration(self) -> Configuration:
+        return self.configurations.latest
+
+    @property
+    def is_voter(self) -> bool:
+        return self.node_id in self.configuration.voters
+
+    @property
+    def leadership(self) -> Leadership:
+        return Leadership(self.role, self.term, self.leader)
+
+    @property
+    def has_live_leader(self) -> bool:
+        """Heard of within the shortest election timeout, and still connected. A leader is its own witness."""
+        if self.role is Role.LEADER:
+            return True
+        if self.leader is None or self.is_leader_lost:
+            return False
+        return self.now_ms < self.leader_heard_ms + self.settings.election_timeout_ms
+
+    # ---- roles and terms
+
+    def move(self, move: Move, leader: NodeId | None) -> None:
+        self.role = moved(self.role, move)
+        self.leader = leader
+        self.is_leader_lost = False
+        self.ballots.clear()
+        self.followers = {}
+        self.transfer_to = None
+
+    def enter_term(self, term: int, voted_for: NodeId | None) -> None:
+        assert term > self.term
+        self.term, self.voted_for = term, voted_for
+        self.outcome.hard_state = HardState(term, voted_for)
+        self.incoming = None
+
+    def vote_for(self, candidate: NodeId) -> None:
+        self.voted_for = candidate
+        self.outcome.hard_state = HardState(self.term, candidate)
+
+    def restart_election_timer(self) -> None:
+        timeout_ms = self.settings.election_timeout_ms
+        if self.configuration.voters == (self.node_id,):
+            self.election_deadline_ms = self.now_ms  # nobody to wait for
+        else:
+            self.election_deadline_ms = self.now_ms + timeout_ms + self.random.randrange(timeout_ms)
+
+    def follow(self, leader: NodeId) -> None:
+        """It sent entries or a snapshot in this term, which only the leader of the term does."""
+        if self.leader is None:
+            self.move(Move.FOLLOW, leader)
+        elif self.leader != leader:
+            raise ImpossibleMessage(f"{self.leader} and {leader} both lead term {self.term}")
+        self.leader_heard_ms = self.now_ms
+        self.is_leader_lost = False
+        self.restart_election_timer()
+
+    # ---- the log
+
+    def append(self, entries: list[Entry]) -> None:
+        self.log.append(entries)
+        self.outcome.append.extend(entries)
+        self._learn(entries)
+
+    def truncate_from(self, index: int) -> None:
+        self.log.truncate_from(index)
+        self.configurations.truncate_from(index)
+        self.outcome.truncate_from = index
+
+    def commit_to(self, index: int) -> None:
+        """Hands entries to the state machine, in order and once in the life of this object."""
+        if index > self.log.commit_index:
+            self.outcome.committed.extend(self.log.between(self.log.commit_index + 1, index))
+            self.log.commit_index = index
+
+    def keep_snapshot(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.outcome.snapshot_to_store = snapshot
+        self.configurations.forget_before(snapshot.index)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """The leader's snapshot replaces log and state machine."""
+        self.outcome.truncate_from = 1
+        self.log.restart_at(snapshot)
+        self.configurations = ConfigurationHistory(snapshot.index, snapshot.configuration)
+        self.keep_snapshot(snapshot)
+        self.outcome.restore = snapshot
+
+    def cut_leftovers(self, stored: Stored) -> None:
+        """A crash came between a snapshot of the leader and the end of the log that it replaced."""
+        if stored.entries and not continues(self.snapshot, stored.entries):
+            self.outcome.truncate_from = 1
+
+    def _learn(self, entries: list[Entry]) -> None:
+        """A configuration counts as soon as it is in the log."""
+        for entry in entries:
+            if entry.kind is EntryKind.CONFIGURATION:
+                self.configurations.append(entry.index, Configuration.decode(entry.data))
+
+    # ---- answers
+
+    def refuse(self, token: Token, refusal: Refusal) -> None:
+        self.outcome.refused.append(Refused(token, refusal, self.leader))

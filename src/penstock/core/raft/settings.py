@@ -1,0 +1,37 @@
+"""Times and bounds of the core. Times are virtual: the core sees `now_ms` and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    election_timeout_ms: int = 1000
+    """A silent leader is suspected after this and up to as much again, by chance."""
+    heartbeat_interval_ms: int = 150
+    lost_leader_grace_ms: int = 300
+    """A leader whose connection broke is suspected after this and up to half as much again, by chance."""
+    max_append_bytes: int = 1 << 20
+    """Entries in one AppendEntries; at least one entry is sent, however large."""
+    max_inflight_messages: int = 64
+    max_inflight_bytes: int = 8 << 20
+    """Appends sent to one follower and not yet answered."""
+    snapshot_chunk_bytes: int = 256 << 10
+    max_uncommitted_bytes: int = 32 << 20
+    """Proposals beyond this are refused until some have committed."""
+    catch_up_entries: int = 100
+    """An observer this close to the end of the log may become a voter."""
+    entries_kept_behind_snapshot: int = 1000
+    """A follower this far behind a snapshot is still served from the log."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.heartbeat_interval_ms < self.election_timeout_ms:
+            raise ValueError("heartbeats must come more often than the election timeout")
+        if not 0 <= self.lost_leader_grace_ms <= self.election_timeout_ms:
+            raise ValueError("the grace for a lost leader cannot exceed the election timeout")
+        bounds = (self.max_append_bytes, self.max_inflight_messages, self.max_inflight_bytes)
+        if min(*bounds, self.snapshot_chunk_bytes, self.max_uncommitted_bytes) < 1:
+            raise ValueError("every bound is at least 1")
+        if min(self.catch_up_entries, self.entries_kept_behind_snapshot) < 0:
+            raise ValueError("a number of entries is not negative")

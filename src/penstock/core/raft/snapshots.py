@@ -1,0 +1,105 @@
+"""Snapshots: shortening the log, and sending a snapshot to whom the log cannot help any more (paper, 7).
+
+The core keeps the bytes of its own last snapshot, and per follower that receives one the snapshot it began
+with. Chunks go one at a time; the answer says how far the follower has come, so lost, doubled and reordered
+chunks do no harm.
+"""
+
+from __future__ import annotations
+
+from penstock.core.raft.exchange import SnapshotReady
+from penstock.core.raft.messages import AppendResponse, InstallSnapshot, Snapshot, SnapshotResponse
+from penstock.core.raft.node import Node
+from penstock.core.raft.progress import Progress
+
+
+def compact(node: Node, ready: SnapshotReady) -> None:
+    """A snapshot that came after a newer one, or of what is not committed here, is of no use."""
+    if not node.snapshot.index < ready.index <= node.log.commit_index:
+        return
+    term = node.log.term_at(ready.index)
+    assert term is not None
+    node.keep_snapshot(Snapshot(ready.index, term, node.configurations.at(ready.index), ready.data))
+    compact_to = ready.index - node.settings.entries_kept_behind_snapshot
+    if compact_to > node.log.base_index:
+        node.log.compact_to(compact_to)
+        node.outcome.compact_to = compact_to
+
+
+# ---- the leader
+
+
+def send_chunk(node: Node, progress: Progress) -> None:
+    snapshot, offset = progress.snapshot, progress.snapshot_offset
+    assert snapshot is not None
+    end = offset + node.settings.snapshot_chunk_bytes
+    chunk = InstallSnapshot(
+        node.node_id,
+        progress.peer,
+        node.term,
+        snapshot.index,
+        snapshot.term,
+        snapshot.configuration,
+        offset,
+        snapshot.data[offset:end],
+        is_last=end >= len(snapshot.data),
+    )
+    node.outcome.send_now.append(chunk)
+    progress.is_waiting = True
+
+
+def continue_snapshot(node: Node, answer: SnapshotResponse) -> None:
+    progress = node.followers.get(answer.sender)
+    if progress is None:
+        return
+    progress.heard_ms = node.now_ms
+    if progress.snapshot is not None and progress.snapshot.index == answer.snapshot_index:
+        progress.snapshot_offset = min(answer.next_offset, len(progress.snapshot.data))
+        progress.is_waiting = False
+
+
+# ---- the follower
+
+
+def install_snapshot(node: Node, chunk: InstallSnapshot) -> None:
+    node.follow(chunk.sender)
+    if chunk.snapshot_index <= node.log.commit_index:
+        _acknowledge(node, chunk)
+        return
+    coming, data = _incoming(node, chunk)
+    if chunk.offset == len(data):
+        data += chunk.chunk
+        if chunk.is_last:
+            node.incoming = None
+            _install(node, Snapshot(coming.index, coming.term, coming.configuration, bytes(data)))
+            _acknowledge(node, chunk)
+            return
+    answer = SnapshotResponse(node.node_id, chunk.sender, node.term, chunk.snapshot_index, len(data))
+    node.outcome.send_now.append(answer)
+
+
+def _incoming(node: Node, chunk: InstallSnapshot) -> tuple[Snapshot, bytearray]:
+    """A chunk of another snapshot begins anew."""
+    head = Snapshot(chunk.snapshot_index, chunk.snapshot_term, chunk.configuration)
+    if node.incoming is None or node.incoming[0] != head:
+        node.incoming = head, bytearray()
+    return node.incoming
+
+
+def _install(node: Node, snapshot: Snapshot) -> None:
+    """A log that goes through the snapshot's last entry is right up to there and needs only to be committed."""
+    if node.log.term_at(snapshot.index) == snapshot.term:
+        node.commit_to(snapshot.index)
+    else:
+        node.restore(snapshot)
+
+
+def _acknowledge(node: Node, chunk: InstallSnapshot) -> None:
+    commit_index = node.log.commit_index
+    answer = AppendResponse(node.node_id, chunk.sender, node.term, True, commit_index, match_index=commit_index)
+    node.outcome.send_after_persist.append(answer)
+
+
+def refuse_stale_chunk(node: Node, chunk: InstallSnapshot) -> None:
+    """The answer's term tells a former leader that its time is over."""
+    node.outcome.send_now.append(SnapshotResponse(node.node_id, chunk.sender, node.term, chunk.snapshot_index, 0))

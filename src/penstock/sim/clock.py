@@ -1,0 +1,36 @@
+"""Time and chance of one simulated node.
+
+Fair faults: a wall clock that is off, runs too fast or too slow, and jumps in either direction, as an operator or NTP
+makes it. Not fair, and not done: a monotonic clock that goes back or runs at another speed than the loop's timers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+EPOCH_MS = 1_700_000_000_000  # when a world begins
+
+
+class SimClock:
+    def __init__(self, time: Callable[[], float], *, skew_ms: float = 0.0, drift_ppm: float = 0.0) -> None:
+        self._time = time
+        self.skew_ms = skew_ms
+        self._rate = 1 + drift_ppm / 1e6
+
+    def now_ms(self) -> int:
+        return int(EPOCH_MS + self.skew_ms + self._time() * 1000 * self._rate)
+
+    def monotonic(self) -> float:
+        return self._time()
+
+    def jump(self, by_ms: float) -> None:
+        self.skew_ms += by_ms
+
+
+class SimEntropy:
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def random_bytes(self, size: int) -> bytes:
+        return self._random.randbytes(size)

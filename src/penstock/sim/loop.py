@@ -1,0 +1,408 @@
+"""An event loop with virtual time: nothing waits, time jumps to the next timer.
+
+Callbacks run first in, first out, timers by time and then by age, so a run is a function of what was scheduled. Every
+turn moves the clock by its resolution, or code that polls until a deadline would poll for ever. Callbacks of dead
+processes are dropped (`sim.process`). Connections come from a `Network`; there are no threads, signals, subprocesses
+or descriptors, and whoever asks for one is told so by NotImplementedError or NoThreads.
+
+Errors, all of them named and none of them swallowed:
+SimError
++-- Deadlock          nothing is scheduled and the awaited future is not done
++-- TimeLimit         the virtual time allowed for this run is over
++-- StepLimit         so many callbacks ran that something must be spinning
++-- NoThreads         run_in_executor: work that may block goes through the Workers port
+`-- UnhandledError    a callback raised, or a task failed and nobody looked
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import sys
+from asyncio import events
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
+from contextvars import Context
+from typing import Any, NoReturn, Protocol, TypeVar, TypeVarTuple, cast
+
+from penstock.sim.process import SimProcess, current_process, process_of
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+RESOLUTION_NS = 1_000
+NS = 1_000_000_000
+LISTED_TASKS = 40
+DEFAULT_MAX_STEPS = 50_000_000
+
+
+class SimError(Exception):
+    pass
+
+
+class Deadlock(SimError):
+    pass
+
+
+class TimeLimit(SimError):
+    pass
+
+
+class StepLimit(SimError):
+    pass
+
+
+class NoThreads(SimError):
+    pass
+
+
+class UnhandledError(SimError):
+    pass
+
+
+class Network(Protocol):
+    """What stands behind `create_connection` and `create_server`."""
+
+    async def create_connection(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]: ...
+
+    def create_server(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str | None, port: int
+    ) -> asyncio.AbstractServer: ...
+
+
+class SimFuture(asyncio.Future[T]):
+    """Knows whose it is: what a dead process did not look at is no defect."""
+
+    def __init__(self, *, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self.process = current_process()
+
+
+class SimTask(asyncio.Task[T]):
+    process: SimProcess | None = None
+
+
+class SimLoop(asyncio.AbstractEventLoop):
+    def __init__(self, *, max_steps: int = DEFAULT_MAX_STEPS) -> None:
+        self._now_ns = 0
+        self._ready: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._sequence = 0
+        self._task_count = 0
+        self._tasks: dict[asyncio.Task[Any], SimProcess | None] = {}
+        self._failures: list[BaseException] = []
+        self._is_running = False
+        self._is_closed = False
+        self._is_stopping = False
+        self.max_steps = max_steps
+        self.steps = 0
+        self.network: Network | None = None
+
+    # -- time and callbacks -------------------------------------------------------------
+
+    def time(self) -> float:
+        return self._now_ns / NS
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        self._check_open()
+        handle = events.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    # One thread is all there is.
+    call_soon_threadsafe = call_soon
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        self._check_open()
+        handle = events.TimerHandle(when, callback, args, self, context)
+        self._sequence += 1
+        heapq.heappush(self._timers, (when, self._sequence, handle))
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Told by the handle; a cancelled timer is dropped when its time comes."""
+
+    # -- futures and tasks --------------------------------------------------------------
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return SimFuture(loop=self)
+
+    def create_task(
+        self,
+        coro: Coroutine[Any, Any, T] | Generator[Any, None, T],
+        *,
+        name: object = None,
+        context: Context | None = None,
+    ) -> asyncio.Task[T]:
+        self._check_open()
+        self._task_count += 1
+        # asyncio's own numbers go on from run to run; these are the same for the same seed.
+        task: SimTask[T] = SimTask(
+            cast("Coroutine[Any, Any, T]", coro),
+            loop=self,
+            name=str(name) if name is not None else f"task-{self._task_count}",
+            context=context,
+        )
+        task.process = self._tasks[task] = process_of(context) if context is not None else current_process()
+        task.add_done_callback(self._tasks.pop)
+        return task
+
+    def tasks_of(self, process: SimProcess | None) -> list[asyncio.Task[Any]]:
+        """Unfinished ones, oldest first."""
+        return [task for task, owner in self._tasks.items() if owner is process]
+
+    def pause(self, process: SimProcess) -> None:
+        """SIGSTOP: nothing of it runs until `resume`; time goes on."""
+        if process.held is None:
+            process.held = []
+
+    def resume(self, process: SimProcess) -> None:
+        held, process.held = process.held, None
+        self._ready.extend(held or ())
+
+    # -- running ------------------------------------------------------------------------
+
+    def run_until_complete(
+        self, future: Generator[Any, None, T] | Awaitable[T], *, timeout_s: float | None = None
+    ) -> T:
+        """Raises what the future raises, UnhandledError at once, Deadlock, TimeLimit or StepLimit."""
+        self._check_open()
+        deadline_ns = None if timeout_s is None else self._now_ns + round(timeout_s * NS)
+        awaited = asyncio.ensure_future(cast("Awaitable[T]", future), loop=self)
+        self._enter()
+        try:
+            while not awaited.done():
+                self._turn(deadline_ns)
+                if self._failures:
+                    self._raise_failure()
+        finally:
+            self._leave()
+            if not awaited.done():
+                awaited.cancel()
+                awaited._log_destroy_pending = False  # type: ignore[attr-defined]
+        return awaited.result()
+
+    def run_forever(self) -> None:
+        self._check_open()
+        self._is_stopping = False
+        self._enter()
+        try:
+            while not self._is_stopping:
+                self._turn(None)
+                if self._failures:
+                    self._raise_failure()
+        finally:
+            self._leave()
+
+    def _enter(self) -> None:
+        if self._is_running:
+            raise RuntimeError("this loop is running already")
+        self._is_running = True
+        events._set_running_loop(self)
+        self._hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(finalizer=self._finalize_generator)
+
+    def _leave(self) -> None:
+        sys.set_asyncgen_hooks(*self._hooks)
+        events._set_running_loop(None)
+        self._is_running = False
+
+    def _turn(self, deadline_ns: int | None) -> None:
+        """What is due now, once; if nothing is, first go to when something will be."""
+        timers = self._timers
+        while timers and not _is_wanted(timers[0][2]):
+            heapq.heappop(timers)
+        if not self._ready:
+            if not timers:
+                raise Deadlock(f"nothing is scheduled at {self.time():.6f} s, and these wait:\n{self._waiting()}")
+            self._now_ns = max(self._now_ns, round(timers[0][0] * NS))
+        self._now_ns += RESOLUTION_NS
+        if deadline_ns is not None and self._now_ns > deadline_ns:
+            raise TimeLimit(f"not done at {self.time():.3f} s; these wait:\n{self._waiting()}")
+        now = self.time()
+        ready = self._ready
+        while timers and timers[0][0] <= now:
+            ready.append(heapq.heappop(timers)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not _is_wanted(handle):
+                continue
+            process = process_of(_context_of(handle))
+            if process is not None and process.held is not None:
+                process.held.append(handle)
+                continue
+            self.steps += 1
+            handle._run()
+        if self.steps > self.max_steps:
+            raise StepLimit(f"{self.steps} callbacks by {self.time():.6f} s; these wait:\n{self._waiting()}")
+
+    def _raise_failure(self) -> NoReturn:
+        failure = self._failures.pop(0)
+        raise UnhandledError(f"at {self.time():.6f} s: {failure!r}") from failure
+
+    def _waiting(self) -> str:
+        lines = []
+        for task, process in list(self._tasks.items())[:LISTED_TASKS]:
+            if process is None or process.is_alive:
+                frames = task.get_stack(limit=1)
+                place = f"{frames[-1].f_code.co_qualname}:{frames[-1].f_lineno}" if frames else "done"
+                lines.append(f"  {process.name if process else 'world'} {task.get_name()} in {place}")
+        if len(self._tasks) > LISTED_TASKS:
+            lines.append(f"  and {len(self._tasks) - LISTED_TASKS} more")
+        return "\n".join(lines) or "  no task: a future that nobody completes"
+
+    def stop(self) -> None:
+        self._is_stopping = True
+
+    def is_running(self) -> bool:
+        return self._is_running
+
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def close(self) -> None:
+        """Ends every unfinished task's coroutine without running it further, and forgets what was scheduled."""
+        if self._is_closed:
+            return
+        if self._is_running:
+            raise RuntimeError("a running loop cannot be closed")
+        self._is_closed = True
+        self._ready.clear()
+        self._timers.clear()
+        tasks, self._tasks = list(self._tasks), {}
+        disabled = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)  # the dead have nothing to say
+        try:
+            for task in tasks:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                _end(task)
+        finally:
+            logging.disable(disabled)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeError("the simulated loop is closed")
+
+    # -- errors -------------------------------------------------------------------------
+
+    def get_debug(self) -> bool:
+        return False
+
+    def set_debug(self, enabled: bool) -> None:
+        """There is no debug mode: a run can be repeated, which is better."""
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """A callback raised, or a task's exception was never looked at: the run fails."""
+        if self._is_closed:
+            return
+        error = context.get("exception") or SimError(context.get("message", "unknown"))
+        if is_fatal(error) and not self._is_of_the_dead(context):
+            self._failures.append(error)
+
+    def _is_of_the_dead(self, context: dict[str, Any]) -> bool:
+        source = context.get("task") or context.get("future") or context.get("handle")
+        if isinstance(source, SimFuture | SimTask):
+            process = source.process
+        elif isinstance(source, events.Handle):
+            process = process_of(_context_of(source))
+        elif source is None:
+            process = current_process()
+        else:  # of asyncio's own making, such as gather's: whose it is cannot be told
+            return any(owner is not None and not owner.is_alive for owner in self._tasks.values())
+        return process is not None and not process.is_alive
+
+    default_exception_handler = call_exception_handler
+
+    # -- connections --------------------------------------------------------------------
+
+    def _network(self) -> Network:
+        if self.network is None:
+            raise SimError("this loop has no network")
+        return self.network
+
+    async def create_connection(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | None = None,
+        port: int | None = None,
+        *,
+        ssl: object = None,
+        **_options: object,
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        if ssl:
+            raise NotImplementedError("the simulated network has no TLS")
+        if host is None or port is None:
+            raise ValueError("the simulated network connects to a host and a port")
+        return await self._network().create_connection(protocol_factory, host, port)
+
+    async def create_server(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | None = None,
+        port: int = 0,
+        *,
+        ssl: object = None,
+        **_options: object,
+    ) -> asyncio.AbstractServer:
+        if ssl:
+            raise NotImplementedError("the simulated network has no TLS")
+        return self._network().create_server(protocol_factory, host, port)
+
+    def run_in_executor(self, executor: object, func: Callable[..., T], *args: object) -> NoReturn:
+        raise NoThreads(f"{func!r}: work that may block goes through the Workers port")
+
+    # -- the end of things --------------------------------------------------------------
+
+    def _finalize_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        process = current_process()
+        if not self._is_closed and (process is None or process.is_alive):
+            self.call_soon(self.create_task, generator.aclose())
+
+    async def shutdown_asyncgens(self) -> None:
+        """Generators are closed as their owners let go of them."""
+
+    async def shutdown_default_executor(self) -> None:
+        """There is none."""
+
+
+def _is_wanted(handle: asyncio.Handle) -> bool:
+    if handle.cancelled():
+        return False
+    process = process_of(_context_of(handle))
+    return process is None or process.is_alive
+
+
+def _context_of(handle: asyncio.Handle) -> Context:
+    context: Context = handle._context  # type: ignore[attr-defined]
+    return context
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Whether an error that nobody handled is a defect. The crash of a machine is none (`sim.disk.SimCrash`)."""
+    return isinstance(error, Exception)
+
+
+def _end(task: asyncio.Task[Any]) -> Sequence[BaseException]:
+    """Unwind a coroutine that will never run again; what it says on the way out concerns nobody."""
+    coroutine = cast("Coroutine[Any, Any, Any] | None", task.get_coro())
+    last_words: list[BaseException] = []
+    while coroutine is not None and len(last_words) < 10:
+        try:
+            coroutine.close()
+        except BaseException as error:  # it awaited while it was being ended, or the loop is gone
+            last_words.append(error)
+        else:
+            break
+    return last_words

@@ -1,0 +1,173 @@
+"""What production does in threads and processes, in virtual time: workers, the flusher, the rewriter of segments.
+
+Each takes a while before it touches the disk and a while before the loop hears of it, so everything that may happen in
+between does, for some seed. One job never runs while another piece of code does: races inside the work itself are not
+simulated. All of it belongs to the process that made it and ends with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import TypeAlias, TypeVar
+
+from penstock.model.errors import CorruptBatch, StorageError
+from penstock.ports.disk import File
+from penstock.ports.workers import Workers
+from penstock.sim.disk import SimDisk
+from penstock.sim.loop import SimLoop
+from penstock.storage.cleaner.plan import CleanPlan, Outcome, Uncleanable
+from penstock.storage.cleaner.rewrite import clean
+
+T = TypeVar("T")
+OnStable: TypeAlias = Callable[[OSError | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DiskTimes:
+    """How long things take. A slow one in a hundred, as on a real disk."""
+
+    work_s: float = 0.0005
+    sync_s: float = 0.0015
+    slow_chance: float = 0.01
+    slow_s: float = 0.15
+
+    def draw(self, random: Random, typical_s: float) -> float:
+        taken_s = typical_s * (0.2 + 1.6 * random.random())
+        if self.slow_chance and random.random() < self.slow_chance:
+            taken_s += random.random() * self.slow_s
+        return taken_s
+
+
+class _Pool:
+    """So many jobs at a time; the rest waits its turn."""
+
+    def __init__(self, threads: int) -> None:
+        self._free = threads
+        self._queue: deque[Callable[[], None]] = deque()
+
+    def submit(self, begin: Callable[[], None]) -> None:
+        if self._free:
+            self._free -= 1
+            begin()
+        else:
+            self._queue.append(begin)
+
+    def release(self) -> None:
+        if self._queue:
+            self._queue.popleft()()
+        else:
+            self._free += 1
+
+
+class SimWorkers:
+    def __init__(self, loop: SimLoop, random: Random, times: DiskTimes, threads: int = 4) -> None:
+        self._loop = loop
+        self._random = random
+        self._times = times
+        self._pool = _Pool(threads)
+
+    def run(self, work: Callable[[], T]) -> Awaitable[T]:
+        future = self._loop.create_future()
+
+        def begin() -> None:
+            self._loop.call_later(self._times.draw(self._random, self._times.work_s), do)
+
+        def do() -> None:
+            result: T | None = None
+            failure: Exception | None = None
+            try:
+                result = work()
+            except Exception as error:  # belongs to whoever waits, as with a thread pool
+                failure = error
+            self._loop.call_later(self._times.draw(self._random, self._times.work_s), hand_over, result, failure)
+
+        def hand_over(result: T | None, failure: Exception | None) -> None:
+            self._pool.release()
+            if future.done():
+                return
+            if failure is not None:
+                future.set_exception(failure)
+            else:
+                future.set_result(result)
+
+        self._pool.submit(begin)
+        return future
+
+    def close(self) -> None:
+        """Nothing to join."""
+
+
+class SimFlusher:
+    def __init__(self, loop: SimLoop, disk: SimDisk, random: Random, times: DiskTimes, threads: int = 2) -> None:
+        self._loop = loop
+        self._disk = disk
+        self._random = random
+        self._times = times
+        self._pool = _Pool(threads)
+
+    def flush(self, files: Sequence[File], directories: Sequence[str], on_stable: OnStable) -> None:
+        syncs: deque[Callable[[], None]] = deque(file.sync for file in files)
+        syncs.extend(partial(self._sync_directory, directory) for directory in directories)
+
+        def proceed() -> None:
+            self._loop.call_later(self._times.draw(self._random, self._times.sync_s), sync)
+
+        def sync() -> None:
+            try:
+                if syncs:
+                    syncs.popleft()()
+            except OSError as error:
+                end(error)
+            else:
+                if syncs:
+                    proceed()
+                else:
+                    end(None)
+
+        def end(error: OSError | None) -> None:
+            self._pool.release()
+            on_stable(error)
+
+        self._pool.submit(proceed)
+
+    def _sync_directory(self, directory: str) -> None:
+        if self._disk.is_directory(directory):  # otherwise the topic was deleted meanwhile: nothing to keep
+            self._disk.sync_directory(directory)
+
+    def close(self) -> None:
+        """Nothing to join."""
+
+
+class SimRewriter:
+    """`replica.cleaning.Rewriter`: one segment at a time in a worker, on the disk of the node."""
+
+    def __init__(self, disk: SimDisk, workers: Workers) -> None:
+        self._disk = disk
+        self._workers = workers
+        self._is_stopped = False
+
+    async def rewrite(self, plan: CleanPlan) -> AsyncGenerator[Outcome, None]:
+        outcomes = clean(self._disk, plan)
+        while True:
+            if self._is_stopped:
+                raise StorageError("the broker is stopping")
+            try:
+                outcome = await self._workers.run(lambda: next(outcomes, None))
+            except CorruptBatch as error:
+                raise Uncleanable(str(error)) from error
+            if outcome is None:
+                return
+            yield outcome
+
+    async def rest(self) -> None:
+        """It holds nothing."""
+
+    def stop(self) -> None:
+        self._is_stopped = True
+
+    def close(self) -> None:
+        """No process to end."""

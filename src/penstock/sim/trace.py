@@ -1,0 +1,41 @@
+"""What happened, in order: one line an event, the same bytes for the same seed.
+
+A line holds the virtual time in microseconds, who, and what. The digest covers every line; the text keeps the last
+ones, so a long history stays within a bound. Nothing that differs from run to run may come in here: no addresses of
+objects, no times of the machine, nothing taken from a set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable
+
+KEPT_LINES = 200_000
+
+
+class Trace:
+    def __init__(self, seed: int, time: Callable[[], float], kept_lines: int = KEPT_LINES) -> None:
+        self._time = time
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._lines: deque[str] = deque(maxlen=kept_lines)
+        self.count = 0
+        self.note("world", f"seed {seed}")
+
+    def note(self, who: str, what: str) -> None:
+        line = f"{round(self._time() * 1e6):>13} {who} {what}"
+        self._hash.update(line.encode() + b"\n")
+        self._lines.append(line)
+        self.count += 1
+
+    @property
+    def digest(self) -> str:
+        """Of all lines, also those no longer kept."""
+        return self._hash.hexdigest()
+
+    def text(self) -> str:
+        """The kept lines, oldest first."""
+        return "".join(line + "\n" for line in self._lines)
+
+    def tail(self, count: int) -> list[str]:
+        return list(self._lines)[-count:]
