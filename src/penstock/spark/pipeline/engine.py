@@ -238,6 +238,8 @@ class PipelineEngine:
                 # By default /tmp/hive, which belongs to the first user of the machine who came by.
                 "spark.hadoop.hive.exec.scratchdir": str(self._scratch / "hive"),
                 "spark.hadoop.hive.exec.local.scratchdir": str(self._scratch / "hive-local"),
+                # By default a directory of each run's own in /tmp, which stays there.
+                "spark.hadoop.hive.downloaded.resources.dir": str(self._scratch / "hive-resources"),
                 "spark.driver.extraJavaOptions": f"{derby_log} {options}".strip(),
             }
         return settings

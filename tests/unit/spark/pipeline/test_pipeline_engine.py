@@ -27,6 +27,9 @@ def test_settings_of_the_jvm(project: PipelineProject) -> None:
     assert static["spark.driver.memory"] == "2g"
     assert static["spark.sql.warehouse.dir"] == project.warehouse.as_uri()
     assert str(project.metastore) in static["spark.hadoop.javax.jdo.option.ConnectionURL"]
+    places = [value for name, value in static.items() if name.startswith("spark.hadoop.hive.")]
+    assert len(places) == 3
+    assert all(place.startswith(f"{project.state}/scratch/") for place in places), "nothing is left in /tmp"
     assert "secret" not in str(static), "these are seen by everybody in the list of processes"
     assert "spark.sql.catalogImplementation" not in PipelineEngine(project, persistent=False)._static()
 
