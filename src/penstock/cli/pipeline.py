@@ -24,7 +24,15 @@ from penstock.cli.connection import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP_SERVER
 from penstock.cli.job_command import master_option
 from penstock.cli.output import show_json
 from penstock.cli.pipeline_jobs import JOBS
-from penstock.cli.pipeline_output import count, mistakes_object, run_object, show_flow, show_status, status_object
+from penstock.cli.pipeline_output import (
+    count,
+    mistakes_object,
+    reset_object,
+    run_object,
+    show_flow,
+    show_status,
+    status_object,
+)
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -356,27 +364,34 @@ def status(directory: Path, servers: str | None, timeout_s: float, as_json: bool
 @project_options
 @click.option("--flow", help="Only this one, with those that read its table.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def reset(directory: Path, servers: str | None, flow: str | None, yes: bool) -> int:
+@json_option
+@errors_as_json
+def reset(directory: Path, servers: str | None, flow: str | None, yes: bool, as_json: bool) -> int:
     """Forget checkpoints and tables, so that the next run begins anew. Topics stay as they are."""
     from penstock.spark.pipeline.reset import plan_reset
     from penstock.spark.pipeline.reset import reset as forget
 
     project = _project(directory, servers)
-    with _held(project, "pipeline reset", click.echo):
+    if as_json and not yes:
+        raise click.UsageError("--json asks nothing: give --yes as well")
+    say = _nothing if as_json else click.echo
+    with _held(project, "pipeline reset", say):
         plan = plan_reset(project, flow)
         if not plan.directories:
-            click.echo("There is nothing to forget.")
-            return 0
-        click.echo(f"To be forgotten: {', '.join(plan.flows) or 'no flow has run'}. To be deleted:")
-        for path in (*plan.directories, *plan.emptied):
-            click.echo(f"  {project.relative(path)}/")
-        if plan.sinks:
-            click.echo(f"The next run sends everything to {', '.join(plan.sinks)} again: what is there now stays.")
-        if not yes and not click.confirm("Go on?"):
-            click.echo("Nothing was changed.")
-            return 1
-        forget(project, plan)
-    click.echo("Done.")
+            say("There is nothing to forget.")
+        else:
+            say(f"To be forgotten: {', '.join(plan.flows) or 'no flow has run'}. To be deleted:")
+            for path in (*plan.directories, *plan.emptied):
+                say(f"  {project.relative(path)}/")
+            if plan.sinks:
+                say(f"The next run sends everything to {', '.join(plan.sinks)} again: what is there now stays.")
+            if not yes and not click.confirm("Go on?"):
+                say("Nothing was changed.")
+                return 1
+            forget(project, plan)
+            say("Done.")
+    if as_json:
+        show_json(reset_object(project, plan))
     return 0
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from penstock.spark.pipeline.errors import DefinitionError, PipelineError
     from penstock.spark.pipeline.progress import FlowProgress
     from penstock.spark.pipeline.project import PipelineProject
+    from penstock.spark.pipeline.reset import ResetPlan
     from penstock.spark.pipeline.runner import RunReport
     from penstock.spark.pipeline.status import FlowStatus, PipelineStatus
 
@@ -122,6 +123,16 @@ def _flow_object(one: FlowStatus) -> dict[str, Any]:
             for part in one.partitions
         ],
         "error": one.error or None,
+    }
+
+
+def reset_object(project: PipelineProject, plan: ResetPlan) -> dict[str, Any]:
+    return {
+        "pipeline": project.name,
+        "flows": list(plan.flows),
+        "deleted": [project.relative(path) for path in (*plan.directories, *plan.emptied)],
+        "sent_again_to": list(plan.sinks),
+        "error": None,
     }
 
 

@@ -107,6 +107,24 @@ def test_reset_says_what_goes_and_asks(
     assert cli(*words, "--yes").lines == ["There is nothing to forget."]
 
 
+def test_reset_for_programs(cli: CommandLine, project: PipelineProject, checkpoint: CheckpointWriter) -> None:
+    directory = checkpoint("output_topic", "results", [{"0": 5}])
+    words = ("pipeline", "reset", "--project", str(project.root), "--json")
+    asked = cli(*words)
+    assert (asked.code, json.loads(asked.out)) == (2, {"error": "--json asks nothing: give --yes as well"})
+    assert directory.exists()
+    told = json.loads(cli(*words, "--yes").out)
+    assert told == {
+        "pipeline": "shop",
+        "flows": ["results"],
+        "deleted": ["storage/_checkpoints"],
+        "sent_again_to": ["output_topic"],
+        "error": None,
+    }
+    assert not directory.exists()
+    assert json.loads(cli(*words, "--yes").out)["deleted"] == []
+
+
 def test_a_reset_that_was_interrupted_is_finished_before_anything_else(
     cli: CommandLine, project: PipelineProject, checkpoint: CheckpointWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
