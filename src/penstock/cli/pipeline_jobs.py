@@ -7,6 +7,7 @@ lock, no Java); 130 stopped before it was done. Spark is imported by the command
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import datetime
@@ -176,9 +177,15 @@ def replay(
         source = job.source(cluster)
         target_id = job.check_target(source)
         place = job.place(job.brokers.cluster_id(), source, target_id)
+        is_new = not place.directory.exists()
         place.make(is_unfinished)
         with place.lock():
-            state, is_resumed = begin(job, place, source, restart=restart)
+            try:
+                state, is_resumed = begin(job, place, source, restart=restart)
+            except PenstockError:
+                if is_new:  # nothing was begun: there is nothing to go on with
+                    shutil.rmtree(place.directory)
+                raise
             terminal.facts |= {"to": to_topic, "checkpoint": str(place.directory), "resumed_after": state.sent}
             terminal.say(f"How far it is: {place.directory}")
             if is_resumed and state.is_done:

@@ -10,6 +10,7 @@ import pytest
 from written_checkpoints import CheckpointWriter
 
 from command_line import CommandLine
+from penstock.clients import BlockingAdmin
 from penstock.spark.pipeline.engine import PipelineEngine
 from penstock.spark.pipeline.errors import PipelineError
 from penstock.spark.pipeline.events import FlowState
@@ -17,6 +18,7 @@ from penstock.spark.pipeline.lock import ProjectLock
 from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject, is_master
 from penstock.spark.pipeline.status import StatusFile
+from penstock.testing import Broker
 
 TABLE = "spark_catalog/default/events"
 
@@ -255,6 +257,23 @@ def test_a_program_sees_an_object_however_it_ends(
     project.spec_path.unlink()
     for command in ("check", "run", "status"):
         assert "there is no spark-pipeline.yml" in refused(1, command)
+
+
+def test_a_replay_that_is_refused_leaves_nothing_behind(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with Broker() as broker, BlockingAdmin(broker.bootstrap_servers) as admin:
+        admin.create_topic("from", 2)
+        admin.create_topic("to", 2)
+        words = ("--from-topic", "from", "--offsets", "7:1-2", "--to", "to")
+        for more in ((), ("--checkpoint", str(tmp_path / "chosen"))):
+            where = ("--bootstrap-server", broker.bootstrap_servers)
+            refused = cli("pipeline", "replay", *words, *more, *where)
+            assert refused.code == 2
+            assert "--offsets names partition 7: there are 0, 1" in refused.err
+    assert [path for path in (tmp_path / "state").rglob("*") if path.name.startswith("replay")] == []
+    assert not (tmp_path / "chosen").exists()
 
 
 def test_every_command_has_help(cli: CommandLine) -> None:
