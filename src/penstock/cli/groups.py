@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,6 +22,26 @@ group_option = click.option(
     "--group", "group_id", required=True, help="Name of the group.", shell_complete=complete_groups
 )
 NO_MEMBER = "(no member)"
+
+
+def group_name(*, required: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command that only looks its group by `--group NAME` or by the name alone."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @click.argument("name", metavar="[GROUP]", required=False, shell_complete=complete_groups)
+        @click.option("--group", "group_id", help="Name of the group.", shell_complete=complete_groups)
+        @functools.wraps(command)
+        def run(*args: Any, name: str | None, group_id: str | None, **kwargs: Any) -> None:
+            if name is not None and group_id is not None:
+                raise click.UsageError("name the group once: GROUP or --group GROUP")
+            chosen = name if group_id is None else group_id
+            if required and chosen is None:
+                raise click.UsageError("name the group: GROUP or --group GROUP")
+            command(*args, group_id=chosen, **kwargs)
+
+        return run
+
+    return decorate
 
 
 @click.group()
@@ -43,7 +65,7 @@ def list_(target: Target, as_json: bool) -> None:
 
 
 @groups.command("describe")
-@group_option
+@group_name(required=True)
 @json_option
 @cluster_command
 def describe(target: Target, group_id: str, as_json: bool) -> None:
@@ -68,7 +90,7 @@ def describe(target: Target, group_id: str, as_json: bool) -> None:
 
 
 @groups.command("explain")
-@group_option
+@group_name(required=True)
 @click.option("--all", "show_all", is_flag=True, help="Every member of large assignments.")
 @json_option
 @cluster_command

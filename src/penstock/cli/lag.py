@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import click
 
-from penstock.cli.connection import Target, cluster_command, complete_groups, json_option
-from penstock.cli.groups import lag_objects
+from penstock.cli.connection import Target, cluster_command, json_option
+from penstock.cli.groups import group_name, lag_objects
 from penstock.cli.output import show_json, show_table
 from penstock.model.errors import PenstockError
 
 
 @click.command()
-@click.option("--group", "group_id", help="One group, partition by partition.", shell_complete=complete_groups)
+@group_name(required=False)
 @json_option
 @cluster_command
 def lag(target: Target, group_id: str | None, as_json: bool) -> None:
-    """How far a group is behind; without --group, the sum of each group."""
+    """How far a group is behind, partition by partition; without a name, the sum of each group."""
     if group_id is None:
         _all_groups(target, as_json)
         return

@@ -217,8 +217,22 @@ def test_delete(cli: CommandLine, penstock_broker: Broker, filled: str, group: s
         assert len(ran.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("command", [("groups", "describe"), ("groups", "explain"), ("lag",)])
+def test_a_group_by_its_name_alone(
+    cli: CommandLine, penstock_broker: Broker, filled: str, group: str, command: tuple[str, ...]
+) -> None:
+    commit(penstock_broker, group, filled, {0: 1})
+    by_option = cli(*command, "--group", group, "--json").out
+    assert json.loads(by_option)["group"] == group
+    assert cli(*command, group, "--json").out == by_option
+    twice = cli(*command, group, "--group", group)
+    assert (twice.code, "name the group once" in twice.err) == (2, True)
+
+
 def test_usage(cli: CommandLine, topic: str, group: str) -> None:
     reset = ("groups", "reset-offsets", "--group", group)
+    nameless = cli("groups", "describe")
+    assert (nameless.code, "name the group: GROUP or --group GROUP" in nameless.err) == (2, True)
     assert cli(*reset, "--topic", topic).code == 2
     assert cli(*reset, "--topic", topic, "--to-earliest", "--to-latest").code == 2
     assert cli(*reset, "--to-earliest").code == 2
