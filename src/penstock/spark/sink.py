@@ -5,7 +5,8 @@ once for each task. What a task wrote comes back as `TaskWritten`; `commit` and 
 rows are in the log when their task ends, and stay there. Must not know: how rows are delivered (`spark.sink_delivery`).
 
 Spark makes a new writer for each commit, and calls `abort` also when `commit` raised: neither may do anything that
-matters.
+matters, but for one: the `commit` of a batch write raises what tasks found wrong with their rows, so that Spark does
+not run them again.
 """
 
 from __future__ import annotations
@@ -50,6 +51,13 @@ class TaskWritten(WriterCommitMessage):
         return sum(entry.records for entry in self.partitions)
 
 
+@dataclass(frozen=True)
+class TaskRefused(WriterCommitMessage):
+    """A task whose rows can never be written. Raised in the task, Spark would run it again, to the same end."""
+
+    sentence: str
+
+
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
     """Raises InvalidOption, UnsupportedClientSetting."""
     if overwrite:
@@ -72,10 +80,24 @@ class _BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[RecordBatch]) -> TaskWritten:
-        return write_slice(AtLeastOnce(self._options), self._options, current_slice(), iterator)
+    def write(self, iterator: Iterator[RecordBatch]) -> TaskWritten | TaskRefused:
+        from penstock.spark.encode.columns import UnsuitableRows
+
+        try:
+            return write_slice(AtLeastOnce(self._options), self._options, current_slice(), iterator)
+        except UnsuitableRows as error:
+            for _ in iterator:
+                pass  # Spark wants its rows taken
+            return TaskRefused(str(error))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Raises UnsuitableRows for the tasks that could not: then Spark calls `abort`, and the write has failed."""
+        refused = [message.sentence for message in messages if isinstance(message, TaskRefused)]
+        if refused:
+            from penstock.spark.encode.columns import UnsuitableRows
+
+            more = f" (and the like in {len(refused) - 1} more tasks)" if len(refused) > 1 else ""
+            raise UnsuitableRows(f"{refused[0]}{more}")
         logger.info("written: %s", describe(totals(messages)))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -13,6 +14,7 @@ pytest.importorskip("numba")
 
 from confluent_kafka import Consumer  # noqa: E402
 from confluent_kafka import TopicPartition as StockPartition  # noqa: E402
+from pyspark.sql.types import StructType  # noqa: E402
 
 from penstock.client.blocking_cluster import BlockingCluster, FetchStream  # noqa: E402
 from penstock.client.fetching import TopicPartition  # noqa: E402
@@ -24,7 +26,7 @@ from penstock.records.compression import NAMES, decompress  # noqa: E402
 from penstock.spark.encode.columns import UnsuitableRows  # noqa: E402
 from penstock.spark.lanes import PartitionWritten  # noqa: E402
 from penstock.spark.producing import DeliveryFailed  # noqa: E402
-from penstock.spark.sink import TaskWritten, totals, write_slice  # noqa: E402
+from penstock.spark.sink import TaskRefused, TaskWritten, batch_writer, totals, write_slice  # noqa: E402
 from penstock.spark.sink_delivery import AtLeastOnce, Slice, describe  # noqa: E402
 from penstock.spark.sink_options import SinkOptions  # noqa: E402
 from penstock.testing import Broker  # noqa: E402
@@ -213,6 +215,24 @@ def test_no_rows_ask_nothing_of_the_broker() -> None:
 def test_rows_that_cannot_be_written_are_named(broker: Broker, columns: dict[str, object], sentence: str) -> None:
     with pytest.raises(UnsuitableRows, match=sentence):
         write(broker, [pa.record_batch(columns)])
+
+
+def test_a_batch_write_is_refused_by_the_driver_and_not_tried_again(broker: Broker) -> None:
+    schema = StructType().add("value", "string").add("topic", "string")
+    writer = batch_writer({"kafka.bootstrap.servers": broker.bootstrap_servers}, schema, overwrite=False)
+    bad = pa.record_batch({"value": ["v"], "topic": pa.array([None], pa.string())})
+    good = pa.record_batch({"value": ["v"], "topic": ["refused"]})
+    batches = iter([good, bad, good])
+    refused = pickle.loads(pickle.dumps(writer.write(batches)))
+    assert isinstance(refused, TaskRefused)
+    assert next(batches, None) is None, "Spark wants its rows taken"
+    written = writer.write(iter([good]))
+    with pytest.raises(UnsuitableRows, match=r"^column topic is null in row 0: [^()]*$"):
+        writer.commit([written, refused])
+    with pytest.raises(UnsuitableRows, match=r"\(and the like in 1 more tasks\)$"):
+        writer.commit([refused, None, refused])
+    writer.abort([written, refused])
+    writer.commit([written])
 
 
 def test_a_topic_that_is_not_there_is_an_error_when_the_broker_creates_none() -> None:
