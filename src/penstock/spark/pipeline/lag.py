@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from penstock.client.blocking_cluster import BlockingCluster
-from penstock.client.errors import BrokerUnreachable, ClientError, ConnectionLost, RequestTimedOut
+from penstock.client.errors import BrokerUnreachable, ClientError, ConnectionLost, NotKafka, RequestTimedOut
 from penstock.client.fetching import TopicPartition
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.spark.offsets import SourceOffset
@@ -57,11 +57,11 @@ class LagMeter:
         self._looking = BlockingCluster(options.bootstrap, options.client_id, options.security, look_timeout_s)
 
     def is_answered(self) -> bool:
-        """False: no broker is there. One that refuses us is, and a run says what it refused."""
+        """False: no broker is there, and one may come. Who refuses us, or is no broker, stays so: a run says it."""
         try:
             self._looking.topics()
-        except (BrokerUnreachable, ConnectionLost, RequestTimedOut):
-            return False
+        except (BrokerUnreachable, ConnectionLost, RequestTimedOut) as error:
+            return isinstance(error, NotKafka)
         except (ClientError, ApiError):
             return True
         return True

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 from contextlib import closing
+from unittest.mock import Mock
+
+import pytest
 
 from penstock.client.blocking_cluster import BlockingCluster
+from penstock.client.errors import AuthenticationFailed, ConnectionLost, NotKafka, UnknownHost
 from penstock.client.fetching import TopicPartition
 from penstock.clients import BlockingAdmin, BlockingProducer
 from penstock.spark.options import cluster_options
@@ -62,3 +66,15 @@ def test_nobody_answers() -> None:
         assert meter.total({FIRST: 0}, {}) is None
         assert meter.total({}, {}) is None
         assert not meter.is_caught_up({FIRST: 0}, {})
+
+
+def test_who_is_no_broker_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with LagMeter({"kafka.bootstrap.servers": "127.0.0.1:1"}, timeout_s=0.2) as meter:
+        for error, is_answered in (
+            (NotKafka("it speaks HTTP"), True),
+            (AuthenticationFailed("no such user"), True),
+            (UnknownHost("no such name"), False),
+            (ConnectionLost("gone"), False),
+        ):
+            monkeypatch.setattr(meter._looking, "topics", Mock(side_effect=error))
+            assert meter.is_answered() is is_answered, error
