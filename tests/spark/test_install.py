@@ -51,6 +51,7 @@ def run(python: Path, program: str, directory: Path, **variables: str) -> str:
     """What it printed."""
     environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}  # as `activate` does
     environment.pop("PYSPARK_PYTHON", None)
+    environment["PYTHONUNBUFFERED"] = "1"  # else what Python prints comes after all that the JVM does
     environment["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1"  # half the time
     ran = subprocess.run(
         [python, "-c", program],
