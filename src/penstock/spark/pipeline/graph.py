@@ -8,11 +8,13 @@ that leave each flow. SQL files are read by the server and show none of this: th
 from __future__ import annotations
 
 import re
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,10 +116,23 @@ def _register(engine: PipelineEngine, registry: Any, graph: PipelineGraph, file:
     if file.suffix == ".sql" and _SQL_SOURCE.search(file.read_text(encoding="utf-8")):
         graph.has_other_sources = True
     try:
-        with engine.quiet():
+        with engine.quiet(), _as_it_is_now(file):
             cli.register_definitions(project.spec_path, registry, spec, engine.session, graph.graph_id)
     except (Exception, SystemExit) as error:  # whatever the user's file does while it is read
         raise DefinitionError([mistake_in(project, file, error)]) from error
+
+
+@contextmanager
+def _as_it_is_now(file: Path) -> Iterator[None]:
+    """Python takes compiled code for current when the file has the same size and was changed in the same second, as it
+    may be under `serve`."""
+    if file.suffix == ".py":
+        Path(cache_from_source(str(file))).unlink(missing_ok=True)
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def _registry(engine: PipelineEngine, graph: PipelineGraph, left_out: frozenset[str]) -> Any:
