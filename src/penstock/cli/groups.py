@@ -17,6 +17,7 @@ from penstock.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.clients import BlockingAdmin, GroupInfo, PartitionLag, ShiftBy, TopicPartition
+    from penstock.clients.records import Position
 
 group_option = click.option(
     "--group", "group_id", required=True, help="Name of the group.", shell_complete=complete_groups
@@ -194,10 +195,10 @@ def delete(target: Target, group_id: str, as_json: bool) -> None:
 
 def _place(
     to_earliest: bool, to_latest: bool, to_datetime: datetime | None, to_offset: int | None, shift_by: int | None
-) -> datetime | int | ShiftBy:
+) -> Position | ShiftBy:
     from penstock.clients import ShiftBy
 
-    places: list[datetime | int | ShiftBy | str] = []
+    places: list[Position | ShiftBy] = []
     if to_earliest:
         places.append("earliest")
     if to_latest:
@@ -210,7 +211,7 @@ def _place(
         places.append(ShiftBy(shift_by))
     if len(places) != 1:
         raise click.UsageError("give one of --to-earliest, --to-latest, --to-datetime, --to-offset, --shift-by")
-    return places[0]  # type: ignore[return-value]
+    return places[0]
 
 
 def _partitions_of(admin: BlockingAdmin, text: str) -> list[TopicPartition]:
