@@ -165,6 +165,7 @@ def check_log(port: int, acknowledged: dict[int, tuple[bytes, bytes | None]]) ->
     """The last value of every key is there, offsets are as acknowledged, nothing deleted is back; records left."""
     there = read_all(port)
     last = {key: offset for offset, (key, _) in acknowledged.items()}
+    deleted: set[bytes] = set()
     for offset, update in there.items():
         if offset in acknowledged:  # else its answer was lost, or it is the one that ends the test
             assert update == acknowledged[offset]
@@ -173,7 +174,12 @@ def check_log(port: int, acknowledged: dict[int, tuple[bytes, bytes | None]]) ->
         if offset in there or key in newer:
             continue
         assert acknowledged[offset][1] is None, f"the last value of {key!r} at {offset} is lost"
-        assert not [other for other, (name, _) in there.items() if name == key], f"{key!r} was deleted and is back"
+        deleted.add(key)
+    if deleted & {key for key, _ in there.values()}:
+        # A reader slower than delete.retention.ms may meet a value and not its tombstone any more. That tombstone
+        # was forgotten only after every value before it, so whoever begins to read now meets neither.
+        back = deleted & {key for key, _ in read_all(port).values()} - newer
+        assert not back, f"{back} were deleted and are back"
     return len(there)
 
 
