@@ -69,7 +69,7 @@ class IsrAnswer:
 
 class ProducerIdBlock(NamedTuple):
     first: int
-    count: int
+    length: int
 
 
 class ElectionKind(IntEnum):
@@ -77,7 +77,8 @@ class ElectionKind(IntEnum):
     UNCLEAN = 1
 
 
-class PartitionAnswer(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PartitionAnswer:
     """Of one partition among many: None, or why not."""
 
     topic: str
