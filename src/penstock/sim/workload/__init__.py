@@ -1,0 +1,1 @@
+"""Clients of a simulated cluster: lean, impatient, and writing down everything they do and see."""

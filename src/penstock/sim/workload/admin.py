@@ -1,0 +1,208 @@
+"""An operator who changes the cluster now and then: topics come, grow and go, settings change, replicas move.
+
+Only topics of its own are deleted; topics that others write to keep their name and what they hold. What a broker does
+not serve (yet) is counted and left. Must not know: faults, checkers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from penstock.client.errors import check
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.sim.history import AdminAction, History, Outcome
+from penstock.sim.workload.caller import TROUBLE, Caller
+from penstock.wire.apis import Api
+from penstock.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from penstock.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from penstock.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from penstock.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from penstock.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from penstock.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+TIMEOUT_MS = 1000
+PREFERRED = 0
+SET = 0
+TOPIC_RESOURCE = 2
+# Said before anything was decided.
+DECIDED_AGAINST = frozenset(
+    (
+        ErrorCode.TOPIC_ALREADY_EXISTS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        ErrorCode.INVALID_PARTITIONS,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    )
+)
+
+
+class Operator:
+    def __init__(
+        self, caller: Caller, history: History, topics: Sequence[str], brokers: Sequence[int], replicas: int
+    ) -> None:
+        self._caller = caller
+        self._history = history
+        self._topics = list(topics)
+        self._brokers = list(brokers)
+        self._replicas = replicas
+        self._own: dict[str, int] = {}
+        self._made = 0
+
+    async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
+        actions: list[Callable[[], Awaitable[None]]] = [
+            self._create,
+            self._delete,
+            self._grow,
+            self._reassign,
+            self._elect,
+            self._configure,
+        ]
+        while not is_over():
+            await self._caller.pause(pause_s)
+            await self._caller.random.choice(actions)()
+
+    async def act(self, action: AdminAction, work: Awaitable[None]) -> bool:
+        try:
+            await work
+        except TROUBLE as error:
+            self._caller.note(error)
+            is_refused = isinstance(error, ApiError) and error.code in DECIDED_AGAINST
+            self._history.end_admin(action, Outcome.REFUSED if is_refused else Outcome.UNKNOWN, str(error))
+            return False
+        self._history.end_admin(action, Outcome.ACKNOWLEDGED)
+        return True
+
+    # -- topics -------------------------------------------------------------------------
+
+    async def create(self, name: str, partitions: int, settings: dict[str, str]) -> bool:
+        action = self._history.begin_admin("create", name, f"{partitions} partitions")
+        return await self.act(action, self._ask_to_create(name, partitions, settings))
+
+    async def _ask_to_create(self, name: str, partitions: int, settings: dict[str, str]) -> None:
+        wanted = CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=self._replicas,
+            configs=[CreatableTopicConfig(name=key, value=value) for key, value in settings.items()],
+        )
+        request = CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS)
+        answer = await self._caller.ask(
+            self._caller.any_address(), Api.CREATE_TOPICS, request, CreateTopicsResponse, purpose="admin"
+        )
+        check(answer.topics[0].error_code, answer.topics[0].error_message)
+
+    async def _create(self) -> None:
+        name = f"scratch-{self._made}"
+        self._made += 1
+        self._own[name] = self._caller.random.randint(1, 2)
+        await self.create(name, self._own[name], {})
+
+    async def _delete(self) -> None:
+        if not self._own:
+            return
+        name = self._caller.random.choice(list(self._own))
+        self._own.pop(name)
+        await self.act(self._history.begin_admin("delete", name), self._ask_to_delete(name))
+
+    async def _ask_to_delete(self, name: str) -> None:
+        request = DeleteTopicsRequest(topic_names=[name], timeout_ms=TIMEOUT_MS)
+        answer = await self._caller.ask(
+            self._caller.any_address(), Api.DELETE_TOPICS, request, DeleteTopicsResponse, purpose="admin"
+        )
+        check(answer.responses[0].error_code, answer.responses[0].error_message)
+
+    async def _grow(self) -> None:
+        if not self._own:
+            return
+        name = self._caller.random.choice(list(self._own))
+        self._own[name] += 1
+        action = self._history.begin_admin("grow", name, f"to {self._own[name]}")
+        await self.act(action, self._ask_to_grow(name, self._own[name]))
+
+    async def _ask_to_grow(self, name: str, count: int) -> None:
+        wanted = CreatePartitionsTopic(name=name, count=count, assignments=None)
+        request = CreatePartitionsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS)
+        answer = await self._caller.ask(
+            self._caller.any_address(), Api.CREATE_PARTITIONS, request, CreatePartitionsResponse, purpose="admin"
+        )
+        check(answer.results[0].error_code, answer.results[0].error_message)
+
+    # -- replicas -----------------------------------------------------------------------
+
+    async def _reassign(self) -> None:
+        topic = self._caller.random.choice(self._topics)
+        index = self._caller.random.randrange(self._caller.topics.get(topic, 1))
+        replicas = self._caller.random.sample(self._brokers, min(self._replicas, len(self._brokers)))
+        action = self._history.begin_admin("reassign", topic, f"{index} to {replicas}")
+        await self.act(action, self._ask_to_reassign(topic, index, replicas))
+
+    async def _ask_to_reassign(self, topic: str, index: int, replicas: list[int]) -> None:
+        partition = ReassignablePartition(partition_index=index, replicas=replicas)
+        request = AlterPartitionReassignmentsRequest(
+            timeout_ms=TIMEOUT_MS, topics=[ReassignableTopic(name=topic, partitions=[partition])]
+        )
+        answer = await self._caller.ask(
+            self._caller.any_address(),
+            Api.ALTER_PARTITION_REASSIGNMENTS,
+            request,
+            AlterPartitionReassignmentsResponse,
+            purpose="admin",
+        )
+        check(answer.error_code, answer.error_message)
+        for entry in answer.responses:
+            for result in entry.partitions:
+                check(result.error_code, result.error_message)
+
+    async def _elect(self) -> None:
+        action = self._history.begin_admin("elect", "", "preferred leaders of all partitions")
+        await self.act(action, self._ask_to_elect())
+
+    async def _ask_to_elect(self) -> None:
+        request = ElectLeadersRequest(election_type=PREFERRED, topic_partitions=None, timeout_ms=TIMEOUT_MS)
+        answer = await self._caller.ask(
+            self._caller.any_address(), Api.ELECT_LEADERS, request, ElectLeadersResponse, purpose="admin"
+        )
+        check(answer.error_code)
+
+    # -- settings -----------------------------------------------------------------------
+
+    async def _configure(self) -> None:
+        topic = self._caller.random.choice(self._topics)
+        size = self._caller.random.choice((4 << 10, 16 << 10, 64 << 10))
+        action = self._history.begin_admin("configure", topic, f"segment.bytes={size}")
+        await self.act(action, self._ask_to_configure(topic, "segment.bytes", str(size)))
+
+    async def _ask_to_configure(self, topic: str, name: str, value: str) -> None:
+        resource = AlterConfigsResource(
+            resource_type=TOPIC_RESOURCE,
+            resource_name=topic,
+            configs=[AlterableConfig(name=name, config_operation=SET, value=value)],
+        )
+        answer = await self._caller.ask(
+            self._caller.any_address(),
+            Api.INCREMENTAL_ALTER_CONFIGS,
+            IncrementalAlterConfigsRequest(resources=[resource]),
+            IncrementalAlterConfigsResponse,
+            purpose="admin",
+        )
+        check(answer.responses[0].error_code, answer.responses[0].error_message)

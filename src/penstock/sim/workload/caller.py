@@ -1,0 +1,154 @@
+"""Asking brokers over the wire with little patience: connections, who leads what, who coordinates.
+
+A question that is not answered in time costs its connection, because answers come in order and those behind it would
+wait as well. What is known of leaders is replaced only by what is newer (a higher leader epoch of the same topic), as
+Kafka's clients do it. Must not know: records, groups, histories.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+from typing import NamedTuple, TypeVar
+
+from penstock.client.connection import Connection
+from penstock.client.errors import BrokerUnreachable, ClientError, ConnectionLost, RequestTimedOut, error_code
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.sim.history import Place
+from penstock.wire.apis import Api
+from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from penstock.wire.primitives import Message
+
+R = TypeVar("R", bound=Message)
+
+Address = tuple[str, int]
+CONNECT_TIMEOUT_S = 1.0
+GROUP = 0
+# What a client meets while brokers come and go.
+TROUBLE = (ClientError, ApiError, OSError)
+
+
+class Leader(NamedTuple):
+    node_id: int
+    epoch: int
+    topic_id: bytes
+
+
+class Caller:
+    def __init__(self, bootstrap: Sequence[Address], name: str, random: Random, patience_s: float = 1.5) -> None:
+        self.name = name
+        self.patience_s = patience_s
+        self.random = random
+        self.counts: Counter[str] = Counter()
+        self.leaders: dict[Place, Leader] = {}
+        self.topics: dict[str, int] = {}
+        """The number of partitions, as last heard."""
+        self._bootstrap = list(bootstrap)
+        self._brokers: dict[int, Address] = {}
+        self._connections: dict[tuple[Address, str], Connection] = {}
+
+    # -- questions ----------------------------------------------------------------------
+
+    async def connection(self, address: Address, purpose: str = "") -> Connection:
+        key = (address, purpose)
+        connection = self._connections.get(key)
+        if connection is None or not connection.is_usable:
+            connection = self._connections[key] = await Connection.open(*address, self.name, CONNECT_TIMEOUT_S)
+        return connection
+
+    async def ask(
+        self, address: Address, key: Api, request: Message, kind: type[R], *, purpose: str = "", wait_s: float = 0.0
+    ) -> R:
+        """`wait_s` is how long the broker itself may wait. Raises ClientError, ApiError(UNSUPPORTED_VERSION)."""
+        connection = await self.connection(address, purpose)
+        try:
+            return await connection.call(key, request, kind, timeout_s=self.patience_s + wait_s)
+        except (RequestTimedOut, ConnectionLost):
+            connection.close()
+            raise
+
+    async def answer(self, connection: Connection, sent: asyncio.Future[Message], kind: type[R]) -> R:
+        """Of something sent before; likewise."""
+        try:
+            async with asyncio.timeout(self.patience_s):
+                message = await sent
+        except TimeoutError:
+            connection.close()
+            raise RequestTimedOut(f"no answer within {self.patience_s:g} s") from None
+        except ConnectionLost:
+            connection.close()
+            raise
+        assert isinstance(message, kind)
+        return message
+
+    async def pause(self, typical_s: float) -> None:
+        await asyncio.sleep(typical_s * (0.5 + self.random.random()))
+
+    def note(self, error: Exception) -> None:
+        """Counted for people."""
+        self.counts[error.code.name if isinstance(error, ApiError) else type(error).__name__] += 1
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # -- the cluster --------------------------------------------------------------------
+
+    def address_of(self, node_id: int) -> Address:
+        if node_id not in self._brokers:
+            raise BrokerUnreachable(f"broker {node_id} is not known")
+        return self._brokers[node_id]
+
+    def any_address(self) -> Address:
+        return self.random.choice(self._bootstrap)
+
+    async def refresh(self, topics: Sequence[str] | None = None) -> MetadataResponse:
+        """Ask somebody at random what the cluster looks like."""
+        wanted = None if topics is None else [MetadataRequestTopic(name=topic) for topic in topics]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        answer = await self.ask(self.any_address(), Api.METADATA, request, MetadataResponse, purpose="metadata")
+        self._brokers.update({broker.node_id: (broker.host, broker.port) for broker in answer.brokers})
+        for topic in answer.topics:
+            if topic.error_code or topic.name is None:
+                continue
+            self.topics[topic.name] = len(topic.partitions)
+            for partition in topic.partitions:
+                place = Place(topic.name, partition.partition_index)
+                self._learn(place, Leader(partition.leader_id, partition.leader_epoch, topic.topic_id))
+        return answer
+
+    def _learn(self, place: Place, heard: Leader) -> None:
+        known = self.leaders.get(place)
+        if known is None or known.topic_id != heard.topic_id or heard.epoch >= known.epoch:
+            self.leaders[place] = heard
+
+    async def leader(self, place: Place) -> Leader:
+        """Raises ApiError(LEADER_NOT_AVAILABLE), ClientError."""
+        known = self.leaders.get(place)
+        if known is None or known.node_id < 0 or known.node_id not in self._brokers:
+            await self.refresh([place.topic])
+            known = self.leaders.get(place)
+        if known is None or known.node_id < 0:
+            raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{place} has no leader")
+        return known
+
+    async def look_again(self, place: Place) -> None:
+        """Something said that this leader is not the right one."""
+        try:
+            await self.refresh([place.topic])
+        except TROUBLE as error:
+            self.note(error)
+
+    async def coordinator(self, group: str) -> Address:
+        request = FindCoordinatorRequest(key=group, key_type=GROUP, coordinator_keys=[group])
+        answer = await self.ask(
+            self.any_address(), Api.FIND_COORDINATOR, request, FindCoordinatorResponse, purpose="metadata"
+        )
+        found = answer.coordinators[0] if answer.coordinators else answer
+        if found.error_code:
+            raise ApiError(error_code(found.error_code), found.error_message or "no coordinator")
+        return found.host, found.port

@@ -1,0 +1,210 @@
+"""Members of a consumer group (the classic protocol) that commit offsets which only grow, and look them up again.
+
+What they read does not matter here, so they do not: a member commits ever higher numbers for what it was assigned,
+beginning at what the coordinator says was committed. Short sessions, so that the dead are noticed within a history.
+Must not know: faults, checkers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from penstock.client.errors import ClientError, check, error_code
+from penstock.client.subscription import assign_ranges, decode_assignment, encode_assignment, encode_subscription
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.sim.history import Assigned, Commit, History, OffsetRead, Outcome, Place
+from penstock.sim.workload.caller import TROUBLE, Address, Caller
+from penstock.wire.apis import Api
+from penstock.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from penstock.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from penstock.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from penstock.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+from penstock.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+
+SESSION_TIMEOUT_MS = 3000
+REBALANCE_TIMEOUT_MS = 5000
+RETRY_S = 0.1
+STAY_CHANCE = 0.98
+"""At each round; otherwise a member loses its memory and joins as somebody new."""
+ASSIGNOR = "range"
+# The coordinator decided against it: nothing was, or will be, written.
+DECIDED_AGAINST = frozenset(
+    (
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    )
+)
+
+
+class Member:
+    def __init__(self, caller: Caller, history: History, group: str, topics: Sequence[str]) -> None:
+        self._caller = caller
+        self._history = history
+        self.group = group
+        self._topics = tuple(topics)
+        self.member_id = ""
+        self.generation = -1
+        self._coordinator: Address | None = None
+        self._next: dict[Place, int] = {}
+
+    async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
+        while not is_over():
+            try:
+                await self._join()
+                self._next = await self.committed(self._next)
+                while not is_over() and self._caller.random.random() < STAY_CHANCE:
+                    await self._commit()
+                    await self._heartbeat()
+                    await self._caller.pause(pause_s)
+                self.member_id = ""
+            except TROUBLE as error:
+                self._caller.note(error)
+                self._coordinator = None
+                if isinstance(error, ApiError) and error.code in (
+                    ErrorCode.UNKNOWN_MEMBER_ID,
+                    ErrorCode.ILLEGAL_GENERATION,
+                ):
+                    self.member_id = ""
+                await self._caller.pause(RETRY_S)
+
+    async def _address(self) -> Address:
+        if self._coordinator is None:
+            self._coordinator = await self._caller.coordinator(self.group)
+        return self._coordinator
+
+    # -- membership ---------------------------------------------------------------------
+
+    async def _join(self) -> None:
+        answer = await self._ask_to_join()
+        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = answer.member_id
+            answer = await self._ask_to_join()
+        check(answer.error_code)
+        self.member_id, self.generation = answer.member_id, answer.generation_id
+        assignments: list[SyncGroupRequestAssignment] = []
+        if answer.leader == answer.member_id:
+            await self._caller.refresh(self._topics)
+            counts = {topic: self._caller.topics.get(topic, 0) for topic in self._topics}
+            shares = assign_ranges({member.member_id: self._topics for member in answer.members}, counts)
+            assignments = [
+                SyncGroupRequestAssignment(member_id=member, assignment=encode_assignment(partitions))
+                for member, partitions in shares.items()
+            ]
+        request = SyncGroupRequest(
+            group_id=self.group,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            protocol_type="consumer",
+            protocol_name=ASSIGNOR,
+            assignments=assignments,
+        )
+        synced = await self._caller.ask(
+            await self._address(), Api.SYNC_GROUP, request, SyncGroupResponse, purpose=self.group, wait_s=5.0
+        )
+        check(synced.error_code)
+        places = tuple(Place(*assigned) for assigned in decode_assignment(synced.assignment))
+        self._history.assigned.append(Assigned(self.group, self.generation, self.member_id, places))
+        self._next = dict.fromkeys(places, 0)
+
+    async def _ask_to_join(self) -> JoinGroupResponse:
+        request = JoinGroupRequest(
+            group_id=self.group,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+            member_id=self.member_id,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name=ASSIGNOR, metadata=encode_subscription(self._topics))],
+        )
+        wait_s = REBALANCE_TIMEOUT_MS / 1000 + 1
+        return await self._caller.ask(
+            await self._address(), Api.JOIN_GROUP, request, JoinGroupResponse, purpose=self.group, wait_s=wait_s
+        )
+
+    async def _heartbeat(self) -> None:
+        request = HeartbeatRequest(group_id=self.group, generation_id=self.generation, member_id=self.member_id)
+        answer = await self._caller.ask(
+            await self._address(), Api.HEARTBEAT, request, HeartbeatResponse, purpose=self.group
+        )
+        check(answer.error_code)
+
+    # -- offsets ------------------------------------------------------------------------
+
+    async def _commit(self) -> None:
+        """Each partition may be refused on its own."""
+        if not self._next:
+            return
+        commits: dict[Place, Commit] = {}
+        topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+        for place, last in self._next.items():
+            offset = self._next[place] = last + self._caller.random.randint(1, 3)
+            topics.setdefault(place.topic, []).append(
+                OffsetCommitRequestPartition(partition_index=place.partition, committed_offset=offset)
+            )
+            commits[place] = self._history.begin_commit(self.group, place, offset, self.member_id, self.generation)
+        request = OffsetCommitRequest(
+            group_id=self.group,
+            generation_id_or_member_epoch=self.generation,
+            member_id=self.member_id,
+            topics=[OffsetCommitRequestTopic(name=topic, partitions=asked) for topic, asked in topics.items()],
+        )
+        try:
+            answer = await self._caller.ask(
+                await self._address(), Api.OFFSET_COMMIT, request, OffsetCommitResponse, purpose=self.group
+            )
+        except ClientError:
+            for commit in commits.values():
+                self._history.end_commit(commit, Outcome.UNKNOWN)
+            raise
+        refusal = ErrorCode.NONE
+        for topic in answer.topics:
+            for entry in topic.partitions:
+                code = error_code(entry.error_code)
+                commit = commits[Place(topic.name, entry.partition_index)]
+                if code is ErrorCode.NONE:
+                    self._history.end_commit(commit, Outcome.ACKNOWLEDGED)
+                else:
+                    refusal = code
+                    is_refused = code in DECIDED_AGAINST
+                    self._history.end_commit(commit, Outcome.REFUSED if is_refused else Outcome.UNKNOWN)
+        check(refusal)
+
+    async def committed(self, places: Sequence[Place] | dict[Place, int]) -> dict[Place, int]:
+        """What the coordinator has, 0 where there is nothing; written down as seen."""
+        if not places:
+            return {}
+        topics: dict[str, list[int]] = {}
+        for place in places:
+            topics.setdefault(place.topic, []).append(place.partition)
+        asked = [OffsetFetchRequestTopics(name=topic, partition_indexes=indexes) for topic, indexes in topics.items()]
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=self.group, topics=asked)])
+        begun_s = self._history.time()
+        answer = await self._caller.ask(
+            await self._address(), Api.OFFSET_FETCH, request, OffsetFetchResponse, purpose=self.group
+        )
+        entry = answer.groups[0]
+        check(entry.error_code)
+        found: dict[Place, int] = {}
+        for topic in entry.topics:
+            for partition in topic.partitions:
+                check(partition.error_code)
+                place = Place(topic.name, partition.partition_index)
+                offset = partition.committed_offset
+                self._history.offset_reads.append(OffsetRead(self.group, place, offset, begun_s, self._history.time()))
+                found[place] = max(offset, 0)
+        return found
+
+    def forget_coordinator(self) -> None:
+        self._coordinator = None

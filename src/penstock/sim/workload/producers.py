@@ -1,0 +1,199 @@
+"""Writers that never give up: idempotent lanes with acks=all, and a plain one with acks=1.
+
+A lane is one producer id on one partition. It sends a few batches at once, and when anything goes wrong it sends all
+that was not acknowledged again, in order and under the same sequence numbers, wherever the leader is by then: so each
+of its records is in the log exactly once and in order, or the broker is to blame. Must not know: faults, checkers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from penstock.client.errors import error_code
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.records.builder import Record, build_batch
+from penstock.sim.history import History, Outcome, Place, Write
+from penstock.sim.workload.caller import TROUBLE, Caller
+from penstock.wire.apis import Api
+from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from penstock.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from penstock.wire.primitives import Message
+
+ACKS_ALL, ACKS_LEADER = -1, 1
+MAX_IN_FLIGHT = 5
+MAX_RECORDS = 4
+PADDING = b"." * 200
+RETRY_S = 0.05
+# The broker kept nothing of it: what was not idempotent may be called refused.
+NOT_APPENDED = frozenset(
+    (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+    )
+)
+
+
+@dataclass(slots=True)
+class _Batch:
+    data: bytes
+    writes: list[Write]
+
+    def acknowledge(self, history: History, base_offset: int) -> None:
+        for delta, write in enumerate(self.writes):
+            history.end_write(write, Outcome.ACKNOWLEDGED, base_offset + delta)
+
+
+def _request(place: Place, data: bytes, acks: int, timeout_ms: int) -> ProduceRequest:
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[
+            TopicProduceData(
+                name=place.topic, partition_data=[PartitionProduceData(index=place.partition, records=data)]
+            )
+        ],
+    )
+
+
+def _result(answer: ProduceResponse) -> PartitionProduceResponse:
+    return answer.responses[0].partition_responses[0]
+
+
+class IdempotentLane:
+    def __init__(self, caller: Caller, history: History, place: Place, now_ms: Callable[[], int]) -> None:
+        self._caller = caller
+        self._history = history
+        self._now_ms = now_ms
+        self.place = place
+        self.name = f"{caller.name}:{place}"
+        self.producer_id = -1
+        self.epoch = 0
+        self.next_number = 0
+        """Of a record; its sequence number as well."""
+
+    async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
+        await self._introduce()
+        random = self._caller.random
+        while not is_over():
+            batches = [self._batch() for _ in range(random.randint(1, MAX_IN_FLIGHT))]
+            await self.deliver(batches)
+            await self._caller.pause(pause_s)
+
+    async def _introduce(self) -> None:
+        while self.producer_id < 0:
+            try:
+                answer = await self._caller.ask(
+                    self._caller.any_address(),
+                    Api.INIT_PRODUCER_ID,
+                    InitProducerIdRequest(transactional_id=None),
+                    InitProducerIdResponse,
+                    purpose=self.name,
+                )
+                if answer.error_code:
+                    raise ApiError(error_code(answer.error_code), "no producer id")
+                self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+            except TROUBLE as error:
+                self._caller.note(error)
+                await self._caller.pause(RETRY_S)
+
+    def _batch(self) -> _Batch:
+        first = self.next_number
+        writes = [
+            self._history.begin_write(self.place, self.name, number, ACKS_ALL, is_idempotent=True)
+            for number in range(first, first + self._caller.random.randint(1, MAX_RECORDS))
+        ]
+        self.next_number += len(writes)
+        now_ms = self._now_ms()
+        data = build_batch(
+            [Record(None, write.value + b" " + PADDING, (), now_ms) for write in writes],
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=first,
+        )
+        return _Batch(data, writes)
+
+    async def deliver(self, batches: Sequence[_Batch]) -> None:
+        waiting = list(batches)
+        while waiting:
+            try:
+                waiting = await self._try(waiting)
+            except TROUBLE as error:
+                self._caller.note(error)
+            if waiting:
+                await self._caller.pause(RETRY_S)
+                await self._caller.look_again(self.place)
+
+    async def _try(self, batches: list[_Batch]) -> list[_Batch]:
+        """Those that have to be sent again, in order."""
+        caller = self._caller
+        leader = await caller.leader(self.place)
+        connection = await caller.connection(caller.address_of(leader.node_id), self.name)
+        timeout_ms = round(caller.patience_s * 700)
+        sent: list[asyncio.Future[Message]] = [
+            connection.send(Api.PRODUCE, _request(self.place, batch.data, ACKS_ALL, timeout_ms)) for batch in batches
+        ]
+        left: list[_Batch] = []
+        for batch, future in zip(batches, sent, strict=True):
+            try:
+                result = _result(await caller.answer(connection, future, ProduceResponse))
+            except TROUBLE as error:
+                caller.note(error)
+                left.append(batch)
+                continue
+            if result.error_code:
+                caller.counts[error_code(result.error_code).name] += 1
+                left.append(batch)
+            else:
+                batch.acknowledge(self._history, result.base_offset)
+        return left
+
+
+class PlainWriter:
+    """acks=1, each record sent once: it may be lost, and must never come twice or out of order."""
+
+    def __init__(self, caller: Caller, history: History, place: Place, now_ms: Callable[[], int]) -> None:
+        self._caller = caller
+        self._history = history
+        self._now_ms = now_ms
+        self.place = place
+        self.name = f"{caller.name}:{place}"
+        self._number = 0
+
+    async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
+        while not is_over():
+            await self._send()
+            await self._caller.pause(pause_s)
+
+    async def _send(self) -> None:
+        caller = self._caller
+        write = self._history.begin_write(self.place, self.name, self._number, ACKS_LEADER, is_idempotent=False)
+        self._number += 1
+        outcome, offset = Outcome.REFUSED, -1
+        try:
+            leader = await caller.leader(self.place)
+            connection = await caller.connection(caller.address_of(leader.node_id), self.name)
+            outcome = Outcome.UNKNOWN
+            data = build_batch([Record(None, write.value + b" " + PADDING, (), self._now_ms())])
+            future = connection.send(Api.PRODUCE, _request(self.place, data, ACKS_LEADER, 1000))
+            result = _result(await caller.answer(connection, future, ProduceResponse))
+            code = error_code(result.error_code)
+            if code is ErrorCode.NONE:
+                outcome, offset = Outcome.ACKNOWLEDGED, result.base_offset
+            elif code in NOT_APPENDED:
+                outcome = Outcome.REFUSED
+                raise ApiError(code, "refused")
+        except TROUBLE as error:
+            caller.note(error)
+            await caller.look_again(self.place)
+        self._history.end_write(write, outcome, offset)

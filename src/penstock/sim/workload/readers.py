@@ -1,0 +1,123 @@
+"""Readers from the first offset on that write down every record, and now and then begin again.
+
+They know the leader epoch they read under and say so, as Kafka's clients do, so a leader of the past does not answer
+them: a leader of that epoch which does not have what was read before has lost it. Must not know: faults, checkers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from crc32c import crc32c
+
+from penstock.client.errors import error_code
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.ports.disk import Buffer
+from penstock.records.batch import CRC_START, HEADER_SIZE, read_header
+from penstock.records.builder import iterate_records
+from penstock.sim.history import History, Place, Violation
+from penstock.sim.workload.caller import TROUBLE, Caller, Leader
+from penstock.wire.apis import Api
+from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+
+WAIT_MS = 100
+MAX_BYTES = 16 << 10
+RETRY_S = 0.05
+AGAIN_CHANCE = 0.01
+
+
+class Reader:
+    def __init__(self, caller: Caller, history: History, places: Sequence[Place]) -> None:
+        self._caller = caller
+        self._history = history
+        self.positions = dict.fromkeys(places, 0)
+
+    async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
+        caller = self._caller
+        while not is_over():
+            for place in self.positions:
+                try:
+                    moved = await self.read(place)
+                except TROUBLE as error:
+                    caller.note(error)
+                    await caller.pause(RETRY_S)
+                    await caller.look_again(place)
+                else:
+                    if not moved and caller.random.random() < AGAIN_CHANCE:
+                        self.positions[place] = 0
+            await caller.pause(pause_s)
+
+    async def read(self, place: Place) -> bool:
+        """Whether there was something. Raises what the caller raises, ApiError, Violation."""
+        caller = self._caller
+        leader = await caller.leader(place)
+        position = self.positions[place]
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=WAIT_MS,
+            min_bytes=1,
+            max_bytes=MAX_BYTES,
+            session_epoch=-1,
+            topics=[
+                FetchTopic(
+                    topic=place.topic,
+                    partitions=[
+                        FetchPartition(
+                            partition=place.partition,
+                            current_leader_epoch=leader.epoch,
+                            fetch_offset=position,
+                            partition_max_bytes=MAX_BYTES,
+                        )
+                    ],
+                )
+            ],
+        )
+        answer = await caller.ask(
+            caller.address_of(leader.node_id), Api.FETCH, request, FetchResponse, purpose="read", wait_s=WAIT_MS / 1000
+        )
+        if answer.error_code:
+            raise ApiError(error_code(answer.error_code), "no data")
+        data = answer.responses[0].partitions[0]
+        code = error_code(data.error_code)
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise Violation(
+                "a read is stable",
+                f"{caller.name} read {place} up to {position}, and broker {leader.node_id} (epoch {leader.epoch}) "
+                f"has nothing there",
+            )
+        if code is not ErrorCode.NONE:
+            raise ApiError(code, f"cannot read {place}")
+        self.positions[place] = self._take(place, leader, position, data)
+        return self.positions[place] > position
+
+    def _take(self, place: Place, leader: Leader, position: int, data: PartitionData) -> int:
+        view = memoryview(cast("Buffer", data.records or b""))
+        at = 0
+        while len(view) - at >= HEADER_SIZE:
+            header = read_header(view, at)
+            batch = view[at : at + header.size_bytes]
+            if len(batch) < header.size_bytes:
+                break  # cut off by the limit
+            if crc32c(batch[CRC_START:]) != header.crc:
+                raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{place}@{header.base_offset}")
+            if header.next_offset > data.high_watermark:
+                raise Violation(
+                    "nothing above the high watermark is served",
+                    f"{self._caller.name} got {place} up to {header.next_offset} from broker {leader.node_id} "
+                    f"(epoch {leader.epoch}), which says its high watermark is {data.high_watermark}",
+                )
+            for record in iterate_records(header, batch[HEADER_SIZE:]):
+                if record.offset < position:
+                    continue
+                if record.offset != position:
+                    raise Violation(
+                        "offsets have no holes",
+                        f"{self._caller.name} reads {place} at {position} and gets {record.offset} from broker "
+                        f"{leader.node_id} (epoch {leader.epoch})",
+                    )
+                value = (record.value or b"").partition(b" ")[0]
+                self._history.saw(place, position, value, self._caller.name, leader.node_id, leader.epoch)
+                position += 1
+            at += header.size_bytes
+        return position
