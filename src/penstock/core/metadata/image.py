@@ -1,20 +1,31 @@
 """The metadata image: what the cluster consists of, built only by `replay`.
 
-The same code runs for a fresh decision, at start-up and, later, on followers of the
-metadata log. Dictionaries are insertion-ordered, so two images of one log are equal to
-the last byte.
+The same code runs for a fresh decision, at start-up and on every follower of the metadata log.
+Dictionaries are insertion-ordered, so two images of one log are equal to the last byte; one made
+from `snapshot_records` is, too. The versions alone are this node's own: they only ever grow, also
+when the image is cleared and filled from a snapshot.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.core.metadata.records import (
+    BrokerChanged,
+    BrokerEpochsUsed,
+    BrokerRegistered,
+    BrokerUnregistered,
     ClusterCreated,
     ConfigChanged,
+    FeatureChanged,
     MetadataRecord,
+    PartitionChanged,
+    PartitionRestored,
     PartitionsAdded,
+    PeerAddressRemoved,
+    PeerAddressSet,
     ProducerIdsAllocated,
     ScramCredentialRemoved,
     ScramCredentialSet,
@@ -29,16 +40,32 @@ RESOURCE_GROUP: Final = 32
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
+NO_LEADER: Final = -1
+
 
 @dataclass(slots=True)
 class PartitionState:
-    """Who carries a partition. Leadership changes bump the epoch."""
+    """Who carries a partition. Leadership changes bump the leader epoch, every change the partition epoch."""
 
     index: int
-    replicas: tuple[int, ...]
-    leader: int
+    replicas: tuple[int, ...]  # while a reassignment is under way: those to be first, then those that leave
+    leader: int  # NO_LEADER: nobody
     leader_epoch: int = 0
     isr: tuple[int, ...] = ()
+    partition_epoch: int = 0
+    elr: tuple[int, ...] = ()  # eligible leader replicas (KIP-966): not in sync, but they have all that was committed
+    last_known_elr: tuple[int, ...] = ()  # the last leader, while there is none
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @property
+    def is_reassigning(self) -> bool:
+        return bool(self.adding or self.removing)
+
+    @property
+    def target_replicas(self) -> tuple[int, ...]:
+        """The replicas once the reassignment under way is through."""
+        return tuple(replica for replica in self.replicas if replica not in self.removing)
 
 
 @dataclass(slots=True)
@@ -53,36 +80,104 @@ class TopicState:
 
     @property
     def replication_factor(self) -> int:
-        return len(self.partitions[0].replicas)
+        return len(self.partitions[0].target_replicas)
+
+
+@dataclass(slots=True)
+class BrokerState:
+    broker_id: int
+    epoch: int
+    incarnation_id: bytes
+    endpoints: dict[str, tuple[str, int]]  # listener name -> (host, port), in order
+    rack: str | None = None
+    is_fenced: bool = True
+    in_controlled_shutdown: bool = False
+    directory_id: str = ""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it may lead, be in sync and get new partitions."""
+        return not self.is_fenced and not self.in_controlled_shutdown
 
 
 class MetadataImage:
     def __init__(self) -> None:
+        self.topics_version = 0  # grows whenever a topic is made or deleted or gets partitions
+        self.partitions_version = 0  # grows with that and whenever a partition changes
+        self.brokers_version = 0  # grows whenever a broker or the address of a peer changes
+        self.clear()
+
+    def clear(self) -> None:
+        """Nothing is known, as before the first record. For a snapshot that comes next."""
         self.cluster_id = ""
         self.topics: dict[str, TopicState] = {}
         self.topics_by_id: dict[bytes, TopicState] = {}
         self.configs: dict[tuple[int, str], dict[str, str]] = {}
         self.next_producer_id = 0
         self.scram: dict[str, dict[int, ScramCredentialSet]] = {}  # user -> mechanism -> credential
-        self.topics_version = 0  # grows whenever a topic is made or deleted or gets partitions
+        self.brokers: dict[int, BrokerState] = {}
+        self.next_broker_epoch = 0
+        self.features: dict[str, int] = {}  # finalized levels, as far as somebody set them
+        self.peers: dict[int, tuple[str, int]] = {}  # node -> address for Raft, beyond the configured ones
+        self.topics_version += 1
+        self.partitions_version += 1
+        self.brokers_version += 1
+
+    def __eq__(self, other: object) -> bool:
+        """The same cluster: everything but this node's own versions."""
+        if not isinstance(other, MetadataImage):
+            return NotImplemented
+        return list(self.snapshot_records()) == list(other.snapshot_records())
+
+    __hash__ = object.__hash__
+
+    # -- questions ----------------------------------------------------------------------
 
     def topic_overrides(self, name: str) -> dict[str, str]:
         return self.configs.get((RESOURCE_TOPIC, name), {})
 
+    def live_brokers(self) -> list[int]:
+        """Unfenced ones, sorted; also those that are shutting down."""
+        return sorted(broker.broker_id for broker in self.brokers.values() if not broker.is_fenced)
+
+    def placeable_brokers(self) -> list[int]:
+        """Those that may get partitions now, sorted: unfenced and not shutting down."""
+        return sorted(broker.broker_id for broker in self.brokers.values() if broker.is_active)
+
+    def is_active(self, broker_id: int) -> bool:
+        broker = self.brokers.get(broker_id)
+        return broker is not None and broker.is_active
+
+    def is_live(self, broker_id: int) -> bool:
+        broker = self.brokers.get(broker_id)
+        return broker is not None and not broker.is_fenced
+
+    def all_partitions(self) -> Iterator[tuple[TopicState, PartitionState]]:
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                yield topic, partition
+
+    # -- records in ---------------------------------------------------------------------
+
     def replay(self, record: MetadataRecord) -> None:
-        if isinstance(record, TopicCreated | PartitionsAdded | TopicDeleted):
-            self.topics_version += 1
         match record:
-            case TopicCreated(name, topic_id, assignments):
-                topic = TopicState(name, bytes.fromhex(topic_id))
-                self.topics[name] = self.topics_by_id[topic.topic_id] = topic
-                _add_partitions(topic, assignments)
-            case PartitionsAdded(topic_id, assignments):
-                _add_partitions(self.topics_by_id[bytes.fromhex(topic_id)], assignments)
-            case TopicDeleted(topic_id):
-                topic = self.topics_by_id.pop(bytes.fromhex(topic_id))
-                del self.topics[topic.name]
-                self.configs.pop((RESOURCE_TOPIC, topic.name), None)
+            case PartitionChanged(topic_id, index):
+                self.partitions_version += 1
+                _change(self.topics_by_id[bytes.fromhex(topic_id)].partitions[index], record)
+            case TopicCreated() | PartitionsAdded() | TopicDeleted() | PartitionRestored():
+                self.topics_version += 1
+                self.partitions_version += 1
+                self._replay_topic(record)
+            case (
+                BrokerRegistered()
+                | BrokerChanged()
+                | BrokerUnregistered()
+                | BrokerEpochsUsed()
+                | PeerAddressSet()
+                | PeerAddressRemoved()
+            ):
+                self.brokers_version += 1
+                self._replay_broker(record)
             case ConfigChanged(resource_type, resource_name, overrides):
                 if overrides:
                     self.configs[resource_type, resource_name] = dict(overrides)
@@ -98,8 +193,153 @@ class MetadataImage:
                     del self.scram[user]
             case ClusterCreated(cluster_id):
                 self.cluster_id = cluster_id
+            case FeatureChanged(name, level):
+                if level > 0:
+                    self.features[name] = level
+                else:
+                    self.features.pop(name, None)
+
+    def _replay_topic(self, record: TopicCreated | PartitionsAdded | TopicDeleted | PartitionRestored) -> None:
+        match record:
+            case TopicCreated(name, topic_id, assignments, isrs):
+                topic = TopicState(name, bytes.fromhex(topic_id))
+                self.topics[name] = self.topics_by_id[topic.topic_id] = topic
+                _add_partitions(topic, assignments, isrs)
+            case PartitionsAdded(topic_id, assignments, isrs):
+                _add_partitions(self.topics_by_id[bytes.fromhex(topic_id)], assignments, isrs)
+            case TopicDeleted(topic_id):
+                topic = self.topics_by_id.pop(bytes.fromhex(topic_id))
+                del self.topics[topic.name]
+                self.configs.pop((RESOURCE_TOPIC, topic.name), None)
+            case PartitionRestored(topic_id, index):
+                topic = self.topics_by_id[bytes.fromhex(topic_id)]
+                topic.partitions[index] = PartitionState(
+                    index,
+                    topic.partitions[index].replicas,
+                    record.leader,
+                    record.leader_epoch,
+                    record.isr,
+                    record.partition_epoch,
+                    record.elr,
+                    record.last_known_elr,
+                    record.adding,
+                    record.removing,
+                )
+
+    def _replay_broker(
+        self,
+        record: BrokerRegistered
+        | BrokerChanged
+        | BrokerUnregistered
+        | BrokerEpochsUsed
+        | PeerAddressSet
+        | PeerAddressRemoved,
+    ) -> None:
+        match record:
+            case BrokerRegistered(broker_id, epoch, incarnation_id, endpoints, rack):
+                self.brokers[broker_id] = BrokerState(
+                    broker_id,
+                    epoch,
+                    bytes.fromhex(incarnation_id),
+                    dict(endpoints),
+                    rack,
+                    record.is_fenced,
+                    record.in_controlled_shutdown,
+                    record.directory_id,
+                )
+                self.next_broker_epoch = max(self.next_broker_epoch, epoch + 1)
+            case BrokerChanged(broker_id, is_fenced, in_controlled_shutdown):
+                broker = self.brokers[broker_id]
+                if is_fenced is not None:
+                    broker.is_fenced = is_fenced
+                if in_controlled_shutdown is not None:
+                    broker.in_controlled_shutdown = in_controlled_shutdown
+            case BrokerUnregistered(broker_id):
+                del self.brokers[broker_id]
+            case BrokerEpochsUsed(next_broker_epoch):
+                self.next_broker_epoch = next_broker_epoch
+            case PeerAddressSet(node_id, host, port):
+                self.peers[node_id] = (host, port)
+            case PeerAddressRemoved(node_id):
+                self.peers.pop(node_id, None)
+
+    # -- records out --------------------------------------------------------------------
+
+    def snapshot_records(self) -> list[MetadataRecord]:
+        """What makes an equal image when it is replayed into an empty one."""
+        records: list[MetadataRecord] = []
+        if self.cluster_id:
+            records.append(ClusterCreated(self.cluster_id))
+        records += (FeatureChanged(name, level) for name, level in self.features.items())
+        records += (PeerAddressSet(node, host, port) for node, (host, port) in self.peers.items())
+        records += map(_registered, self.brokers.values())
+        if self.next_broker_epoch:
+            records.append(BrokerEpochsUsed(self.next_broker_epoch))
+        for topic in self.topics.values():
+            records += _topic_records(topic)
+        records += (ConfigChanged(kind, name, dict(found)) for (kind, name), found in self.configs.items())
+        records += (each for mechanisms in self.scram.values() for each in mechanisms.values())
+        if self.next_producer_id:
+            records.append(ProducerIdsAllocated(self.next_producer_id))
+        return records
 
 
-def _add_partitions(topic: TopicState, assignments: tuple[tuple[int, ...], ...]) -> None:
-    for replicas in assignments:
-        topic.partitions.append(PartitionState(len(topic.partitions), replicas, leader=replicas[0], isr=replicas))
+def _add_partitions(
+    topic: TopicState, assignments: tuple[tuple[int, ...], ...], isrs: tuple[tuple[int, ...], ...]
+) -> None:
+    for replicas, isr in zip(assignments, isrs or assignments, strict=True):
+        topic.partitions.append(PartitionState(len(topic.partitions), replicas, leader=isr[0], isr=isr))
+
+
+def _change(partition: PartitionState, change: PartitionChanged) -> None:
+    partition.partition_epoch += 1
+    if change.leader is not None:
+        partition.leader = change.leader
+        partition.leader_epoch += 1
+    if change.isr is not None:
+        partition.isr = change.isr
+    if change.replicas is not None:
+        partition.replicas = change.replicas
+    if change.adding is not None:
+        partition.adding = change.adding
+    if change.removing is not None:
+        partition.removing = change.removing
+    if change.elr is not None:
+        partition.elr = change.elr
+    if change.last_known_elr is not None:
+        partition.last_known_elr = change.last_known_elr
+
+
+def _registered(broker: BrokerState) -> BrokerRegistered:
+    return BrokerRegistered(
+        broker.broker_id,
+        broker.epoch,
+        broker.incarnation_id.hex(),
+        dict(broker.endpoints),
+        broker.rack,
+        broker.is_fenced,
+        broker.in_controlled_shutdown,
+        broker.directory_id,
+    )
+
+
+def _topic_records(topic: TopicState) -> Iterator[MetadataRecord]:
+    """The topic as if it were made now, then what its partitions have gone through since."""
+    topic_id = topic.topic_id.hex()
+    replicas = tuple(partition.replicas for partition in topic.partitions)
+    isrs = tuple(partition.isr or partition.replicas for partition in topic.partitions)
+    yield TopicCreated(topic.name, topic_id, replicas, () if isrs == replicas else isrs)
+    for at, partition in enumerate(topic.partitions):
+        if partition != PartitionState(at, replicas[at], isrs[at][0], isr=isrs[at]):
+            yield PartitionRestored(
+                topic_id,
+                partition.index,
+                partition.leader,
+                partition.leader_epoch,
+                partition.isr,
+                partition.partition_epoch,
+                partition.elr,
+                partition.last_known_elr,
+                partition.adding,
+                partition.removing,
+            )

@@ -1,14 +1,17 @@
 """The records of the metadata log: small JSON objects, one change each.
 
 JSON because people read this log in trouble (`penstock log dump`), and because its rate is
-that of topic creation, not of data. Every record carries its type under "type"; unknown
-fields are ignored so that a newer writer does not break an older reader.
+that of topic creation, not of data. Every record carries its type under "type"; fields that
+have their default are left out, unknown ones are ignored so that a newer writer does not break
+an older reader. An entry of the Raft log is one decision: an array of records, applied together
+(one object alone is read too: what a single broker wrote before there was a quorum).
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, TypeAlias
 
 from penstock.model.errors import StorageError
@@ -26,6 +29,7 @@ class TopicCreated:
     name: str
     topic_id: str  # hex of the 16 bytes
     assignments: tuple[tuple[int, ...], ...]  # replicas of partition 0, 1, ...
+    isrs: tuple[tuple[int, ...], ...] = ()  # of partition 0, 1, ...; the first of each leads. (): all replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,41 @@ class PartitionsAdded:
     type: ClassVar[str] = "partitions-added"
     topic_id: str
     assignments: tuple[tuple[int, ...], ...]
+    isrs: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChanged:
+    """Only what changed; None stays as it was. A `leader`, even the same one, bumps the leader epoch;
+    every change bumps the partition epoch."""
+
+    type: ClassVar[str] = "partition-changed"
+    topic_id: str
+    index: int
+    leader: int | None = None  # -1: nobody
+    isr: tuple[int, ...] | None = None
+    replicas: tuple[int, ...] | None = None
+    adding: tuple[int, ...] | None = None
+    removing: tuple[int, ...] | None = None
+    elr: tuple[int, ...] | None = None
+    last_known_elr: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRestored:
+    """A partition as it is, epochs and all: only in snapshots, after the topic's record."""
+
+    type: ClassVar[str] = "partition-restored"
+    topic_id: str
+    index: int
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    partition_epoch: int
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,45 +116,138 @@ class ScramCredentialRemoved:
     mechanism: int
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerRegistered:
+    """A broker in a life of its own: another incarnation has another epoch."""
+
+    type: ClassVar[str] = "broker-registered"
+    broker_id: int
+    epoch: int
+    incarnation_id: str  # hex of the 16 bytes
+    endpoints: Mapping[str, tuple[str, int]]  # listener name -> (host, port), in order
+    rack: str | None = None
+    is_fenced: bool = True
+    in_controlled_shutdown: bool = False
+    directory_id: str = ""  # whose disk: a broker that comes back with another one has none of its data
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerChanged:
+    """None stays as it was."""
+
+    type: ClassVar[str] = "broker-changed"
+    broker_id: int
+    is_fenced: bool | None = None
+    in_controlled_shutdown: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerUnregistered:
+    type: ClassVar[str] = "broker-unregistered"
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEpochsUsed:
+    """Only in snapshots: epochs below this one were given to brokers, also to those that are gone."""
+
+    type: ClassVar[str] = "broker-epochs-used"
+    next_broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureChanged:
+    type: ClassVar[str] = "feature-changed"
+    name: str
+    level: int  # 0: not finalized any more
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAddressSet:
+    """Where a node of the quorum is to be found that no configuration names."""
+
+    type: ClassVar[str] = "peer-address-set"
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAddressRemoved:
+    type: ClassVar[str] = "peer-address-removed"
+    node_id: int
+
+
 MetadataRecord: TypeAlias = (
     ClusterCreated
     | TopicCreated
     | PartitionsAdded
+    | PartitionChanged
+    | PartitionRestored
     | TopicDeleted
     | ConfigChanged
     | ProducerIdsAllocated
     | ScramCredentialSet
     | ScramCredentialRemoved
+    | BrokerRegistered
+    | BrokerChanged
+    | BrokerUnregistered
+    | BrokerEpochsUsed
+    | FeatureChanged
+    | PeerAddressSet
+    | PeerAddressRemoved
 )
 
-_TYPES: dict[str, type[MetadataRecord]] = {
-    cls.type: cls
-    for cls in (
-        ClusterCreated,
-        TopicCreated,
-        PartitionsAdded,
-        TopicDeleted,
-        ConfigChanged,
-        ProducerIdsAllocated,
-        ScramCredentialSet,
-        ScramCredentialRemoved,
-    )
-}
+_TYPES: dict[str, type[MetadataRecord]] = {cls.type: cls for cls in MetadataRecord.__args__}
+_DEFAULTS: dict[str, dict[str, Any]] = {kind: {f.name: f.default for f in fields(cls)} for kind, cls in _TYPES.items()}
+_LISTS = ("isr", "replicas", "adding", "removing", "elr", "last_known_elr")
+_LISTS_OF_LISTS = ("assignments", "isrs")
 
 
 def encode(record: MetadataRecord) -> bytes:
-    return json.dumps({"type": record.type, **asdict(record)}, separators=(",", ":")).encode()
+    return _dump(_to_json(record))
 
 
 def decode(value: bytes) -> MetadataRecord:
-    fields: dict[str, Any] = json.loads(value)
-    kind = fields.pop("type", None)
-    cls = _TYPES.get(kind)
-    if cls is None:
+    return _from_json(json.loads(value))
+
+
+def encode_entry(records: Iterable[MetadataRecord]) -> bytes:
+    return _dump([_to_json(record) for record in records])
+
+
+def decode_entry(value: bytes | memoryview) -> list[MetadataRecord]:
+    found = json.loads(bytes(value))
+    return [_from_json(each) for each in (found if isinstance(found, list) else [found])]
+
+
+def _dump(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _to_json(record: MetadataRecord) -> dict[str, Any]:
+    found: dict[str, Any] = {"type": record.type}
+    for name, default in _DEFAULTS[record.type].items():
+        value = getattr(record, name)
+        if default is MISSING or value != default:
+            found[name] = value
+    return found
+
+
+def _from_json(found: dict[str, Any]) -> MetadataRecord:
+    kind = found.get("type")
+    cls = _TYPES.get(kind) if isinstance(kind, str) else None
+    if kind is None or cls is None:
         raise StorageError(
             f"metadata record of unknown type {kind!r}: was this data directory written by a newer version?"
         )
-    known = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
-    if "assignments" in known:
-        known["assignments"] = tuple(tuple(replicas) for replicas in known["assignments"])
+    known = {name: found[name] for name in _DEFAULTS[kind] if name in found}
+    for name in _LISTS:
+        if known.get(name) is not None:
+            known[name] = tuple(known[name])
+    for name in _LISTS_OF_LISTS:
+        if name in known:
+            known[name] = tuple(tuple(each) for each in known[name])
+    if "endpoints" in known:
+        known["endpoints"] = {name: (host, port) for name, (host, port) in known["endpoints"].items()}
     return cls(**known)
