@@ -1,0 +1,199 @@
+"""What brokers must never do, judged while they run by looking at their partitions.
+
+- A leader epoch of a partition has one leader. Leader epochs and partition epochs grow on every replica.
+- The high watermark of a replica grows while its process lives, and never passes the end of its log.
+- What lies below the high watermark of any leader is in the log of every in-sync replica it names, and in the log of
+  every later leader: nobody may lead without it.
+- The in-sync replicas a broker goes by at a partition epoch are those of the controller's log at that epoch.
+
+Fed with whatever has the attributes below, so tests can feed it with anything. Must not know: nodes, clients, faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from penstock.sim.history import Violation
+
+
+class LogLike(Protocol):
+    @property
+    def log_end_offset(self) -> int: ...
+
+
+class ReplicaLike(Protocol):
+    @property
+    def topic(self) -> str: ...
+    @property
+    def topic_id(self) -> bytes: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def is_leader(self) -> bool: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
+    def partition_epoch(self) -> int: ...
+    @property
+    def isr(self) -> Sequence[int]: ...
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def log(self) -> LogLike: ...
+
+
+class StateLike(Protocol):
+    @property
+    def index(self) -> int: ...
+    @property
+    def leader(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
+    def partition_epoch(self) -> int: ...
+    @property
+    def isr(self) -> Sequence[int]: ...
+
+
+class Facts(NamedTuple):
+    """Of one replica, as last seen."""
+
+    is_leader: bool
+    leader_epoch: int
+    partition_epoch: int
+    high_watermark: int
+    isr: tuple[int, ...]
+
+
+class Decided(NamedTuple):
+    """What the controller's log says of a partition at one partition epoch."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+
+
+Key = tuple[bytes, int]
+
+
+class BrokerChecker:
+    def __init__(self) -> None:
+        self._facts: dict[tuple[int, Key], tuple[ReplicaLike, Facts]] = {}
+        self._leaders: dict[tuple[Key, int], int] = {}
+        self._committed: dict[Key, tuple[int, str]] = {}  # the highest high watermark, and whose it was
+        self._decided: dict[tuple[Key, int], Decided] = {}
+        self._states: dict[tuple[int, Key], int] = {}  # the partition epoch last seen in a node's image
+        self.excused: dict[int, None] = {}
+        """Nodes whose disk was damaged: what they lack is not held against the others."""
+
+    def look(self, replicas: Mapping[int, Iterable[ReplicaLike]]) -> None:
+        """`replicas`: what each living node hosts."""
+        hosted: dict[Key, dict[int, ReplicaLike]] = {}
+        changed: list[tuple[int, ReplicaLike, Facts]] = []
+        for node, partitions in replicas.items():
+            for replica in partitions:
+                key = replica.topic_id, replica.index
+                hosted.setdefault(key, {})[node] = replica
+                facts = Facts(
+                    replica.is_leader,
+                    replica.leader_epoch,
+                    replica.partition_epoch,
+                    replica.high_watermark,
+                    tuple(replica.isr),
+                )
+                known = self._facts.get((node, key))
+                if known is not None and known[0] is replica:
+                    if known[1] == facts:
+                        continue
+                    _check_growth(node, replica, known[1], facts)
+                self._facts[node, key] = replica, facts
+                changed.append((node, replica, facts))
+        for node, replica, facts in changed:
+            self._judge(node, replica, facts, hosted[replica.topic_id, replica.index])
+
+    def forget(self, node: int) -> None:
+        """Its process is gone: the next one may begin lower."""
+        for key in [key for key in self._facts if key[0] == node]:
+            del self._facts[key]
+        for key in [key for key in self._states if key[0] == node]:
+            del self._states[key]
+
+    def _judge(self, node: int, replica: ReplicaLike, facts: Facts, others: Mapping[int, ReplicaLike]) -> None:
+        key, name = (replica.topic_id, replica.index), f"{replica.topic}-{replica.index}"
+        end = replica.log.log_end_offset
+        if facts.high_watermark > end and node not in self.excused:
+            raise Violation(
+                "the high watermark is within the log",
+                f"{name} on {node}: high watermark {facts.high_watermark}, log end {end}",
+            )
+        self._check_isr(node, name, key, facts)
+        if not facts.is_leader:
+            return
+        leader = self._leaders.setdefault((key, facts.leader_epoch), node)
+        if leader != node:
+            raise Violation(
+                "an epoch has one leader", f"{name}, epoch {facts.leader_epoch}: {leader} leads it, and so does {node}"
+            )
+        committed, whose = self._committed.get(key, (0, ""))
+        is_newest = all(facts.leader_epoch >= other.leader_epoch for other in others.values())
+        if end < committed and is_newest and node not in self.excused:
+            raise Violation(
+                "a leader has everything committed",
+                f"{name}: {node} leads epoch {facts.leader_epoch} with a log that ends at {end}, and {whose} had the "
+                f"high watermark at {committed}",
+            )
+        if facts.high_watermark > committed:
+            self._committed[key] = facts.high_watermark, f"{node} (epoch {facts.leader_epoch})"
+            self._check_replicas(node, name, facts, others)
+
+    def _check_replicas(self, node: int, name: str, facts: Facts, others: Mapping[int, ReplicaLike]) -> None:
+        for member in facts.isr:
+            other = others.get(member)
+            if other is None or member in self.excused:
+                continue
+            if other.log.log_end_offset < facts.high_watermark:
+                raise Violation(
+                    "the high watermark waits for every in-sync replica",
+                    f"{name}: {node} (epoch {facts.leader_epoch}) has it at {facts.high_watermark} with in-sync "
+                    f"replicas {list(facts.isr)}, and the log of {member} ends at {other.log.log_end_offset}",
+                )
+
+    def _check_isr(self, node: int, name: str, key: Key, facts: Facts) -> None:
+        decided = self._decided.get((key, facts.partition_epoch))
+        if decided is not None and (decided.isr != facts.isr or decided.leader_epoch != facts.leader_epoch):
+            raise Violation(
+                "in-sync replicas are the controller's",
+                f"{name} on {node} goes by {list(facts.isr)} and leader epoch {facts.leader_epoch} at partition epoch "
+                f"{facts.partition_epoch}; the controller's log says {list(decided.isr)} and {decided.leader_epoch}",
+            )
+
+    def look_at_image(self, node: int, topic: str, topic_id: bytes, states: Iterable[StateLike]) -> None:
+        for state in states:
+            key = topic_id, state.index
+            if self._states.get((node, key)) == state.partition_epoch:
+                continue
+            before = self._states.get((node, key), -1)
+            self._states[node, key] = state.partition_epoch
+            if state.partition_epoch < before:
+                raise Violation(
+                    "epochs only grow",
+                    f"{topic}-{state.index}: the image of {node} goes from partition epoch {before} back to "
+                    f"{state.partition_epoch}",
+                )
+            decided = Decided(state.leader, state.leader_epoch, tuple(state.isr))
+            known = self._decided.setdefault((key, state.partition_epoch), decided)
+            if known != decided:
+                raise Violation(
+                    "images are equal",
+                    f"{topic}-{state.index}, partition epoch {state.partition_epoch}: {node} has {decided}, "
+                    f"others {known}",
+                )
+
+
+def _check_growth(node: int, replica: ReplicaLike, before: Facts, now: Facts) -> None:
+    name = f"{replica.topic}-{replica.index} on {node}"
+    if now.leader_epoch < before.leader_epoch or now.partition_epoch < before.partition_epoch:
+        raise Violation("epochs only grow", f"{name}: {before}, then {now}")
+    if now.high_watermark < before.high_watermark:
+        raise Violation("the high watermark only grows", f"{name}: {before}, then {now}")

@@ -1,0 +1,84 @@
+"""What writers were promised, held against what the logs have in the end.
+
+Acknowledged by all in-sync replicas: there, at the offset that was given. Idempotent: once, and in the order of the
+lane. Whatever anybody read is still there. Nothing is there that nobody wrote. Must not know: brokers, how logs were
+read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.sim.history import History, Outcome, Place, Violation, Write
+
+ACKS_ALL = -1
+Final = Mapping[Place, Sequence[bytes]]
+"""Every value of a partition; its offset is its index."""
+
+
+def check_records(history: History, final: Final) -> None:
+    by_place: dict[Place, dict[bytes, Write]] = {}
+    for write in history.writes:
+        by_place.setdefault(write.place, {})[write.value] = write
+    for place, values in final.items():
+        writes = by_place.get(place, {})
+        _nothing_is_lost(place, writes, values)
+        _reads_are_kept(history, place, values)
+        _nothing_comes_twice(place, writes, values)
+        _lanes_are_in_order(place, writes, values)
+
+
+def _nothing_is_lost(place: Place, writes: Mapping[bytes, Write], values: Sequence[bytes]) -> None:
+    for value, write in writes.items():
+        if write.outcome is not Outcome.ACKNOWLEDGED or write.acks != ACKS_ALL:
+            continue
+        found = values[write.offset] if 0 <= write.offset < len(values) else None
+        if found != value:
+            raise Violation(
+                "what is acknowledged is kept",
+                f"{value!r} was acknowledged at {place}@{write.offset} at {write.ended_s:.3f} s, and in the end "
+                f"there is {_described(found, len(values))}",
+            )
+
+
+def _described(found: bytes | None, end: int) -> str:
+    return f"nothing (the log ends at {end})" if found is None else repr(found)
+
+
+def _reads_are_kept(history: History, place: Place, values: Sequence[bytes]) -> None:
+    for offset, seen in history.seen.get(place, {}).items():
+        found = values[offset] if offset < len(values) else None
+        if found != seen.value:
+            raise Violation(
+                "what was read is kept",
+                f"{seen.reader} read {seen.value!r} at {place}@{offset} at {seen.at_s:.3f} s from broker "
+                f"{seen.leader} (epoch {seen.leader_epoch}), and in the end there is {_described(found, len(values))}",
+            )
+
+
+def _nothing_comes_twice(place: Place, writes: Mapping[bytes, Write], values: Sequence[bytes]) -> None:
+    offsets: dict[bytes, int] = {}
+    for offset, value in enumerate(values):
+        if value not in writes:
+            raise Violation("nothing is made up", f"{value!r} at {place}@{offset} was written by nobody")
+        first = offsets.setdefault(value, offset)
+        if first != offset:
+            raise Violation("nothing comes twice", f"{value!r} is at {place}@{first} and at {offset}")
+        if writes[value].outcome is Outcome.REFUSED:
+            raise Violation("what is refused is not there", f"{value!r} at {place}@{offset} was refused")
+
+
+def _lanes_are_in_order(place: Place, writes: Mapping[bytes, Write], values: Sequence[bytes]) -> None:
+    last: dict[str, tuple[int, int]] = {}
+    for offset, value in enumerate(values):
+        write = writes[value]
+        number, before = last.get(write.lane, (-1, -1))
+        if write.number < number:
+            raise Violation(
+                "a lane is in order", f"{write.lane}: {number} at {place}@{before} comes before {write.number}@{offset}"
+            )
+        if write.is_idempotent and write.number != number + 1:
+            raise Violation(
+                "an idempotent lane has no gaps", f"{write.lane}: {write.number} at {place}@{offset} follows {number}"
+            )
+        last[write.lane] = write.number, offset
