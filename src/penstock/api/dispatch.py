@@ -3,31 +3,52 @@
 An unknown API or version closes the connection without a word, as Kafka does; the
 exception is ApiVersions, which answers in its oldest layout so that newer clients can
 fall back. A defect in a handler closes that connection and is logged with its traceback.
+
+With `forwarding`, requests for the controller go to wherever it is, and those that other brokers
+send on to this one are taken (`api.forwarding`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from struct import Struct
+from typing import Any, ClassVar, cast
 
-from penstock.api.context import RequestContext
-from penstock.api.handler import Handler
+from penstock.api.context import ForwardedContext, RequestContext
+from penstock.api.forwarding import FORWARD_KEY, ForwardedAnswer, ForwardedRequest, Forwarding, timeout_of
+from penstock.api.handler import Answer, Handler, PrivateHandler, accepts_forwarded, is_advertised, is_for_controller
 from penstock.api.handlers.api_versions import unsupported_version
 from penstock.api.request_times import RequestTimes
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
 from penstock.net.connection import Connection
 from penstock.wire.apis import Api
-from penstock.wire.codec import decode_request, read_request_header
+from penstock.wire.codec import decode_request, encode_response, read_request_header
 from penstock.wire.primitives import Message
 
-# Produce and fetch are sequenced at once and answered later; everything else is a barrier.
-PIPELINED = frozenset({int(Api.PRODUCE), int(Api.FETCH)})
+# Produce and fetch are sequenced at once and answered later; everything else is a barrier. Requests that another
+# broker sends on come from many clients, each of which waits for its own.
+PIPELINED = frozenset({int(Api.PRODUCE), int(Api.FETCH), FORWARD_KEY})
+
+_SIZE_AND_ID = Struct(">ii")
 
 
 class Dispatcher:
-    def __init__(self, handlers: Iterable[Handler], times: RequestTimes) -> None:
+    def __init__(
+        self,
+        handlers: Iterable[Handler],
+        times: RequestTimes,
+        forwarding: Forwarding | None = None,
+        private: Iterable[PrivateHandler] = (),
+    ) -> None:
         self._handlers = {int(handler.api): handler for handler in handlers}
+        self._private = {handler.key: handler for handler in private}
+        self._for_controller: frozenset[int] = frozenset()
+        if forwarding is not None:
+            self._forwarding = forwarding
+            self._for_controller = frozenset(key for key, known in self._handlers.items() if is_for_controller(known))
+            ingress = ForwardIngress(self._handlers, forwarding, self._begin)
+            self._private[ingress.key] = ingress
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._times = times
         self.requests: dict[int, int] = dict.fromkeys(self._handlers, 0)
@@ -40,17 +61,18 @@ class Dispatcher:
         api_key, version, correlation_id, client_id, offset = read_request_header(frame)
         handler = self._handlers.get(api_key)
         if handler is None or not handler.min_version <= version <= handler.max_version:
-            if api_key == Api.API_VERSIONS:
-                connection.reply(slot, unsupported_version(correlation_id))
-                return
-            raise ProtocolError(f"api key {api_key} version {version} is not supported")
+            self._take_unknown(connection, slot, api_key, version, correlation_id, frame[offset:])
+            return
         ctx = RequestContext(connection, slot, frame, api_key, version, correlation_id, client_id, self._times)
         request = decode_request(api_key, version, frame, offset)
         self.requests[api_key] += 1
-        try:
-            answer = handler.handle(ctx, request)
-        except (ApiError, StorageError) as error:
-            answer = _refusal(handler, request, error)
+        if api_key in self._for_controller:
+            answer: Answer = self._ask_controller(ctx, handler, request, bytes(frame))
+        else:
+            try:
+                answer = handler.handle(ctx, request)
+            except (ApiError, StorageError) as error:
+                answer = _refusal(handler, request, error)
         if answer is None:
             return
         if isinstance(answer, Message):
@@ -58,9 +80,29 @@ class Dispatcher:
         else:
             # The frame's memory is reused after this call: a handler that goes on as a
             # coroutine has copied the records it needs.
-            task = asyncio.ensure_future(self._finish(ctx, handler, request, answer))
-            self._tasks[task] = None
-            task.add_done_callback(self._done)
+            self._begin(self._finish(ctx, handler, request, answer))
+
+    def _take_unknown(
+        self, connection: Connection, slot: int, api_key: int, version: int, correlation_id: int, payload: memoryview
+    ) -> None:
+        private = self._private.get(api_key)
+        if private is not None:
+            private.receive(connection, slot, correlation_id, payload)
+        elif api_key == Api.API_VERSIONS:
+            connection.reply(slot, unsupported_version(correlation_id))
+        else:
+            raise ProtocolError(f"api key {api_key} version {version} is not supported")
+
+    async def _ask_controller(self, ctx: RequestContext, handler: Handler, request: Message, frame: bytes) -> None:
+        # Brokers that ask for themselves look for the controller themselves.
+        timeout_s = timeout_of(request) if is_advertised(handler) else 0.0
+        response = await self._forwarding.answer(
+            lambda: _decide(handler, ctx, request), frame, ctx.listener_name, timeout_s
+        )
+        if isinstance(response, Message):
+            ctx.respond(response)
+        else:
+            ctx.respond_encoded(response)
 
     async def _finish(
         self, ctx: RequestContext, handler: Handler, request: Message, answer: Coroutine[Any, Any, Message | None]
@@ -75,10 +117,91 @@ class Dispatcher:
         if response is not None:
             ctx.respond(response)
 
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._done)
+
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             task.get_loop().call_exception_handler({"message": "a handler failed", "exception": error, "task": task})
+
+
+class ForwardIngress:
+    """Takes what other brokers send on. A `PrivateHandler`."""
+
+    key: ClassVar[int] = FORWARD_KEY
+
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        forwarding: Forwarding,
+        begin: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._handlers = {key: handler for key, handler in handlers.items() if accepts_forwarded(handler)}
+        self._forwarding = forwarding
+        self._begin = begin
+
+    def receive(self, connection: Connection, slot: int, correlation_id: int, payload: memoryview) -> None:
+        asked = ForwardedRequest.decode(bytes(payload))
+        api_key, version, *_ = read_request_header(asked.frame)
+        handler = self._handlers.get(api_key)
+        if handler is None or not handler.min_version <= version <= handler.max_version:
+            # A broker of another release than this one's.
+            self._reply(connection, slot, correlation_id, ErrorCode.UNSUPPORTED_VERSION)
+        elif not self._forwarding.is_active:
+            self._reply(connection, slot, correlation_id, ErrorCode.NOT_CONTROLLER)
+        else:
+            self._begin(self._answer(connection, slot, correlation_id, handler, asked))
+
+    async def _answer(
+        self, connection: Connection, slot: int, correlation_id: int, handler: Handler, asked: ForwardedRequest
+    ) -> None:
+        try:
+            api_key, version, clients_id, client_id, offset = read_request_header(asked.frame)
+            request = decode_request(api_key, version, asked.frame, offset)
+            ctx = ForwardedContext(
+                connection,
+                slot,
+                memoryview(asked.frame),
+                api_key,
+                version,
+                clients_id,
+                client_id,
+                asked.listener_name,
+            )
+            try:
+                response = await _decide(handler, ctx, request)
+            except (ApiError, StorageError) as error:
+                if error.code is ErrorCode.NOT_CONTROLLER:
+                    self._reply(connection, slot, correlation_id, ErrorCode.NOT_CONTROLLER)
+                    return
+                response = _refusal(handler, request, error)
+            parts, _ = encode_response(api_key, version, clients_id, response)
+        except ProtocolError as error:
+            connection.abort(error)
+        except BaseException:
+            connection.abort(ProtocolError("internal error"))
+            raise
+        else:
+            # Without the size in front, and without file slices: no controller serves records.
+            self._reply(connection, slot, correlation_id, ErrorCode.NONE, b"".join(cast("list[bytes]", parts))[4:])
+
+    def _reply(
+        self, connection: Connection, slot: int, correlation_id: int, code: ErrorCode, response: bytes = b""
+    ) -> None:
+        answer = ForwardedAnswer(code, self._forwarding.applied_index, response).encode()
+        connection.reply(slot, [_SIZE_AND_ID.pack(4 + len(answer), correlation_id) + answer])
+
+
+async def _decide(handler: Handler, ctx: RequestContext, request: Message) -> Message:
+    """The answer of a handler whose requests are the controller's, which is here."""
+    answer = handler.handle(ctx, request)
+    response = answer if isinstance(answer, Message) or answer is None else await answer
+    if response is None:
+        raise TypeError(f"{type(handler).__name__} left a request for the controller without a response")
+    return response
 
 
 def _refusal(handler: Handler, request: Message, error: ApiError | StorageError) -> Message:

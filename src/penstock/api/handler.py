@@ -6,6 +6,14 @@ reference page. `handle` answers in one of three ways:
 - returns None and answers later through `ctx.respond` (produce and fetch: no task, no
   future, just a callback);
 - is a coroutine function: the connection waits for it, as Kafka's would.
+
+More class attributes, where they are not what most handlers have:
+- `is_for_controller = True`: only the active controller can answer. Such a request is sent on
+  (`api.forwarding`) when it is elsewhere; the handler returns a response or is a coroutine
+  function, and lets ApiError(NOT_CONTROLLER) through.
+- `accepts_forwarded = True`: part of a request is for the controller; the handler sends that part
+  on by itself, and answers the part when it comes from another broker.
+- `is_advertised = False`: for brokers of the cluster alone, so ApiVersions does not name it.
 """
 
 from __future__ import annotations
@@ -15,6 +23,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 from penstock.api.context import RequestContext
 from penstock.model.errors import ErrorCode
+from penstock.net.connection import Connection
 from penstock.wire.apis import Api
 from penstock.wire.primitives import Message
 
@@ -31,3 +40,25 @@ class Handler(Protocol):
     def refuse(self, request: Any, code: ErrorCode, message: str | None) -> Message:
         """The response that says no to the whole request."""
         ...
+
+
+class PrivateHandler(Protocol):
+    """Of a key that is in no table of APIs: brokers use it among themselves."""
+
+    key: ClassVar[int]
+
+    def receive(self, connection: Connection, slot: int, correlation_id: int, payload: memoryview) -> None:
+        """The payload is valid only during the call. The slot must be answered, if only with nothing."""
+        ...
+
+
+def is_for_controller(handler: Handler) -> bool:
+    return bool(getattr(handler, "is_for_controller", False))
+
+
+def accepts_forwarded(handler: Handler) -> bool:
+    return is_for_controller(handler) or bool(getattr(handler, "accepts_forwarded", False))
+
+
+def is_advertised(handler: Handler) -> bool:
+    return bool(getattr(handler, "is_advertised", True))

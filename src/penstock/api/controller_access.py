@@ -1,0 +1,126 @@
+"""What handlers need of the controller, as protocols: the one of this node, and the cluster's wherever it is.
+
+`cluster.controller` and `cluster.controller_access` fit these by shape. Every method of `ActiveController`
+raises ApiError(NOT_CONTROLLER) when this node does not lead, or stopped leading before the change was committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from penstock.core.metadata.image import MetadataImage
+from penstock.core.metadata.requests import (
+    ElectionKind,
+    FeatureUpdate,
+    HeartbeatAnswer,
+    IsrAnswer,
+    IsrChange,
+    OngoingReassignment,
+    PartitionAnswer,
+    ProducerIdBlock,
+    Reassignment,
+    Registration,
+)
+from penstock.core.metadata.scram import Deletion, Upsertion
+from penstock.model.errors import ApiError
+
+
+class ProducerIds(Protocol):
+    async def allocate_producer_id(self) -> int:
+        """One that nobody has had: out of this broker's block."""
+        ...
+
+
+class TopicCreator(Protocol):
+    """Topics made on behalf of clients that just use a name: here or through the controller elsewhere."""
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        assignments: Mapping[int, Sequence[int]],
+        configs: dict[str, str],
+    ) -> object: ...
+
+
+class ActiveController(Protocol):
+    @property
+    def is_active(self) -> bool: ...
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+    # -- topics and settings --------------------------------------------------------------
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        assignments: Mapping[int, Sequence[int]],
+        configs: dict[str, str],
+        *,
+        validate_only: bool = False,
+    ) -> bytes: ...
+
+    async def create_partitions(
+        self, name: str, count: int, assignments: Sequence[Sequence[int]] | None, *, validate_only: bool
+    ) -> None: ...
+
+    async def delete_topic(self, topic_id: bytes) -> None: ...
+
+    async def change_config(
+        self,
+        resource_type: int,
+        name: str,
+        decide: Callable[[Mapping[str, str]], dict[str, str]],
+        *,
+        validate_only: bool,
+    ) -> None: ...
+
+    async def alter_scram_credentials(self, changes: Sequence[Deletion | Upsertion]) -> dict[str, ApiError | None]: ...
+
+    # -- brokers --------------------------------------------------------------------------
+
+    async def register_broker(self, registration: Registration) -> int:
+        """The broker's epoch."""
+        ...
+
+    async def heartbeat(
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        current_metadata_offset: int,
+        want_fence: bool,
+        want_shut_down: bool,
+    ) -> HeartbeatAnswer: ...
+
+    async def unregister_broker(self, broker_id: int) -> None: ...
+
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock: ...
+
+    # -- partitions -----------------------------------------------------------------------
+
+    async def alter_partitions(
+        self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
+    ) -> list[IsrAnswer]: ...
+
+    async def elect_leaders(
+        self, kind: ElectionKind, partitions: Sequence[tuple[str, int]] | None
+    ) -> list[PartitionAnswer]: ...
+
+    async def alter_reassignments(
+        self, moves: Sequence[Reassignment], allow_factor_change: bool
+    ) -> list[PartitionAnswer]: ...
+
+    def list_reassignments(self, partitions: Sequence[tuple[str, int]] | None) -> list[OngoingReassignment]: ...
+
+    # -- the cluster ----------------------------------------------------------------------
+
+    async def update_features(self, updates: Sequence[FeatureUpdate], validate_only: bool) -> None: ...
+
+    async def add_voter(self, voter_id: int, directory_id: bytes, host: str, port: int) -> None: ...
+
+    async def remove_voter(self, voter_id: int, directory_id: bytes) -> None: ...

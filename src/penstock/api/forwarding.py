@@ -1,0 +1,219 @@
+"""Requests that only the active controller can answer, sent on to it; its answer goes back to the client as it is.
+
+A client may ask any broker. One that does not control the cluster passes the request on, bytes as they came, under
+a key of its own, and waits until it has applied what the controller had applied when it answered: what was reported is
+visible on this broker at once. A request that is forwarded to a node that does not control either is not passed on
+again; whoever sent it looks for the controller anew. While there is none, requests wait.
+
+A connection that breaks after the request left says nothing of its outcome. It is asked again then, as Kafka does: what
+had happened already is answered as such (TOPIC_ALREADY_EXISTS and its kin), and nothing happens twice.
+
+    request   listener name: int16 length, UTF-8 | principal, likewise | the client's request, header and body
+    answer    error code int16 | index int64 up to which the controller had applied | the response, header and body
+
+Must not know: what any request means, connections of clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from struct import Struct
+from struct import error as StructError  # noqa: N812
+from typing import Final, NamedTuple, Protocol, cast
+
+from penstock.api.context import RequestContext
+from penstock.client.direct import DirectConnection
+from penstock.client.errors import BrokerUnreachable, ConnectionLost, RequestTimedOut
+from penstock.model.errors import ApiError, ErrorCode, ProtocolError
+from penstock.wire.codec import decode_response, encode_request, read_response_header
+from penstock.wire.primitives import Message
+
+FORWARD_KEY: Final = 0x7002
+ANONYMOUS: Final = "User:ANONYMOUS"  # there is nobody else before there is authentication
+
+CONNECT_TIMEOUT_S = 1.0
+LOOK_INTERVAL_S = 0.25
+"""How often a request that is under way looks whether the node it went to still leads."""
+RETRY_PAUSE_S = 0.02
+APPLY_TIMEOUT_S = 1.0
+DEFAULT_TIMEOUT_S = 5.0
+MAX_TIMEOUT_S = 30.0
+
+_SIZE_BYTES = 4
+_LENGTH = Struct(">h")
+_ANSWER = Struct(">hq")
+
+Address = tuple[str, int]
+
+
+class IsActive(Protocol):
+    @property
+    def is_active(self) -> bool: ...
+
+
+class QuorumView(Protocol):
+    @property
+    def leader_id(self) -> int | None: ...
+
+    @property
+    def applied_index(self) -> int: ...
+
+    async def wait_applied(self, index: int, timeout_s: float) -> bool: ...
+
+
+class ForwardedRequest(NamedTuple):
+    listener_name: str
+    principal: str
+    frame: bytes
+
+    def encode(self) -> bytes:
+        names = (name.encode() for name in (self.listener_name, self.principal))
+        return b"".join(_LENGTH.pack(len(name)) + name for name in names) + self.frame
+
+    @staticmethod
+    def decode(payload: bytes) -> ForwardedRequest:
+        names, at = [], 0
+        try:
+            for _ in range(2):
+                (length,) = _LENGTH.unpack_from(payload, at)
+                at += _LENGTH.size
+                if not 0 <= length <= len(payload) - at:
+                    raise ProtocolError("a forwarded request is cut short")
+                names.append(payload[at : at + length].decode())
+                at += length
+        except (StructError, UnicodeDecodeError) as error:
+            raise ProtocolError(f"a forwarded request: {error}") from error
+        return ForwardedRequest(names[0], names[1], payload[at:])
+
+
+class ForwardedAnswer(NamedTuple):
+    code: ErrorCode
+    applied_index: int
+    response: bytes  # empty with an error code
+
+    def encode(self) -> bytes:
+        return _ANSWER.pack(self.code, self.applied_index) + self.response
+
+    @staticmethod
+    def decode(payload: bytes) -> ForwardedAnswer:
+        code, index = _ANSWER.unpack_from(payload)
+        return ForwardedAnswer(ErrorCode(code), index, payload[_ANSWER.size :])
+
+
+class Forwarding:
+    def __init__(
+        self,
+        node_id: int,
+        controller: IsActive,
+        quorum: QuorumView,
+        address_of: Callable[[int], Address | None],
+    ) -> None:
+        self._node_id = node_id
+        self._controller = controller
+        self._quorum = quorum
+        self._address_of = address_of
+        self._connection: tuple[Address, DirectConnection] | None = None
+        self._opening = asyncio.Lock()
+
+    @property
+    def is_active(self) -> bool:
+        """The controller is in this process."""
+        return self._controller.is_active
+
+    @property
+    def applied_index(self) -> int:
+        return self._quorum.applied_index
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection[1].close()
+            self._connection = None
+
+    async def answer(
+        self, decide: Callable[[], Awaitable[Message]], frame: bytes, listener_name: str, timeout_s: float
+    ) -> Message | bytes:
+        """What `decide` answers if the controller is here, else the bytes that it answered elsewhere.
+
+        `timeout_s` is how long to look for a controller; each one found is asked in any case. Raises what
+        `decide` raises, ApiError(NOT_CONTROLLER) when none was found.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        payload = ForwardedRequest(listener_name, ANONYMOUS, frame).encode()
+        while True:
+            if self._controller.is_active:
+                try:
+                    return await decide()
+                except ApiError as error:
+                    if error.code is not ErrorCode.NOT_CONTROLLER:
+                        raise
+            else:
+                response = await self._send_on(payload, max(deadline - loop.time(), DEFAULT_TIMEOUT_S))
+                if response is not None:
+                    return response
+            if loop.time() + RETRY_PAUSE_S > deadline:
+                raise ApiError(ErrorCode.NOT_CONTROLLER, "The cluster has no active controller that could be reached.")
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def ask(self, ctx: RequestContext, request: Message, decide: Callable[[], Awaitable[Message]]) -> Message:
+        """As `answer`, for a request that a handler made of the client's: in the same version, read by the handler."""
+        parts, _ = encode_request(ctx.api_key, ctx.version, ctx.correlation_id, ctx.client_id, request)
+        # Requests carry bytes only; file slices are for answers.
+        frame = b"".join(cast("list[bytes]", parts))[_SIZE_BYTES:]
+        response = await self.answer(decide, frame, ctx.listener_name, timeout_of(request))
+        if isinstance(response, Message):
+            return response
+        _, at = read_response_header(ctx.api_key, ctx.version, response)
+        return decode_response(ctx.api_key, ctx.version, response, at)
+
+    async def _send_on(self, payload: bytes, timeout_s: float) -> bytes | None:
+        """None: whoever was asked is not the controller, or did not say."""
+        leader = self._quorum.leader_id
+        address = None if leader is None or leader == self._node_id else self._address_of(leader)
+        if leader is None or address is None:
+            return None
+        try:
+            connection = await self._connect(address)
+            answer = await self._while_leading(leader, connection, payload, timeout_s)
+        except (BrokerUnreachable, ConnectionLost, RequestTimedOut):
+            return None
+        if answer.code is ErrorCode.NOT_CONTROLLER:
+            return None
+        if answer.code is not ErrorCode.NONE:
+            raise ApiError(answer.code)
+        await self._quorum.wait_applied(answer.applied_index, APPLY_TIMEOUT_S)
+        return answer.response
+
+    async def _while_leading(
+        self, leader: int, connection: DirectConnection, payload: bytes, timeout_s: float
+    ) -> ForwardedAnswer:
+        """A node that hangs keeps its connections: what it was asked is given up when others follow another one."""
+        call = asyncio.ensure_future(connection.call(FORWARD_KEY, payload, timeout_s))
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(LOOK_INTERVAL_S):
+                        return ForwardedAnswer.decode(await asyncio.shield(call))
+                except TimeoutError:
+                    if self._quorum.leader_id not in (leader, None):
+                        raise ConnectionLost(f"broker {leader} does not lead any more") from None
+        finally:
+            call.cancel()
+
+    async def _connect(self, address: Address) -> DirectConnection:
+        async with self._opening:
+            if self._connection is not None:
+                known, connection = self._connection
+                if known == address and connection.is_usable:
+                    return connection
+                self.close()
+            connection = await DirectConnection.open(*address, f"broker-{self._node_id}", CONNECT_TIMEOUT_S)
+            self._connection = address, connection
+            return connection
+
+
+def timeout_of(request: Message) -> float:
+    """How long a client gives its request, within reason."""
+    timeout_ms = getattr(request, "timeout_ms", 0)
+    return min(timeout_ms / 1000, MAX_TIMEOUT_S) if timeout_ms > 0 else DEFAULT_TIMEOUT_S
