@@ -33,11 +33,11 @@ VERSIONS = {Api.PRODUCE: 11, Api.FETCH: 12, Api.METADATA: 12, Api.INIT_PRODUCER_
 class RawClient:
     """Requests are answered in order, so `read` needs to know only what was asked first."""
 
-    def __init__(self, port: int, timeout_s: float = 20) -> None:
+    def __init__(self, port: int, timeout_s: float = 20, host: str = "127.0.0.1") -> None:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                self.socket = socket.create_connection(("127.0.0.1", port), timeout_s)
+                self.socket = socket.create_connection((host, port), timeout_s)
                 break
             except ConnectionRefusedError:
                 if time.monotonic() > deadline:

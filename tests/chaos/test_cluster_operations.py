@@ -1,0 +1,127 @@
+"""What an operator does to a cluster under traffic: look, restart, grow, shrink. No client may notice."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cluster_admin
+from cluster_processes import ClusterProcesses, run_command
+from cluster_promises import Tell, check_promises, describe_traffic
+from history import pauses
+from history_clients import Traffic
+
+TOPIC, PARTITIONS = "events", 3
+NONE_UNDER_REPLICATED = "No under-replicated partitions.\n"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
+    with ClusterProcesses(tmp_path) as processes:
+        processes.create_topic(TOPIC, PARTITIONS)
+        yield processes
+
+
+def wait_for_output(cluster: ClusterProcesses, arguments: tuple[str, ...], pattern: str) -> str:
+    """Run a command until all it prints matches."""
+    outputs: list[str] = []
+
+    def matches() -> bool:
+        outputs.append(run_command(cluster, *arguments))
+        return re.fullmatch(pattern, outputs[-1]) is not None
+
+    cluster.wait_until(matches, f"{' '.join(arguments)} prints {pattern!r}")
+    return outputs[-1]
+
+
+def test_describe_and_under_replicated(cluster: ClusterProcesses, tell: Tell) -> None:
+    """Both commands through a follower's stop and return."""
+    shown = run_command(cluster, "topics", "describe", "--name", TOPIC)
+    tell("\n" + shown)
+    lines = [re.fullmatch(r"Partition (\d): Leader=(\d), ISR=\[(\d),(\d),(\d)\]", line) for line in shown.splitlines()]
+    assert len(lines) == PARTITIONS
+    for number, line in enumerate(lines):
+        assert line is not None, shown
+        assert int(line[1]) == number
+        assert sorted(line.groups()[2:]) == ["1", "2", "3"]
+        assert line[2] in line.groups()[2:]
+    assert sorted(line[2] for line in lines if line) == ["1", "2", "3"], "leaders are spread evenly"
+    under_replicated = ("cluster", "under-replicated")
+    assert run_command(cluster, *under_replicated) == NONE_UNDER_REPLICATED
+
+    leader = cluster.leader_of(TOPIC, 0)
+    follower = next(node for node in cluster.running if node is not leader)
+    assert follower.terminate() == 0
+    missing = rf"(?:\S+ Partition \d+: Leader=\d, ISR=\[\d(?:,\d)?\], Missing=\[{follower.node_id}\]\n)+"
+    shown = wait_for_output(cluster, under_replicated, missing)
+    tell(f"broker {follower.node_id} stopped:\n{shown}")
+    assert [line for line in shown.splitlines() if line.startswith(f"{TOPIC} Partition 0:")]
+    described = run_command(cluster, "topics", "describe", "--name", TOPIC)
+    assert re.match(rf"Partition 0: Leader={leader.node_id}, ISR=\[\d,\d\]\n", described), described
+
+    follower.start()
+    wait_for_output(cluster, under_replicated, re.escape(NONE_UNDER_REPLICATED))
+    cluster.check_logs()
+
+
+def test_rolling_restart(cluster: ClusterProcesses, tell: Tell) -> None:
+    """One after another is stopped and started again: leaders move first, so no request fails."""
+    moments: list[float] = []
+    with Traffic(cluster.bootstrap_servers, TOPIC, PARTITIONS) as traffic:
+        for node in cluster.nodes.values():
+            traffic.pause(0.5)
+            moments.append(time.monotonic())
+            assert node.terminate() == 0
+            traffic.await_progress()
+            node.start()
+            cluster.wait_in_sync(TOPIC)
+            traffic.await_progress()
+    tell(f"pause of a producer: {pauses(traffic.history, moments, traffic.ended_s)}")
+    tell(describe_traffic(traffic))
+    check_promises(cluster, traffic, TOPIC, PARTITIONS)
+
+
+def replace_everywhere(cluster: ClusterProcesses, old: int, new: int) -> None:
+    """Move every partition of every topic from one broker to another, and wait until that is done."""
+    topics = cluster.admin().list_topics(timeout=10).topics
+    targets = {
+        (name, number): [new if replica == old else replica for replica in state.replicas]
+        for name, topic in topics.items()
+        for number, state in topic.partitions.items()
+        if old in state.replicas
+    }
+    cluster_admin.reassign(cluster, targets)
+    cluster.wait_until(lambda: not cluster_admin.reassignments(cluster), f"nothing is left on broker {old}")
+
+
+def test_grow_and_shrink(cluster: ClusterProcesses, tell: Tell) -> None:
+    """A fourth broker joins, the first one is drained, loses its vote, stops and is forgotten."""
+    moments: list[float] = []
+    with Traffic(cluster.bootstrap_servers, TOPIC, PARTITIONS) as traffic:
+        traffic.pause(0.5)
+        moments.append(time.monotonic())
+        fourth, first = cluster.add(4), cluster.nodes[1]
+        moments.append(time.monotonic())
+        replace_everywhere(cluster, 1, 4)
+        cluster.wait_in_sync(TOPIC)
+        cluster.wait_until(lambda: first.partition_bytes(TOPIC, 0) == 0, "the first broker's files go")
+        cluster_admin.add_voter(cluster, fourth)
+        cluster_admin.remove_voter(cluster, first)
+        moments.append(time.monotonic())
+        assert first.terminate() == 0
+        del cluster.nodes[1]
+        cluster_admin.unregister(cluster, 1)
+        cluster.wait_for_brokers()
+        traffic.await_progress()
+    tell(
+        "pause of a producer (broker 4 joins, 1 is drained, 1 goes): "
+        f"{pauses(traffic.history, moments, traffic.ended_s)}"
+    )
+    assert cluster_admin.voter_ids(cluster) == [2, 3, 4]
+    for state in cluster.partitions(TOPIC).values():
+        assert sorted(state.replicas) == [2, 3, 4]
+    check_promises(cluster, traffic, TOPIC, PARTITIONS)
