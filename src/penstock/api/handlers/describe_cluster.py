@@ -1,8 +1,9 @@
 """DescribeCluster (key 60), versions 0-2.
 
-- Only brokers are described: this is a broker's listener, so controllers (endpoint type 2)
-  are MISMATCHED_ENDPOINT_TYPE, as on a Kafka broker.
-- No broker of a single node is ever fenced.
+- A broker's listener describes brokers; a listener of controllers (controller.listener.names) the
+  voters of the metadata quorum. What the client expects is its endpoint type: MISMATCHED_ENDPOINT_TYPE
+  when it is not on such a listener, as on Kafka.
+- Fenced brokers are named from v2 on, and only if asked for.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from penstock.wire.messages.describe_cluster import (
 )
 
 BROKERS, CONTROLLERS = 1, 2
+_KINDS = {BROKERS: "BROKER", CONTROLLERS: "CONTROLLER"}
 
 
 class DescribeClusterHandler:
@@ -32,27 +34,41 @@ class DescribeClusterHandler:
         self._cluster = cluster
 
     def handle(self, ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
-        if request.endpoint_type == CONTROLLERS:
+        if request.endpoint_type not in _KINDS:
+            raise ApiError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {request.endpoint_type}")
+        here = CONTROLLERS if self._cluster.is_controller_listener(ctx) else BROKERS
+        if request.endpoint_type == CONTROLLERS != here:
             raise ApiError(
                 ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-                "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER",
+                f"The request was sent to an endpoint of type {_KINDS[here]}, "
+                f"but we wanted an endpoint of type {_KINDS[request.endpoint_type]}",
             )
-        if request.endpoint_type != BROKERS:
-            raise ApiError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {request.endpoint_type}")
-        host, port = self._cluster.endpoint(ctx)
-        return DescribeClusterResponse(
-            endpoint_type=BROKERS,
+        response = DescribeClusterResponse(
+            endpoint_type=request.endpoint_type,
             cluster_id=self._cluster.cluster_id,
-            controller_id=self._cluster.controller_id,
-            brokers=[
-                DescribeClusterBroker(
-                    broker_id=self._cluster.node_id, host=host, port=port, rack=self._cluster.rack, is_fenced=False
-                )
-            ],
             cluster_authorized_operations=(
                 ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
             ),
         )
+        if request.endpoint_type == CONTROLLERS:
+            response.controller_id = self._cluster.active_controller_id
+            response.brokers = [
+                DescribeClusterBroker(broker_id=voter, host=host, port=port, rack=None)
+                for voter, (host, port) in self._cluster.controllers()
+            ]
+        else:
+            response.controller_id = self._cluster.controller_id
+            response.brokers = [
+                DescribeClusterBroker(
+                    broker_id=broker.broker_id,
+                    host=broker.host,
+                    port=broker.port,
+                    rack=broker.rack,
+                    is_fenced=broker.is_fenced,
+                )
+                for broker in self._cluster.brokers(ctx, with_fenced=request.include_fenced_brokers)
+            ]
+        return response
 
     def refuse(self, request: DescribeClusterRequest, code: ErrorCode, message: str | None) -> DescribeClusterResponse:
         return DescribeClusterResponse(error_code=code, error_message=message)

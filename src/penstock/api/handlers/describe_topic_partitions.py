@@ -4,19 +4,20 @@
 - A page holds `response_partition_limit` partitions, at least one and at most the broker's
   max.request.partition.size.limit; `next_cursor` is the first partition that did not fit.
 - Unknown topics cost nothing and are listed when asked for by name.
-- Eligible leader replicas are empty: a partition that lost its in-sync replicas has none.
+- Eligible leader replicas (KIP-966) are those that are not in sync and yet have all that was committed.
+- A leader that is fenced is none: -1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import ClassVar
 
 from penstock.api.cluster_view import ClusterView
 from penstock.api.context import RequestContext
 from penstock.api.handlers.metadata import ALL_TOPIC_OPERATIONS
 from penstock.core.metadata.decisions import check_topic_name
-from penstock.core.metadata.image import PartitionState
+from penstock.core.metadata.image import NO_LEADER, PartitionState
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages.describe_topic_partitions import (
@@ -39,6 +40,7 @@ class DescribeTopicPartitionsHandler:
 
     def handle(self, ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
         image = self._cluster.image
+        live = frozenset(self._cluster.live_ids())
         names = _names(request, image.topics)
         room = max(min(self._max_partitions, request.response_partition_limit), 1)
         response = DescribeTopicPartitionsResponse()
@@ -59,7 +61,7 @@ class DescribeTopicPartitionsHandler:
                     name=name,
                     topic_id=topic.topic_id,
                     is_internal=topic.is_internal,
-                    partitions=[_describe(partition) for partition in shown],
+                    partitions=[_describe(partition, live) for partition in shown],
                     topic_authorized_operations=ALL_TOPIC_OPERATIONS,
                 )
             )
@@ -103,13 +105,14 @@ def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
     )
 
 
-def _describe(partition: PartitionState) -> DescribeTopicPartitionsResponsePartition:
+def _describe(partition: PartitionState, live: Collection[int]) -> DescribeTopicPartitionsResponsePartition:
     return DescribeTopicPartitionsResponsePartition(
         partition_index=partition.index,
-        leader_id=partition.leader,
+        leader_id=partition.leader if partition.leader in live else NO_LEADER,
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),
-        eligible_leader_replicas=[],
-        last_known_elr=[],
+        eligible_leader_replicas=list(partition.elr),
+        last_known_elr=list(partition.last_known_elr),
+        offline_replicas=[replica for replica in partition.replicas if replica not in live],
     )

@@ -49,7 +49,7 @@ class ListConfigResourcesHandler:
             case ResourceType.TOPIC:
                 return list(self._cluster.image.topics)
             case ResourceType.BROKER | ResourceType.BROKER_LOGGER:
-                return [str(self._cluster.node_id)]
+                return [str(broker) for broker in self._cluster.live_ids()]
             case ResourceType.CLIENT_METRICS | ResourceType.GROUP:
                 return [name for kind, name in self._cluster.image.configs if kind == resource_type]
 

@@ -5,17 +5,20 @@
   topic is there when the client asks again. v0-3 always ask for it, later ones by a field.
 - Topics may be asked for by id from v12 on; an unknown id is UNKNOWN_TOPIC_ID. v10 and v11 have the
   field but cannot answer it: INVALID_REQUEST, as on Kafka.
+- Fenced brokers are not named, and a partition that such a one leads has no leader: LEADER_NOT_AVAILABLE.
+  v0 names no replicas that are fenced, and says REPLICA_NOT_AVAILABLE then.
 - Authorized operations are not computed before there are ACLs: asked for, everything is allowed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import ClassVar
 
 from penstock.api.cluster_view import ClusterView
 from penstock.api.context import RequestContext
 from penstock.api.topic_creation import TopicCreation
-from penstock.core.metadata.image import TopicState
+from penstock.core.metadata.image import NO_LEADER, PartitionState, TopicState
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages.metadata import (
@@ -46,8 +49,9 @@ class MetadataHandler:
     def handle(self, ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
         operations = ALL_TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
         image = self._cluster.image
+        live = frozenset(self._cluster.live_ids())
         if request.topics is None or (ctx.version == 0 and not request.topics):
-            topics = [self._describe(topic, operations) for topic in image.topics.values()]
+            topics = [_describe(topic, live, operations, ctx.version) for topic in image.topics.values()]
         else:
             if ctx.version < 12 and any(asked.name is None or asked.topic_id != NULL_UUID for asked in request.topics):
                 raise ApiError(ErrorCode.INVALID_REQUEST)
@@ -62,20 +66,20 @@ class MetadataHandler:
                             )
                         )
                     else:
-                        topics.append(self._describe(by_id, operations))
+                        topics.append(_describe(by_id, live, operations, ctx.version))
                     continue
                 name = asked.name or ""
                 by_name = image.topics.get(name)
                 if by_name is not None:
-                    topics.append(self._describe(by_name, operations))
+                    topics.append(_describe(by_name, live, operations, ctx.version))
                 else:
                     topics.append(
                         self._missing(name, allow_creation=request.allow_auto_topic_creation or ctx.version < 4)
                     )
-        host, port = self._cluster.endpoint(ctx)
         return MetadataResponse(
             brokers=[
-                MetadataResponseBroker(node_id=self._cluster.node_id, host=host, port=port, rack=self._cluster.rack)
+                MetadataResponseBroker(node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack)
+                for broker in self._cluster.brokers(ctx)
             ],
             cluster_id=self._cluster.cluster_id,
             controller_id=self._cluster.controller_id,
@@ -95,27 +99,45 @@ class MetadataHandler:
             code = error.code
         return MetadataResponseTopic(error_code=code, name=name)
 
-    def _describe(self, topic: TopicState, operations: int) -> MetadataResponseTopic:
-        return MetadataResponseTopic(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            is_internal=topic.is_internal,
-            partitions=[
-                MetadataResponsePartition(
-                    partition_index=partition.index,
-                    leader_id=partition.leader,
-                    leader_epoch=partition.leader_epoch,
-                    replica_nodes=list(partition.replicas),
-                    isr_nodes=list(partition.isr),
-                )
-                for partition in topic.partitions
-            ],
-            topic_authorized_operations=operations,
-        )
-
     def refuse(self, request: MetadataRequest, code: ErrorCode, message: str | None) -> MetadataResponse:
         topics = [
             MetadataResponseTopic(error_code=code, name=asked.name or "", topic_id=asked.topic_id)
             for asked in request.topics or ()
         ]
         return MetadataResponse(error_code=code, topics=topics)
+
+
+def _describe(topic: TopicState, live: Collection[int], operations: int, version: int) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=[
+            _describe_for_v0(partition, live) if version == 0 else _describe_partition(partition, live)
+            for partition in topic.partitions
+        ],
+        topic_authorized_operations=operations,
+    )
+
+
+def _describe_partition(partition: PartitionState, live: Collection[int]) -> MetadataResponsePartition:
+    has_leader = partition.leader in live
+    return MetadataResponsePartition(
+        error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=partition.index,
+        leader_id=partition.leader if has_leader else NO_LEADER,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        offline_replicas=[replica for replica in partition.replicas if replica not in live],
+    )
+
+
+def _describe_for_v0(partition: PartitionState, live: Collection[int]) -> MetadataResponsePartition:
+    described = _describe_partition(partition, live)
+    described.replica_nodes = [replica for replica in partition.replicas if replica in live]
+    described.isr_nodes = [replica for replica in partition.isr if replica in live]
+    is_whole = len(described.replica_nodes) == len(partition.replicas)
+    if described.error_code == ErrorCode.NONE and not is_whole:
+        described.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
+    return described

@@ -6,6 +6,7 @@ format and decides nothing. Order is that of the request everywhere: answers com
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -15,6 +16,20 @@ from penstock.model.errors import ApiError, ErrorCode
 
 NO_BROKER_EPOCH = -1
 """Of a broker that has none: it was never registered, or whoever speaks of it does not know."""
+
+
+def uuid_text(uuid: bytes) -> str:
+    """16 bytes as Kafka writes them in files and messages; nothing but zeros is no id at all."""
+    return urlsafe_b64encode(uuid).rstrip(b"=").decode() if any(uuid) else ""
+
+
+def uuid_bytes(text: str) -> bytes:
+    """The other way; what is no such id is zeros."""
+    try:
+        uuid = urlsafe_b64decode(text + "==")
+    except ValueError:
+        return bytes(16)
+    return uuid if len(uuid) == 16 else bytes(16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +43,7 @@ class Registration:
     rack: str | None = None
     previous_epoch: int = NO_BROKER_EPOCH  # of the run before, if that one ended cleanly
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # name -> lowest and highest level it knows
+    directory_id: str = ""  # of its data directory, as in meta.properties
 
 
 class HeartbeatAnswer(NamedTuple):
