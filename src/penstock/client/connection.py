@@ -36,8 +36,9 @@ NEWEST = {
 
 
 class Connection(asyncio.Protocol):
-    def __init__(self, client_id: str) -> None:
+    def __init__(self, client_id: str, unadvertised: frozenset[Api] = frozenset()) -> None:
         self._client_id = client_id
+        self._unadvertised = unadvertised
         self._transport: asyncio.Transport | None = None
         self._open: deque[tuple[Api, int, int, asyncio.Future[Message]]] = deque()
         self._buffer = bytearray()
@@ -46,12 +47,21 @@ class Connection(asyncio.Protocol):
         self._failure: str | None = None
 
     @classmethod
-    async def open(cls, host: str, port: int, client_id: str, timeout_s: float = 10.0) -> Connection:
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        client_id: str,
+        timeout_s: float = 10.0,
+        *,
+        unadvertised: frozenset[Api] = frozenset(),
+    ) -> Connection:
+        """`unadvertised`: APIs that the other side serves to nodes of its cluster without naming them to clients."""
         loop = asyncio.get_running_loop()
         place = f"{host}:{port}"
         try:
             async with asyncio.timeout(timeout_s):
-                _, connection = await loop.create_connection(lambda: cls(client_id), host, port)
+                _, connection = await loop.create_connection(lambda: cls(client_id, unadvertised), host, port)
                 await connection._agree_on_versions()
         except TimeoutError as error:
             raise BrokerUnreachable(f"{place} did not answer within {timeout_s:g} s") from error
@@ -98,6 +108,8 @@ class Connection(asyncio.Protocol):
     def _version(self, key: Api) -> int:
         spec = api(key)
         first, last = self._versions.get(key, (0, -1))
+        if last < 0 and key in self._unadvertised:
+            first, last = spec.min_version, spec.max_version
         version = min(last, spec.max_version, NEWEST.get(key, spec.max_version))
         if version < max(first, spec.min_version):
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"the broker does not serve {spec.name}")

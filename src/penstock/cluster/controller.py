@@ -1,69 +1,140 @@
 """The controller: one decision at a time, each on the image that the last one left.
 
-`core.metadata.decisions` says what to do; this shell makes the records stable, replays
-them and tells the hosts of partitions. A reply leaves only after all of that, so a topic
-that was reported created is visible at once.
+Every node has one; it is active on the node that leads the metadata quorum, once that has applied what was committed
+before. `core.metadata` says what to do; this shell has the records agreed on and returns when they are applied here, so
+what was answered is in this node's image. Elsewhere every method raises NOT_CONTROLLER.
+
+Which brokers live is watched by `broker_watch`, which has the lost ones fenced here. Must not know: sockets, the data of
+partitions.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
 
-from penstock.cluster.metadata_log import MetadataLog
-from penstock.core.metadata import decisions, scram
-from penstock.core.metadata.image import RESOURCE_TOPIC, MetadataImage, TopicState
+from penstock.cluster.broker_watch import BrokerWatch
+from penstock.cluster.running_config import RunningConfig
+from penstock.config.topic import TopicConfig
+from penstock.core.metadata import brokers, decisions, features, partitions, reassignment, scram
+from penstock.core.metadata.image import RESOURCE_TOPIC, MetadataImage
 from penstock.core.metadata.records import (
+    ClusterCreated,
     ConfigChanged,
     MetadataRecord,
-    PartitionsAdded,
+    PeerAddressSet,
     ProducerIdsAllocated,
-    TopicCreated,
     TopicDeleted,
+    encode_entry,
 )
-from penstock.model.errors import ApiError, ErrorCode
+from penstock.core.metadata.requests import (
+    ElectionKind,
+    FeatureUpdate,
+    HeartbeatAnswer,
+    IsrAnswer,
+    IsrChange,
+    OngoingReassignment,
+    PartitionAnswer,
+    ProducerIdBlock,
+    Reassignment,
+    Registration,
+)
+from penstock.core.raft.exchange import Change
+from penstock.model.errors import ApiError, ErrorCode, PenstockError
 from penstock.ports.clock import Entropy
 
 PRODUCER_ID_BLOCK = 1000
+RETRY_PAUSE_S = 0.1
 
 log = logging.getLogger(__name__)
 
 
-class MetadataListener(Protocol):
-    """Whoever must act when the metadata changes: the host of partitions."""
+class MetadataQuorum(Protocol):
+    """What the controller needs of `cluster.quorum.Quorum`."""
 
-    def topic_created(self, topic: TopicState) -> None: ...
+    @property
+    def is_active(self) -> bool: ...
 
-    def partitions_added(self, topic: TopicState) -> None: ...
+    @property
+    def voters(self) -> Sequence[int]: ...
 
-    def topic_deleted(self, name: str, topic_id: bytes) -> Awaitable[None]: ...
+    @property
+    def observers(self) -> Sequence[int]: ...
 
-    def config_changed(self, topic: str) -> None: ...
+    async def propose(self, data: bytes) -> int: ...
 
-    def persist_offsets(self) -> Awaitable[None]: ...
+    async def change_membership(self, change: Change, node: int) -> None: ...
 
 
 class Controller:
     def __init__(
         self,
-        log: MetadataLog,
+        loop: asyncio.AbstractEventLoop,
+        node_id: int,
+        quorum: MetadataQuorum,
         image: MetadataImage,
-        listener: MetadataListener,
+        running: RunningConfig,
         entropy: Entropy,
-        brokers: Sequence[int],
+        watch: BrokerWatch,
     ) -> None:
-        self._log = log
+        self._loop = loop
+        self._node_id = node_id
+        self._quorum = quorum
         self.image = image
-        self._listener = listener
+        self._running = running
         self._entropy = entropy
-        self.brokers = list(brokers)
+        self._watch = watch
         self._lock = asyncio.Lock()
-        self._next_producer_id = image.next_producer_id
-        self._producer_id_end = image.next_producer_id
-        self._removals: dict[asyncio.Future[None], None] = {}
-        self.on_broker_config: Callable[[], None] = lambda: None
+        self._registered_at: dict[
+            int, int
+        ] = {}  # broker -> index of its registration, if it happened under this controller
+        self._work: dict[asyncio.Task[None], None] = {}
+        self.cluster_id_for_new = ""
+        """What a cluster that has no id yet shall be called."""
+
+    # -- being it -----------------------------------------------------------------------
+
+    @property
+    def is_active(self) -> bool:
+        return self._quorum.is_active
+
+    @property
+    def brokers(self) -> list[int]:
+        """Those that serve. A broker that stands alone and is not registered yet counts."""
+        return self.image.live_brokers() or [self._node_id]
+
+    def activated(self) -> None:
+        """This node leads the quorum now: silence counts from here on."""
+        self._registered_at.clear()
+        if not self.image.cluster_id:
+            self.run(self._create_cluster())
+        self._watch.start(self)
+
+    def deactivated(self) -> None:
+        self._watch.stop()
+
+    async def _create_cluster(self) -> None:
+        async with self._lock:
+            if not self.image.cluster_id:
+                await self._commit([ClusterCreated(self.cluster_id_for_new)])
+
+    @property
+    def _stands_alone(self) -> bool:
+        return not any(broker != self._node_id for broker in self.image.brokers) and list(self._quorum.voters) == [
+            self._node_id
+        ]
+
+    def _check_active(self) -> None:
+        if not self._quorum.is_active:
+            raise ApiError(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")
+
+    async def _commit(self, records: Sequence[MetadataRecord]) -> int:
+        self._check_active()
+        return await self._quorum.propose(encode_entry(list(records))) if records else -1
+
+    # -- topics -------------------------------------------------------------------------
 
     async def create_topic(
         self,
@@ -77,9 +148,18 @@ class Controller:
     ) -> bytes:
         """The new topic's id. Raises ApiError."""
         async with self._lock:
+            self._check_active()
             topic_id = self._new_topic_id()
+            config = self._running.current
             records = decisions.create_topic(
-                self.image, self.brokers, name, topic_id, partitions, replication_factor, assignments, configs
+                self.image,
+                self.brokers,
+                name,
+                topic_id,
+                config.num_partitions if partitions == -1 else partitions,
+                config.default_replication_factor if replication_factor == -1 else replication_factor,
+                assignments,
+                configs,
             )
             if not validate_only:
                 await self._commit(records)
@@ -89,17 +169,17 @@ class Controller:
         self, name: str, count: int, assignments: Sequence[Sequence[int]] | None, *, validate_only: bool
     ) -> None:
         async with self._lock:
+            self._check_active()
             records = decisions.create_partitions(self.image, self.brokers, name, count, assignments)
             if not validate_only:
                 await self._commit(records)
 
     async def delete_topic(self, topic_id: bytes) -> None:
         async with self._lock:
+            self._check_active()
             if topic_id not in self.image.topics_by_id:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
             await self._commit([TopicDeleted(topic_id.hex())])
-            # Before a topic of the same name can be created.
-            await self._listener.persist_offsets()
 
     async def change_config(
         self,
@@ -111,32 +191,52 @@ class Controller:
     ) -> None:
         """`decide` maps the current overrides to the new ones, or raises."""
         async with self._lock:
+            self._check_active()
             current = self.image.configs.get((resource_type, name), {})
             overrides = decide(current)
             if not validate_only and overrides != current:
-                await self._commit([ConfigChanged(resource_type, name, overrides)])
+                records: list[MetadataRecord] = [ConfigChanged(resource_type, name, overrides)]
+                records += self._after_config(resource_type, name, overrides)
+                await self._commit(records)
+
+    def _after_config(self, resource_type: int, name: str, overrides: Mapping[str, str]) -> list[MetadataRecord]:
+        """A new min.insync.replicas changes who is eligible, in the same entry."""
+        if resource_type != RESOURCE_TOPIC or name not in self.image.topics:
+            return []
+        min_isr = TopicConfig.resolve(overrides, self._running.current).min_insync_replicas
+        if min_isr == self._min_isr(name):
+            return []
+        return partitions.min_isr_changed(self.image, [name], lambda _: min_isr, self._unclean_ok)
+
+    def _topic(self, name: str) -> TopicConfig:
+        return TopicConfig.resolve(self.image.topic_overrides(name), self._running.current)
+
+    def _min_isr(self, topic: str) -> int:
+        return self._topic(topic).min_insync_replicas
+
+    def _unclean_ok(self, topic: str) -> bool:
+        return self._topic(topic).unclean_leader_election_enable
+
+    def _is_durable(self, topic: str) -> bool:
+        return self._topic(topic).flush_messages <= 1
 
     async def alter_scram_credentials(
         self, changes: Sequence[scram.Deletion | scram.Upsertion]
     ) -> dict[str, ApiError | None]:
         """By user, in the order of the request: None, or why it was refused."""
         async with self._lock:
+            self._check_active()
             records, outcomes = scram.alter_credentials(self.image, changes)
-            if records:
-                await self._commit(records)
+            await self._commit(records)
             return outcomes
 
-    async def allocate_producer_id(self) -> int:
-        if self._next_producer_id >= self._producer_id_end:
-            async with self._lock:
-                if self._next_producer_id >= self._producer_id_end:
-                    # Ids of a block that a crash cuts short are never handed out twice.
-                    start = self.image.next_producer_id
-                    await self._commit([ProducerIdsAllocated(start + PRODUCER_ID_BLOCK)])
-                    self._next_producer_id, self._producer_id_end = start, start + PRODUCER_ID_BLOCK
-        producer_id = self._next_producer_id
-        self._next_producer_id += 1
-        return producer_id
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
+        async with self._lock:
+            self._check_active()
+            brokers.check_epoch(self.image, broker_id, broker_epoch)
+            first = self.image.next_producer_id
+            await self._commit([ProducerIdsAllocated(first + PRODUCER_ID_BLOCK)])
+            return ProducerIdBlock(first, PRODUCER_ID_BLOCK)
 
     def _new_topic_id(self) -> bytes:
         while True:
@@ -145,40 +245,249 @@ class Controller:
             if topic_id[0] >> 2 != 62 and topic_id not in self.image.topics_by_id and any(topic_id[:15]):
                 return topic_id
 
-    async def _commit(self, records: Sequence[MetadataRecord]) -> None:
-        await self._log.append(records)
-        for record in records:
-            deleted = None
-            if isinstance(record, TopicDeleted):
-                deleted = self.image.topics_by_id[bytes.fromhex(record.topic_id)].name
-            self.image.replay(record)
-            self._tell(record, deleted)
+    # -- brokers ------------------------------------------------------------------------
 
-    def _tell(self, record: MetadataRecord, deleted_name: str | None) -> None:
-        match record:
-            case TopicCreated(name):
-                # The overrides of a new topic follow in the next record of the same commit.
-                self._listener.topic_created(self.image.topics[name])
-            case PartitionsAdded(topic_id):
-                self._listener.partitions_added(self.image.topics_by_id[bytes.fromhex(topic_id)])
-            case TopicDeleted(topic_id) if deleted_name is not None:
-                self._remove(deleted_name, bytes.fromhex(topic_id))
-            case ConfigChanged(resource_type, name) if resource_type == RESOURCE_TOPIC:
-                self._listener.config_changed(name)
-            case ConfigChanged():
-                self.on_broker_config()
+    async def register_broker(self, registration: Registration) -> int:
+        """The broker's epoch. It is fenced until it has caught up, but for one that stands alone."""
+        broker_id = registration.broker_id
+        async with self._lock:
+            self._check_active()
+            if registration.cluster_id and self.image.cluster_id and registration.cluster_id != self.image.cluster_id:
+                raise ApiError(
+                    ErrorCode.INCONSISTENT_CLUSTER_ID,
+                    f"Expected cluster ID {self.image.cluster_id}, but got cluster ID {registration.cluster_id}",
+                )
+            self._check_is_gone(registration)
+            records = brokers.register(
+                self.image,
+                broker_id,
+                registration.incarnation_id,
+                registration.endpoints,
+                registration.rack,
+                registration.previous_epoch,
+                self._is_durable,
+                self._min_isr,
+                self._unclean_ok,
+                directory_id=registration.directory_id,
+                is_alone=broker_id == self._node_id and self._stands_alone,
+            )
+            index = await self._commit(records)
+            self._watch.heard(broker_id)
+            self._registered_at[broker_id] = index
+            epoch = self.image.brokers[broker_id].epoch
+        if broker_id not in (*self._quorum.voters, *self._quorum.observers):
+            self.run(self._add_observer(broker_id))
+        return epoch
 
-    def _remove(self, name: str, topic_id: bytes) -> None:
-        """Forget the topic now; its files go while we answer."""
-        removal = asyncio.ensure_future(self._listener.topic_deleted(name, topic_id))
-        self._removals[removal] = None
-        removal.add_done_callback(self._removals.pop)
+    def _check_is_gone(self, registration: Registration) -> None:
+        """Two running brokers of one id would take each other's place for ever."""
+        known = self.image.brokers.get(registration.broker_id)
+        if known is None or known.is_fenced or known.incarnation_id == registration.incarnation_id:
+            return
+        if registration.broker_id != self._node_id and self._watch.is_heard_of(registration.broker_id):
+            raise ApiError(
+                ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+                f"Another broker is registered with that broker id: {registration.broker_id}",
+            )
 
-    async def settle(self) -> None:
-        """Before shutdown: let removals finish. What could not be removed goes at the next start."""
-        outcomes = await asyncio.gather(*self._removals, return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, OSError):
-                log.warning("a deleted topic's files are still there: %s", outcome)
-            elif isinstance(outcome, BaseException):
-                raise outcome
+    async def _add_observer(self, node: int) -> None:
+        """A node that is no member of the quorum hears of the metadata as an observer."""
+        while self.is_active and node in self.image.brokers and node not in self._quorum.observers:
+            try:
+                await self._quorum.change_membership(Change.ADD_OBSERVER, node)
+            except ApiError as error:
+                log.info("node %d is not an observer of the metadata yet: %s", node, error)
+                await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def heartbeat(
+        self, broker_id: int, broker_epoch: int, current_metadata_offset: int, want_fence: bool, want_shut_down: bool
+    ) -> HeartbeatAnswer:
+        self._check_active()
+        broker = brokers.check_epoch(self.image, broker_id, broker_epoch)
+        self._watch.heard(broker_id)
+        is_caught_up = current_metadata_offset >= self._registered_at.get(broker_id, 0)
+        if want_shut_down and not broker.in_controlled_shutdown:
+            async with self._lock:
+                await self._commit(
+                    brokers.begin_controlled_shutdown(self.image, broker_id, self._min_isr, self._unclean_ok)
+                )
+        elif broker.is_fenced and is_caught_up and not want_fence and not want_shut_down:
+            async with self._lock:
+                await self._commit(brokers.unfence(self.image, broker_id, self._min_isr, self._unclean_ok))
+            log.info("broker %d is part of the cluster", broker_id)
+        should_shut_down = want_shut_down and not brokers.leads_anything(self.image, broker_id)
+        return HeartbeatAnswer(is_caught_up, broker.is_fenced, should_shut_down)
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        async with self._lock:
+            self._check_active()
+            await self._commit(brokers.unregister(self.image, broker_id, self._min_isr, self._unclean_ok))
+            self._watch.forget(broker_id)
+        if broker_id in self._quorum.observers:
+            await self._quorum.change_membership(Change.REMOVE_OBSERVER, broker_id)
+
+    async def fence(self, broker_id: int, reason: str) -> None:
+        """Its leaders move; it comes back with a heartbeat."""
+        async with self._lock:
+            broker = self.image.brokers.get(broker_id)
+            if not self.is_active or broker is None or broker.is_fenced:
+                return
+            log.warning("broker %d is fenced: %s", broker_id, reason)
+            await self._commit(brokers.fence(self.image, broker_id, self._min_isr, self._unclean_ok))
+
+    async def move_leaders_back(self) -> None:
+        """To the preferred replicas, where too many are elsewhere."""
+        async with self._lock:
+            self._check_active()
+            records = partitions.preferred_imbalance(self.image, self._min_isr, self._unclean_ok)
+            if records:
+                log.info("leadership of %d partitions moves back to the preferred replicas", len(records))
+                await self._commit(records)
+
+    # -- partitions ---------------------------------------------------------------------
+
+    async def alter_partitions(
+        self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
+    ) -> list[IsrAnswer]:
+        async with self._lock:
+            self._check_active()
+            brokers.check_epoch(self.image, broker_id, broker_epoch)
+            refused: dict[int, ErrorCode] = {}
+            records: list[MetadataRecord] = []
+            for at, change in enumerate(changes):
+                try:
+                    records += partitions.alter_partition(
+                        self.image,
+                        change.topic_id,
+                        change.index,
+                        broker_id,
+                        broker_epoch,
+                        change.leader_epoch,
+                        change.partition_epoch,
+                        change.new_isr,
+                        self._min_isr,
+                        self._unclean_ok,
+                    )
+                except ApiError as error:
+                    refused[at] = error.code
+            await self._commit(records)
+            return [
+                IsrAnswer(change.topic_id, change.index, refused[at])
+                if at in refused
+                else self._altered(broker_id, change)
+                for at, change in enumerate(changes)
+            ]
+
+    def _altered(self, broker_id: int, change: IsrChange) -> IsrAnswer:
+        try:
+            state = partitions.altered(self.image, change.topic_id, change.index, broker_id)
+        except ApiError as error:
+            return IsrAnswer(change.topic_id, change.index, error.code)
+        return IsrAnswer(
+            change.topic_id,
+            change.index,
+            ErrorCode.NONE,
+            state.leader,
+            state.leader_epoch,
+            state.isr,
+            state.partition_epoch,
+        )
+
+    async def elect_leaders(self, kind: ElectionKind, asked: Sequence[tuple[str, int]] | None) -> list[PartitionAnswer]:
+        async with self._lock:
+            self._check_active()
+            every = [(topic.name, state.index) for topic, state in self.image.all_partitions()]
+            answers: list[PartitionAnswer] = []
+            records: list[MetadataRecord] = []
+            for topic, index in every if asked is None else asked:
+                try:
+                    records += partitions.elect(self.image, topic, index, kind, self._min_isr, self._unclean_ok)
+                except ApiError as error:
+                    if asked is None and error.code is ErrorCode.ELECTION_NOT_NEEDED:
+                        continue
+                    answers.append(PartitionAnswer(topic, index, error))
+                else:
+                    answers.append(PartitionAnswer(topic, index))
+            await self._commit(records)
+            return answers
+
+    async def alter_reassignments(
+        self, moves: Sequence[Reassignment], allow_factor_change: bool = True
+    ) -> list[PartitionAnswer]:
+        async with self._lock:
+            self._check_active()
+            answers: list[PartitionAnswer] = []
+            records: list[MetadataRecord] = []
+            for move in moves:
+                try:
+                    if move.replicas is None:
+                        records += reassignment.cancel(
+                            self.image, move.topic, move.index, self._min_isr, self._unclean_ok
+                        )
+                    else:
+                        records += reassignment.begin(
+                            self.image,
+                            move.topic,
+                            move.index,
+                            move.replicas,
+                            self._min_isr,
+                            self._unclean_ok,
+                            allow_factor_change=allow_factor_change,
+                        )
+                except ApiError as error:
+                    answers.append(PartitionAnswer(move.topic, move.index, error))
+                else:
+                    answers.append(PartitionAnswer(move.topic, move.index))
+            await self._commit(records)
+            return answers
+
+    def list_reassignments(self, asked: Sequence[tuple[str, int]] | None) -> list[OngoingReassignment]:
+        self._check_active()
+        return reassignment.ongoing(self.image, asked)
+
+    # -- features and voters ------------------------------------------------------------
+
+    async def update_features(self, updates: Sequence[FeatureUpdate], validate_only: bool) -> None:
+        async with self._lock:
+            self._check_active()
+            records = features.update(self.image, updates)
+            if not validate_only:
+                await self._commit(records)
+
+    async def add_voter(self, voter_id: int, directory_id: bytes, host: str, port: int) -> None:
+        async with self._lock:
+            self._check_active()
+            if voter_id in self._quorum.voters:
+                raise ApiError(ErrorCode.DUPLICATE_VOTER, f"node {voter_id} is a voter already")
+            await self._commit([PeerAddressSet(voter_id, host, port)])
+        if voter_id not in self._quorum.observers:
+            await self._quorum.change_membership(Change.ADD_OBSERVER, voter_id)
+        await self._quorum.change_membership(Change.ADD_VOTER, voter_id)
+
+    async def remove_voter(self, voter_id: int, directory_id: bytes) -> None:
+        self._check_active()
+        if voter_id not in self._quorum.voters:
+            raise ApiError(ErrorCode.VOTER_NOT_FOUND, f"node {voter_id} is not a voter")
+        await self._quorum.change_membership(Change.REMOVE_VOTER, voter_id)
+
+    # -- work of its own ----------------------------------------------------------------
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Beside everything else; what goes wrong is logged."""
+        task = self._loop.create_task(work)
+        self._work[task] = None
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._work.pop(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, PenstockError):
+            log.warning("the controller could not do what it wanted: %s", error)  # it looks again
+        elif error is not None:
+            self._loop.call_exception_handler({"message": "the controller failed", "exception": error, "task": task})
+
+    async def stop(self) -> None:
+        self.deactivated()
+        for task in list(self._work):
+            task.cancel()
+        await asyncio.gather(*self._work, return_exceptions=True)

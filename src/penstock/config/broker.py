@@ -51,13 +51,35 @@ class BrokerConfig(NamedTuple):
     listeners: tuple[Endpoint, ...]
     """What the node serves to clients."""
     controller_listeners: tuple[Endpoint, ...]
-    """Kept; a single node has nobody to talk to there."""
+    """For other nodes; they speak the same as the others."""
     advertised_listeners: Mapping[str, Endpoint]
     """By listener name; a name without an entry gives back the address the client used."""
     listener_security_protocol_map: Mapping[str, str]
     """By listener name, of those in use."""
     controller_quorum_voters: tuple[Voter, ...]
     controller_quorum_bootstrap_servers: tuple[str, ...]
+
+    # The cluster
+    auto_leader_rebalance_enable: bool
+    broker_heartbeat_interval_ms: int
+    broker_session_timeout_ms: int
+    controlled_shutdown_enable: bool
+    controller_quorum_election_timeout_ms: int
+    controller_quorum_fetch_timeout_ms: int
+    follower_replication_throttled_rate: int
+    initial_broker_registration_timeout_ms: int
+    inter_broker_listener_name: str | None
+    leader_imbalance_check_interval_seconds: int
+    metadata_log_max_record_bytes_between_snapshots: int
+    replica_fetch_backoff_ms: int
+    replica_fetch_max_bytes: int
+    replica_fetch_min_bytes: int
+    replica_fetch_response_max_bytes: int
+    replica_fetch_wait_max_ms: int
+    replica_lag_time_max_ms: int
+    replica_selector_class: str | None
+    replica_socket_timeout_ms: int
+    unclean_leader_election_enable: bool
 
     # Connections and requests
     socket_listen_backlog_size: int
@@ -126,6 +148,7 @@ class BrokerConfig(NamedTuple):
     transaction_state_log_min_isr: int
 
     # What Kafka does not have
+    penstock_broker_lost_grace_ms: int
     penstock_cluster_id: str | None
     penstock_flush_threads: int
     penstock_group_heartbeat_hold_ms: int
@@ -140,6 +163,12 @@ class BrokerConfig(NamedTuple):
     @property
     def log_dir(self) -> str:
         return self.log_dirs[0]
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether other nodes are named; without any this one is the whole cluster."""
+        others = any(voter.node_id != self.node_id for voter in self.controller_quorum_voters)
+        return others or bool(self.controller_quorum_bootstrap_servers)
 
     @classmethod
     def load(
@@ -262,17 +291,16 @@ def _node(settings: Settings) -> dict[str, Any]:
     roles = cast(tuple[str, ...], settings.value("process.roles"))
     if set(roles) != {"broker", "controller"}:
         raise ConfigError(
-            f"process.roles={','.join(roles)} needs other nodes, and clusters are not supported yet: "
+            f"process.roles={','.join(roles)} is not supported: every node carries data and metadata, "
             "use process.roles=broker,controller"
         )
     voters = parse_voters(cast(tuple[str, ...], settings.value("controller.quorum.voters")))
-    bootstrap = cast(tuple[str, ...], settings.value("controller.quorum.bootstrap.servers"))
-    if len(voters) > 1 or len(bootstrap) > 1:
-        setting = "controller.quorum.voters" if len(voters) > 1 else "controller.quorum.bootstrap.servers"
-        raise ConfigError(f"{setting} names several nodes, but clusters are not supported yet: name only this one")
-    if voters and voters[0].node_id != node_id:
+    if len({voter.node_id for voter in voters}) != len(voters):
+        raise ConfigError("controller.quorum.voters names a node twice: give each voter an id of its own")
+    if len(voters) == 1 and voters[0].node_id != node_id and not settings.value("controller.quorum.bootstrap.servers"):
         raise ConfigError(
-            f"controller.quorum.voters names node {voters[0].node_id}, but node.id is {node_id}: use the same number"
+            f"controller.quorum.voters names node {voters[0].node_id}, but node.id is {node_id}: use the same number, "
+            "or name the cluster to join in controller.quorum.bootstrap.servers"
         )
     log_dirs = cast(tuple[str, ...], settings.value("log.dirs") or settings.value("log.dir"))
     if len(log_dirs) != 1:

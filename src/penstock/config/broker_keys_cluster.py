@@ -34,7 +34,7 @@ CLUSTER_ROWS: tuple[Row, ...] = (
     ("controller.quorum.fetch.timeout.ms", "int", "2000", "0..", "r", "Silence of the metadata leader after which a voter stands for election."),
     ("controller.quorum.request.timeout.ms", "int", "2000", "0..", "r", "How long a request between voters may take."),
     ("controller.quorum.retry.backoff.ms", "int", "20", "0..", "r", "Pause before a request between voters is tried again."),
-    ("controller.quorum.voters", "list", "", "", "r", "Voters of the metadata quorum as id@host:port; at most this node, since clusters are not supported yet."),
+    ("controller.quorum.voters", "list", "", "", "r", "Voters of the metadata quorum as id@host:port; none: this node alone. A node that is not among them joins as an observer."),
     ("controller.quota.window.num", "int", "11", "1..", "r", "Samples kept for the quota on topic changes."),
     ("controller.quota.window.size.seconds", "int", "1", "1..", "r", "Length of one sample of the quota on topic changes."),
     ("controller.socket.timeout.ms", "int", "30000", "", "r", "Socket timeout between controller and broker."),

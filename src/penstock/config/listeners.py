@@ -41,7 +41,7 @@ class Listeners(NamedTuple):
     broker: tuple[Endpoint, ...]
     """What the node serves."""
     controller: tuple[Endpoint, ...]
-    """Parsed and kept; a single node has nobody to talk to there."""
+    """For other nodes; they speak the same as the others."""
     advertised: Mapping[str, Endpoint]
     """By listener name; a name without an entry gives back the address the client used."""
     security_protocols: Mapping[str, str]

@@ -36,6 +36,7 @@ class TopicConfig(NamedTuple):
     file_delete_delay_ms: int
     flush_messages: int
     flush_ms: int
+    follower_replication_throttled_replicas: tuple[str, ...]
     index_interval_bytes: int
     max_compaction_lag_ms: int
     max_message_bytes: int

@@ -1,7 +1,8 @@
 """The data directory as a whole: one process at a time, and whose it is.
 
 .lock            held (flock) while a broker runs
-meta.properties  Kafka's file: cluster id, node id, directory id; made when it is not there
+meta.properties  Kafka's file: cluster id, node id, directory id; made when it is not there, by a node that joins a
+                 cluster once it has heard which one that is
 
 A missing meta.properties beside a metadata log is refused: formatting would give the data another cluster id.
 """
@@ -37,15 +38,24 @@ class DataDirectory:
     def __init__(self, path: str) -> None:
         self.path = path
         self.cluster_id = ""
+        """Empty until a joining node has heard it."""
         self.is_new = False
         self._lock_fd = -1
+        self._node_id = -1
+        self._directory_id = ""
 
     @classmethod
-    def open(cls, path: str, node_id: int, cluster_id: str | None, entropy: Entropy) -> DataDirectory:
+    def open(
+        cls, path: str, node_id: int, cluster_id: str | None, entropy: Entropy, *, is_joining: bool = False
+    ) -> DataDirectory:
+        """`is_joining`: without an id of its own an empty directory stays without one, until `adopt`."""
         directory = cls(os.path.abspath(path))
+        directory._node_id = node_id
+        directory._directory_id = random_id(entropy)
         directory._lock()
         try:
-            directory._read_or_format(node_id, cluster_id, entropy)
+            if not directory._read(cluster_id) and (cluster_id or not is_joining):
+                directory._format(cluster_id or random_id(entropy))
         except BaseException:
             directory.close()
             raise
@@ -73,16 +83,20 @@ class DataDirectory:
                 f"data directory {self.path} is in use by another broker; stop it or choose another directory"
             ) from error
 
-    def _read_or_format(self, node_id: int, cluster_id: str | None, entropy: Entropy) -> None:
+    def adopt(self, cluster_id: str) -> None:
+        """Belong to this cluster from now on. Raises ConfigError."""
+        if self.cluster_id != cluster_id:
+            self._write(cluster_id)
+
+    def _read(self, cluster_id: str | None) -> bool:
+        """Whether the directory is formatted."""
+        node_id = self._node_id
         path = os.path.join(self.path, META_PROPERTIES)
         try:
             with open(path, encoding="utf-8") as file:
                 found = parse_properties(file.read())
         except FileNotFoundError:
-            if os.path.isdir(os.path.join(self.path, METADATA_LOG)):
-                raise ConfigError(f"{path} is missing, but there is data beside it; {RESTORE}") from None
-            self._format(path, node_id, cluster_id or random_id(entropy), entropy)
-            return
+            return False
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from error
         except (UnicodeDecodeError, ConfigError) as error:
@@ -100,9 +114,18 @@ class DataDirectory:
                 f"data directory {self.path} belongs to cluster {found['cluster.id']}, not to {cluster_id}"
             )
         self.cluster_id = found["cluster.id"]
+        return True
 
-    def _format(self, path: str, node_id: int, cluster_id: str, entropy: Entropy) -> None:
-        text = f"cluster.id={cluster_id}\ndirectory.id={random_id(entropy)}\nnode.id={node_id}\nversion=1\n"
+    def _format(self, cluster_id: str) -> None:
+        if os.path.isdir(os.path.join(self.path, METADATA_LOG)):
+            path = os.path.join(self.path, META_PROPERTIES)
+            raise ConfigError(f"{path} is missing, but there is data beside it; {RESTORE}")
+        self._write(cluster_id)
+        self.is_new = True
+
+    def _write(self, cluster_id: str) -> None:
+        path = os.path.join(self.path, META_PROPERTIES)
+        text = f"cluster.id={cluster_id}\ndirectory.id={self._directory_id}\nnode.id={self._node_id}\nversion=1\n"
         try:
             with open(path + ".tmp", "w", encoding="utf-8") as file:
                 file.write(text)
@@ -117,7 +140,6 @@ class DataDirectory:
         except OSError as error:
             raise ConfigError(f"cannot format data directory {self.path}: {error.strerror}") from error
         self.cluster_id = cluster_id
-        self.is_new = True
 
     def close(self) -> None:
         if self._lock_fd >= 0:

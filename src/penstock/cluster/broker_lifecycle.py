@@ -1,0 +1,172 @@
+"""This broker's standing in the cluster: registered, kept alive by heartbeats, and taken leave of.
+
+A broker registers once it can hear the quorum, opens its logs, and heartbeats from then on. The first heartbeat that
+is caught up ends its fencing. A broker that has not been answered for `broker.session.timeout.ms` must take it that it
+was fenced and others lead: `may_lead` says so. Before it stops it asks the controller to move its leaders away.
+Must not know: partitions, which learn of all that through the metadata.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol
+
+from penstock.cluster.controller_access import ControllerAccess
+from penstock.config.broker import BrokerConfig
+from penstock.core.metadata.image import MetadataImage
+from penstock.core.metadata.requests import Registration
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.ports.clock import Clock
+
+log = logging.getLogger(__name__)
+
+RETRY_PAUSE_S = 0.1
+EAGER_PAUSE_S = 0.1
+"""Between heartbeats while something is about to change: fenced, or leaving."""
+TELL_EVERY_S = 5.0
+LEAVE_TIMEOUT_S = 10.0
+
+
+class QuorumView(Protocol):
+    @property
+    def applied_index(self) -> int: ...
+
+    @property
+    def leader_id(self) -> int | None: ...
+
+
+class BrokerLifecycle:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        config: BrokerConfig,
+        access: ControllerAccess,
+        quorum: QuorumView,
+        image: MetadataImage,
+        clock: Clock,
+        registration: Registration,
+    ) -> None:
+        self._loop = loop
+        self._config = config
+        self._access = access
+        self._quorum = quorum
+        self._image = image
+        self._clock = clock
+        self._registration = registration
+        self._heartbeats: asyncio.Task[None] | None = None
+        self._is_leaving = False
+        self._may_go = asyncio.Event()
+        self._news = asyncio.Event()
+        self._answered_s = clock.monotonic()
+        self.is_fenced = True
+
+    # -- in -----------------------------------------------------------------------------
+
+    async def register(self) -> None:
+        """Returns when the metadata here says that this broker is registered. Waits as long as it takes."""
+        told_s = self._clock.monotonic()
+        while True:
+            try:
+                epoch = await self._access.register(self._registration)
+                break
+            except ApiError as error:
+                if error.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+                    reason = "another broker of this node.id is running, or was until a moment ago"
+                elif error.code is ErrorCode.NOT_CONTROLLER:
+                    reason = "no majority of the voters can be reached"
+                else:
+                    reason = str(error)
+            if self._clock.monotonic() - told_s >= TELL_EVERY_S:
+                told_s = self._clock.monotonic()
+                log.warning("still waiting to join the cluster: %s", reason)
+            await asyncio.sleep(RETRY_PAUSE_S)
+        self._access.broker_epoch = epoch
+        while not self._is_known(epoch):
+            await self._pause(0.01)
+        self._answered_s = self._clock.monotonic()
+        log.info("broker %d is registered with epoch %d", self._config.node_id, epoch)
+
+    def _is_known(self, epoch: int) -> bool:
+        known = self._image.brokers.get(self._config.node_id)
+        return known is not None and known.epoch >= epoch
+
+    def start(self) -> None:
+        self._heartbeats = self._loop.create_task(self._heartbeat())
+        self._heartbeats.add_done_callback(_ended)
+
+    # -- alive --------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        return self._access.broker_epoch
+
+    def may_lead(self) -> bool:
+        """False when the controller has perhaps given this broker up: whoever it made leader may be writing."""
+        return (self._clock.monotonic() - self._answered_s) * 1000 < self._config.broker_session_timeout_ms
+
+    def controller_changed(self) -> None:
+        """The new one begins to count silence now; let it hear of us."""
+        self._news.set()
+
+    async def _heartbeat(self) -> None:
+        while True:
+            sent_s = self._clock.monotonic()
+            is_eager = True
+            try:
+                answer = await self._access.heartbeat(
+                    self._quorum.applied_index, want_fence=False, want_shut_down=self._is_leaving
+                )
+            except ApiError as error:
+                await self._refused(error)
+            else:
+                # What counts is when we asked: the answer may have been long under way.
+                self._answered_s = max(self._answered_s, sent_s)
+                if answer.is_fenced != self.is_fenced:
+                    self.is_fenced = answer.is_fenced
+                    log.info("this broker is %s", "fenced" if self.is_fenced else "part of the cluster")
+                if answer.should_shut_down:
+                    self._may_go.set()
+                is_eager = answer.is_fenced or self._is_leaving
+            await self._pause(EAGER_PAUSE_S if is_eager else self._config.broker_heartbeat_interval_ms / 1000)
+
+    async def _refused(self, error: ApiError) -> None:
+        if error.code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED) and not self._is_leaving:
+            log.warning("the controller does not know this broker any more (%s): it registers again", error.code.name)
+            await self.register()
+        elif error.code is not ErrorCode.NOT_CONTROLLER:
+            log.warning("a heartbeat was refused: %s", error)
+
+    async def _pause(self, pause_s: float) -> None:
+        self._news.clear()
+        timer = self._loop.call_later(pause_s, self._news.set)
+        try:
+            await self._news.wait()
+        finally:
+            timer.cancel()
+
+    # -- out ----------------------------------------------------------------------------
+
+    async def leave(self) -> None:
+        """Returns when this broker leads nothing any more that another could, or after a while."""
+        if self._heartbeats is None or not self._config.controlled_shutdown_enable:
+            return
+        self._is_leaving = True
+        self._news.set()
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                await self._may_go.wait()
+        except TimeoutError:
+            log.warning("leadership could not be moved away within %d s; stopping all the same", LEAVE_TIMEOUT_S)
+
+    async def stop(self) -> None:
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
+            await asyncio.gather(self._heartbeats, return_exceptions=True)
+            self._heartbeats = None
+        self._access.close()
+
+
+def _ended(heartbeats: asyncio.Task[None]) -> None:
+    if not heartbeats.cancelled() and (error := heartbeats.exception()) is not None:
+        heartbeats.get_loop().call_exception_handler({"message": "heartbeats ended", "exception": error})

@@ -1,0 +1,134 @@
+"""Which brokers live, as the active controller sees it.
+
+A broker that was silent for `broker.session.timeout.ms` is fenced; so is one whose connection broke and did not come
+back within `penstock.broker.lost.grace.ms`, unless it has sent a heartbeat since. A killed process closes its sockets at
+once, so that is how its leaders move within a fraction of a second. Silence counts from the moment this node became
+the controller. Must not know: what fencing means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from penstock.cluster.running_config import RunningConfig
+from penstock.core.metadata.image import MetadataImage
+from penstock.ports.clock import Clock
+
+INTERVAL_S = 0.5
+
+
+class Fencing(Protocol):
+    """What the watch needs of `cluster.controller.Controller`."""
+
+    def fence(self, broker_id: int, reason: str) -> Coroutine[Any, Any, None]: ...
+
+    def move_leaders_back(self) -> Coroutine[Any, Any, None]: ...
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None: ...
+
+
+class BrokerWatch:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        node_id: int,
+        image: MetadataImage,
+        running: RunningConfig,
+        clock: Clock,
+        lost_since: Callable[[int], float | None],
+    ) -> None:
+        self._loop = loop
+        self._node_id = node_id
+        self._image = image
+        self._running = running
+        self._clock = clock
+        self._lost_since = lost_since
+        self._heard_s: dict[int, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._balanced_s = clock.monotonic()
+        self._controller: Fencing | None = None
+        self._started_s = 0.0
+
+    def start(self, controller: Fencing) -> None:
+        """This node is the controller now."""
+        self._controller = controller
+        self._started_s = self._clock.monotonic()
+        self._heard_s = dict.fromkeys(self._image.brokers, self._started_s)
+        self._look_within(0.0)
+
+    def stop(self) -> None:
+        self._controller = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- what is heard ------------------------------------------------------------------
+
+    def heard(self, broker_id: int) -> None:
+        self._heard_s[broker_id] = self._clock.monotonic()
+        self._look_within(INTERVAL_S)
+
+    def forget(self, broker_id: int) -> None:
+        self._heard_s.pop(broker_id, None)
+
+    def peer_lost(self, peer: int) -> None:
+        """A connection broke: look when the grace is over, if it does not come back."""
+        if peer in self._image.brokers:
+            self._look_within(self._running.current.penstock_broker_lost_grace_ms / 1000)
+
+    def is_heard_of(self, broker_id: int) -> bool:
+        """Whether a broker of this id is running, as far as one can tell."""
+        if self._lost_since(broker_id) is not None:
+            return False
+        silent_s = self._clock.monotonic() - self._heard_s.get(broker_id, 0.0)
+        return silent_s * 1000 < self._running.current.broker_session_timeout_ms
+
+    # -- looking ------------------------------------------------------------------------
+
+    def _look_within(self, delay_s: float) -> None:
+        """A broker that stands alone has nobody to watch, and no timer."""
+        if self._controller is None or not any(broker != self._node_id for broker in self._image.brokers):
+            return
+        if self._timer is not None:
+            if self._timer.when() <= self._loop.time() + delay_s:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_later(delay_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._controller is None:
+            return
+        now_s = self._clock.monotonic()
+        config = self._running.current
+        session_s, grace_s = config.broker_session_timeout_ms / 1000, config.penstock_broker_lost_grace_ms / 1000
+        again_s = INTERVAL_S
+        for broker in self._image.brokers.values():
+            if broker.is_fenced or broker.broker_id == self._node_id:
+                continue
+            heard_s = self._heard_s.setdefault(broker.broker_id, now_s)
+            lost_s = self._lost_since(broker.broker_id)
+            if now_s - heard_s >= session_s:
+                self._fence(broker.broker_id, f"it was silent for {now_s - heard_s:.1f} s")
+            elif lost_s is not None and heard_s <= max(lost_s, self._started_s):
+                # Lost before this node became the controller, and for long: the one that was it, most likely.
+                left_s = lost_s + grace_s - now_s
+                if left_s <= 0:
+                    self._fence(broker.broker_id, "its connections broke and did not come back")
+                else:
+                    again_s = min(again_s, left_s)
+        self._balance(now_s)
+        self._look_within(again_s)
+
+    def _fence(self, broker_id: int, reason: str) -> None:
+        assert self._controller is not None
+        self._controller.run(self._controller.fence(broker_id, reason))
+
+    def _balance(self, now_s: float) -> None:
+        config = self._running.current
+        if now_s - self._balanced_s >= config.leader_imbalance_check_interval_seconds:
+            self._balanced_s = now_s
+            if config.auto_leader_rebalance_enable and self._controller is not None:
+                self._controller.run(self._controller.move_leaders_back())

@@ -1,0 +1,273 @@
+"""How the rest of a broker reaches the active controller: a call when it is in this process, else a request.
+
+Every method asks the node that leads the quorum now. What fails because leadership moved, or a connection broke, is
+asked again until its deadline; a change that may have happened is safe to ask for twice (the metadata says no the
+second time). Must not know: what the controller decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias, TypeVar
+
+from penstock.client.connection import Connection
+from penstock.client.errors import BrokerUnreachable, ConnectionLost, RequestTimedOut
+from penstock.cluster.controller import Controller
+from penstock.core.metadata.image import MetadataImage
+from penstock.core.metadata.requests import HeartbeatAnswer, IsrAnswer, IsrChange, Registration, uuid_bytes
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.wire.apis import Api
+from penstock.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from penstock.wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerState,
+    RequestPartitionData,
+    RequestTopicData,
+)
+from penstock.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from penstock.wire.messages.broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    Listener,
+)
+from penstock.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from penstock.wire.primitives import Message
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Message)
+Address: TypeAlias = tuple[str, int]
+
+CONNECT_TIMEOUT_S = 1.0
+REQUEST_TIMEOUT_S = 3.0
+RETRY_PAUSE_S = 0.05
+CHANGE_TIMEOUT_S = 10.0
+INTERNAL = frozenset({Api.BROKER_REGISTRATION, Api.BROKER_HEARTBEAT, Api.ALTER_PARTITION, Api.ALLOCATE_PRODUCER_IDS})
+
+
+class QuorumView(Protocol):
+    @property
+    def leader_id(self) -> int | None: ...
+
+
+class ControllerAccess:
+    def __init__(
+        self,
+        node_id: int,
+        quorum: QuorumView,
+        controller: Controller,
+        address_of: Callable[[int], Address | None],
+        bootstrap: Sequence[Address] = (),
+    ) -> None:
+        self._node_id = node_id
+        self._quorum = quorum
+        self._controller = controller
+        self._address_of = address_of
+        self._bootstrap = list(bootstrap)
+        self._connection: tuple[Address, Connection] | None = None
+        self._opening = asyncio.Lock()
+        self.broker_epoch = -1
+        self._next_producer_id = self._producer_id_end = 0
+        self._allocating = asyncio.Lock()
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._controller.image
+
+    @property
+    def brokers(self) -> list[int]:
+        return self._controller.brokers
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection[1].close()
+            self._connection = None
+
+    # -- what a broker asks for ---------------------------------------------------------
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        assignments: Mapping[int, Sequence[int]],
+        configs: dict[str, str],
+    ) -> None:
+        """Raises ApiError. The topic is in the controller's image then, and in this one's soon after."""
+        if self._controller.is_active:
+            await self._controller.create_topic(name, partitions, replication_factor, assignments, configs)
+            return
+        request = CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name=name,
+                    num_partitions=-1 if assignments else partitions,
+                    replication_factor=-1 if assignments else replication_factor,
+                    assignments=[
+                        CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
+                        for index, replicas in assignments.items()
+                    ],
+                    configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
+                )
+            ],
+            timeout_ms=int(REQUEST_TIMEOUT_S * 1000),
+        )
+        answer = await self._ask(Api.CREATE_TOPICS, request, CreateTopicsResponse)
+        for topic in answer.topics:
+            _check(topic.error_code, topic.error_message)
+
+    async def allocate_producer_id(self) -> int:
+        """One out of a block that is this broker's alone."""
+        async with self._allocating:
+            if self._next_producer_id >= self._producer_id_end:
+                # What a crash leaves of a block is never handed out again.
+                first, length = await self._allocate_block()
+                self._next_producer_id, self._producer_id_end = first, first + length
+            producer_id = self._next_producer_id
+            self._next_producer_id += 1
+            return producer_id
+
+    async def _allocate_block(self) -> tuple[int, int]:
+        if self._controller.is_active:
+            block = await self._controller.allocate_producer_ids(self._node_id, self.broker_epoch)
+            return block.first, block.length
+        request = AllocateProducerIdsRequest(broker_id=self._node_id, broker_epoch=self.broker_epoch)
+        answer = await self._ask(Api.ALLOCATE_PRODUCER_IDS, request, AllocateProducerIdsResponse)
+        _check(answer.error_code)
+        return answer.producer_id_start, answer.producer_id_len
+
+    async def alter_partitions(self, changes: Sequence[IsrChange]) -> list[IsrAnswer]:
+        """One try: whoever keeps the ISR asks again with what it knows then. Raises ApiError."""
+        if self._controller.is_active:
+            return await self._controller.alter_partitions(self._node_id, self.broker_epoch, changes)
+        topics: dict[bytes, RequestTopicData] = {}
+        for change in changes:
+            topic = topics.setdefault(change.topic_id, RequestTopicData(topic_id=change.topic_id))
+            topic.partitions.append(
+                RequestPartitionData(
+                    partition_index=change.index,
+                    leader_epoch=change.leader_epoch,
+                    partition_epoch=change.partition_epoch,
+                    new_isr_with_epochs=[
+                        BrokerState(broker_id=broker, broker_epoch=epoch) for broker, epoch in change.new_isr
+                    ],
+                )
+            )
+        request = AlterPartitionRequest(
+            broker_id=self._node_id, broker_epoch=self.broker_epoch, topics=list(topics.values())
+        )
+        answer = await self._ask_once(Api.ALTER_PARTITION, request, AlterPartitionResponse)
+        _check(answer.error_code)
+        return [
+            IsrAnswer(
+                topic.topic_id,
+                entry.partition_index,
+                ErrorCode(entry.error_code),
+                entry.leader_id,
+                entry.leader_epoch,
+                tuple(entry.isr),
+                entry.partition_epoch,
+            )
+            for topic in answer.topics
+            for entry in topic.partitions
+        ]
+
+    async def register(self, registration: Registration) -> int:
+        """One try; the broker's new epoch."""
+        if self._controller.is_active:
+            return await self._controller.register_broker(registration)
+        request = BrokerRegistrationRequest(
+            broker_id=registration.broker_id,
+            cluster_id=registration.cluster_id,
+            incarnation_id=registration.incarnation_id,
+            listeners=[
+                Listener(name=name, host=host, port=port) for name, (host, port) in registration.endpoints.items()
+            ],
+            rack=registration.rack,
+            log_dirs=[uuid_bytes(registration.directory_id)] if registration.directory_id else [],
+            previous_broker_epoch=registration.previous_epoch,
+        )
+        answer = await self._ask_once(Api.BROKER_REGISTRATION, request, BrokerRegistrationResponse)
+        _check(answer.error_code)
+        return answer.broker_epoch
+
+    async def heartbeat(
+        self, current_metadata_offset: int, *, want_fence: bool, want_shut_down: bool
+    ) -> HeartbeatAnswer:
+        """One try."""
+        if self._controller.is_active:
+            return await self._controller.heartbeat(
+                self._node_id, self.broker_epoch, current_metadata_offset, want_fence, want_shut_down
+            )
+        request = BrokerHeartbeatRequest(
+            broker_id=self._node_id,
+            broker_epoch=self.broker_epoch,
+            current_metadata_offset=current_metadata_offset,
+            want_fence=want_fence,
+            want_shut_down=want_shut_down,
+        )
+        answer = await self._ask_once(Api.BROKER_HEARTBEAT, request, BrokerHeartbeatResponse)
+        _check(answer.error_code)
+        return HeartbeatAnswer(answer.is_caught_up, answer.is_fenced, answer.should_shut_down)
+
+    # -- the wire -----------------------------------------------------------------------
+
+    async def _ask(self, key: Api, request: Message, kind: type[R]) -> R:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CHANGE_TIMEOUT_S
+        while True:
+            try:
+                return await self._ask_once(key, request, kind)
+            except ApiError as error:
+                if error.code is not ErrorCode.NOT_CONTROLLER or loop.time() >= deadline:
+                    raise
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def _ask_once(self, key: Api, request: Message, kind: type[R]) -> R:
+        """NOT_CONTROLLER also when nobody could be asked."""
+        try:
+            connection = await self._connect()
+            return await connection.call(key, request, kind, REQUEST_TIMEOUT_S)
+        except (BrokerUnreachable, ConnectionLost, RequestTimedOut) as error:
+            self.close()
+            raise ApiError(ErrorCode.NOT_CONTROLLER, f"the controller cannot be reached: {error}") from error
+
+    async def _connect(self) -> Connection:
+        async with self._opening:
+            address = self._target()
+            if self._connection is not None:
+                known, connection = self._connection
+                if known == address and connection.is_usable:
+                    return connection
+                self.close()
+            host, port = address
+            connection = await Connection.open(
+                host, port, f"broker-{self._node_id}", CONNECT_TIMEOUT_S, unadvertised=INTERNAL
+            )
+            self._connection = address, connection
+            return connection
+
+    def _target(self) -> Address:
+        leader = self._quorum.leader_id
+        address = None if leader is None or leader == self._node_id else self._address_of(leader)
+        if address is not None:
+            return address
+        if leader is None and self._bootstrap:
+            # Not yet a member: any node of the cluster sends the request on. One after the other.
+            self._bootstrap.append(self._bootstrap.pop(0))
+            return self._bootstrap[0]
+        raise ApiError(ErrorCode.NOT_CONTROLLER, "no controller is known")
+
+
+def _check(code: int, message: str | None = None) -> None:
+    if code:
+        raise ApiError(ErrorCode(code), message)

@@ -1,0 +1,165 @@
+"""The metadata's state machine: committed entries become the image, and whoever acts on it is told.
+
+Every node runs it over the same entries in the same order. Telling starts with `listen`; a node that is still opening
+its logs opens those of a copy of the image and is told the difference then. Must not know: how entries are agreed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from penstock.core.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage, PartitionState, TopicState
+from penstock.core.metadata.records import (
+    BrokerChanged,
+    BrokerRegistered,
+    BrokerUnregistered,
+    ClusterCreated,
+    ConfigChanged,
+    MetadataRecord,
+    PartitionChanged,
+    PartitionsAdded,
+    PeerAddressSet,
+    TopicCreated,
+    TopicDeleted,
+    decode_entry,
+    encode_entry,
+)
+
+log = logging.getLogger(__name__)
+
+
+class MetadataListener(Protocol):
+    """Whoever must act when the metadata changes. Called in the order of the log, in one turn with the change."""
+
+    def topic_created(self, topic: TopicState) -> None: ...
+
+    def partitions_added(self, topic: TopicState) -> None: ...
+
+    def partition_changed(self, topic: TopicState, state: PartitionState) -> None: ...
+
+    def topic_deleted(self, name: str, topic_id: bytes) -> Awaitable[None]: ...
+
+    def config_changed(self, topic: str) -> None: ...
+
+    def broker_config_changed(self) -> None: ...
+
+
+class MetadataMachine:
+    """A `cluster.quorum.StateMachine`."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.image = image
+        self._listener: MetadataListener | None = None
+        self._removals: dict[asyncio.Future[None], None] = {}
+        self.on_cluster_id: Callable[[str], None] = lambda _: None
+        self.on_brokers: Callable[[], None] = lambda: None
+        """Brokers came, went or changed, or an address of a node did."""
+
+    # -- from the quorum ----------------------------------------------------------------
+
+    def apply(self, index: int, data: bytes) -> None:
+        for record in decode_entry(data):
+            deleted = None
+            if isinstance(record, TopicDeleted):
+                deleted = self.image.topics_by_id[bytes.fromhex(record.topic_id)].name
+            self.image.replay(record)
+            self._tell(record, deleted)
+
+    def restore(self, index: int, data: bytes) -> None:
+        """The image as it is in a snapshot; listeners are told the difference."""
+        before = self.copy()
+        self.image.clear()
+        for record in decode_entry(data):
+            self.image.replay(record)
+        if self.image.cluster_id != before.cluster_id:
+            self.on_cluster_id(self.image.cluster_id)
+        if self._listener is not None:
+            self._tell_difference(self._listener, before)
+        self.on_brokers()
+
+    def snapshot(self) -> bytes:
+        return encode_entry(self.image.snapshot_records())
+
+    def copy(self) -> MetadataImage:
+        """The image as it is now, for somebody who reads it while this one goes on."""
+        image = MetadataImage()
+        for record in self.image.snapshot_records():
+            image.replay(record)
+        return image
+
+    def listen(self, listener: MetadataListener, since: MetadataImage) -> None:
+        """From now on changes are told, and now what is different from `since`."""
+        self._listener = listener
+        self._tell_difference(listener, since)
+
+    # -- telling ------------------------------------------------------------------------
+
+    def _tell(self, record: MetadataRecord, deleted_name: str | None) -> None:
+        match record:
+            case BrokerRegistered() | BrokerChanged() | BrokerUnregistered() | PeerAddressSet():
+                self.on_brokers()
+            case ClusterCreated(cluster_id):
+                self.on_cluster_id(cluster_id)
+        listener = self._listener
+        if listener is None:
+            return
+        image = self.image
+        match record:
+            case TopicCreated(name):
+                # The overrides of a new topic follow in the next record of the same entry.
+                listener.topic_created(image.topics[name])
+            case PartitionsAdded(topic_id):
+                listener.partitions_added(image.topics_by_id[bytes.fromhex(topic_id)])
+            case PartitionChanged(topic_id, partition):
+                topic = image.topics_by_id[bytes.fromhex(topic_id)]
+                listener.partition_changed(topic, topic.partitions[partition])
+            case TopicDeleted(topic_id) if deleted_name is not None:
+                self._remove(listener, deleted_name, bytes.fromhex(topic_id))
+            case ConfigChanged(resource_type, name) if resource_type == RESOURCE_TOPIC:
+                listener.config_changed(name)
+            case ConfigChanged():
+                listener.broker_config_changed()
+
+    def _remove(self, listener: MetadataListener, name: str, topic_id: bytes) -> None:
+        """Forget the topic now; its files go while we answer."""
+        removal = asyncio.ensure_future(listener.topic_deleted(name, topic_id))
+        self._removals[removal] = None
+        removal.add_done_callback(self._removals.pop)
+
+    async def settle(self) -> None:
+        """Before shutdown: let removals finish. What could not be removed goes at the next start."""
+        outcomes = await asyncio.gather(*self._removals, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, OSError):
+                log.warning("a deleted topic's files are still there: %s", outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+
+    def _tell_difference(self, listener: MetadataListener, before: MetadataImage) -> None:
+        if before is self.image:
+            return
+        old_topics, old_configs = before.topics_by_id, before.configs
+        image = self.image
+        for topic_id, old in old_topics.items():
+            if topic_id not in image.topics_by_id:
+                self._remove(listener, old.name, topic_id)
+        for topic_id, topic in image.topics_by_id.items():
+            known_topic = old_topics.get(topic_id)
+            if known_topic is None:
+                listener.topic_created(topic)
+                continue
+            if len(topic.partitions) > len(known_topic.partitions):
+                listener.partitions_added(topic)
+            for known, state in zip(known_topic.partitions, topic.partitions, strict=False):
+                if known != state:
+                    listener.partition_changed(topic, state)
+        for kind, name in {**old_configs, **image.configs}:
+            if old_configs.get((kind, name)) == image.configs.get((kind, name)):
+                continue
+            if kind == RESOURCE_TOPIC and name in image.topics:
+                listener.config_changed(name)
+            elif kind == RESOURCE_BROKER:
+                listener.broker_config_changed()

@@ -1,0 +1,115 @@
+"""The world a node lives in: everything of the machine that it touches, as one seam.
+
+Production gives it the operating system (`OsWorld`), a simulation its own (`sim.broker`). A node asks its world once
+for each part, in the order of its steps, and closes what it was given. Must not know: what a node does with the parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.config.broker import BrokerConfig
+from penstock.config.listeners import Endpoint
+from penstock.net.connection import ConnectionLimits
+from penstock.net.listener import Listener, bind
+from penstock.node.doors import Doors
+from penstock.ports.clock import Clock, Entropy
+from penstock.ports.disk import Disk
+from penstock.ports.flusher import Flusher
+from penstock.ports.workers import Workers
+from penstock.replica.cleaning import Rewriter
+from penstock.runtime.cleaner_process import CleanerProcess
+from penstock.runtime.clock import SystemClock, SystemEntropy
+from penstock.runtime.data_directory import DataDirectory
+from penstock.runtime.disk import OsDisk
+from penstock.runtime.flusher import ThreadFlusher
+from penstock.runtime.workers import ThreadWorkers
+
+WORKER_THREADS = 4
+
+
+class Directory(Protocol):
+    """The data directory as a whole: locked while the node lives, and whose it is."""
+
+    path: str
+    cluster_id: str
+    """Empty until the node knows which cluster it belongs to."""
+
+    def adopt(self, cluster_id: str) -> None:
+        """Belong to this cluster from now on, for good."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ClosableFlusher(Flusher, Protocol):
+    def close(self) -> None: ...
+
+
+class ClosableWorkers(Workers, Protocol):
+    def close(self) -> None: ...
+
+
+class ClosableRewriter(Rewriter, Protocol):
+    def close(self) -> None: ...
+
+
+class World(Protocol):
+    clock: Clock
+    entropy: Entropy
+    disk: Disk
+
+    def open_directory(self, config: BrokerConfig) -> Directory: ...
+
+    def listen(
+        self, loop: asyncio.AbstractEventLoop, endpoint: Endpoint, limits: ConnectionLimits, config: BrokerConfig
+    ) -> Listener: ...
+
+    def doors(self, config: BrokerConfig) -> Doors | None: ...
+
+    def flusher(self, loop: asyncio.AbstractEventLoop, threads: int) -> ClosableFlusher: ...
+
+    def workers(self, loop: asyncio.AbstractEventLoop) -> ClosableWorkers: ...
+
+    def rewriter(
+        self, loop: asyncio.AbstractEventLoop, max_bytes_per_second: Callable[[], float]
+    ) -> ClosableRewriter: ...
+
+
+class OsWorld:
+    def __init__(self) -> None:
+        self.clock: Clock = SystemClock()
+        self.entropy: Entropy = SystemEntropy()
+        self.disk: Disk = OsDisk()
+
+    def open_directory(self, config: BrokerConfig) -> Directory:
+        return DataDirectory.open(
+            config.log_dir, config.node_id, config.penstock_cluster_id, self.entropy, is_joining=config.is_clustered
+        )
+
+    def listen(
+        self, loop: asyncio.AbstractEventLoop, endpoint: Endpoint, limits: ConnectionLimits, config: BrokerConfig
+    ) -> Listener:
+        return Listener(
+            loop,
+            endpoint.name,
+            bind(endpoint.host, endpoint.port),
+            limits,
+            max_connections=config.max_connections,
+            max_connections_per_ip=config.max_connections_per_ip,
+            max_idle_ms=config.connections_max_idle_ms,
+        )
+
+    def doors(self, config: BrokerConfig) -> Doors | None:
+        return Doors(config.penstock_http_listener, config.penstock_line_listener, config.penstock_http_allowed_hosts)
+
+    def flusher(self, loop: asyncio.AbstractEventLoop, threads: int) -> ClosableFlusher:
+        return ThreadFlusher(loop, self.disk, threads)
+
+    def workers(self, loop: asyncio.AbstractEventLoop) -> ClosableWorkers:
+        return ThreadWorkers(loop, WORKER_THREADS)
+
+    def rewriter(self, loop: asyncio.AbstractEventLoop, max_bytes_per_second: Callable[[], float]) -> ClosableRewriter:
+        return CleanerProcess(loop, max_bytes_per_second)
