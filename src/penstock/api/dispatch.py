@@ -24,11 +24,12 @@ from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageErr
 from penstock.net.connection import Connection
 from penstock.wire.apis import Api
 from penstock.wire.codec import decode_request, encode_response, read_request_header
+from penstock.wire.peers import PEER_API_KEY
 from penstock.wire.primitives import Message
 
 # Produce and fetch are sequenced at once and answered later; everything else is a barrier. Requests that another
 # broker sends on come from many clients, each of which waits for its own.
-PIPELINED = frozenset({int(Api.PRODUCE), int(Api.FETCH), FORWARD_KEY})
+PIPELINED = frozenset({int(Api.PRODUCE), int(Api.FETCH), FORWARD_KEY, PEER_API_KEY})
 
 _SIZE_AND_ID = Struct(">ii")
 

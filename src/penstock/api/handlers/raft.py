@@ -1,0 +1,76 @@
+"""Messages between the servers of this cluster (private API key 0x7001, unadvertised): Raft's way in.
+
+- The first payload of a connection is a hello: who speaks, to whom, of which cluster. A stranger is refused with a
+  reason, here and in its own log, and nothing more of that connection is listened to.
+- Hello and ping are answered, Raft's messages are not: their answers go over the connection of the other side.
+- A message whose sender is not the one of the hello, or bytes that are no message, close the connection.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar
+
+from penstock.cluster.raft_codec import PING, Hello, decode_hello, is_hello, sender_of
+from penstock.model.errors import ProtocolError
+from penstock.net.connection import Connection
+from penstock.wire.peers import PEER_API_KEY, peer_answer
+
+log = logging.getLogger(__name__)
+
+
+class RaftHandler:
+    """A `PrivateHandler`."""
+
+    key: ClassVar[int] = PEER_API_KEY
+
+    def __init__(self, node_id: int, cluster_id: Callable[[], str], deliver: Callable[[memoryview], None]) -> None:
+        """`deliver` is `Quorum.receive`: the payload is valid during the call only; raises ProtocolError.
+
+        An empty cluster id is one that is not known yet; it fits every other.
+        """
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self._deliver = deliver
+        self._senders: dict[Connection, int] = {}
+
+    def receive(self, connection: Connection, slot: int, correlation_id: int, payload: memoryview) -> None:
+        """Answers the slot, or raises ProtocolError."""
+        if is_hello(payload):
+            reason = self._greet(connection, decode_hello(payload))
+            connection.reply(slot, [peer_answer(correlation_id, reason)])
+            return
+        sender = self._senders.get(connection)
+        if sender is None:
+            raise ProtocolError("a message between nodes without a hello that was accepted")
+        if payload == PING:
+            connection.reply(slot, [peer_answer(correlation_id)])
+            return
+        if sender_of(payload) != sender:
+            raise ProtocolError(f"node {sender} speaks as node {sender_of(payload)}")
+        connection.reply(slot, [])
+        self._deliver(payload)
+
+    def _greet(self, connection: Connection, hello: Hello) -> str:
+        reason = self._why_not(hello)
+        if reason:
+            log.warning("refused node %d (%s): %s", hello.sender, connection.id, reason)
+        elif connection not in self._senders:
+            self._senders[connection] = hello.sender
+            connection.when_closed[partial(self._forget, connection)] = None
+        return reason
+
+    def _forget(self, connection: Connection) -> None:
+        self._senders.pop(connection, None)
+
+    def _why_not(self, hello: Hello) -> str:
+        own = self._cluster_id()
+        if hello.cluster_id and own and hello.cluster_id != own:
+            return f"it belongs to cluster {hello.cluster_id}, this is cluster {own}"
+        if hello.sender == self._node_id:
+            return f"node.id {self._node_id} is in use twice: give each node its own"
+        if hello.recipient != self._node_id:
+            return f"it looks for node {hello.recipient}, this is node {self._node_id}: correct the address"
+        return ""

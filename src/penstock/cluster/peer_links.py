@@ -1,0 +1,261 @@
+"""Connections to the other servers of the cluster: one out to each, kept up for as long as it is wanted.
+
+What A says to B goes over A's connection, B's answers over B's own. A connection is up when the other side has answered
+the hello, which names both servers and the cluster. A process that dies closes its sockets at once, and `on_lost` is
+how others hear of it; a connection that merely falls silent is given up after `SILENCE_S` without an answer to a ping.
+After a loss the first attempt to connect follows at once, the next ones after 20 to 200 ms.
+
+Delivery is not promised: what does not fit the bounded queue, or was queued when the connection broke, is gone. Must
+not know what a payload says, nor who leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias, cast
+
+from penstock.cluster.raft_codec import PING, Hello, encode_hello
+from penstock.model.errors import ProtocolError
+from penstock.ports.clock import Clock
+from penstock.wire.peers import PeerAnswers, peer_frame
+
+Address: TypeAlias = tuple[str, int]
+
+CONNECT_TIMEOUT_S: Final = 1.0
+GREETING_TIMEOUT_S: Final = 3.0
+PING_EVERY_S: Final = 1.0
+SILENCE_S: Final = 3.0
+FIRST_PAUSE_S: Final = 0.02
+LONGEST_PAUSE_S: Final = 0.2
+REFUSED_PAUSE_S: Final = 5.0
+"""Somebody has to change a setting first."""
+MAX_QUEUED: Final = 64
+MAX_QUEUED_BYTES: Final = 16 << 20
+"""Of one peer: before the connection is up, and of what the kernel has not taken yet afterwards."""
+
+log = logging.getLogger(__name__)
+
+
+class PeerLinks:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        node_id: int,
+        cluster_id: str,
+        addresses: Mapping[int, Address],
+        clock: Clock,
+    ) -> None:
+        """An empty cluster id is one that is not known yet; it fits every other."""
+        self.loop = loop
+        self.node_id = node_id
+        self.cluster_id = cluster_id
+        self.clock = clock
+        self._addresses = {peer: address for peer, address in addresses.items() if peer != node_id}
+        self._links: dict[int, _Link] = {}
+        self._is_started = False
+        self.on_lost: Callable[[int], None] = lambda peer: None
+        self.on_back: Callable[[int], None] = lambda peer: None
+
+    def start(self) -> None:
+        self._is_started = True
+        for peer, address in self._addresses.items():
+            self._links[peer] = _Link(self, peer, address)
+
+    def stop(self) -> None:
+        self._is_started = False
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    @property
+    def peers(self) -> list[int]:
+        return list(self._addresses)
+
+    def address_of(self, peer: int) -> Address | None:
+        return self._addresses.get(peer)
+
+    def set_address(self, peer: int, address: Address) -> None:
+        """Of a new peer, or of one that has moved."""
+        if peer == self.node_id or self._addresses.get(peer) == address:
+            return
+        self.forget(peer)
+        self._addresses[peer] = address
+        if self._is_started:
+            self._links[peer] = _Link(self, peer, address)
+
+    def forget(self, peer: int) -> None:
+        self._addresses.pop(peer, None)
+        if (link := self._links.pop(peer, None)) is not None:
+            link.close()
+
+    def send(self, peer: int, payload: bytes) -> None:
+        if (link := self._links.get(peer)) is not None:
+            link.send(payload)
+
+    def lost_since(self, peer: int) -> float | None:
+        """When the connection went down, by the monotonic clock; None while it is up. One never seen is lost, too."""
+        link = self._links.get(peer)
+        return link.lost_at_s if link is not None else None
+
+    def is_up(self, peer: int) -> bool:
+        link = self._links.get(peer)
+        return link is not None and link.lost_at_s is None
+
+
+class _Link:
+    """One peer: connecting, up, lost, connecting again."""
+
+    def __init__(self, links: PeerLinks, peer: int, address: Address) -> None:
+        self._links = links
+        self._loop = links.loop
+        self._peer = peer
+        self._address = address
+        self._wire: _Wire | None = None
+        self._queue: deque[bytes] = deque(maxlen=MAX_QUEUED)
+        self._refusal = ""
+        self.lost_at_s: float | None = links.clock.monotonic()
+        self._task = self._loop.create_task(self._keep_up())
+
+    def close(self) -> None:
+        self._task.cancel()
+        if self._wire is not None:
+            self._wire.drop()
+            self._wire = None
+
+    def send(self, payload: bytes) -> None:
+        if self._wire is None:
+            self._queue.append(payload)
+            return
+        if not self._wire.send(payload):
+            log.debug("dropped a message to node %d: it does not take what is queued", self._peer)
+
+    async def _keep_up(self) -> None:
+        pause_s = 0.0
+        while True:
+            if pause_s:
+                await asyncio.sleep(pause_s)
+            wire = await self._connect()
+            if wire is None:
+                pause_s = min(max(2 * pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
+            elif wire.refusal:
+                wire.drop()
+                self._complain(wire.refusal)
+                pause_s = REFUSED_PAUSE_S
+            else:
+                began_s = self._loop.time()
+                self._is_up(wire)
+                await wire.lost
+                self._is_lost()
+                # One that breaks as soon as it is up is not tried again at once, lest this spins.
+                pause_s = 0.0 if self._loop.time() - began_s > LONGEST_PAUSE_S else FIRST_PAUSE_S
+
+    async def _connect(self) -> _Wire | None:
+        """Greeted, or refused with a reason; None: not reachable."""
+        wire: _Wire | None = None
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                _, wire = await self._loop.create_connection(lambda: _Wire(self._loop), *self._address)
+            wire.greet(Hello(self._links.node_id, self._peer, self._links.cluster_id))
+            async with asyncio.timeout(GREETING_TIMEOUT_S):
+                await wire.greeted
+        except (OSError, TimeoutError):
+            if wire is not None:
+                wire.drop()
+            return None
+        except asyncio.CancelledError:
+            if wire is not None:
+                wire.drop()
+            raise
+        return wire
+
+    def _complain(self, refusal: str) -> None:
+        if refusal != self._refusal:
+            self._refusal = refusal
+            log.warning("node %d at %s:%d refuses this node: %s", self._peer, *self._address, refusal)
+
+    def _is_up(self, wire: _Wire) -> None:
+        self._wire, self.lost_at_s, self._refusal = wire, None, ""
+        wire.begin_pinging()
+        queued, self._queue = self._queue, deque(maxlen=MAX_QUEUED)
+        for payload in queued:
+            wire.send(payload)
+        self._links.on_back(self._peer)
+
+    def _is_lost(self) -> None:
+        self._wire = None
+        self.lost_at_s = self._links.clock.monotonic()
+        self._links.on_lost(self._peer)
+
+
+class _Wire(asyncio.Protocol):
+    """One connection, from its making to its end. Answers are counted, not matched: they come in order."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._answers = PeerAnswers()
+        self._timer: asyncio.TimerHandle | None = None
+        self._asked_at_s: float | None = None
+        """When the ping went out that is not answered yet."""
+        self.refusal = ""
+        self.greeted: asyncio.Future[None] = loop.create_future()
+        self.lost: asyncio.Future[None] = loop.create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def greet(self, hello: Hello) -> None:
+        if self._transport is not None:
+            self._transport.write(peer_frame(encode_hello(hello)))
+
+    def send(self, payload: bytes) -> bool:
+        transport = self._transport
+        if transport is None or transport.get_write_buffer_size() > MAX_QUEUED_BYTES:
+            return False
+        transport.write(peer_frame(payload))
+        return True
+
+    def begin_pinging(self) -> None:
+        self._timer = self._loop.call_later(PING_EVERY_S, self._ping)
+
+    def _ping(self) -> None:
+        if self._transport is None:
+            return
+        now_s = self._loop.time()
+        if self._asked_at_s is None:
+            self._asked_at_s = now_s
+            self._transport.write(peer_frame(PING))
+        elif now_s - self._asked_at_s >= SILENCE_S:
+            self.drop()
+            return
+        self._timer = self._loop.call_later(PING_EVERY_S, self._ping)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            answers = self._answers.feed(data)
+        except ProtocolError as error:
+            log.warning("closed a connection to another node: %s", error)
+            self.drop()
+            return
+        for _, reason in answers:
+            self._asked_at_s = None
+            if not self.greeted.done():
+                self.refusal = reason
+                self.greeted.set_result(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.greeted.done():
+            self.greeted.set_exception(ConnectionResetError("closed before the hello was answered"))
+            self.greeted.exception()  # whoever waited for it may have given up
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+    def drop(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,427 @@
+"""Drives the Raft core of this server: facts in; what it wants goes to disk, peers, state machine and whoever waits.
+
+One fact at a time, in order; what is caused by carrying out one (a proposal made in a callback) comes after it. The
+rules of `docs/raft.md` are kept here: writes in order, promises after their writes, entries applied in order and once.
+One timer, armed for the core's next deadline: an idle follower wakes up for heartbeats only.
+
+The server is *active* when it leads and has applied the first entry of its term: then its state machine is as new as
+anybody's. A proposal is answered when it is applied here; when leadership goes first, nobody here knows its outcome.
+
+After a defect in the core, or when its disk fails, the server takes no further part until it is restarted: the others
+go on without it. Must not know what entries mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Protocol
+
+from penstock.cluster.peer_links import Address, PeerLinks
+from penstock.cluster.proposals import Proposals
+from penstock.cluster.raft_codec import decode, encode
+from penstock.cluster.raft_store import RaftStore
+from penstock.core.raft.configuration import Configuration
+from penstock.core.raft.core import RaftCore, Status
+from penstock.core.raft.exchange import (
+    Change,
+    ChangeMembership,
+    Input,
+    Leadership,
+    Outcome,
+    PeerBack,
+    PeerLost,
+    PersistDone,
+    Proposal,
+    Propose,
+    Received,
+    SnapshotReady,
+    Tick,
+    TransferLeadership,
+)
+from penstock.core.raft.messages import Entry, EntryKind, Message, Snapshot
+from penstock.core.raft.settings import Settings
+from penstock.core.raft.states import Role
+from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
+from penstock.ports.clock import Clock, Entropy
+
+SHORTEST_TIMER_S = 0.001
+HAND_OVER_TIMEOUT_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class StateMachine(Protocol):
+    def apply(self, index: int, data: bytes) -> None: ...
+
+    def restore(self, index: int, data: bytes) -> None: ...
+
+    def snapshot(self) -> bytes: ...
+
+
+class Quorum:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        node_id: int,
+        voters: Mapping[int, Address],
+        settings: Settings,
+        store: RaftStore,
+        links: PeerLinks,
+        machine: StateMachine,
+        entropy: Entropy,
+        clock: Clock,
+        *,
+        snapshot_every_bytes: int,
+    ) -> None:
+        self._loop = loop
+        self.node_id = node_id
+        self._settings = settings
+        self._store = store
+        self._links = links
+        self._machine = machine
+        self._clock = clock
+        self._snapshot_every_bytes = snapshot_every_bytes
+        stored = store.stored()
+        configuration = Configuration(_first_voters(store, node_id, tuple(voters)))
+        random = Random(int.from_bytes(entropy.random_bytes(8), "big"))
+        self._core = RaftCore(node_id, configuration, settings, random, stored)
+        self._snapshot = stored.snapshot
+        self.applied_index = 0
+        self._unsnapshotted_bytes = 0
+        self._is_snapshot_under_way = False
+
+        self._inbox: deque[Input] = deque()
+        self._is_busy = False
+        self._is_over = False
+        self._failure: Exception | None = None
+        self._is_blocking = False
+        self._stable_generation = 0
+        self._held_back: deque[tuple[int, list[Message]]] = deque()
+        """Messages that wait for writes up to a generation."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._proposals = Proposals(loop)
+        self.is_active = False
+        self.on_active: Callable[[int], None] = lambda term: None
+        self.on_inactive: Callable[[], None] = lambda: None
+        self.on_leader: Callable[[int | None, int], None] = lambda leader, term: None
+
+    # ---- asking
+
+    @property
+    def status(self) -> Status:
+        return self._core.status
+
+    @property
+    def is_leader(self) -> bool:
+        return self._core.node.role is Role.LEADER and not self._is_over
+
+    @property
+    def leader_id(self) -> int | None:
+        return None if self._is_over else self._core.get_leader()
+
+    @property
+    def term(self) -> int:
+        return self._core.node.term
+
+    @property
+    def commit_index(self) -> int:
+        return self._core.node.log.commit_index
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why this server takes no part any more, if it does not."""
+        return self._failure
+
+    # ---- life
+
+    def start(self) -> None:
+        """An only voter leads and has applied everything when this returns; others look for each other from here on."""
+        store, links = self._store, self._links
+        store.on_failed, store.on_stalled = self._give_up, self._stalled
+        links.on_lost, links.on_back = self._peer_lost, self._peer_back
+        if self._snapshot is not None:
+            self._restore(self._snapshot)
+        if self._core.status.configuration.voters == (self.node_id,):
+            self._is_blocking = True
+            try:
+                self._post(Tick())
+            finally:
+                self._is_blocking = False
+            if self._failure is not None:
+                raise self._failure
+        else:
+            self._post(Tick())
+        links.start()
+
+    async def stop(self) -> None:
+        """A leader hands over first, if somebody can take over."""
+        if self.is_leader and len(self.status.configuration.voters) > 1:
+            try:
+                async with asyncio.timeout(HAND_OVER_TIMEOUT_S):
+                    await self.transfer_leadership(None)
+            except (ApiError, TimeoutError) as error:
+                log.info("no voter took over the metadata quorum in time: %s", error)
+        self._end(ApiError(ErrorCode.NOT_CONTROLLER, "the node is stopping"))
+        self._links.stop()
+        await self._store.settled()
+
+    def _end(self, error: Exception) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._inbox.clear()
+        self._held_back.clear()
+        self._proposals.fail_all(error)
+        self._set_inactive()
+
+    def _give_up(self, error: Exception) -> None:
+        """This server's memory or disk cannot be relied upon."""
+        if self._is_over:
+            return
+        self._failure = error if isinstance(error, StorageError) else StorageError(f"the metadata quorum: {error}")
+        log.critical(
+            "node %d leaves the metadata quorum until it is restarted: %s",
+            self.node_id,
+            error,
+            exc_info=None if isinstance(error, StorageError | OSError) else error,
+        )
+        self._end(self._failure)
+        self._links.stop()
+        self.on_leader(None, self.term)
+
+    def _stalled(self, error: Exception) -> None:
+        log.error("the disk of the metadata log is full, nothing can be changed until there is room: %s", error)
+        self._proposals.fail_all(StorageError(str(error)))
+
+    # ---- what others want
+
+    async def propose(self, data: bytes) -> int:
+        """The entry's index, once it is committed and applied here."""
+        self._check_usable()
+        token, done = self._proposals.begin()
+        self._post(Propose((Proposal(token, data),)))
+        return await done
+
+    async def change_membership(self, change: Change, node: int) -> None:
+        """Returns when it is committed. `ProposalRefused` (an ApiError) says why not."""
+        self._check_usable()
+        token, done = self._proposals.begin()
+        self._post(ChangeMembership(token, change, node))
+        await done
+
+    async def transfer_leadership(self, to: int | None) -> None:
+        """Returns when this server does not lead any more. `to`: None is whoever has the most of the log."""
+        self._check_usable()
+        token, done = self._proposals.begin()
+        self._post(TransferLeadership(token, to))
+        await done
+        if to == self.node_id:
+            return
+        if not await self._proposals.when_not_leading(self._settings.election_timeout_ms / 1000):
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "the other voter did not take over in time")
+
+    async def wait_applied(self, index: int, timeout_s: float) -> bool:
+        if self.applied_index >= index:
+            return True
+        return await self._proposals.when_applied(index, timeout_s)
+
+    def set_address(self, node: int, host: str, port: int) -> None:
+        self._links.set_address(node, (host, port))
+
+    def receive(self, payload: memoryview) -> None:
+        """A message of another server. Raises ProtocolError."""
+        if self._is_over:
+            return
+        message = decode(payload)
+        if message.recipient != self.node_id:
+            raise ProtocolError(f"a message for node {message.recipient} came to node {self.node_id}")
+        self._post(Received(message))
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._is_over:
+            raise ApiError(ErrorCode.NOT_CONTROLLER, "the node is stopping")
+        if self._store.is_stalled:
+            raise StorageError(f"the disk of {self._store.directory} is full")
+
+    def _peer_lost(self, peer: int) -> None:
+        log.info("lost the connection to node %d%s", peer, ", the leader" if peer == self.leader_id else "")
+        self._post(PeerLost(peer))
+
+    def _peer_back(self, peer: int) -> None:
+        log.info("connected to node %d", peer)
+        self._post(PeerBack(peer))
+
+    # ---- one fact at a time
+
+    def _post(self, fact: Input) -> None:
+        self._inbox.append(fact)
+        if self._is_busy:
+            return
+        self._is_busy = True
+        try:
+            while self._inbox and not self._is_over:
+                self._step(self._inbox.popleft())
+        finally:
+            self._is_busy = False
+
+    def _step(self, fact: Input) -> None:
+        try:
+            outcome = self._core.step(fact, int(self._clock.monotonic() * 1000))
+            self._carry_out(outcome)
+        except Exception as error:  # memory may have moved: only a new core, from the disk, could go on
+            self._give_up(error)
+
+    def _carry_out(self, outcome: Outcome) -> None:
+        if outcome.has_writes:
+            self._write(outcome)
+        self._send(outcome.send_now)
+        if outcome.generation <= self._stable_generation:
+            self._send(outcome.send_after_persist)
+        elif outcome.send_after_persist:
+            self._held_back.append((outcome.generation, outcome.send_after_persist))
+        for accepted in outcome.accepted:
+            self._proposals.accepted(accepted)
+        for refused in outcome.refused:
+            self._proposals.refused(refused)
+        if outcome.restore is not None:
+            self._restore(outcome.restore)
+        for entry in outcome.committed:
+            self._apply(entry)
+        if outcome.restore is not None or outcome.committed:
+            self._proposals.applied_to(self.applied_index)
+        self._arm(outcome.next_deadline_ms)
+        if outcome.leadership is not None:
+            self._leadership_changed(outcome.leadership)
+        if outcome.committed:
+            self._become_active(outcome.committed)
+            self._take_snapshot_if_due()
+
+    # ---- disk and peers
+
+    def _write(self, outcome: Outcome) -> None:
+        generation = outcome.generation
+        if outcome.snapshot_to_store is not None:
+            self._unsnapshotted_bytes = 0
+            self._is_snapshot_under_way = True
+        if self._is_blocking:
+            self._store.store_blocking(outcome)
+            self._inbox.append(PersistDone(generation))
+            self._note_stable(outcome)
+        else:
+            self._store.store(outcome, lambda: self._stored(outcome))
+
+    def _stored(self, outcome: Outcome) -> None:
+        if self._is_over:
+            return
+        self._note_stable(outcome)
+        self._post(PersistDone(outcome.generation))
+
+    def _note_stable(self, outcome: Outcome) -> None:
+        self._stable_generation = outcome.generation
+        if outcome.snapshot_to_store is not None:
+            self._snapshot = outcome.snapshot_to_store
+            self._is_snapshot_under_way = False
+        while self._held_back and self._held_back[0][0] <= outcome.generation:
+            self._send(self._held_back.popleft()[1])
+
+    def _send(self, messages: list[Message]) -> None:
+        for message in messages:
+            self._links.send(message.recipient, encode(message))
+
+    # ---- the state machine
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        self._machine.restore(snapshot.index, snapshot.data)
+        self.applied_index = snapshot.index
+        self._unsnapshotted_bytes = 0
+
+    def _apply(self, entry: Entry) -> None:
+        if entry.kind is EntryKind.DATA:
+            self._machine.apply(entry.index, entry.data)
+        elif entry.kind is EntryKind.CONFIGURATION:
+            self._follow_configuration(Configuration.decode(entry.data))
+        self.applied_index = entry.index
+        self._unsnapshotted_bytes += entry.size_bytes
+        self._proposals.committed(entry)
+
+    def _follow_configuration(self, configuration: Configuration) -> None:
+        log.info("the metadata quorum has %s", configuration)
+        if self.node_id in configuration.members:
+            for peer in self._links.peers:
+                if peer not in configuration.members:
+                    self._links.forget(peer)
+
+    def _take_snapshot_if_due(self) -> None:
+        """Not before the log has outgrown the last snapshot: writing one costs as much as its size."""
+        due = max(self._snapshot_every_bytes, len(self._snapshot.data) if self._snapshot is not None else 0)
+        if self._unsnapshotted_bytes >= due and not self._is_snapshot_under_way:
+            self._unsnapshotted_bytes = 0
+            self._inbox.append(SnapshotReady(self.applied_index, self._machine.snapshot()))
+
+    # ---- roles
+
+    def _leadership_changed(self, leadership: Leadership) -> None:
+        role, term, leader = leadership
+        if role is not Role.LEADER:
+            lost = ApiError(ErrorCode.NOT_CONTROLLER, f"node {self.node_id} does not lead the metadata quorum any more")
+            self._proposals.leadership_lost(lost)
+            self._set_inactive()
+        if role in (Role.FOLLOWER, Role.LEADER) and leader is not None:
+            whom = "leads" if leader == self.node_id else f"follows node {leader} in"
+            log.info("node %d %s the metadata quorum, term %d", self.node_id, whom, term)
+        self.on_leader(leader, term)
+
+    def _become_active(self, committed: list[Entry]) -> None:
+        if not self.is_active and self.is_leader and committed[-1].term == self.term:
+            self.is_active = True
+            self.on_active(self.term)
+
+    def _set_inactive(self) -> None:
+        if self.is_active:
+            self.is_active = False
+            self.on_inactive()
+
+    # ---- time
+
+    def _arm(self, deadline_ms: int | None) -> None:
+        """A timer that is armed for an earlier time stays: when it fires, the core says how long there is left."""
+        if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = max(deadline_ms / 1000 - self._clock.monotonic(), SHORTEST_TIMER_S)
+        self._timer_ms = deadline_ms
+        self._timer = self._loop.call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if not self._is_over:
+            self._post(Tick())
+
+
+def _first_voters(store: RaftStore, node_id: int, configured: tuple[int, ...]) -> tuple[int, ...]:
+    """Who voted when this server first took part. Settings that name others later do not change that: the log does.
+
+    A log of before there was Raft is that of a single broker, whose every entry counts.
+    """
+    known = store.first_voters
+    if known is None:
+        known = (node_id,) if store.has_history else tuple(sorted(configured))
+        store.first_voters = known
+    elif set(known) != set(configured):
+        log.warning(
+            "controller.quorum.voters names %s, but the quorum began with %s and changes by adding and removing voters",
+            list(configured),
+            list(known),
+        )
+    return known

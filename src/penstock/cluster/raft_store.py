@@ -1,0 +1,323 @@
+"""What a Raft server must not forget: term, vote, log and snapshot, in the directory `__cluster_metadata-0`.
+
+The log is an ordinary segmented log, so its files, checksums and recovery are those of user data. Outcomes of the core
+are stored in the order they came, each in the order `core.raft.exchange` gives: hard state, snapshot, truncation,
+entries. Entries alone, which is nearly always, are appended at once and made stable by group commit, several writes
+at a time. Everything else waits until what was before it is stable and then runs in a worker, alone. So the loop
+never waits for the disk, and after a crash there is a prefix of what was asked for.
+
+A full disk is waited out: the write is tried again until there is room (`on_stalled`, once). Any other failure is the
+end (`on_failed`): what is on the disk is not known then. Knows no roles, no messages and no state machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from penstock.cluster.log_damage import refuse_damage
+from penstock.cluster.raft_files import (
+    QUORUM_STATE,
+    checkpoint_names,
+    checkpoint_path,
+    decode_entries,
+    encode_checkpoint,
+    encode_entries,
+    encode_quorum_state,
+    read_newest_checkpoint,
+    read_quorum_state,
+)
+from penstock.core.raft.configuration import NodeId
+from penstock.core.raft.exchange import NEVER_VOTED, Outcome, Stored
+from penstock.core.raft.messages import Entry
+from penstock.model.errors import LogOffline, StorageError
+from penstock.ports.clock import Clock
+from penstock.ports.disk import Disk
+from penstock.ports.workers import Workers
+from penstock.storage.files import parent_of, write_atomic
+from penstock.storage.group_commit import IDLE, GroupCommit, flush_blocking
+from penstock.storage.log import Flush, Log
+from penstock.storage.log_config import LogConfig
+
+DIRECTORY = "__cluster_metadata-0"
+TOPIC_ID = bytes(15) + b"\1"
+READ_BYTES = 4 << 20
+RETRY_S = 1.0
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+log = logging.getLogger(__name__)
+
+
+class _Write(NamedTuple):
+    outcome: Outcome
+    when_stable: Callable[[], None]
+
+    @property
+    def is_of_entries_alone(self) -> bool:
+        wanted = self.outcome
+        return not (wanted.hard_state or wanted.snapshot_to_store or wanted.truncate_from is not None)
+
+
+class RaftStore:
+    def __init__(self, disk: Disk, data_directory: str, clock: Clock, *, segment_bytes: int = 1 << 30) -> None:
+        """Opens or creates; blocks. Raises StorageError."""
+        self._disk = disk
+        self._clock = clock
+        self.directory = directory = f"{data_directory}/{DIRECTORY}"
+        self._make_directory()
+        refuse_damage(disk, directory)
+        found = read_quorum_state(disk, directory)
+        self._hard_state = found[0] if found is not None else NEVER_VOTED
+        self.first_voters: tuple[NodeId, ...] | None = found[1] if found is not None else None
+        """Who voted before the log said anything about it; set by whoever begins a quorum."""
+        self._snapshot = read_newest_checkpoint(disk, directory)
+        # The whole log is read anyway, so it is verified from its first byte.
+        self.log = Log.open(
+            disk,
+            directory,
+            LogConfig(segment_bytes=segment_bytes, retention_ms=-1, retention_bytes=-1),
+            recovery_point=0,
+            log_start_offset=0,
+            clean_shutdown=False,
+            now_ms=clock.now_ms(),
+            topic_id=TOPIC_ID,
+        )
+        for message in self.log.recovery.messages:
+            log.warning("%s: %s", DIRECTORY, message)
+        if self.log.log_start_offset == self.log.log_end_offset != self._base_offset:
+            self.log.truncate_fully_and_start_at(self._base_offset)
+        flush_blocking(disk, self.log)  # what a killed process wrote and did not flush counts from here on
+
+        self.flush_state = IDLE
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._commit: GroupCommit | None = None
+        self._workers: Workers | None = None
+        self._waiting: deque[_Write] = deque()
+        self._appended: deque[tuple[int, Callable[[], None]]] = deque()
+        """(log end, whom to tell) of entries that are not stable yet."""
+        self._working: asyncio.Task[None] | None = None
+        self._is_retrying = False
+        self._when_settled: list[asyncio.Future[None]] = []
+        self.failure: Exception | None = None
+        self.is_stalled = False
+        """The disk is full: nothing becomes stable until it is not."""
+        self.on_failed: Callable[[Exception], None] = lambda error: None
+        self.on_stalled: Callable[[Exception], None] = lambda error: None
+
+    def attach(self, loop: asyncio.AbstractEventLoop, commit: GroupCommit, workers: Workers) -> None:
+        """Before `store`; `store_blocking` needs none of them."""
+        self._loop, self._commit, self._workers = loop, commit, workers
+
+    def _make_directory(self) -> None:
+        if not self._disk.is_directory(self.directory):
+            self._disk.make_directory(self.directory)
+            self._disk.sync_directory(parent_of(self.directory))
+
+    # ---- reading
+
+    @property
+    def _base_offset(self) -> int:
+        """Where an empty log goes on."""
+        return self._snapshot.index if self._snapshot is not None else 0
+
+    @property
+    def has_history(self) -> bool:
+        return self._snapshot is not None or self.log.log_end_offset > 0
+
+    def stored(self) -> Stored:
+        """Everything, for a new core."""
+        return Stored(self._hard_state, self._snapshot, tuple(self._entries()))
+
+    def _entries(self) -> list[Entry]:
+        entries: list[Entry] = []
+        offset, end = self.log.log_start_offset, self.log.end_position()
+        while offset < self.log.log_end_offset:
+            piece = self.log.read(offset, READ_BYTES, end)
+            if piece is None:
+                raise StorageError(f"{self.directory}: nothing to read at offset {offset}")
+            entries.extend(decode_entries(piece.read(), piece.file.path, piece.position))
+            offset = entries[-1].index
+        return entries
+
+    # ---- writing
+
+    def store(self, outcome: Outcome, when_stable: Callable[[], None]) -> None:
+        self._waiting.append(_Write(outcome, when_stable))
+        self._advance()
+
+    def store_blocking(self, outcome: Outcome) -> None:
+        """In place, for a start without an election. Raises StorageError."""
+        try:
+            self._settle(outcome)
+            self._append(outcome.append)
+        except OSError as error:
+            raise StorageError(f"{self.directory}: {error}") from error
+        flush_blocking(self._disk, self.log)
+
+    async def settled(self) -> None:
+        """Everything that was asked for is stable, or will never be."""
+        while not self._is_settled and self._loop is not None:
+            future = self._loop.create_future()
+            self._when_settled.append(future)
+            await future
+
+    @property
+    def _is_settled(self) -> bool:
+        if self.failure is not None or self.is_stalled:
+            return self._working is None
+        return not (self._waiting or self._appended or self._working)
+
+    def _advance(self) -> None:
+        """Begin whatever may begin now."""
+        while self._waiting and self._working is None and not self._is_retrying and self.failure is None:
+            write = self._waiting[0]
+            if not write.is_of_entries_alone:
+                if not self._appended:
+                    assert self._loop is not None, "attach() comes first"
+                    self._working = self._loop.create_task(self._work(write))
+                return
+            if not self._try_append(write):
+                return
+        self._tell_settled()
+
+    def _try_append(self, write: _Write) -> bool:
+        try:
+            self._append(write.outcome.append)
+        except StorageError as error:
+            self._trouble(error)
+            return False
+        self._waiting.popleft()
+        self.is_stalled = False
+        self._appended.append((self.log.log_end_offset, write.when_stable))
+        assert self._commit is not None, "attach() comes first"
+        self._commit.request(self)
+        return True
+
+    async def _work(self, write: _Write) -> None:
+        assert self._workers is not None, "attach() comes first"
+        error: Exception | None = None
+        try:
+            await self._workers.run(lambda: self._settle(write.outcome))
+        except (OSError, StorageError) as trouble:
+            error = trouble
+        self._working = None
+        if error is not None:
+            self._trouble(error)
+        elif write.outcome.append:
+            # What the worker did is stable; trying the whole again would do it twice.
+            entries = Outcome(append=write.outcome.append)
+            self._waiting[0] = _Write(entries, write.when_stable)
+        else:
+            self._waiting.popleft()
+            self.is_stalled = False
+            write.when_stable()
+        self._advance()
+        self._tell_settled()
+
+    def _append(self, entries: Sequence[Entry]) -> None:
+        if entries:
+            assert entries[0].index == self.log.log_end_offset + 1, f"{entries[0]} at {self.log.log_end_offset}"
+            now_ms = self._clock.now_ms()
+            self.log.append_replicated(encode_entries(entries, self.log.stable_offset, now_ms), now_ms)
+
+    def _settle(self, outcome: Outcome) -> None:
+        """Blocks; everything but the entries, stable on return. Doing it twice does no harm."""
+        if outcome.hard_state is not None:
+            state = encode_quorum_state(outcome.hard_state, self.first_voters or ())
+            write_atomic(self._disk, f"{self.directory}/{QUORUM_STATE}", state)
+            self._hard_state = outcome.hard_state
+        if (snapshot := outcome.snapshot_to_store) is not None:
+            write_atomic(self._disk, checkpoint_path(self.directory, snapshot), encode_checkpoint(snapshot))
+            self._snapshot = snapshot
+        if outcome.truncate_from is not None:
+            self._truncate_from(outcome.truncate_from)
+        if snapshot is not None:
+            self._compact_to(outcome.compact_to)
+
+    def _truncate_from(self, index: int) -> None:
+        """Segment by segment from the end: what survives a crash in between has no hole.
+
+        The whole log (1) goes on behind the snapshot that replaces it; its first entry goes last.
+        """
+        log, is_all = self.log, index == 1
+        offset = max(index - 1, log.log_start_offset + 1) if is_all else index - 1
+        for base in reversed(log.segment_bases):
+            if base > offset:
+                log.truncate_to(base)
+        log.truncate_to(offset)
+        if is_all:
+            log.truncate_fully_and_start_at(self._base_offset)
+        log.remove_deleted()
+
+    def _compact_to(self, index: int | None) -> None:
+        """Whole segments are deleted, so each snapshot begins one."""
+        log = self.log
+        log.roll(self._clock.now_ms())
+        if index is not None and index > log.log_start_offset:
+            log.advance_log_start(index)
+        log.remove_deleted()
+        flush_blocking(self._disk, log)
+        for name in checkpoint_names(self._disk, self.directory)[:-1]:
+            self._disk.remove(f"{self.directory}/{name}")
+
+    # ---- group commit
+
+    def begin_flush(self) -> Flush | None:
+        if self.log.offline is not None:
+            self._trouble(LogOffline(self.directory, self.log.offline))
+            return None
+        return self.log.begin_flush() if self._working is None else None
+
+    def end_flush(self, ticket: Flush, error: OSError | None) -> None:
+        self.log.end_flush(ticket, error)
+        if error is not None:
+            self._trouble(LogOffline(self.directory, error))
+            return
+        while self._appended and self._appended[0][0] <= self.log.stable_offset:
+            self._appended.popleft()[1]()
+        self._advance()
+
+    # ---- trouble
+
+    def _trouble(self, error: Exception) -> None:
+        if self.failure is not None:
+            return
+        if self.log.offline is None and _is_full(error):
+            self._retry_later(error)
+            return
+        self.failure = error
+        self._tell_settled()
+        self.on_failed(error)
+
+    def _retry_later(self, error: Exception) -> None:
+        assert self._loop is not None
+        self._is_retrying = True
+        self._loop.call_later(RETRY_S, self._retry)
+        if not self.is_stalled:
+            self.is_stalled = True
+            self.on_stalled(error)
+
+    def _retry(self) -> None:
+        self._is_retrying = False
+        self._advance()
+
+    def _tell_settled(self) -> None:
+        if self._when_settled and self._is_settled:
+            waiting, self._when_settled = self._when_settled, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+
+    def close(self) -> None:
+        """After `settled`. Raises StorageError."""
+        if self.log.offline is None and self.failure is None:
+            self.log.close(clean=True)
+
+
+def _is_full(error: Exception) -> bool:
+    cause = error if isinstance(error, OSError) else error.__cause__
+    return isinstance(cause, OSError) and cause.errno in _FULL
