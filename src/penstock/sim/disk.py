@@ -281,6 +281,11 @@ class SimDisk:
         if position < len(content.stable):
             content.stable[position] ^= 1 << bit
 
+    def stable_size(self, path: str) -> int:
+        content = self._names[path]
+        assert content is not None, "a file"
+        return min(len(content.stable), len(content.data))
+
     def free_bytes(self) -> int:
         if self.capacity is None:
             return 1 << 40

@@ -100,6 +100,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.max_steps = max_steps
         self.steps = 0
         self.network: Network | None = None
+        self.after_turn: Callable[[], None] | None = None
+        """Somebody who watches. May raise, and must change nothing."""
 
     # -- time and callbacks -------------------------------------------------------------
 
@@ -245,6 +247,8 @@ class SimLoop(asyncio.AbstractEventLoop):
                 continue
             self.steps += 1
             handle._run()
+        if self.after_turn is not None:
+            self.after_turn()
         if self.steps > self.max_steps:
             raise StepLimit(f"{self.steps} callbacks by {self.time():.6f} s; these wait:\n{self._waiting()}")
 

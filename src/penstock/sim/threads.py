@@ -8,7 +8,7 @@ simulated. All of it belongs to the process that made it and ends with it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -22,13 +22,14 @@ from penstock.sim.loop import SimLoop
 from penstock.storage.cleaner.plan import CleanPlan, Outcome, Uncleanable
 from penstock.storage.cleaner.rewrite import clean
 
+A = TypeVar("A")
 T = TypeVar("T")
 OnStable: TypeAlias = Callable[[OSError | None], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DiskTimes:
-    """How long things take. A slow one in a hundred, as on a real disk."""
+    """How long things take. A slow one in a hundred, as on a real disk. May change while a machine runs."""
 
     work_s: float = 0.0005
     sync_s: float = 0.0015
@@ -96,6 +97,11 @@ class SimWorkers:
 
         self._pool.submit(begin)
         return future
+
+    def each(self, work: Callable[[A], T], items: Sequence[A], threads: int) -> Iterator[T]:
+        """One after the other, here and now: no time passes while a process blocks."""
+        for item in items:
+            yield work(item)
 
     def close(self) -> None:
         """Nothing to join."""

@@ -14,6 +14,7 @@ import asyncio
 import gc
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
+from dataclasses import replace
 from random import Random
 from types import TracebackType
 from typing import Any, TypeVar
@@ -60,7 +61,7 @@ class SimMachine:
     def __init__(self, world: SimWorld, name: str, disk_times: DiskTimes) -> None:
         self.world = world
         self.name = name
-        self.disk_times = disk_times
+        self.disk_times = replace(disk_times)  # its own: a disk may become slow
         random = world.random(f"clock of {name}")
         skew_ms, drift_ppm = random.uniform(-MAX_SKEW_MS, MAX_SKEW_MS), random.uniform(-MAX_DRIFT_PPM, MAX_DRIFT_PPM)
         self.clock = SimClock(world.loop.time, skew_ms=skew_ms, drift_ppm=drift_ppm)

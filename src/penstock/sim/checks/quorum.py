@@ -50,5 +50,6 @@ class QuorumChecker:
         self._applied[node] = index
 
     def forget(self, node: int) -> None:
-        """Its process is gone. Its term and vote are not: they were stable before anybody heard of them."""
+        """Its process is gone, and with it a term that it had not told anybody about."""
         self._applied.pop(node, None)
+        self._terms.pop(node, None)

@@ -43,6 +43,7 @@ TIMEOUT_MS = 1000
 PREFERRED = 0
 SET = 0
 TOPIC_RESOURCE = 2
+SEGMENT_BYTES = "internal.segment.bytes"
 # Said before anything was decided.
 DECIDED_AGAINST = frozenset(
     (
@@ -189,8 +190,8 @@ class Operator:
     async def _configure(self) -> None:
         topic = self._caller.random.choice(self._topics)
         size = self._caller.random.choice((4 << 10, 16 << 10, 64 << 10))
-        action = self._history.begin_admin("configure", topic, f"segment.bytes={size}")
-        await self.act(action, self._ask_to_configure(topic, "segment.bytes", str(size)))
+        action = self._history.begin_admin("configure", topic, f"{SEGMENT_BYTES}={size}")
+        await self.act(action, self._ask_to_configure(topic, SEGMENT_BYTES, str(size)))
 
     async def _ask_to_configure(self, topic: str, name: str, value: str) -> None:
         resource = AlterConfigsResource(

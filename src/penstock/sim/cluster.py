@@ -1,0 +1,122 @@
+"""Machines that run the production node as one cluster: started, ended and looked at by number.
+
+Every node is a voter of the metadata quorum, except those that join later. A cluster of one has no voters to name: it
+is the single broker. Must not know: faults, clients, checkers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from penstock.model.errors import PenstockError
+from penstock.sim.broker import PORT, SimBroker, broker_config
+from penstock.sim.workload.caller import Address
+from penstock.sim.world import ProcessDied, SimMachine, SimPorts, SimWorld
+
+RESTART_PAUSE_S = 0.2
+# What makes a history short: failures are noticed within seconds, and few partitions keep groups.
+SETTINGS: Mapping[str, str] = {
+    "auto.create.topics.enable": "false",
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.num.partitions": "2",
+    "offsets.topic.replication.factor": "3",
+    "group.min.session.timeout.ms": "1000",
+    "group.initial.rebalance.delay.ms": "0",
+    "replica.lag.time.max.ms": "2000",
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "500",
+    "log.flush.offset.checkpoint.interval.ms": "5000",
+    "log.cleaner.backoff.ms": "3000",
+}
+
+
+class SimCluster:
+    def __init__(
+        self, world: SimWorld, size: int, *, joins: int = 0, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """`joins` more are machines from the beginning and part of the cluster when they are started."""
+        self.world = world
+        self.voters = list(range(1, size + 1))
+        self.ids = list(range(1, size + joins + 1))
+        self.machines: dict[int, SimMachine] = {number: world.machine(host_of(number)) for number in self.ids}
+        self.nodes: dict[int, SimBroker] = {}
+        """Of living processes, from the moment on at which they are made; what is in them may not be complete."""
+        self.started: dict[int, None] = {}
+        """Those that were part of the cluster at any time."""
+        self._settings = {**SETTINGS, **(settings or {})}
+        copies = str(min(3, size))
+        self._settings["default.replication.factor"] = self._settings["offsets.topic.replication.factor"] = copies
+        self._settings["min.insync.replicas"] = str(min(2, size))
+        if size + joins > 1:
+            self._settings["controller.quorum.voters"] = ",".join(f"{n}@{host_of(n)}:{PORT}" for n in self.voters)
+
+    @property
+    def addresses(self) -> list[Address]:
+        return [(host_of(number), PORT) for number in self.ids]
+
+    @property
+    def living(self) -> dict[int, SimBroker]:
+        """Those whose process runs."""
+        return {number: node for number, node in self.nodes.items() if self.machines[number].is_running}
+
+    def is_running(self, number: int) -> bool:
+        return self.machines[number].is_running
+
+    def start(self, number: int) -> asyncio.Future[SimBroker]:
+        """Done when it serves; ProcessDied if it does not live to."""
+        self.started[number] = None
+
+        async def serve(ports: SimPorts) -> SimBroker:
+            node = SimBroker(broker_config(ports.process.host, number, self._settings), ports)
+            self.nodes[number] = node
+            await node.start()
+            ports.trace.note(ports.process.name, "serves")
+            return node
+
+        return self.machines[number].start(serve)
+
+    async def bring_up(self, number: int) -> None:
+        """Start it, again and again if need be, until it serves."""
+        while True:
+            try:
+                await self.start(number)
+            except ProcessDied:
+                self.died(number)
+            except (PenstockError, OSError) as error:
+                # As an operator sees it: it says why, ends, and is started again.
+                self.world.trace.note(host_of(number), f"does not start: {type(error).__name__}")
+                self.kill(number)
+            else:
+                return
+            await asyncio.sleep(RESTART_PAUSE_S)
+
+    def kill(self, number: int) -> None:
+        if self.is_running(number):
+            self.machines[number].kill()
+        self.died(number)
+
+    def crash(self, number: int) -> None:
+        if self.is_running(number):
+            self.machines[number].crash()
+        self.died(number)
+
+    async def stop(self, number: int) -> None:
+        """As on SIGTERM, and as kill -9 if that takes too long."""
+        machine = self.machines[number]
+        try:
+            async with asyncio.timeout(30):
+                await machine.run(self.nodes[number].stop())
+        except (TimeoutError, ProcessDied):
+            self.kill(number)
+        else:
+            machine.exited()
+            self.died(number)
+
+    def died(self, number: int) -> None:
+        self.nodes.pop(number, None)
+
+
+def host_of(number: int) -> str:
+    return f"node-{number}"

@@ -1,0 +1,343 @@
+"""The enemy: faults drawn from the seed, each fair (see `docs/simulation.md`), each over after a while.
+
+A plan is a list of faults, every one with chance of its own, so that a fault can be left out of a plan and the others
+stay what they were. What a fault meets is decided when its time comes: a machine that is down already is left alone.
+Nothing here may lose what was promised:
+- power fails only where every topic is durable; elsewhere processes die and the page cache stays;
+- bits rot on one machine only, in batches that are stable, while everything else is well, and the machine is restarted
+  so that it finds out; the others are left alone until it has caught up.
+Must not know: clients, checkers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from penstock.sim.broker import DATA
+from penstock.sim.cluster import SimCluster, host_of
+from penstock.sim.network import LAN, LinkProfile
+
+POWER = ("crash", "torn", "failing disk")
+KINDS = (
+    "kill",
+    "crash",
+    "torn",
+    "stop",
+    "pause",
+    "cut",
+    "cut one way",
+    "isolate",
+    "flap",
+    "slow link",
+    "reset",
+    "hang",
+    "slow disk",
+    "failing disk",
+    "full disk",
+    "bit rot",
+    "clock",
+)
+SLOW = LinkProfile(0.02, 0.08, 0.02, 0.5, 2e6, 0.3, (4 << 10, 16 << 10))
+ARMED_S = 3.0
+WELL_WITHIN_S = 20.0
+LOOK_AGAIN_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    number: int
+    kind: str
+    at_s: float
+    """From when the enemy is let loose."""
+    lasts_s: float
+
+    def __str__(self) -> str:
+        return f"{self.number}: {self.kind} at {self.at_s:.2f} s for {self.lasts_s:.2f} s"
+
+
+def draw_plan(random: Random, seconds: float, *, is_power_fair: bool, without: Sequence[str] = ()) -> list[Fault]:
+    """A subset of the kinds for each history: what many kinds together would hide, few show."""
+    kinds = [kind for kind in KINDS if (is_power_fair or kind not in POWER) and kind not in without]
+    chosen = random.sample(kinds, random.randint(2, min(7, len(kinds))))
+    gap_s = random.choice((0.6, 1.5, 3.0))
+    plan: list[Fault] = []
+    at_s = random.uniform(0.2, 1.5)
+    while at_s < seconds:
+        plan.append(Fault(len(plan), random.choice(chosen), at_s, random.uniform(0.1, random.choice((0.6, 2.0, 5.0)))))
+        at_s += random.uniform(0.1, 2) * gap_s
+    return plan
+
+
+class Nemesis:
+    def __init__(self, cluster: SimCluster, seed: int, is_well: Callable[[], bool], max_down: int) -> None:
+        """`max_down`: machines that are down or paused at a time. `is_well`: every replica has what it should."""
+        self._cluster = cluster
+        self._world = cluster.world
+        self._network = cluster.world.network
+        self._seed = seed
+        self._is_well = is_well
+        self._max_down = max_down
+        self._busy: dict[int, None] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._is_alone = False
+        self.rotten: int | None = None
+        """The machine that bits have rotted on."""
+        self.counts: Counter[str] = Counter()
+        self._deeds: dict[str, Callable[[Fault, Random], Awaitable[None]]] = {
+            "kill": self._kill,
+            "crash": self._crash,
+            "torn": self._torn,
+            "stop": self._stop,
+            "pause": self._pause,
+            "cut": self._cut,
+            "cut one way": self._cut,
+            "isolate": self._isolate,
+            "flap": self._flap,
+            "slow link": self._slow_link,
+            "reset": self._break,
+            "hang": self._break,
+            "slow disk": self._slow_disk,
+            "failing disk": self._failing_disk,
+            "full disk": self._full_disk,
+            "bit rot": self._bit_rot,
+            "clock": self._clock,
+        }
+
+    async def run(self, plan: Sequence[Fault]) -> None:
+        """Returns when the last fault has begun and all are over."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for fault in plan:
+            await asyncio.sleep(max(0.0, began + fault.at_s - loop.time()))
+            if self._is_alone:
+                continue
+            task = asyncio.ensure_future(self._deeds[fault.kind](fault, Random(f"{self._seed}/fault {fault.number}")))
+            self._tasks[task] = None
+            task.add_done_callback(self._tasks.pop)
+        while self._tasks:
+            await next(iter(self._tasks))
+        self.heal()
+
+    def heal(self) -> None:
+        self._network.heal()
+        for number in self._cluster.ids:
+            machine = self._cluster.machines[number]
+            machine.disk.capacity = machine.disk.fail_sync = machine.disk.crash_after = None
+            machine.resume()
+
+    def _note(self, fault: Fault, what: str) -> None:
+        self.counts[fault.kind] += 1
+        self._world.trace.note("nemesis", f"{fault.number}: {what}")
+
+    # -- machines and processes ---------------------------------------------------------
+
+    def _target(self, random: Random, *, takes_down: bool = True) -> int | None:
+        """A machine that is up and that no other fault has taken."""
+        if takes_down and len(self._busy) >= self._max_down:
+            return None
+        free = [n for n in self._cluster.started if n not in self._busy and self._cluster.is_running(n)]
+        return random.choice(free) if free else None
+
+    async def _down(self, fault: Fault, number: int) -> None:
+        """It is dead: for a while, then up again."""
+        await asyncio.sleep(fault.lasts_s)
+        await self._cluster.bring_up(number)
+        self._busy.pop(number, None)
+
+    async def _kill(self, fault: Fault, random: Random) -> None:
+        number = self._target(random)
+        if number is not None:
+            self._busy[number] = None
+            self._note(fault, f"kill {host_of(number)}")
+            self._cluster.kill(number)
+            await self._down(fault, number)
+
+    async def _crash(self, fault: Fault, random: Random) -> None:
+        number = self._target(random)
+        if number is not None:
+            self._busy[number] = None
+            self._note(fault, f"cut the power of {host_of(number)}")
+            self._cluster.crash(number)
+            await self._down(fault, number)
+
+    async def _torn(self, fault: Fault, random: Random) -> None:
+        """In the middle of writing, and perhaps again while it recovers."""
+        number = self._target(random)
+        if number is None:
+            return
+        self._busy[number] = None
+        machine = self._cluster.machines[number]
+        changes = random.randint(1, 60)
+        self._note(fault, f"cut the power of {host_of(number)} after {changes} changes of its disk")
+        machine.crash_after(changes)
+        await self._wait(lambda: not machine.is_running, ARMED_S)
+        machine.disk.crash_after = None
+        if machine.is_running:
+            self._cluster.crash(number)
+        self._cluster.died(number)
+        await asyncio.sleep(fault.lasts_s)
+        if random.random() < 0.5:
+            machine.crash_after(random.randint(1, 30))
+            with_torn_recovery = asyncio.ensure_future(self._cluster.bring_up(number))
+            await self._wait(with_torn_recovery.done, ARMED_S)
+            machine.disk.crash_after = None
+            await with_torn_recovery
+        else:
+            await self._cluster.bring_up(number)
+        if not machine.is_running:  # the armed change came right after it served
+            self._cluster.died(number)
+            await self._cluster.bring_up(number)
+        self._busy.pop(number, None)
+
+    async def _stop(self, fault: Fault, random: Random) -> None:
+        number = self._target(random)
+        if number is None or number not in self._cluster.nodes:
+            return
+        self._busy[number] = None
+        self._note(fault, f"stop {host_of(number)}")
+        await self._cluster.stop(number)
+        await self._down(fault, number)
+
+    async def _pause(self, fault: Fault, random: Random) -> None:
+        number = self._target(random)
+        if number is None:
+            return
+        self._busy[number] = None
+        self._note(fault, f"pause {host_of(number)}")
+        self._cluster.machines[number].pause()
+        await asyncio.sleep(fault.lasts_s)
+        self._cluster.machines[number].resume()
+        self._busy.pop(number, None)
+
+    async def _clock(self, fault: Fault, random: Random) -> None:
+        number = random.choice(self._cluster.ids)
+        by_ms = random.uniform(-5000, 5000) * random.choice((0.1, 1, 20))
+        self._note(fault, f"the clock of {host_of(number)} jumps by {by_ms:.0f} ms")
+        self._cluster.machines[number].clock.jump(by_ms)
+
+    # -- network ------------------------------------------------------------------------
+
+    async def _cut(self, fault: Fault, random: Random) -> None:
+        """Machines, and those of clients, on one side or the other."""
+        hosts = self._network.hosts
+        random.shuffle(hosts)
+        split = random.randint(1, len(hosts) - 1)
+        left, right = hosts[:split], hosts[split:]
+        self._note(fault, f"cut {','.join(sorted(left))} {'->' if 'way' in fault.kind else 'from'} the others")
+        self._network.partition(left, right, one_way="way" in fault.kind)
+        await asyncio.sleep(fault.lasts_s)
+        self._network.unblock(*_pairs(left, right))
+
+    async def _isolate(self, fault: Fault, random: Random) -> None:
+        """One from the other machines; clients may still reach it."""
+        host = host_of(random.choice(self._cluster.ids))
+        others = [host_of(number) for number in self._cluster.ids if host_of(number) != host]
+        self._note(fault, f"isolate {host} from the other brokers")
+        self._network.partition([host], others)
+        await asyncio.sleep(fault.lasts_s)
+        self._network.unblock(*_pairs([host], others))
+
+    async def _flap(self, fault: Fault, random: Random) -> None:
+        left, right = random.sample(self._network.hosts, 2)
+        self._note(fault, f"flap {left} and {right}")
+        shut_s, open_s = random.uniform(0.05, 1.0), random.uniform(0.05, 1.0)
+        flapping = self._network.flap([left], [right], shut_s=shut_s, open_s=open_s, one_way=random.random() < 0.3)
+        await asyncio.sleep(fault.lasts_s)
+        flapping.stop()
+
+    async def _slow_link(self, fault: Fault, random: Random) -> None:
+        left, right = random.sample(self._network.hosts, 2)
+        self._note(fault, f"slow {left}->{right}")
+        self._network.set_profile(left, right, SLOW)
+        await asyncio.sleep(fault.lasts_s)
+        self._network.set_profile(left, right, LAN)
+
+    async def _break(self, fault: Fault, random: Random) -> None:
+        left, right = random.sample(self._network.hosts, 2)
+        act = self._network.reset if fault.kind == "reset" else self._network.hang
+        self._note(fault, f"{fault.kind} {act(left, right)} connections from {left} to {right}")
+
+    # -- disks --------------------------------------------------------------------------
+
+    async def _slow_disk(self, fault: Fault, random: Random) -> None:
+        number = random.choice(self._cluster.ids)
+        times = self._cluster.machines[number].disk_times
+        before = times.sync_s, times.work_s
+        self._note(fault, f"the disk of {host_of(number)} is slow")
+        times.sync_s, times.work_s = random.uniform(0.01, 0.3), random.uniform(0.005, 0.1)
+        await asyncio.sleep(fault.lasts_s)
+        times.sync_s, times.work_s = before
+
+    async def _failing_disk(self, fault: Fault, random: Random) -> None:
+        """Some syncs fail for a while; then the disk is mended and the process started again."""
+        number = self._target(random)
+        if number is None:
+            return
+        self._busy[number] = None
+        machine = self._cluster.machines[number]
+        chance = random.choice((0.1, 1.0))
+        self._note(fault, f"the disk of {host_of(number)} fails to sync")
+        machine.disk.fail_sync = lambda _: random.random() < chance
+        await asyncio.sleep(fault.lasts_s)
+        machine.disk.fail_sync = None
+        self._cluster.crash(number)  # what the disk said it could not keep is not there
+        await self._cluster.bring_up(number)
+        self._busy.pop(number, None)
+
+    async def _full_disk(self, fault: Fault, random: Random) -> None:
+        number = self._target(random)
+        if number is None:
+            return
+        self._busy[number] = None
+        disk = self._cluster.machines[number].disk
+        disk.capacity = 0
+        disk.capacity = -disk.free_bytes() + random.randint(0, 4000)
+        self._note(fault, f"the disk of {host_of(number)} is full")
+        await asyncio.sleep(fault.lasts_s)
+        disk.capacity = None
+        self._cluster.kill(number)
+        await self._cluster.bring_up(number)
+        self._busy.pop(number, None)
+
+    async def _bit_rot(self, fault: Fault, random: Random) -> None:
+        """Alone: while nothing else is wrong, on one machine a history, and until it has caught up again."""
+        number = self._target(random)
+        if number is None or self._busy or self._tasks_beside() or self.rotten not in (None, number):
+            return
+        if not self._is_well():
+            return
+        machine = self._cluster.machines[number]
+        files = [f"{DATA}/{name}" for name in machine.disk.list_directory(DATA) if name.startswith("data-")]
+        logs = [f"{path}/{name}" for path in files for name in machine.disk.list_directory(path) if name[-4:] == ".log"]
+        logs = [path for path in logs if machine.disk.stable_size(path) > 0]
+        if not logs:
+            return
+        self._is_alone = True
+        self._busy[number] = None
+        self.rotten = number
+        path = random.choice(logs)
+        position = random.randrange(machine.disk.stable_size(path))
+        self._note(fault, f"a bit of {host_of(number)}:{path} at {position} flips, and it is restarted")
+        self._cluster.crash(number) if random.random() < 0.5 else self._cluster.kill(number)
+        machine.disk.flip_bit(path, position, random.randrange(8))
+        await self._down(fault, number)
+        await self._wait(self._is_well, WELL_WITHIN_S)
+        self._is_alone = False
+
+    def _tasks_beside(self) -> bool:
+        return len(self._tasks) > 1
+
+    async def _wait(self, is_so: Callable[[], bool], at_most_s: float) -> None:
+        deadline = self._world.loop.time() + at_most_s
+        while True:
+            if is_so() or self._world.loop.time() >= deadline:
+                return
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+
+def _pairs(left: Sequence[str], right: Sequence[str]) -> list[tuple[str, str]]:
+    return [pair for a in left for b in right for pair in ((a, b), (b, a))]

@@ -1,0 +1,324 @@
+"""One history: everything drawn from a seed, a cluster tormented while clients use it, healed, and judged.
+
+Safety is judged while it runs and at the end; progress only after everything is healed, and then within a bounded
+virtual time: every partition led and fully replicated, every writer done, a write and a read everywhere. The same seed
+gives the same history and the same verdict. Must not know: command lines, processes of this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any
+
+from penstock.sim.checks.groups import check_groups
+from penstock.sim.checks.records import check_records
+from penstock.sim.cluster import SimCluster
+from penstock.sim.history import History, Outcome, Place, Violation
+from penstock.sim.loop import SimError
+from penstock.sim.nemesis import Fault, Nemesis, draw_plan
+from penstock.sim.watch import Watch
+from penstock.sim.workload.admin import Operator
+from penstock.sim.workload.caller import TROUBLE, Caller
+from penstock.sim.workload.members import Member
+from penstock.sim.workload.producers import IdempotentLane, PlainWriter
+from penstock.sim.workload.readers import Reader
+from penstock.sim.world import SimWorld
+
+PROGRESS_WITHIN_S = 120.0
+"""Of virtual time, for each thing demanded of a healed cluster."""
+LOOK_AGAIN_S = 0.1
+PLAIN_TOPIC = "data-plain"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    name: str
+    partitions: int
+    settings: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything about a history that is decided before it begins."""
+
+    seed: int
+    nodes: int
+    joins: int
+    seconds: float
+    is_durable: bool
+    topics: tuple[TopicPlan, ...]
+    producers: int
+    readers: int
+    members: int
+    has_operator: bool
+    max_down: int
+    faults: tuple[Fault, ...]
+
+    @property
+    def places(self) -> list[Place]:
+        return [Place(topic.name, index) for topic in self.topics for index in range(topic.partitions)]
+
+
+def draw(seed: int, *, nodes: int | None = None, without: Sequence[str] = ()) -> Plan:
+    random = Random(f"{seed}/plan")
+    size = random.choice((3, 3, 3, 5)) if nodes is None else nodes
+    is_durable = random.random() < 0.7
+    seconds = random.choice((4.0, 8.0, 15.0))
+    topics = []
+    for number in range(random.randint(1, 2)):
+        settings = {"internal.segment.bytes": str(random.choice((2 << 10, 8 << 10, 1 << 20)))}
+        if not is_durable:
+            settings["flush.messages"] = "9223372036854775807"
+        topics.append(TopicPlan(f"data-{number}", random.randint(1, 2), settings))
+    topics.append(TopicPlan(PLAIN_TOPIC, 1, {}))
+    faults = draw_plan(Random(f"{seed}/faults"), seconds, is_power_fair=is_durable, without=without)
+    return Plan(
+        seed=seed,
+        nodes=size,
+        joins=1 if size > 1 and random.random() < 0.15 else 0,
+        seconds=seconds,
+        is_durable=is_durable,
+        topics=tuple(topics),
+        producers=random.randint(1, 3),
+        readers=random.randint(1, 2),
+        members=random.choice((0, 1, 2, 3)),
+        has_operator=random.random() < 0.5,
+        max_down=random.choice((1, 1, (size + 1) // 2, size)),
+        faults=tuple(faults),
+    )
+
+
+@dataclass
+class Verdict:
+    seed: int
+    failure: Exception | None = None
+    virtual_s: float = 0.0
+    real_s: float = 0.0
+    steps: int = 0
+    statistics: dict[str, int] = field(default_factory=dict)
+    faults: Counter[str] = field(default_factory=Counter)
+    troubles: Counter[str] = field(default_factory=Counter)
+    """What clients ran into, by name."""
+    digest: str = ""
+    trace: str = ""
+    plan: Plan | None = None
+
+    @property
+    def is_good(self) -> bool:
+        return self.failure is None
+
+
+class Scenario:
+    def __init__(self, plan: Plan, world: SimWorld) -> None:
+        self.plan = plan
+        self.world = world
+        self.history = History(world.loop.time)
+        self.cluster = SimCluster(world, plan.nodes, joins=plan.joins)
+        self.watch = Watch(self.cluster)
+        self.nemesis = Nemesis(self.cluster, plan.seed, self.watch.is_well, plan.max_down)
+        self._callers: list[Caller] = []
+        self._is_over = False
+
+    @property
+    def troubles(self) -> Counter[str]:
+        return sum((caller.counts for caller in self._callers), Counter())
+
+    def _caller(self, name: str, patience_s: float = 1.5) -> Caller:
+        caller = Caller(self.cluster.addresses, name, self.world.random(f"client {name}"), patience_s)
+        self._callers.append(caller)
+        return caller
+
+    def _client(self, name: str) -> str:
+        """The machine a client runs on: a few share one."""
+        return f"client-{1 + self.world.random(f'host of {name}').randrange(3)}"
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
+        return self.world.spawn(self._client(name), work)
+
+    # -- the story ----------------------------------------------------------------------
+
+    async def run(self) -> None:
+        with self.watch.watching():
+            await self._within("the first start", asyncio.gather(*map(self.cluster.bring_up, self.cluster.voters)))
+            await self._make_topics()
+            writers, others = self._set_to_work()
+            await asyncio.gather(self.nemesis.run(self.plan.faults), asyncio.sleep(self.plan.seconds))
+            await self._bring_up_all()
+            self._is_over = True
+            await self._within("the writers", asyncio.gather(*writers))
+            await self._within("readers, members and the operator", asyncio.gather(*others))
+            await self._get_well()
+            await self._probe()
+            final = await self._read_all()
+            await self._look_up_offsets()
+            self.watch.look()
+            self.watch.check_ending()
+        check_records(self.history, final)
+        check_groups(self.history)
+        self._check_topics()
+
+    async def _make_topics(self) -> None:
+        operator = self._operator()
+        for topic in self.plan.topics:
+            await self._within(f"topic {topic.name}", self._make_topic(operator, topic))
+
+    def _operator(self) -> Operator:
+        names = [topic.name for topic in self.plan.topics]
+        replicas = min(3, self.plan.nodes)
+        return Operator(self._caller("operator"), self.history, names, self.cluster.voters, replicas)
+
+    async def _make_topic(self, operator: Operator, topic: TopicPlan) -> None:
+        caller = self._caller(f"maker of {topic.name}")
+        while topic.name not in caller.topics:
+            await operator.create(topic.name, topic.partitions, topic.settings)
+            try:
+                await caller.refresh()
+            except TROUBLE as error:
+                caller.note(error)
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    def _set_to_work(self) -> tuple[list[asyncio.Future[None]], list[asyncio.Future[None]]]:
+        plan, random = self.plan, self.world.random("workload")
+        places = [place for place in plan.places if place.topic != PLAIN_TOPIC]
+        writers, others = [], []
+        for number in range(plan.producers):
+            name = f"p{number}"
+            caller = self._caller(name)
+            for place in random.sample(places, random.randint(1, len(places))):
+                lane = IdempotentLane(caller, self.history, place, self._now_ms)
+                writers.append(self._spawn(name, lane.run(self._has_ended, random.uniform(0.02, 0.3))))
+        plain = PlainWriter(self._caller("plain"), self.history, Place(PLAIN_TOPIC, 0), self._now_ms)
+        writers.append(self._spawn("plain", plain.run(self._has_ended, random.uniform(0.02, 0.3))))
+        for number in range(plan.readers):
+            name = f"r{number}"
+            reader = Reader(self._caller(name), self.history, plan.places)
+            others.append(self._spawn(name, reader.run(self._has_ended, random.uniform(0.0, 0.1))))
+        for number in range(plan.members):
+            name = f"m{number}"
+            member = Member(self._caller(name), self.history, "group", [topic.name for topic in plan.topics])
+            others.append(self._spawn(name, member.run(self._has_ended, random.uniform(0.1, 0.4))))
+        if plan.has_operator:
+            others.append(self._spawn("operator", self._operator().run(self._has_ended, random.uniform(0.5, 2))))
+        for number in self.cluster.ids[plan.nodes :]:
+            others.append(self._spawn("newcomer", self._join(number, random.uniform(0, plan.seconds))))
+        return writers, others
+
+    async def _join(self, number: int, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        await self.cluster.bring_up(number)
+
+    def _has_ended(self) -> bool:
+        return self._is_over
+
+    def _now_ms(self) -> int:
+        return 1_700_000_000_000 + round(self.world.loop.time() * 1000)
+
+    # -- healed: progress is due --------------------------------------------------------
+
+    async def _within(self, what: str, work: Any) -> None:
+        try:
+            async with asyncio.timeout(PROGRESS_WITHIN_S):
+                await work
+        except TimeoutError:
+            story = "; ".join(self.watch.ailments()[:5]) or "the cluster looks well"
+            troubles = ", ".join(f"{name} {count}" for name, count in self.troubles.most_common(6))
+            raise Violation(
+                "a healed cluster makes progress",
+                f"{what}: not done within {PROGRESS_WITHIN_S:g} s; {story}; clients met: {troubles or 'nothing'}",
+            ) from None
+
+    async def _bring_up_all(self) -> None:
+        down = [number for number in self.cluster.started if not self.cluster.is_running(number)]
+        await self._within("starting all machines", asyncio.gather(*map(self.cluster.bring_up, down)))
+
+    async def _get_well(self) -> None:
+        async def well() -> None:
+            while not self.watch.is_well():  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(LOOK_AGAIN_S)
+
+        await self._within("leaders and full in-sync replicas everywhere", well())
+
+    async def _probe(self) -> None:
+        """A write that is acknowledged, for every partition."""
+        for place in self.plan.places:
+            lane = IdempotentLane(self._caller(f"probe:{place}"), self.history, place, self._now_ms)
+            await self._within(f"a write to {place}", lane.run(partial(_has_written, lane), 0.0))
+
+    async def _read_all(self) -> dict[Place, list[bytes]]:
+        """By a reader of its own, until it has read what the last probe wrote."""
+        final: dict[Place, list[bytes]] = {}
+        for place in self.plan.places:
+            last = max((w.offset for w in self.history.writes if w.place == place), default=-1)
+            reader = Reader(self._caller(f"last:{place}"), self.history, [place])
+            await self._within(f"reading {place}", reader.run(partial(_has_read, reader, place, last), 0.0))
+            seen = self.history.seen.get(place, {})
+            final[place] = [seen[offset].value for offset in range(reader.positions[place])]
+        return final
+
+    async def _look_up_offsets(self) -> None:
+        if not self.history.commits:
+            return
+        member = Member(self._caller("auditor"), self.history, "group", [])
+        places = list(dict.fromkeys(commit.place for commit in self.history.commits))
+
+        async def look_up() -> None:
+            while True:
+                try:
+                    await member.committed(places)
+                except TROUBLE:
+                    member.forget_coordinator()
+                    await asyncio.sleep(LOOK_AGAIN_S)
+                else:
+                    return
+
+        await self._within("looking up committed offsets", look_up())
+
+    def _check_topics(self) -> None:
+        """What was created and never deleted exists; what was deleted does not."""
+        image = next(iter(self.cluster.living.values())).image
+        deletions = {action.topic: action for action in self.history.admin if action.verb == "delete"}
+        for action in self.history.admin:
+            if action.verb != "create" or action.outcome is not Outcome.ACKNOWLEDGED:
+                continue
+            deletion = deletions.get(action.topic)
+            if deletion is None and action.topic not in image.topics:
+                raise Violation("an acknowledged topic is kept", f"{action.topic} is gone")
+            if deletion is not None and deletion.outcome is Outcome.ACKNOWLEDGED and action.topic in image.topics:
+                raise Violation("a deleted topic stays deleted", f"{action.topic} is there")
+
+
+def _has_written(lane: IdempotentLane) -> bool:
+    return lane.next_number > 0
+
+
+def _has_read(reader: Reader, place: Place, offset: int) -> bool:
+    return reader.positions[place] > offset
+
+
+def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
+    """Run a history to its verdict. Whatever goes wrong in it, of whatever kind, is its failure."""
+    began = time.perf_counter()
+    verdict = Verdict(plan.seed, plan=plan)
+    world = SimWorld(plan.seed)
+    scenario = Scenario(plan, world)
+    try:
+        with world:
+            world.run(scenario.run(), timeout_s=24 * 3600)
+    except (SimError, Exception) as error:
+        verdict.failure = error
+    verdict.real_s = time.perf_counter() - began
+    verdict.virtual_s = world.loop.time()
+    verdict.steps = world.loop.steps
+    verdict.statistics = scenario.history.statistics()
+    verdict.faults = scenario.nemesis.counts
+    verdict.troubles = scenario.troubles
+    verdict.digest = world.trace.digest
+    if keep_trace or verdict.failure is not None:
+        verdict.trace = world.trace.text()
+    return verdict

@@ -1,0 +1,155 @@
+"""Looking at the nodes of a cluster while they run, without touching them, and telling the checkers.
+
+This is the one place that knows what production calls things: `Node.partitions`, `Node.image`, `Node.quorum`, and the
+metadata's state machine, whose `apply` and `restore` are overheard. It looks after a turn of the loop, at most every
+few milliseconds of virtual time. Must not know: clients, faults. Invariant: nothing it does changes what nodes do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from penstock.cluster.metadata_machine import MetadataMachine
+from penstock.replica.partition import Partition
+from penstock.sim.broker import DATA, SimBroker
+from penstock.sim.checks.brokers import BrokerChecker
+from penstock.sim.checks.files import check_equal_logs
+from penstock.sim.checks.quorum import QuorumChecker
+from penstock.sim.cluster import SimCluster
+from penstock.sim.history import Place, Violation
+from penstock.sim.process import SimProcess, current_process
+
+LOOK_EVERY_S = 0.004
+
+
+class Watch:
+    def __init__(self, cluster: SimCluster, *, look_every_s: float = LOOK_EVERY_S) -> None:
+        self._cluster = cluster
+        self._loop = cluster.world.loop
+        self._look_every_s = look_every_s
+        self._next_look_s = 0.0
+        self._processes: dict[int, SimProcess] = {}
+        self.brokers = BrokerChecker()
+        self.quorum = QuorumChecker()
+        self.looks = 0
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        self._loop.after_turn = self._after_turn
+        try:
+            with self._overhearing():
+                yield
+        finally:
+            self._loop.after_turn = None
+
+    @contextmanager
+    def _overhearing(self) -> Iterator[None]:
+        apply, restore = MetadataMachine.apply, MetadataMachine.restore
+
+        def overheard_apply(machine: MetadataMachine, index: int, data: bytes) -> None:
+            self.quorum.applied(self._speaker(), index, bytes(data))
+            apply(machine, index, data)
+
+        def overheard_restore(machine: MetadataMachine, index: int, data: bytes) -> None:
+            self.quorum.restored(self._speaker(), index)
+            restore(machine, index, data)
+
+        setattr(MetadataMachine, "apply", overheard_apply)  # noqa: B010 - a type checker would not have it
+        setattr(MetadataMachine, "restore", overheard_restore)  # noqa: B010
+        try:
+            yield
+        finally:
+            setattr(MetadataMachine, "apply", apply)  # noqa: B010
+            setattr(MetadataMachine, "restore", restore)  # noqa: B010
+
+    def _speaker(self) -> int:
+        process = current_process()
+        assert process is not None, "a node runs in a process"
+        self._notice(int(process.host.rpartition("-")[2]), process)
+        return int(process.host.rpartition("-")[2])
+
+    def _notice(self, number: int, process: SimProcess) -> None:
+        if self._processes.get(number) is not process:
+            self._processes[number] = process
+            self.brokers.forget(number)
+            self.quorum.forget(number)
+
+    def _after_turn(self) -> None:
+        now = self._loop.time()
+        if now >= self._next_look_s:
+            self._next_look_s = now + self._look_every_s
+            self.look()
+
+    def look(self) -> None:
+        self.looks += 1
+        replicas: dict[int, list[Partition]] = {}
+        for number, node in self._cluster.living.items():
+            process = self._cluster.machines[number].process
+            assert process is not None
+            self._notice(number, process)
+            image, quorum = _part(node, "image"), _part(node, "quorum")
+            if quorum is not None:
+                self.quorum.look(number, quorum.term, quorum.is_leader)
+            if image is not None:
+                for topic in image.topics.values():
+                    self.brokers.look_at_image(number, topic.name, topic.topic_id, topic.partitions)
+            if _part(node, "partitions") is not None:
+                replicas[number] = [partition for partition in node.partitions if partition.log.offline is None]
+        self.brokers.look(replicas)
+
+    # -- how the cluster is -------------------------------------------------------------
+
+    def ailments(self) -> list[str]:
+        """What keeps the cluster from being well, one sentence each; none: it is."""
+        living = self._cluster.living
+        found = [f"node {number} is down" for number in self._cluster.started if number not in living]
+        images = {n: node.image for n, node in living.items() if _part(node, "image") is not None}
+        if len(images) < len(living):
+            return [*found, "a node has no metadata yet"]
+        for number, image in images.items():
+            for topic in image.topics.values():
+                for state in topic.partitions:
+                    name = f"{topic.name}-{state.index}"
+                    if state.leader not in living:
+                        found.append(f"{name} is led by {state.leader}, says {number}")
+                    elif sorted(state.isr) != sorted(state.replicas):
+                        found.append(f"{name}: in sync {list(state.isr)} of {list(state.replicas)}, says {number}")
+        if not found:
+            found += self._unequal_images()
+        return found
+
+    def _unequal_images(self) -> list[str]:
+        living = list(self._cluster.living.items())
+        first, image = living[0][0], living[0][1].image.snapshot_records()
+        return [
+            f"nodes {first} and {number} have different metadata"
+            for number, node in living[1:]
+            if node.image.snapshot_records() != image
+        ]
+
+    def is_well(self) -> bool:
+        return not self.ailments()
+
+    # -- in the end ---------------------------------------------------------------------
+
+    def check_ending(self) -> None:
+        """Once the cluster is well and nobody writes: replicas hold the same bytes."""
+        for topic in next(iter(self._cluster.living.values())).image.topics.values():
+            for state in topic.partitions:
+                place = Place(topic.name, state.index)
+                logs = {
+                    number: (self._cluster.machines[number].disk, f"{DATA}/{place}")
+                    for number in state.replicas
+                    if number in self._cluster.living
+                }
+                leader = self._cluster.living.get(state.leader)
+                if leader is None:
+                    raise Violation("every partition has a leader", f"{place} has none in the end")
+                check_equal_logs(place, logs, leader.partitions.get(place.topic, place.partition).high_watermark)
+
+
+def _part(node: SimBroker, name: str) -> Any:
+    """Of a node that may still be starting."""
+    return getattr(node, name, None)
