@@ -4,8 +4,10 @@ Behind DescribeConfigs, IncrementalAlterConfigs and AlterConfigs: which names a 
 have, where its settings are kept, who checks them. Must not know any API's message shapes.
 Raises ApiError with Kafka's code and sentence.
 
-Brokers: only this one ("<node id>") and the settings of the whole cluster (""). A broker's
-loggers are a resource in Kafka's eyes; here a broker has none.
+Brokers: this one ("<node id>") and the settings of the whole cluster (""). Another broker's
+are asked for there: only it knows what its file says. So a change of a broker's settings is checked by
+that broker (`settle_here`) and then made by the controller, like every other change. A broker's loggers
+are a resource in Kafka's eyes; here a broker has none.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 
-from penstock.cluster.controller import Controller
+from penstock.api.controller_access import ActiveController
 from penstock.cluster.running_config import CLUSTER_WIDE, RunningConfig
-from penstock.config.alter import Alteration, Operation, alter_broker, alter_group, alter_topic
+from penstock.config.alter import Alteration, alter_broker, alter_group, alter_topic
 from penstock.config.client_metrics import alter_client_metrics, describe_client_metrics
 from penstock.config.describe import (
     ConfigEntry,
@@ -37,7 +39,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigResources:
-    def __init__(self, node_id: int, controller: Controller, running: RunningConfig) -> None:
+    def __init__(self, node_id: int, controller: ActiveController, running: RunningConfig) -> None:
         self._node_id = node_id
         self._controller = controller
         self._running = running
@@ -88,23 +90,38 @@ class ConfigResources:
 
     # -- alter --------------------------------------------------------------------------
 
-    async def alter(
-        self, resource_type: int, name: str, alterations: Sequence[Alteration], *, validate_only: bool
-    ) -> None:
-        """Change some settings and keep the others."""
-        if resource_type == ResourceType.BROKER_LOGGER:
+    def settle_here(
+        self, resource_type: int, name: str, alterations: Sequence[Alteration], *, replace: bool = False
+    ) -> bool:
+        """What the broker that a client asked must say itself. True: nothing is left for the controller.
+
+        With `replace` the alterations are all settings the resource has from now on.
+        """
+        if resource_type == ResourceType.BROKER_LOGGER and not replace:
             self._check_broker(name, "Node id", f"{self._node_id},")
             if alterations:
                 raise ApiError(ErrorCode.INVALID_CONFIG, f"Logger {alterations[0].name} does not exist!")
-            return
+            return True
+        if resource_type == ResourceType.BROKER:
+            if name != CLUSTER_WIDE:
+                self._check_broker(name, "Node id", f"{self._node_id},")
+            try:
+                self._alter_broker(name, {} if replace else self._overrides(ResourceType.BROKER, name), alterations)
+            except ConfigError as error:
+                raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
+        return False
+
+    async def alter(
+        self, resource_type: int, name: str, alterations: Sequence[Alteration], *, validate_only: bool
+    ) -> None:
+        """By the controller: change some settings and keep the others."""
         decide = self._decision(resource_type, name, alterations)
         await self._change(resource_type, name, decide, validate_only)
 
     async def replace(
-        self, resource_type: int, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
+        self, resource_type: int, name: str, alterations: Sequence[Alteration], *, validate_only: bool
     ) -> None:
-        """All settings the resource has from now on."""
-        alterations = [Alteration(key, Operation.SET, value) for key, value in configs]
+        """By the controller: all settings the resource has from now on."""
         decide = self._decision(resource_type, name, alterations)
         await self._change(resource_type, name, lambda _: decide({}), validate_only)
 
@@ -132,8 +149,6 @@ class ConfigResources:
                 check_topic_name(name)
                 return lambda current: self._alter_topic(name, current, alterations)
             case ResourceType.BROKER:
-                if name != CLUSTER_WIDE:
-                    self._check_broker(name, "Node id", f"{self._node_id},")
                 return lambda current: self._alter_broker(name, current, alterations)
             case ResourceType.CLIENT_METRICS:
                 if not name:
@@ -154,6 +169,8 @@ class ConfigResources:
     def _alter_broker(self, name: str, current: Mapping[str, str], alterations: Sequence[Alteration]) -> dict[str, str]:
         settings = self._running.current.settings
         overrides = alter_broker(current, alterations, settings, cluster_wide=name == CLUSTER_WIDE)
+        if name not in (CLUSTER_WIDE, str(self._node_id)):
+            return overrides  # checked there, against a file that is not known here
         try:
             self._running.check(name, overrides)
         except ConfigError as error:

@@ -35,6 +35,14 @@ class ProducerIds(Protocol):
 class TopicCreator(Protocol):
     """Topics made on behalf of clients that just use a name: here or through the controller elsewhere."""
 
+    @property
+    def image(self) -> MetadataImage: ...
+
+    @property
+    def brokers(self) -> Sequence[int]:
+        """Those that may carry a new topic."""
+        ...
+
     async def create_topic(
         self,
         name: str,

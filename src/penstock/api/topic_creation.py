@@ -1,11 +1,14 @@
-"""Topics made with the broker's defaults: by CreateTopics with -1, and by clients that just use a name."""
+"""Topics made with the broker's defaults: by CreateTopics with -1, and by clients that just use a name.
+
+What a broker makes for a client goes through the controller, wherever that is.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 
-from penstock.cluster.controller import Controller
+from penstock.api.controller_access import TopicCreator
 from penstock.cluster.running_config import RunningConfig
 from penstock.core.metadata.decisions import check_topic_name, create_topic
 from penstock.core.metadata.image import INTERNAL_TOPICS
@@ -15,8 +18,8 @@ log = logging.getLogger(__name__)
 
 
 class TopicCreation:
-    def __init__(self, controller: Controller, running: RunningConfig) -> None:
-        self._controller = controller
+    def __init__(self, creator: TopicCreator, running: RunningConfig) -> None:
+        self._creator = creator
         self._running = running
         self._pending: dict[str, asyncio.Task[None]] = {}
 
@@ -42,14 +45,14 @@ class TopicCreation:
             return  # a coordinator makes its topic when it is first needed, with settings of its own
         # A rehearsal: the controller decides again when it is this topic's turn.
         partitions, factor = self.default_partitions, self.default_replication_factor
-        create_topic(self._controller.image, self._controller.brokers, name, bytes(16), partitions, factor, {}, {})
+        create_topic(self._creator.image, self._creator.brokers, name, bytes(16), partitions, factor, {}, {})
         task = asyncio.ensure_future(self._create(name))
         self._pending[name] = task
         task.add_done_callback(lambda _: self._pending.pop(name))
 
     async def _create(self, name: str) -> None:
         try:
-            await self._controller.create_topic(name, self.default_partitions, self.default_replication_factor, {}, {})
+            await self._creator.create_topic(name, self.default_partitions, self.default_replication_factor, {}, {})
         except PenstockError as error:
             # Somebody created it meanwhile, which is what was wanted. Nobody waits for this task, so
             # anything else is said here; the next Metadata request tries again.

@@ -2,6 +2,7 @@
 
 - What is not named goes back to its default. Each resource succeeds or fails alone; one
   that comes twice in a request is refused (Kafka 4.3.1 never answers that).
+- The controller makes the change, as with IncrementalAlterConfigs.
 - A broker setting that does not exist is refused; Kafka stores it.
 """
 
@@ -12,10 +13,13 @@ from typing import ClassVar
 
 from penstock.api.config_resources import ConfigResources
 from penstock.api.context import RequestContext
+from penstock.api.forwarding import Forwarding
+from penstock.config.alter import Alteration, Operation
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.wire.apis import Api
 from penstock.wire.messages.alter_configs import (
     AlterConfigsRequest,
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
@@ -25,25 +29,62 @@ class AlterConfigsHandler:
     api: ClassVar = Api.ALTER_CONFIGS
     min_version: ClassVar = 0
     max_version: ClassVar = 2
+    accepts_forwarded: ClassVar = True
 
-    def __init__(self, resources: ConfigResources) -> None:
+    def __init__(self, resources: ConfigResources, forwarding: Forwarding | None = None) -> None:
         self._resources = resources
+        self._forwarding = forwarding
 
     async def handle(self, ctx: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-        mentions = Counter((asked.resource_type, asked.resource_name) for asked in request.resources)
+        if ctx.is_forwarded:
+            return await self._change(request)
+        settled = self._settle(request)
+        rest = [asked for asked in request.resources if _key(asked) not in settled]
+        changed: dict[tuple[int, str], AlterConfigsResourceResponse] = {}
+        if rest:
+            narrowed = AlterConfigsRequest(resources=rest, validate_only=request.validate_only)
+            response = await self._through_controller(ctx, narrowed)
+            changed = {(result.resource_type, result.resource_name): result for result in response.responses}
+        return AlterConfigsResponse(
+            responses=[settled.get(_key(asked)) or changed[_key(asked)] for asked in request.resources]
+        )
+
+    def _settle(self, request: AlterConfigsRequest) -> dict[tuple[int, str], AlterConfigsResourceResponse]:
+        """What needs no controller: refusals that this broker must speak itself, and its loggers."""
+        mentions = Counter(_key(asked) for asked in request.resources)
+        settled: dict[tuple[int, str], AlterConfigsResourceResponse] = {}
+        for asked in request.resources:
+            result = _result(asked)
+            try:
+                if mentions[_key(asked)] > 1:
+                    raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+                if not self._resources.settle_here(
+                    asked.resource_type, asked.resource_name, _alterations(asked), replace=True
+                ):
+                    continue
+            except ApiError as error:
+                result.error_code, result.error_message = error.code, str(error)
+            settled[_key(asked)] = result
+        return settled
+
+    async def _through_controller(self, ctx: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
+        if self._forwarding is None:
+            return await self._change(request)
+        response = await self._forwarding.ask(ctx, request, lambda: self._change(request))
+        assert isinstance(response, AlterConfigsResponse)
+        return response
+
+    async def _change(self, request: AlterConfigsRequest) -> AlterConfigsResponse:
         response = AlterConfigsResponse()
         for asked in request.resources:
-            result = AlterConfigsResourceResponse(
-                error_message=None, resource_type=asked.resource_type, resource_name=asked.resource_name
-            )
-            configs = [(config.name, config.value) for config in asked.configs]
+            result = _result(asked)
             try:
-                if mentions[asked.resource_type, asked.resource_name] > 1:
-                    raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
                 await self._resources.replace(
-                    asked.resource_type, asked.resource_name, configs, validate_only=request.validate_only
+                    asked.resource_type, asked.resource_name, _alterations(asked), validate_only=request.validate_only
                 )
             except (ApiError, StorageError) as error:
+                if error.code is ErrorCode.NOT_CONTROLLER:
+                    raise  # sent on to whoever is
                 result.error_code, result.error_message = error.code, str(error)
             response.responses.append(result)
         return response
@@ -60,3 +101,17 @@ class AlterConfigsHandler:
                 for asked in request.resources
             ]
         )
+
+
+def _key(asked: AlterConfigsResource) -> tuple[int, str]:
+    return asked.resource_type, asked.resource_name
+
+
+def _result(asked: AlterConfigsResource) -> AlterConfigsResourceResponse:
+    return AlterConfigsResourceResponse(
+        error_message=None, resource_type=asked.resource_type, resource_name=asked.resource_name
+    )
+
+
+def _alterations(asked: AlterConfigsResource) -> list[Alteration]:
+    return [Alteration(config.name, Operation.SET, config.value) for config in asked.configs]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.cluster.controller import Controller
+from penstock.api.controller_access import ActiveController
 from penstock.core.metadata.scram import Deletion, Upsertion
 from penstock.model.errors import ErrorCode
 from penstock.wire.apis import Api
@@ -24,8 +24,9 @@ class AlterUserScramCredentialsHandler:
     api: ClassVar = Api.ALTER_USER_SCRAM_CREDENTIALS
     min_version: ClassVar = 0
     max_version: ClassVar = 0
+    is_for_controller: ClassVar = True
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: ActiveController) -> None:
         self._controller = controller
 
     async def handle(

@@ -1,7 +1,7 @@
 """CreatePartitions (key 37), versions 0-3.
 
 - Each topic succeeds or fails alone; a name that comes twice in a request is refused.
-- timeout_ms has no effect: the partitions are there when the answer leaves.
+- The partitions are there when the answer leaves. timeout_ms says how long to look for a controller.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.cluster.controller import Controller
+from penstock.api.controller_access import ActiveController
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.wire.apis import Api
 from penstock.wire.messages.create_partitions import (
@@ -25,8 +25,9 @@ class CreatePartitionsHandler:
     api: ClassVar = Api.CREATE_PARTITIONS
     min_version: ClassVar = 0
     max_version: ClassVar = 3
+    is_for_controller: ClassVar = True
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: ActiveController) -> None:
         self._controller = controller
 
     async def handle(self, ctx: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
@@ -41,6 +42,8 @@ class CreatePartitionsHandler:
                     topic.name, topic.count, _assignments(topic), validate_only=request.validate_only
                 )
             except (ApiError, StorageError) as error:
+                if error.code is ErrorCode.NOT_CONTROLLER:
+                    raise  # sent on to whoever is
                 result.error_code, result.error_message = error.code, str(error)
         return CreatePartitionsResponse(results=list(results.values()))
 

@@ -5,7 +5,7 @@
   assignment both must be -1.
 - From v5 on the answer echoes partitions, replication factor and every setting of the
   topic; from v7 on its id. validate_only checks everything and creates nothing.
-- The topic is visible on this broker when the answer leaves, so timeout_ms has no effect.
+- The topic is visible on this broker when the answer leaves. timeout_ms says how long to look for a controller.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections import Counter
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
+from penstock.api.controller_access import ActiveController
 from penstock.api.topic_creation import TopicCreation
-from penstock.cluster.controller import Controller
 from penstock.cluster.running_config import RunningConfig
 from penstock.config.describe import describe_topic
 from penstock.config.topic import validate_topic_overrides
@@ -37,8 +37,9 @@ class CreateTopicsHandler:
     api: ClassVar = Api.CREATE_TOPICS
     min_version: ClassVar = 2
     max_version: ClassVar = 7
+    is_for_controller: ClassVar = True
 
-    def __init__(self, controller: Controller, creation: TopicCreation, running: RunningConfig) -> None:
+    def __init__(self, controller: ActiveController, creation: TopicCreation, running: RunningConfig) -> None:
         self._controller = controller
         self._creation = creation
         self._running = running
@@ -52,6 +53,8 @@ class CreateTopicsHandler:
                     raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
                 results[topic.name] = await self._create(topic, validate_only=request.validate_only)
             except (ApiError, StorageError) as error:
+                if error.code is ErrorCode.NOT_CONTROLLER:
+                    raise  # sent on to whoever is
                 results[topic.name] = _refused(topic, error.code, str(error))
         return CreateTopicsResponse(topics=list(results.values()))
 

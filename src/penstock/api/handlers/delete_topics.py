@@ -4,7 +4,7 @@
 - With delete.topic.enable=false everything is refused: TOPIC_DELETION_DISABLED, before v3
   INVALID_REQUEST.
 - Answers come in the order of the request; Kafka shuffles them. Files are removed after
-  the answer, the topic is gone before it; timeout_ms has no effect.
+  the answer, the topic is gone before it; timeout_ms says how long to look for a controller.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import Counter
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.cluster.controller import Controller
+from penstock.api.controller_access import ActiveController
 from penstock.cluster.running_config import RunningConfig
 from penstock.core.metadata.image import TopicState
 from penstock.model.errors import ApiError, ErrorCode, StorageError
@@ -31,8 +31,9 @@ class DeleteTopicsHandler:
     api: ClassVar = Api.DELETE_TOPICS
     min_version: ClassVar = 1
     max_version: ClassVar = 6
+    is_for_controller: ClassVar = True
 
-    def __init__(self, controller: Controller, running: RunningConfig) -> None:
+    def __init__(self, controller: ActiveController, running: RunningConfig) -> None:
         self._controller = controller
         self._running = running
 
@@ -60,6 +61,8 @@ class DeleteTopicsHandler:
                     )
                 await self._controller.delete_topic(topic.topic_id)
             except (ApiError, StorageError) as error:
+                if error.code is ErrorCode.NOT_CONTROLLER:
+                    raise  # sent on to whoever is
                 result.error_code, result.error_message = error.code, str(error)
             responses.append(result)
         return DeleteTopicsResponse(responses=responses)

@@ -1,7 +1,7 @@
 """InitProducerId (key 22), versions 0-5.
 
-Hands out producer ids for idempotent producers from blocks that the metadata log reserves,
-so an id is never given twice, not even across a crash. Transactional ids need a coordinator,
+Hands out producer ids for idempotent producers from a block that the controller reserved for this
+broker, so an id is never given twice, not even across a crash. Transactional ids need a coordinator,
 which this broker does not have yet: COORDINATOR_NOT_AVAILABLE.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.cluster.controller import Controller
+from penstock.api.controller_access import ProducerIds
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -21,8 +21,8 @@ class InitProducerIdHandler:
     min_version: ClassVar = 0
     max_version: ClassVar = 5
 
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
+    def __init__(self, producer_ids: ProducerIds) -> None:
+        self._producer_ids = producer_ids
 
     async def handle(self, ctx: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
         if request.transactional_id is not None:
@@ -31,7 +31,7 @@ class InitProducerIdHandler:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if (request.producer_id >= 0) != (request.producer_epoch >= 0):
             raise ApiError(ErrorCode.INVALID_REQUEST)
-        return InitProducerIdResponse(producer_id=await self._controller.allocate_producer_id(), producer_epoch=0)
+        return InitProducerIdResponse(producer_id=await self._producer_ids.allocate_producer_id(), producer_epoch=0)
 
     def refuse(self, request: InitProducerIdRequest, code: ErrorCode, message: str | None) -> InitProducerIdResponse:
         return InitProducerIdResponse(error_code=code, producer_epoch=-1)
