@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from random import Random
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from penstock.sim.disk import SimDisk
 from penstock.storage.group_commit import GroupCommit
 
 NOW_MS = 1_700_000_000_000
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -70,6 +71,9 @@ class Workers:
             return work()
 
         return run()
+
+    def each(self, work: Callable[[A], T], items: Sequence[A], threads: int) -> Iterator[T]:
+        return map(work, items)
 
 
 class HostedWorld:

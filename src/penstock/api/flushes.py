@@ -22,6 +22,8 @@ def flushes_under_way(hosted: HostedPartitions, asked: Iterable[tuple[str, int]]
         if not 0 <= index < len(partitions):
             continue
         partition = partitions[index]
+        if partition is None or not partition.is_leader or partition.followers is not None:
+            continue  # there it is replicas that are waited for, which may take long: as in Kafka, nobody does
         end = partition.log.log_end_offset
         if partition.high_watermark < end and partition.log.offline is None:
             flush: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
 class Workers(Protocol):
     def run(self, work: Callable[[], T]) -> Awaitable[T]:
         """The outcome of `work`, which runs elsewhere and must not touch the loop's state."""
+        ...
+
+    def each(self, work: Callable[[A], T], items: Sequence[A], threads: int) -> Iterator[T]:
+        """The outcomes in order, as they come; up to `threads` at a time. Blocks: for start and stop."""
         ...

@@ -1,8 +1,12 @@
 """All partitions of this broker: opened at start, made and unmade as the metadata says.
 
 Lookups are plain dictionaries of lists, because produce and fetch go through them for
-every partition of every request. Housekeeping (retention, flush.ms, checkpoints) runs on
-timers of the node and does its blocking parts in workers.
+every partition of every request; where a partition has no replica here the list holds None.
+Housekeeping (retention, flush.ms, checkpoints) runs on timers of the node and does its
+blocking parts in workers.
+
+Files of a partition that the metadata does not place here are nobody's, but only metadata that
+is current may say so: see `open_all` and `set_strays_aside`.
 """
 
 from __future__ import annotations
@@ -11,7 +15,6 @@ import asyncio
 import errno
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from penstock.config.broker import BrokerConfig
@@ -21,6 +24,7 @@ from penstock.model.errors import ApiError, ErrorCode, ForeignDirectory, Storage
 from penstock.ports.clock import Clock, Entropy
 from penstock.ports.disk import Disk
 from penstock.ports.workers import Workers
+from penstock.replica.host import Host
 from penstock.replica.partition import Partition
 from penstock.storage import checkpoints
 from penstock.storage.group_commit import GroupCommit, flush_blocking
@@ -91,15 +95,27 @@ class HostedPartitions:
         self._workers = workers
         self._clock = clock
         self._entropy = entropy
-        self.by_name: dict[str, list[Partition]] = {}
-        self.by_id: dict[bytes, list[Partition]] = {}
+        self.host = Host(broker.node_id, clock)
+        self.host.lag_time_max_ms = broker.replica_lag_time_max_ms
+        self.host.broker_epoch_of = self._broker_epoch_of
+        self.by_name: dict[str, list[Partition | None]] = {}
+        self.by_id: dict[bytes, list[Partition | None]] = {}
+        self.on_role: Callable[[Partition], None] = lambda _: None
+        """After a partition has come, gone (`is_deleted`), or heard what the metadata says of it."""
+        # Of the last run, until a partition takes its own or they turn out to be nobody's.
         self._recovery_points: dict[tuple[str, int], int] = {}
         self._log_starts: dict[tuple[str, int], int] = {}
         self._cleaned_offsets: dict[tuple[str, int], int] = {}
+        self._high_watermarks: dict[tuple[str, int], int] = {}
         self._persisted_cleaned_offsets: dict[tuple[str, int], int] = {}
         self.was_clean = False
         self._checkpointing = asyncio.Lock()
         self._deleted_since: dict[Partition, int] = {}
+        self._has_strays = False
+
+    def _broker_epoch_of(self, broker_id: int) -> int | None:
+        broker = self._image.brokers.get(broker_id)
+        return None if broker is None or broker.is_fenced or broker.in_controlled_shutdown else broker.epoch
 
     # -- lookup -------------------------------------------------------------------------
 
@@ -107,7 +123,10 @@ class HostedPartitions:
         partitions = self.by_name.get(topic)
         if partitions is None or not 0 <= index < len(partitions):
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return partitions[index]
+        partition = partitions[index]
+        if partition is None:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return partition
 
     def get_by_id(self, topic_id: bytes, index: int) -> Partition:
         partitions = self.by_id.get(topic_id)
@@ -115,23 +134,45 @@ class HostedPartitions:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
         if not 0 <= index < len(partitions):
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return partitions[index]
+        partition = partitions[index]
+        if partition is None:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return partition
+
+    def leader_of(self, topic_id: bytes, topic: str, index: int) -> tuple[int, int]:
+        """(leader, leader epoch) by the metadata, also of what is not hosted here; -1 where unknown."""
+        state = self._image.topics_by_id.get(topic_id) or self._image.topics.get(topic)
+        if state is None or not 0 <= index < len(state.partitions):
+            return -1, -1
+        return state.partitions[index].leader, state.partitions[index].leader_epoch
 
     def __iter__(self) -> Iterator[Partition]:
         for partitions in self.by_name.values():
-            yield from partitions
+            for partition in partitions:
+                if partition is not None:
+                    yield partition
 
     # -- start and stop -----------------------------------------------------------------
 
-    def open_all(self, progress: Callable[[int, int], None], threads: int) -> OpeningReport:
-        """Open every log of the image. Blocks; runs before the loop serves anyone."""
+    def open_all(
+        self, progress: Callable[[int, int], None], threads: int, *, is_image_current: bool = True
+    ) -> OpeningReport:
+        """Open every log of the image. Blocks; runs before the loop serves anyone.
+
+        A node that has not caught up with the cluster passes `is_image_current=False`: then files and checkpoints
+        that the image does not know are kept for topics it will hear of, until `set_strays_aside`.
+        """
         disk, directory = self._disk, self.directory
         self.was_clean = checkpoints.take_clean_shutdown_marker(disk, directory)
         self._recovery_points = checkpoints.read_offsets(disk, f"{directory}/{checkpoints.RECOVERY_POINTS}")
         self._log_starts = checkpoints.read_offsets(disk, f"{directory}/{checkpoints.LOG_START_OFFSETS}")
         self._cleaned_offsets = checkpoints.read_offsets(disk, f"{directory}/{checkpoints.CLEANED_OFFSETS}")
+        self._high_watermarks = checkpoints.read_offsets(disk, f"{directory}/{checkpoints.HIGH_WATERMARKS}")
         self._persisted_cleaned_offsets = dict(self._cleaned_offsets)
-        self._remove_leftovers()
+        self._remove_deleted_directories()
+        self._has_strays = True
+        if is_image_current:
+            self._set_stray_directories_aside()
         report = OpeningReport(was_clean=self.was_clean)
         total = sum(len(topic.partitions) for topic in self._image.topics.values())
         for topic in self._image.topics.values():
@@ -139,39 +180,64 @@ class HostedPartitions:
             self._host(topic, topic.partitions, report)
             progress(report.partitions, total)
         self._secure_recovered(threads)
+        if is_image_current:
+            self._forget_strays()
+        for partition in self:
+            self.on_role(partition)
+        return report
+
+    def _secure_recovered(self, threads: int) -> None:
+        """What a crash left in the page cache may be whole and still not stable. Under the default
+        policy nobody reads such bytes, so they are made stable before anybody is served."""
+        unstable = [
+            partition.log
+            for partition in self
+            if partition.is_durable and partition.log.stable_offset < partition.log.log_end_offset
+        ]
+        for error in self._workers.each(self._flush_blocking, unstable, threads):
+            if error is not None:
+                log.critical("%s", error)
+
+    def _flush_blocking(self, owner: Log) -> StorageError | None:
+        try:
+            flush_blocking(self._disk, owner)
+        except StorageError as error:
+            return error
+        return None
+
+    def set_strays_aside(self) -> None:
+        """The image is current now: what it does not place here belongs to nobody. Blocks for a moment."""
+        if self._has_strays:
+            self._set_stray_directories_aside()
+            self._forget_strays()
+
+    def _forget_strays(self) -> None:
+        self._has_strays = False
         if self._recovery_points or self._log_starts:
             # Left by topics that were deleted just before a crash.
             self._recovery_points.clear()
             self._log_starts.clear()
             self._write_offsets(checkpoints.RECOVERY_POINTS, self._persisted_recovery_points())
             self._write_offsets(checkpoints.LOG_START_OFFSETS, self._current_log_starts())
+        self._high_watermarks.clear()
         self._cleaned_offsets.clear()
         self._write_cleaned_offsets(self._current_cleaned_offsets())
-        return report
 
-    def _secure_recovered(self, threads: int) -> None:
-        """What a crash left in the page cache may be whole and still not stable. Under the default
-        policy nobody reads such bytes, so they are made stable before anybody is served."""
-        with ThreadPoolExecutor(threads, thread_name_prefix="penstock-open") as pool:
-            flushes = [
-                pool.submit(flush_blocking, self._disk, partition.log)
-                for partition in self
-                if partition.is_durable and partition.log.stable_offset < partition.log.log_end_offset
-            ]
-        for flush in flushes:
-            try:
-                flush.result()
-            except StorageError as error:
-                log.critical("%s", error)
-
-    def _remove_leftovers(self) -> None:
-        known = {f"{topic.name}-{state.index}" for topic in self._image.topics.values() for state in topic.partitions}
+    def _remove_deleted_directories(self) -> None:
         for name in self._disk.list_directory(self.directory):
-            path = f"{self.directory}/{name}"
             if name.endswith(DELETED_SUFFIX):
-                self._disk.remove_directory(path)
-            elif name not in known and name.rpartition("-")[2].isdigit() and name != METADATA_DIRECTORY:
-                self._set_aside(path, STRAY_SUFFIX, "belongs to no topic in the metadata")
+                self._disk.remove_directory(f"{self.directory}/{name}")
+
+    def _set_stray_directories_aside(self) -> None:
+        known = {
+            f"{topic.name}-{state.index}"
+            for topic in self._image.topics.values()
+            for state in topic.partitions
+            if self.host.node_id in state.replicas
+        }
+        for name in self._disk.list_directory(self.directory):
+            if name not in known and name.rpartition("-")[2].isdigit() and name != METADATA_DIRECTORY:
+                self._set_aside(f"{self.directory}/{name}", STRAY_SUFFIX, "is no partition of this broker's")
 
     def _set_aside(self, path: str, suffix: str, reason: str | None = None) -> str | None:
         """Rename a directory out of the way of its name; the new path, or None when that failed."""
@@ -187,40 +253,57 @@ class HostedPartitions:
             log.warning("%s %s: set aside as %s", path, reason, aside)
         return aside
 
-    def _host(self, topic: TopicState, states: list[PartitionState], report: OpeningReport | None = None) -> None:
+    def _host(self, topic: TopicState, states: Sequence[PartitionState], report: OpeningReport | None = None) -> None:
+        """Append to the topic's list: a partition for each state that has a replica here."""
         config = self.resolve_config(topic.name)
         settings = log_config(config, self.broker)
         partitions = self.by_name[topic.name]
         for state in states:
-            key = (topic.name, state.index)
-            opened = self._open(
-                f"{self.directory}/{topic.name}-{state.index}",
-                settings,
-                self._recovery_points.pop(key, 0),
-                self._log_starts.pop(key, 0),
-                self._cleaned_offsets.pop(key, 0),
-                topic.topic_id,
-            )
-            if report is not None:
-                report.partitions += 1
-                report.scanned_bytes += opened.recovery.scanned_bytes
-                report.truncated_bytes += opened.recovery.truncated_bytes
-                report.rebuilt_indexes += opened.recovery.rebuilt_indexes
-                for message in opened.recovery.messages:
-                    log.warning("%s-%d: %s", topic.name, state.index, message)
-            partitions.append(
-                Partition(
-                    topic.name,
-                    topic.topic_id,
-                    state.index,
-                    opened,
-                    config,
-                    self._commit,
-                    leader=state.leader,
-                    leader_epoch=state.leader_epoch,
-                    isr=state.isr,
-                )
-            )
+            if self.host.node_id not in state.replicas:
+                partitions.append(None)
+                continue
+            partitions.append(self._open_partition(topic, state, config, settings, report))
+
+    def _open_partition(
+        self,
+        topic: TopicState,
+        state: PartitionState,
+        config: TopicConfig,
+        settings: LogConfig,
+        report: OpeningReport | None = None,
+    ) -> Partition:
+        key = (topic.name, state.index)
+        opened = self._open(
+            f"{self.directory}/{topic.name}-{state.index}",
+            settings,
+            self._recovery_points.pop(key, 0),
+            self._log_starts.pop(key, 0),
+            self._cleaned_offsets.pop(key, 0),
+            topic.topic_id,
+        )
+        if report is not None:
+            report.partitions += 1
+            report.scanned_bytes += opened.recovery.scanned_bytes
+            report.truncated_bytes += opened.recovery.truncated_bytes
+            report.rebuilt_indexes += opened.recovery.rebuilt_indexes
+        elif config.flush_messages <= 1 and (error := self._flush_blocking(opened)) is not None:
+            log.critical("%s", error)
+        for message in opened.recovery.messages:
+            log.warning("%s-%d: %s", topic.name, state.index, message)
+        known = self._high_watermarks.pop(key, 0)
+        partition = Partition(
+            topic.name,
+            topic.topic_id,
+            state.index,
+            opened,
+            config,
+            self._commit,
+            self.host,
+            # What lies beyond it may differ from what other replicas hold: a sole one has no such doubts.
+            high_watermark=known if len(state.replicas) > 1 else None,
+        )
+        partition.apply_state(state)
+        return partition
 
     def _open(
         self,
@@ -278,15 +361,13 @@ class HostedPartitions:
         partitions = list(self)
         # A topic that changed nothing since the last stop costs nothing; the others are
         # synced from several threads because the disk merges their commits.
-        with ThreadPoolExecutor(threads, thread_name_prefix="penstock-close") as pool:
-            closing = [pool.submit(self._close_one, partition) for partition in partitions]
-            is_clean = True
-            for count, outcome in enumerate(closing):
-                is_clean = outcome.result() and is_clean
-                progress(count + 1, len(partitions))
+        is_clean = True
+        for count, is_closed in enumerate(self._workers.each(self._close_one, partitions, threads)):
+            is_clean = is_closed and is_clean
+            progress(count + 1, len(partitions))
         self._write_offsets(checkpoints.RECOVERY_POINTS, self._persisted_recovery_points())
         self._write_offsets(checkpoints.LOG_START_OFFSETS, self._current_log_starts())
-        if is_clean:
+        if is_clean and (self.was_clean or not self._has_strays):  # what was not opened is as it was left
             checkpoints.write_clean_shutdown_marker(self._disk, self.directory)
 
     def _close_one(self, partition: Partition) -> bool:
@@ -302,39 +383,78 @@ class HostedPartitions:
         return True
 
     def _persisted_recovery_points(self) -> dict[tuple[str, int], int]:
-        return {(partition.topic, partition.index): partition.log.persisted_recovery_point for partition in self}
+        current = {(partition.topic, partition.index): partition.log.persisted_recovery_point for partition in self}
+        return {**self._recovery_points, **current}
 
     # -- metadata changes ---------------------------------------------------------------
 
-    def _clear_the_way(self, topic: TopicState, first: int) -> None:
-        for state in topic.partitions[first:]:
+    def _clear_the_way(self, topic: TopicState, states: Sequence[PartitionState]) -> None:
+        """What lies in the place of a new partition is its own if it says so: this node hears late of the topic."""
+        for state in states:
             path = f"{self.directory}/{topic.name}-{state.index}"
-            if self._disk.exists(path):
-                self._set_aside(path, STRAY_SUFFIX, "is in the way of a new topic")
+            if self.host.node_id not in state.replicas or not self._disk.exists(path):
+                self._forget((topic.name, state.index))
+            elif checkpoints.read_partition_metadata(self._disk, path) != topic.topic_id:
+                self._set_aside(path, STRAY_SUFFIX, "is in the way of a new partition")
+                self._forget((topic.name, state.index))
+
+    def _forget(self, key: tuple[str, int]) -> None:
+        for offsets in (self._recovery_points, self._log_starts, self._cleaned_offsets, self._high_watermarks):
+            offsets.pop(key, None)
 
     def topic_created(self, topic: TopicState) -> None:
-        self._clear_the_way(topic, 0)
         self.by_name[topic.name] = self.by_id[topic.topic_id] = []
-        self._host(topic, topic.partitions)
+        self._add(topic, 0)
 
     def partitions_added(self, topic: TopicState) -> None:
-        first = len(self.by_name[topic.name])
-        self._clear_the_way(topic, first)
-        self._host(topic, topic.partitions[first:])
+        self._add(topic, len(self.by_name[topic.name]))
+
+    def _add(self, topic: TopicState, first: int) -> None:
+        states = topic.partitions[first:]
+        self._clear_the_way(topic, states)
+        self._host(topic, states)
+        for partition in self.by_name[topic.name][first:]:
+            if partition is not None:
+                self.on_role(partition)
+
+    def partition_changed(self, topic: TopicState, state: PartitionState) -> Awaitable[None] | None:
+        """Lead, follow, come or go as `state` says. When it goes: its files are being removed, as those of a topic."""
+        partitions = self.by_name[topic.name]
+        partition = partitions[state.index]
+        if self.host.node_id not in state.replicas:
+            if partition is None:
+                return None
+            partitions[state.index] = None
+            log.info("%r has no replica on this broker any more", partition)
+            return self._remove([partition], ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if partition is None:
+            self._clear_the_way(topic, [state])
+            config = self.resolve_config(topic.name)
+            partition = self._open_partition(topic, state, config, log_config(config, self.broker))
+            partitions[state.index] = partition
+        else:
+            partition.apply_state(state)
+        self.on_role(partition)
+        return None
 
     def topic_deleted(self, name: str, topic_id: bytes) -> Awaitable[None]:
         """Forget the topic and rename its files at once; a worker removes them."""
         partitions = self.by_name.pop(name)
         self.by_id.pop(topic_id)
+        hosted = [partition for partition in partitions if partition is not None]
+        return self._remove(hosted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def _remove(self, partitions: Sequence[Partition], code: ErrorCode) -> Awaitable[None]:
         doomed: list[str] = []
         for partition in partitions:
             self._deleted_since.pop(partition, None)
-            partition.delete()
+            partition.delete(code)
             partition.log.close(clean=False)
             if self._disk.exists(partition.log.directory):  # made by the first append
                 aside = self._set_aside(partition.log.directory, DELETED_SUFFIX)
                 if aside is not None:
                     doomed.append(aside)
+            self.on_role(partition)
 
         def remove() -> None:
             for path in doomed:
@@ -349,12 +469,14 @@ class HostedPartitions:
         config = self.resolve_config(topic)
         settings = log_config(config, self.broker)
         for partition in self.by_name[topic]:
-            partition.log.config = settings
-            partition.apply_config(config)
+            if partition is not None:
+                partition.log.config = settings
+                partition.apply_config(config)
 
     def broker_config_changed(self, broker: BrokerConfig) -> None:
         """Settings of the broker changed at run time: they are the defaults of every topic."""
         self.broker = broker
+        self.host.lag_time_max_ms = broker.replica_lag_time_max_ms
         for topic in self.by_name:
             self.config_changed(topic)
 
@@ -454,6 +576,22 @@ class HostedPartitions:
                 log.error("checkpoint of %r: %s", partition, error)
         return prepared
 
+    async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
+        """Before a log is cut to `offset`. The cut must follow in the same turn: a checkpoint may come next."""
+        async with self._checkpointing:
+            if partition.log.persisted_recovery_point > offset:
+                partition.log.persisted_recovery_point = offset
+                await self._persist_offsets()
+
+    async def checkpoint_high_watermarks(self) -> None:
+        """What each partition knew to be committed, for when this broker comes back and asks who leads."""
+        async with self._checkpointing:
+            high_watermarks = {
+                **self._high_watermarks,
+                **{(partition.topic, partition.index): partition.high_watermark for partition in self},
+            }
+            await self._workers.run(lambda: self._write_offsets(checkpoints.HIGH_WATERMARKS, high_watermarks))
+
     async def persist_offsets(self) -> None:
         """Write both checkpoint files anew: after delete-records, and after a topic is gone.
 
@@ -479,18 +617,20 @@ class HostedPartitions:
         await self._workers.run(write)
 
     def _current_log_starts(self) -> dict[tuple[str, int], int]:
-        return {
+        current = {
             (partition.topic, partition.index): partition.log.log_start_offset
             for partition in self
             if partition.log.log_start_offset > 0
         }
+        return {**self._log_starts, **current}
 
     def _current_cleaned_offsets(self) -> dict[tuple[str, int], int]:
-        return {
+        current = {
             (partition.topic, partition.index): partition.log.cleaned_offset
             for partition in self
             if partition.log.cleaned_offset > 0
         }
+        return {**self._cleaned_offsets, **current}
 
     def _write_cleaned_offsets(self, offsets: dict[tuple[str, int], int]) -> None:
         """Only if it says something new: most brokers compact little."""

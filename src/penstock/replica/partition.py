@@ -1,13 +1,17 @@
-"""One partition on this broker: its log, its high watermark, and who waits for it.
+"""One partition on this broker: its log, its role, its high watermark, and who waits for it.
 
-The high watermark is what readers may see and what acks=all waits for. Under the default
-policy (`flush.messages=1`) it follows the stable offset: nothing is served, and nothing
-acknowledged, that a power failure could take back. With flushing left to the system it
-follows the log end.
+The high watermark is what readers may see and what acks=all waits for: everything below it is on every in-sync
+replica. What counts is what each of them holds: under the default policy (`flush.messages=1`) what it has made stable,
+so nothing is served, and nothing acknowledged, that a power failure could take back; with flushing left to the system
+what it has written. A follower learns the high watermark from its leader.
 
-Invariants: `high_watermark` never goes back while the partition lives; an append is
-answered to acks=all only at or below it; a log that went offline answers every waiter
-with KAFKA_STORAGE_ERROR and accepts nothing more.
+Invariants
+- `high_watermark` never goes back, except on a follower that must cut its log below it (an unclean election).
+- It does not move while fewer replicas than `min.insync.replicas` are in sync.
+- An append is answered to acks=all only at or below it, by the leader that took it in; whoever waits when leadership
+  ends is told NOT_LEADER_OR_FOLLOWER.
+- A log that went offline answers every waiter with KAFKA_STORAGE_ERROR and accepts nothing more.
+- Metadata of an older partition epoch than the one known changes nothing.
 """
 
 from __future__ import annotations
@@ -18,41 +22,71 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from penstock.config.topic import TopicConfig
+from penstock.core.metadata.image import PartitionState, effective_min_isr
+from penstock.core.metadata.requests import IsrAnswer, IsrChange, ReplicaEpoch
 from penstock.model.errors import ApiError, ErrorCode, LogOffline, StorageError
 from penstock.ports.disk import Buffer
-from penstock.records.batch import BatchHeader
+from penstock.records.batch import HEADER_SIZE, BatchHeader, read_header
+from penstock.replica.host import Host
+from penstock.replica.replication import Follower, Followers, is_eligible
 from penstock.storage.group_commit import IDLE, GroupCommit
 from penstock.storage.log import Flush, Log, LogSlice, Position
 
 log = logging.getLogger(__name__)
 
+NO_LEADER = -1
 CommitCallback: TypeAlias = Callable[[ErrorCode], None]
+
+# The controller has decided otherwise: what it has decided comes with the metadata.
+_DECIDED_OTHERWISE = frozenset(
+    {
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NEW_LEADER_ELECTED,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+_REFUSED = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
 
 
 class Waiter(Protocol):
     """A parked fetch."""
 
-    def notify(self) -> None: ...
+    def notify(self, partition: Partition) -> None: ...
 
 
 class Partition:
     __slots__ = (
+        "_adding",
         "_awaiting_commit",
+        "_awaiting_deletion",
         "_commit",
         "_end",
+        "_followers",
+        "_gate",
+        "_host",
+        "_removing",
         "config",
+        "epoch_start_offset",
         "flush_state",
         "high_watermark",
         "index",
         "is_deleted",
         "is_durable",
+        "is_leader",
         "isr",
         "leader",
         "leader_epoch",
         "log",
+        "partition_epoch",
+        "replicas",
+        "tail_waiters",
         "topic",
         "topic_id",
         "waiters",
+        "when_claimed",
     )
 
     def __init__(
@@ -63,48 +97,142 @@ class Partition:
         log: Log,
         config: TopicConfig,
         commit: GroupCommit,
+        host: Host,
         *,
-        leader: int,
-        leader_epoch: int,
-        isr: tuple[int, ...],
+        high_watermark: int | None = None,
     ) -> None:
+        """Follows nobody until `apply_state`. `high_watermark`: as it was last known; None: the end of the log."""
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
         self.log = log
         self._commit = commit
-        self.leader = leader
-        self.leader_epoch = leader_epoch
-        self.isr = isr
+        self._host = host
+        self.leader = NO_LEADER
+        self.leader_epoch = -1
+        self.partition_epoch = -1
+        self.replicas: tuple[int, ...] = ()
+        self._adding: tuple[int, ...] = ()
+        self._removing: tuple[int, ...] = ()
+        self.isr: tuple[int, ...] = ()
+        self.is_leader = False
+        self.epoch_start_offset = 0  # where the log ended when this broker became leader
+        self._followers: Followers | None = None  # while leading with other replicas
+        self._gate: Callable[[Partition], None] | None = _refuse_append
         self.is_deleted = False
         self.flush_state = IDLE
         self._awaiting_commit: deque[tuple[int, CommitCallback]] = deque()
-        self.waiters: dict[Waiter, None] = {}
+        self._awaiting_deletion: list[tuple[int, CommitCallback]] = []
+        self.waiters: dict[Waiter, None] = {}  # for the high watermark
+        self.tail_waiters: dict[Waiter, None] = {}  # for the end of the log: followers
+        self.when_claimed: Callable[[Partition], None] | None = None
         # Recovery cut what was torn, and `HostedPartitions.open_all` makes the rest stable.
         self._end: Position = log.end_position()
         self.high_watermark = log.log_end_offset
+        if high_watermark is not None:
+            self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
         self.config = config
         self.is_durable = config.flush_messages <= 1
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
 
+    @property
+    def node_id(self) -> int:
+        return self._host.node_id
+
     def apply_config(self, config: TopicConfig) -> None:
         was_durable = self.is_durable
         self.config = config
         self.is_durable = config.flush_messages <= 1
-        if was_durable and not self.is_durable:
-            self._advance(self.log.end_position())
-        elif self.is_durable and not was_durable:
+        if self.is_durable and not was_durable:
             self._commit.request(self)
+        elif self.is_leader:  # flushes or replicas that were waited for may no longer be needed
+            self._holds(self.log.end_position() if not self.is_durable else None)
 
-    # -- produce ------------------------------------------------------------------------
+    # -- roles ------------------------------------------------------------------------------------------------
+
+    def apply_state(self, state: PartitionState) -> None:
+        """What the metadata says: lead, follow, or go on with other replicas."""
+        if state.partition_epoch < self.partition_epoch or state.leader_epoch < self.leader_epoch:
+            return
+        is_new_epoch = state.leader_epoch > self.leader_epoch
+        self.partition_epoch = state.partition_epoch
+        self.leader_epoch = state.leader_epoch
+        self.leader = state.leader
+        self.replicas, self._adding, self._removing = state.replicas, state.adding, state.removing
+        self.isr = state.isr
+        if state.leader != self._host.node_id:
+            self._follow()
+        elif is_new_epoch or not self.is_leader:
+            self._lead()
+        else:
+            self._go_on_leading()
+
+    def _lead(self) -> None:
+        host = self._host
+        self.is_leader = True
+        self.epoch_start_offset = self.log.log_end_offset
+        self._gate = None if host.lease is None else _check_lease
+        self._followers = None
+        if len(self.replicas) > 1:
+            self._followers = Followers(host.node_id, self.replicas, self.isr, host.now_ms())
+        self._holds(None)
+        self._notify()
+
+    def _go_on_leading(self) -> None:
+        followers = self._followers
+        if len(self.replicas) == 1:
+            self._followers = None
+        elif followers is None:
+            self._followers = Followers(self._host.node_id, self.replicas, self.isr, self._host.now_ms())
+        else:
+            followers.assign(self.replicas)
+            followers.commit(self.isr)
+        self._isr_changed()
+
+    def _follow(self) -> None:
+        was_leader, self.is_leader = self.is_leader, False
+        self._followers = None
+        self._gate = _refuse_append
+        if was_leader:
+            self._fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        else:
+            self._notify()
+
+    def check_leading(self) -> None:
+        if not self.is_leader:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.node_id} does not lead {self!r}")
+
+    def check_leader_epoch(self, current_leader_epoch: int) -> None:
+        """Fence clients that know an older or a newer leader than we do (-1: they do not say)."""
+        if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
+            return
+        if current_leader_epoch < self.leader_epoch:
+            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
+        raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """(the largest epoch up to `epoch`, where it ends) in this leader's log.
+
+        Its own epoch begins where it took over, also as long as it has written nothing in it.
+        """
+        end, latest = self.log.log_end_offset, self.log.epochs.latest
+        if epoch == self.leader_epoch:
+            return epoch, end
+        if latest < epoch < self.leader_epoch:
+            return (latest if latest >= 0 else epoch), end
+        return self.log.epochs.end_offset_for(epoch, end)
+
+    # -- produce ----------------------------------------------------------------------------------------------
 
     def append(self, header: BatchHeader, data: Buffer, now_ms: int) -> int:
         """Append one checked batch (stage one: its order is fixed); returns its base offset.
 
         A repeat of a remembered idempotent batch returns the original offset.
         """
+        if self._gate is not None:
+            self._gate(self)
         log = self.log
         if log.offline is not None:  # also for a repeat: what it repeats may be lost
             self.check_online()
@@ -116,10 +244,22 @@ class Partition:
         if self.is_durable:
             self._commit.request(self)
         else:
-            self._advance(log.end_position())
+            if self._followers is None:
+                self._advance(log.end_position())
+            else:
+                self._count_replicas()
             if log.has_unsynced_segments or log.unflushed_messages >= self.config.flush_messages:
                 self._commit.request(self)
+        if self.tail_waiters:
+            _tell(self.tail_waiters, self)
         return base_offset
+
+    @property
+    def _is_under_min_isr(self) -> bool:
+        """More replicas than there are cannot be asked for."""
+        return len(self.isr) < effective_min_isr(
+            self.config.min_insync_replicas, self.replicas, self._adding, self._removing
+        )
 
     def check_min_isr(self) -> None:
         if len(self.isr) < self.config.min_insync_replicas:
@@ -133,7 +273,7 @@ class Partition:
         """Call back once the high watermark reaches `offset`, or with the error that prevents it."""
         self._awaiting_commit.append((offset, callback))
 
-    # -- flush --------------------------------------------------------------------------
+    # -- flush ------------------------------------------------------------------------------------------------
 
     def begin_flush(self) -> Flush | None:
         if self.is_deleted or self.log.offline is not None:
@@ -147,50 +287,285 @@ class Partition:
         self.log.end_flush(ticket, error)
         if error is not None:
             self._went_offline(error)
-        elif self.is_durable:
-            self._advance(ticket.end)
+        elif self.is_durable and ticket.generation == self.log.generation:
+            if self.is_leader:
+                self._holds(ticket.end)
+            elif self.when_claimed is not None:
+                self.when_claimed(self)
 
     def _went_offline(self, error: OSError) -> None:
         if not self.is_deleted:
             log.critical("%r is offline: flush failed: %s; restart the broker after mending the disk", self, error)
         self._fail(ErrorCode.KAFKA_STORAGE_ERROR)
 
+    # -- high watermark ---------------------------------------------------------------------------------------
+
+    def claimed_offset(self) -> int:
+        """Everything below counts as held by this replica."""
+        return self.log.stable_offset if self.is_durable else self.log.log_end_offset
+
+    def _holds(self, end: Position | None) -> None:
+        """This leader itself holds what lies below `end`; None: as far as its log says."""
+        if self._followers is not None:
+            self._count_replicas()
+        elif end is not None:
+            self._advance(end)
+        elif (claimed := self.claimed_offset()) > self.high_watermark:
+            self._advance(self.log.position_of(claimed))
+
+    def _count_replicas(self) -> None:
+        """Move the high watermark to what all in-sync replicas hold."""
+        followers = self._followers
+        if followers is None or self._is_under_min_isr:
+            return
+        host = self._host
+        offset = followers.high_watermark(self.claimed_offset(), self.log.log_end_offset, host.now_ms(), host)
+        if offset > self.high_watermark:
+            self.high_watermark = offset  # where it lies is looked up when a reader comes
+            self._committed(offset)
+
     def _advance(self, end: Position) -> None:
+        """As the only replica there is, or because the leader says so."""
         if end.offset <= self.high_watermark:
             return
         self._end = end
         self.high_watermark = high_watermark = end.offset
+        self._committed(high_watermark)
+
+    def _committed(self, high_watermark: int) -> None:
         awaiting = self._awaiting_commit
         while awaiting and awaiting[0][0] <= high_watermark:
             awaiting.popleft()[1](ErrorCode.NONE)
         if self.waiters:
-            self._notify()
+            _tell(self.waiters, self)
 
     def _notify(self) -> None:
-        for waiter in list(self.waiters):
-            waiter.notify()
+        _tell(self.waiters, self)
+        _tell(self.tail_waiters, self)
 
     def _fail(self, code: ErrorCode) -> None:
-        awaiting, self._awaiting_commit = self._awaiting_commit, deque()
-        for _, callback in awaiting:
-            callback(code)
+        self._fail_awaiting(code)
         self._notify()
 
-    # -- fetch --------------------------------------------------------------------------
+    def _fail_awaiting(self, code: ErrorCode) -> None:
+        awaiting, self._awaiting_commit = self._awaiting_commit, deque()
+        deletions, self._awaiting_deletion = self._awaiting_deletion, []
+        for _, callback in (*awaiting, *deletions):
+            callback(code)
+
+    # -- followers, as their leader sees them -----------------------------------------------------------------
+
+    @property
+    def followers(self) -> Followers | None:
+        """None: this broker does not lead, or is the only replica."""
+        return self._followers
+
+    def check_follower(self, replica_id: int, current_leader_epoch: int) -> None:
+        """A replica that asks must be one of ours. Raises ApiError."""
+        self.check_leading()
+        if self._followers is None or replica_id not in self._followers.by_id:
+            # It may know of a reassignment that we have not heard of: it is to try again.
+            known = current_leader_epoch >= 0
+            raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH if known else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def follower_fetched(
+        self, replica_id: int, offset: int, log_start: int, now_ms: int, broker_epoch: int = -1
+    ) -> None:
+        """The replica holds everything below `offset` (on durable topics: stable). `now_ms` is that of `Host`."""
+        followers, follower = self._follower(replica_id, broker_epoch)
+        is_news = follower.holds(offset, log_start, self.log.log_end_offset, now_ms)
+        if replica_id not in followers.isr and followers.pending_isr is None:
+            self._consider_expanding(followers, follower)
+        if is_news:
+            self._count_replicas()
+        if self._awaiting_deletion:
+            self._look_at_deletions()
+
+    def follower_asked(self, replica_id: int, log_start: int, now_ms: int, broker_epoch: int = -1) -> None:
+        """A sign of life: on durable topics a fetch says what the replica has written, not what it has made stable."""
+        _, follower = self._follower(replica_id, broker_epoch)
+        follower.asked(log_start, self.log.log_end_offset, now_ms)
+        if self._awaiting_deletion:
+            self._look_at_deletions()
+
+    def _follower(self, replica_id: int, broker_epoch: int) -> tuple[Followers, Follower]:
+        followers = self._followers
+        follower = None if followers is None else followers.by_id.get(replica_id)
+        if followers is None or follower is None:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        registered = self._host.broker_epoch_of(replica_id)
+        if broker_epoch >= 0 and registered is not None and registered > broker_epoch:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica_id} of an earlier life asks")
+        follower.broker_epoch = broker_epoch
+        return followers, follower
+
+    # -- in-sync replicas -------------------------------------------------------------------------------------
+
+    def _consider_expanding(self, followers: Followers, follower: Follower) -> None:
+        if follower.end_offset < self.high_watermark or follower.end_offset < self.epoch_start_offset:
+            return
+        if is_eligible(follower, self._host.broker_epoch_of(follower.broker_id)):
+            joined = (*followers.isr, follower.broker_id)
+            log.info("%r: broker %d has caught up, asking for its return to the ISR", self, follower.broker_id)
+            self._propose(followers, tuple(one for one in self.replicas if one in joined))
+
+    def consider_shrinking(self) -> None:
+        """Propose to go on without members that have fallen behind for `replica.lag.time.max.ms`."""
+        followers = self._followers
+        if followers is None or followers.pending_isr is not None:
+            return
+        end = self.log.log_end_offset
+        late = followers.out_of_sync(end, self._host.now_ms(), self._host.lag_time_max_ms)
+        if late:
+            log.warning(
+                "%r: not caught up for %d ms: %s; asking to go on without (high watermark %d, end %d)",
+                self,
+                self._host.lag_time_max_ms,
+                ", ".join(f"broker {one}" for one in late),
+                self.high_watermark,
+                end,
+            )
+            self._propose(followers, tuple(one for one in followers.isr if one not in late))
+
+    def _propose(self, followers: Followers, isr: tuple[int, ...]) -> None:
+        followers.pending_isr = isr
+        self._host.propose_isr(self)
+
+    def isr_change(self) -> IsrChange | None:
+        """What to ask the controller for; None: nothing any more."""
+        followers, host = self._followers, self._host
+        if followers is None or followers.pending_isr is None or self.is_deleted:
+            return None
+        members: list[ReplicaEpoch] = []
+        for broker_id in followers.pending_isr:
+            if broker_id == host.node_id:
+                epoch: int | None = host.own_broker_epoch()
+            else:
+                epoch = followers.by_id[broker_id].broker_epoch
+                if epoch is None or epoch < 0:
+                    epoch = host.broker_epoch_of(broker_id)
+            members.append(ReplicaEpoch(broker_id, -1 if epoch is None else epoch))
+        return IsrChange(self.topic_id, self.index, self.leader_epoch, self.partition_epoch, tuple(members))
+
+    def isr_answered(self, change: IsrChange, answer: IsrAnswer) -> bool:
+        """Whether the question is settled; False: it is to be asked again."""
+        followers = self._followers
+        if (
+            followers is None
+            or followers.pending_isr is None
+            or (change.leader_epoch, change.partition_epoch) != (self.leader_epoch, self.partition_epoch)
+        ):
+            return True  # the metadata was faster
+        if answer.code in _REFUSED:
+            log.info("%r: the ISR stays %s: %s", self, followers.isr, answer.code.name)
+            followers.pending_isr = None
+            self._count_replicas()
+        elif answer.code in _DECIDED_OTHERWISE:
+            log.info("%r: %s; the ISR is what the metadata will say", self, answer.code.name)
+        elif answer.code is not ErrorCode.NONE:
+            return False
+        elif answer.leader_epoch == self.leader_epoch and answer.partition_epoch > self.partition_epoch:
+            self.partition_epoch = answer.partition_epoch
+            self.isr = answer.isr
+            followers.commit(answer.isr)
+            self._isr_changed()
+        return True
+
+    def _isr_changed(self) -> None:
+        if self._is_under_min_isr:
+            # What waits has been appended, and may well be committed later: the client is to try again.
+            self._fail_awaiting(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        self._holds(None)
+
+    # -- following --------------------------------------------------------------------------------------------
+
+    def append_fetched(
+        self, data: Buffer, leader_epoch: int, high_watermark: int, log_start_offset: int, now_ms: int
+    ) -> None:
+        """What a fetch from the leader of `leader_epoch` brought. Raises CorruptBatch with nothing written."""
+        self.check_following(leader_epoch)
+        self.check_online()
+        owner = self.log
+        if len(data) >= HEADER_SIZE:
+            self._append_fetched(data, now_ms)
+        elif len(data):
+            raise StorageError(f"{self!r}: {len(data)} bytes are too few for a batch")
+        target = min(high_watermark, owner.log_end_offset)
+        if target > self.high_watermark:
+            self.high_watermark = target
+            self._committed(target)
+        start = min(log_start_offset, self.high_watermark)
+        if start > owner.log_start_offset:
+            owner.advance_log_start(start)
+        if self.is_durable:
+            if owner.stable_offset < owner.log_end_offset:
+                self._commit.request(self)
+        elif owner.has_unsynced_segments or owner.unflushed_messages >= self.config.flush_messages:
+            self._commit.request(self)
+
+    def _append_fetched(self, data: Buffer, now_ms: int) -> None:
+        owner = self.log
+        start = owner.log_start_offset
+        if start == owner.log_end_offset and read_header(data).base_offset < start:
+            # The leader's records were deleted up to the middle of a batch: it comes whole, and so does its beginning.
+            owner.truncate_fully_and_start_at(read_header(data).base_offset)
+            owner.append_replicated(data, now_ms)
+            owner.advance_log_start(min(start, owner.log_end_offset))
+            self._cut_to_end()
+        else:
+            owner.append_replicated(data, now_ms)
+
+    def check_following(self, leader_epoch: int) -> None:
+        """Whoever fetched for an earlier role of this partition is too late. Raises ApiError."""
+        if self.is_deleted or self.is_leader or leader_epoch != self.leader_epoch:
+            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, f"{self!r} has moved on to epoch {self.leader_epoch}")
+
+    def truncation_point(self, epoch: int, end_offset: int) -> int:
+        """Where the log parts from the leader's, whose largest epoch up to ours is `epoch` and ends at `end_offset`."""
+        owner = self.log
+        end = owner.log_end_offset
+        if end_offset < 0:  # the leader knows nothing of our epochs
+            return min(self.high_watermark, end)
+        if epoch >= 0:
+            own_epoch, own_end = owner.epochs.end_offset_for(epoch, end)
+            if own_end >= 0 and own_epoch >= 0:
+                return min(own_end, end_offset, end) if own_epoch == epoch else min(own_end, end)
+        return min(end_offset, end)
+
+    def truncate_to_epoch(self, epoch: int, end_offset: int) -> None:
+        """Follower: cut what the leader does not have. Blocks; a recovery point of at most that is persisted."""
+        self.truncate_to(self.truncation_point(epoch, end_offset))
+
+    def truncate_to(self, offset: int) -> None:
+        before, mark = self.log.log_end_offset, self.high_watermark
+        if self.log.truncate_to(offset):
+            log.info("%r: cut from offset %d to %d to follow broker %d", self, before, offset, self.leader)
+            self._cut_to_end()
+            if self.high_watermark < mark:
+                log.warning("%r: high watermark goes back from %d to %d", self, mark, self.high_watermark)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Follower: the leader has nothing of what is here. Blocks, as `truncate_to_epoch`."""
+        log.warning("%r: begins anew at offset %d, held %r", self, offset, self.log)
+        self.log.truncate_fully_and_start_at(offset)
+        self.high_watermark = offset
+        self._cut_to_end()
+
+    def _cut_to_end(self) -> None:
+        end = self.log.end_position()
+        if self.high_watermark >= end.offset:
+            self.high_watermark = end.offset
+            self._end = end
+        else:
+            self._end = self.log.position_of(self.high_watermark)
+
+    # -- fetch ------------------------------------------------------------------------------------------------
 
     @property
     def last_stable_offset(self) -> int:
         """Everything below is decided: no open transaction starts before it."""
         unstable = self.log.producers.first_unstable_offset
         return self.high_watermark if unstable is None else min(self.high_watermark, unstable)
-
-    def check_leader_epoch(self, current_leader_epoch: int) -> None:
-        """Fence clients that know an older or a newer leader than we do (-1: they do not say)."""
-        if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
-            return
-        if current_leader_epoch < self.leader_epoch:
-            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
-        raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
     def check_online(self) -> None:
         if self.log.offline is not None:
@@ -215,14 +590,26 @@ class Partition:
         try:
             if limit < self.high_watermark:
                 return log.read_below(offset, max_bytes, limit)
+            if self._end.offset != limit:
+                self._end = log.position_of(limit)
             return log.read(offset, max_bytes, self._end)
         except OSError as error:
             raise StorageError(f"cannot read {self!r} at offset {offset}: {error}") from error
 
-    # -- housekeeping -------------------------------------------------------------------
+    def read_to_end(self, offset: int, max_bytes: int) -> LogSlice | None:
+        """For followers: also what is not committed yet."""
+        self.check_online()
+        self.check_offset(offset)
+        try:
+            return self.log.read(offset, max_bytes)
+        except OSError as error:
+            raise StorageError(f"cannot read {self!r} at offset {offset}: {error}") from error
+
+    # -- housekeeping -----------------------------------------------------------------------------------------
 
     def delete_records(self, before_offset: int) -> int:
-        """Move the log start; -1 means the high watermark. Returns the new low watermark."""
+        """Move the log start; -1 means the high watermark. Returns the new log start."""
+        self.check_leading()
         self.check_online()
         target = self.high_watermark if before_offset == -1 else before_offset
         if target < 0 or target > self.high_watermark:
@@ -231,14 +618,60 @@ class Partition:
                 f"cannot delete {self!r} up to {before_offset}: its high watermark is {self.high_watermark}",
             )
         self.log.advance_log_start(target)
+        if self.tail_waiters:
+            _tell(self.tail_waiters, self)  # followers delete as they hear of it
         return self.log.log_start_offset
+
+    @property
+    def low_watermark(self) -> int:
+        """No replica that lives holds anything below."""
+        start = self.log.log_start_offset
+        return start if self._followers is None else self._followers.low_watermark(start, self._host)
+
+    def when_deleted(self, offset: int, callback: CommitCallback) -> None:
+        """Call back once the low watermark reaches `offset`, or with the error that prevents it."""
+        if self.low_watermark >= offset:
+            callback(ErrorCode.NONE)
+        else:
+            self._awaiting_deletion.append((offset, callback))
+
+    def _look_at_deletions(self) -> None:
+        low = self.low_watermark
+        done = [callback for offset, callback in self._awaiting_deletion if offset <= low]
+        self._awaiting_deletion = [one for one in self._awaiting_deletion if one[0] > low]
+        for callback in done:
+            callback(ErrorCode.NONE)
 
     def segments_replaced(self, bases: Sequence[int], next_base: int) -> None:
         """Compaction put one segment in the place of those at `bases`; the one after them is at `next_base`."""
         if self._end.segment in bases:  # all of them lie below the high watermark
             self._end = Position(self._end.offset, next_base, 0)
 
-    def delete(self) -> None:
-        """The topic is gone: tell everyone who waits. Files are the caller's business."""
+    def delete(self, code: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) -> None:
+        """The topic is gone, or this replica of it: tell everyone who waits. Files are the caller's business."""
         self.is_deleted = True
-        self._fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self.is_leader = False
+        self._followers = None
+        self._gate = _refuse_append
+        self._fail(code)
+
+
+def _refuse_append(partition: Partition) -> None:
+    raise ApiError(
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        f"broker {partition.node_id} does not lead {partition!r}, broker {partition.leader} does",
+    )
+
+
+def _check_lease(partition: Partition) -> None:
+    lease = partition._host.lease
+    if lease is not None and not lease():
+        raise ApiError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"broker {partition.node_id} has lost the controller and may no longer lead {partition!r}",
+        )
+
+
+def _tell(waiters: dict[Waiter, None], partition: Partition) -> None:
+    for waiter in list(waiters):
+        waiter.notify(partition)

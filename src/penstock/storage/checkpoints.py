@@ -3,6 +3,7 @@
     recovery-point-offset-checkpoint   per partition: everything below is stable
     log-start-offset-checkpoint        per partition: everything below is deleted
     cleaner-offset-checkpoint          per partition: everything below was compacted
+    replication-offset-checkpoint      per partition: everything below was known to be committed
     .kafka_cleanshutdown               present: every log was closed in order, no scan needed
     <partition>/partition.metadata     the topic id
 
@@ -24,6 +25,7 @@ from penstock.storage.files import parent_of, read_whole, write_atomic, write_wh
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANED_OFFSETS = "cleaner-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 PARTITION_METADATA = "partition.metadata"
 
@@ -95,6 +97,22 @@ def write_clean_shutdown_marker(disk: Disk, log_dir: str, broker_epoch: int = -1
     """Only after every log of `log_dir` is closed and its recovery point written."""
     content = {"version": 0, "brokerEpoch": broker_epoch}
     write_atomic(disk, f"{log_dir}/{CLEAN_SHUTDOWN}", json.dumps(content, separators=(",", ":")).encode())
+
+
+def read_clean_epoch(disk: Disk, log_dir: str) -> int:
+    """The broker epoch of a run that was stopped cleanly, as long as its mark is there; -1: none, or none known."""
+    path = f"{log_dir}/{CLEAN_SHUTDOWN}"
+    if not disk.exists(path):
+        return -1
+    file = disk.open(path)
+    try:
+        found = json.loads(file.read(0, file.size()) or b"{}")
+    except ValueError:
+        return -1
+    finally:
+        file.close()
+    epoch = found.get("brokerEpoch", -1) if isinstance(found, dict) else -1
+    return epoch if isinstance(epoch, int) else -1
 
 
 def take_clean_shutdown_marker(disk: Disk, log_dir: str) -> bool:

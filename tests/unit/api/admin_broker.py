@@ -8,7 +8,7 @@ was stable.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
@@ -43,6 +43,7 @@ from penstock.storage.group_commit import GroupCommit
 from penstock.wire.codec import decode, encode
 from penstock.wire.primitives import Message
 
+A = TypeVar("A")
 T = TypeVar("T")
 DIRECTORY = "/data"
 LOCAL = ("127.0.0.1", 9092)
@@ -89,6 +90,9 @@ class _InlineWorkers:
             return work()
 
         return done()
+
+    def each(self, work: Callable[[A], T], items: Sequence[A], threads: int) -> Iterator[T]:
+        return map(work, items)
 
 
 class AdminBroker:

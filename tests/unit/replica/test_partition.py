@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from random import Random
 from typing import TypeVar
 
@@ -10,12 +10,13 @@ import pytest
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
-from penstock.core.metadata.image import MetadataImage
+from penstock.core.metadata.image import MetadataImage, PartitionState
 from penstock.core.metadata.records import TopicCreated
 from penstock.model.errors import ErrorCode, StorageError
 from penstock.ports.disk import File
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
+from penstock.replica.host import Host
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
 from penstock.sim.disk import SimDisk
@@ -25,6 +26,7 @@ from penstock.storage.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
 NEVER = str(2**63 - 1)
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -75,7 +77,8 @@ class World:
         )
         config = TopicConfig.resolve(self.overrides, BrokerConfig.load(None, {"log.dirs": "/data"})[0])
         commit = GroupCommit(lambda callback: callback(), self.flusher)
-        self.partition = Partition("t", b"t" * 16, 0, log, config, commit, leader=1, leader_epoch=0, isr=(1,))
+        self.partition = Partition("t", b"t" * 16, 0, log, config, commit, Host(1, FixedClock()))
+        self.partition.apply_state(PartitionState(0, (1,), 1, 0, (1,)))
         self.told: list[ErrorCode] = []
 
     def append(self) -> int:
@@ -224,3 +227,6 @@ class NoEntropy:
 class NoWorkers:
     def run(self, work: Callable[[], T]) -> Awaitable[T]:
         raise AssertionError("not needed here")
+
+    def each(self, work: Callable[[A], T], items: Sequence[A], threads: int) -> Iterator[T]:
+        return map(work, items)

@@ -49,16 +49,21 @@ class DescribeLogDirsHandler:
         return DescribeLogDirsResponse(results=[result])
 
     def _chosen(self, request: DescribeLogDirsRequest) -> Iterable[tuple[str, list[Partition]]]:
+        wanted: dict[str, set[int]] | None = None
+        if request.topics is not None:
+            wanted = {}
+            for topic in request.topics:
+                wanted.setdefault(topic.topic, set()).update(topic.partitions)
         hosted = self._partitions.by_name
-        if request.topics is None:
-            return hosted.items()
-        wanted: dict[str, set[int]] = {}
-        for topic in request.topics:
-            wanted.setdefault(topic.topic, set()).update(topic.partitions)
-        return [
-            (name, [partition for partition in hosted.get(name, []) if partition.index in indexes])
-            for name, indexes in wanted.items()
-        ]
+        for name in hosted if wanted is None else wanted:
+            yield (
+                name,
+                [
+                    partition
+                    for partition in hosted.get(name, [])
+                    if partition is not None and (wanted is None or partition.index in wanted[name])
+                ],
+            )
 
     def refuse(self, request: DescribeLogDirsRequest, code: ErrorCode, message: str | None) -> DescribeLogDirsResponse:
         return DescribeLogDirsResponse(error_code=code)

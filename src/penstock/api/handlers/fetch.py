@@ -144,7 +144,7 @@ class Fetch:
         self._timer = call_later(timeout_s, self._complete)
         self.ctx.connection.when_closed[self._unpark] = None
 
-    def notify(self) -> None:
+    def notify(self, partition: Partition) -> None:
         """Something happened to a partition. Looked at once, after everything that happens this turn."""
         if not self._is_notified:
             self._is_notified = True

@@ -138,11 +138,14 @@ class ProduceHandler:
             return
         if response is not None and response.responses[0].partition_responses[0].error_code:
             return
+        partition = partitions[index]
+        if partition is None:
+            return
         lane = ctx.connection.shortcut
         if lane is None:
             lane = ctx.connection.shortcut = ProduceLane(self._clock, self._traffic, self._times, self._lane_pending)
         if isinstance(lane, ProduceLane):
-            lane.learn(ctx.version, ctx.frame, request, partitions[index])
+            lane.learn(ctx.version, ctx.frame, request, partition)
 
     def _append_all(
         self, ctx: RequestContext, request: ProduceRequest, prepared: Mapping[int, ApiError | None] = NOTHING
@@ -171,6 +174,9 @@ class ProduceHandler:
                     _set_error(entry, missing if partitions is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                     continue
                 partition = partitions[data.index]
+                if partition is None:
+                    _set_error(entry, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                    continue
                 if partition.topic in INTERNAL_TOPICS:
                     _set_error(
                         entry, ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {partition.topic}"
@@ -259,9 +265,10 @@ class ProduceHandler:
         jobs: list[tuple[PartitionProduceData, TopicConfig]] = []
         for topic in request.topic_data:
             partitions = self._partitions.by_name.get(topic.name) or self._partitions.by_id.get(topic.topic_id)
-            if not partitions or partitions[0].topic in INTERNAL_TOPICS:
+            hosted = next((one for one in partitions or () if one is not None), None)
+            if hosted is None or hosted.topic in INTERNAL_TOPICS:
                 continue
-            config = partitions[0].config
+            config = hosted.config
             if config.compression_type != "producer":
                 jobs += [(data, config) for data in topic.partition_data]
             elif "compact" in config.cleanup_policy:

@@ -1,0 +1,173 @@
+"""A leader's view of its followers: what each holds, who is in sync, and what follows for the high watermark.
+
+Pure: offsets and times come in as arguments, and nothing here acts. Must not know logs, sockets or the controller.
+
+Invariants
+- The in-sync replicas count twice while a change is pending: as they are and as proposed (`maximal_isr`). Whichever
+  of the two the controller holds, a member of it that lacks a record keeps the high watermark below that record.
+- A follower is caught up at the time of an earlier fetch if it now asks for what was the log's end then: so one that
+  keeps pace is in sync although the log has always grown a little further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from penstock.replica.host import Host
+
+UNKNOWN_OFFSET: Final = -1
+NEVER_MS: Final = -(1 << 62)
+ANY_BROKER_EPOCH: Final = -1
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
+
+class Follower:
+    """One other replica as its fetches show it."""
+
+    __slots__ = (
+        "_previous_fetch_ms",
+        "_previous_leader_end",
+        "broker_epoch",
+        "broker_id",
+        "caught_up_ms",
+        "end_offset",
+        "log_start_offset",
+    )
+
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.broker_epoch: int | None = None  # of its last fetch; None: none yet
+        self.forget(NEVER_MS)
+
+    def forget(self, caught_up_ms: int) -> None:
+        """A new leader epoch: what it holds is unknown, and it has from now on to show it."""
+        self.end_offset = UNKNOWN_OFFSET
+        self.log_start_offset = UNKNOWN_OFFSET
+        self.caught_up_ms = caught_up_ms
+        self._previous_fetch_ms = caught_up_ms
+        self._previous_leader_end = UNKNOWN_OFFSET
+
+    def holds(self, offset: int, log_start: int, leader_end: int, now_ms: int) -> bool:
+        """It has everything below `offset`; whether that is news."""
+        if offset >= leader_end:
+            self.caught_up_ms = max(self.caught_up_ms, now_ms)
+        elif 0 <= self._previous_leader_end <= offset:
+            self.caught_up_ms = max(self.caught_up_ms, self._previous_fetch_ms)
+        self._previous_fetch_ms = now_ms
+        self._previous_leader_end = max(self._previous_leader_end, leader_end)
+        self.log_start_offset = log_start
+        is_news = offset != self.end_offset
+        self.end_offset = offset
+        return is_news
+
+    def asked(self, log_start: int, leader_end: int, now_ms: int) -> None:
+        """A sign of life that says nothing of what it holds: a fetch for a durable topic, where that is told apart."""
+        self.log_start_offset = log_start
+        if self.end_offset >= leader_end:
+            self.caught_up_ms = max(self.caught_up_ms, now_ms)
+
+    def is_caught_up(self, leader_end: int, now_ms: int, lag_time_max_ms: int) -> bool:
+        return self.end_offset == leader_end or now_ms - self.caught_up_ms <= lag_time_max_ms
+
+
+class Followers:
+    """All other replicas of one partition under one leader, and its in-sync replicas."""
+
+    __slots__ = ("_node_id", "by_id", "isr", "pending_isr")
+
+    def __init__(self, node_id: int, replicas: Sequence[int], isr: tuple[int, ...], now_ms: int) -> None:
+        self._node_id = node_id
+        self.by_id: dict[int, Follower] = {}
+        self.isr = isr
+        self.pending_isr: tuple[int, ...] | None = None
+        self.assign(replicas)
+        self.begin_epoch(isr, now_ms)
+
+    def begin_epoch(self, isr: tuple[int, ...], now_ms: int) -> None:
+        self.commit(isr)
+        for follower in self.by_id.values():
+            follower.forget(now_ms if follower.broker_id in isr else NEVER_MS)
+
+    def assign(self, replicas: Sequence[int]) -> None:
+        known, node_id = self.by_id, self._node_id
+        self.by_id = {one: known.get(one) or Follower(one) for one in replicas if one != node_id}
+
+    # -- in-sync replicas -------------------------------------------------------------------------------------
+
+    def commit(self, isr: tuple[int, ...]) -> None:
+        """The controller says so; what was pending is decided, one way or the other."""
+        self.isr = isr
+        self.pending_isr = None
+
+    @property
+    def maximal_isr(self) -> tuple[int, ...]:
+        if self.pending_isr is None:
+            return self.isr
+        return (*self.isr, *(one for one in self.pending_isr if one not in self.isr))
+
+    def out_of_sync(self, leader_end: int, now_ms: int, lag_time_max_ms: int) -> list[int]:
+        """Members that have not caught up for too long."""
+        late: list[int] = []
+        for broker_id in self.isr:
+            if broker_id == self._node_id:
+                continue
+            follower = self.by_id.get(broker_id)
+            if follower is None or not follower.is_caught_up(leader_end, now_ms, lag_time_max_ms):
+                late.append(broker_id)
+        return late
+
+    # -- offsets ----------------------------------------------------------------------------------------------
+
+    def high_watermark(self, own_end: int, leader_end: int, now_ms: int, host: Host) -> int:
+        """Everything below is on every in-sync replica; `own_end` is what the leader itself contributes.
+
+        Also on those that are about to be in sync: or one that is as fast as the leader could never meet the
+        condition to join, as the high watermark would always be a little ahead of it.
+        """
+        result = own_end
+        members = self.maximal_isr
+        for follower in self.by_id.values():
+            if follower.end_offset < result and (
+                follower.broker_id in members
+                or (
+                    follower.is_caught_up(leader_end, now_ms, host.lag_time_max_ms)
+                    and is_eligible(follower, host.broker_epoch_of(follower.broker_id))
+                )
+            ):
+                result = follower.end_offset
+        return result
+
+    def low_watermark(self, own_start: int, host: Host) -> int:
+        """No replica that lives holds anything below."""
+        starts = [
+            follower.log_start_offset
+            for follower in self.by_id.values()
+            if host.broker_epoch_of(follower.broker_id) is not None
+        ]
+        return min([own_start, *starts])
+
+
+def is_eligible(follower: Follower, registered_epoch: int | None) -> bool:
+    """Whether it may join the ISR: registered, not fenced, not shutting down, and in the life it fetches in."""
+    if registered_epoch is None or follower.broker_epoch is None:
+        return False
+    return follower.broker_epoch in (ANY_BROKER_EPOCH, registered_epoch)
+
+
+def preferred_read_replica(
+    followers: Followers, offset: int, rack: str, rack_of: Callable[[int], str | None], node_id: int
+) -> int | None:
+    """KIP-392: an in-sync follower in the consumer's rack that has the offset; None: the leader itself."""
+    if not rack or rack_of(node_id) == rack:
+        return None
+    best: Follower | None = None
+    for follower in followers.by_id.values():
+        if (
+            follower.broker_id in followers.isr
+            and follower.log_start_offset <= offset <= follower.end_offset
+            and rack_of(follower.broker_id) == rack
+            and (best is None or follower.end_offset > best.end_offset)
+        ):
+            best = follower
+    return None if best is None else best.broker_id
