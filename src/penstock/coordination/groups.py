@@ -1,18 +1,20 @@
 """The group coordinator of this broker: which shard a group belongs to, and the topic under them all.
 
-`__consumer_offsets` is created when somebody first asks for a coordinator, as in Kafka. Its
-number of partitions decides where a group's state lies, so it is the topic's own and not the
-setting's.
+A group's state lies in one partition of `__consumer_offsets`, and whoever leads that partition
+coordinates the group. Shards are here for the partitions that are led here and no others: they are
+loaded when leadership comes and stopped when it goes (`role_changed`). The topic is created when
+somebody first asks for a coordinator, as in Kafka. Its number of partitions decides where a group's
+state lies, so it is the topic's own in the metadata and not the setting's.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
-from penstock.cluster.controller import Controller
 from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
 from penstock.coordination.consumer_groups import ConsumerSettingsOf, ImageTopics
@@ -20,15 +22,39 @@ from penstock.coordination.hosted_shard import HostedShard, News, Operation
 from penstock.core.group.settings import GroupSettings
 from penstock.core.group.shard import GroupShard
 from penstock.core.group.story import StoryEvent
-from penstock.core.metadata.image import TopicState
+from penstock.core.metadata.image import MetadataImage, TopicState
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.ports.clock import Clock
 from penstock.ports.workers import Workers
 from penstock.replica.hosting import HostedPartitions
+from penstock.replica.partition import Partition
+
+log = logging.getLogger(__name__)
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
+BROKERS_GRACE_S: Final = 5.0
+"""A cluster that is being started has fewer brokers at first than it will have; the topic would keep that for good."""
 
 R = TypeVar("R")
+
+
+class ControllerSide(Protocol):
+    """The active controller, here or elsewhere, and what it has decided so far."""
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+    @property
+    def brokers(self) -> Sequence[int]: ...
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        assignments: Mapping[int, Sequence[int]],
+        configs: dict[str, str],
+    ) -> object: ...
 
 
 class GroupCoordinator:
@@ -36,7 +62,7 @@ class GroupCoordinator:
         self,
         loop: asyncio.AbstractEventLoop,
         running: RunningConfig,
-        controller: Controller,
+        controller: ControllerSide,
         partitions: HostedPartitions,
         workers: Workers,
         clock: Clock,
@@ -44,57 +70,96 @@ class GroupCoordinator:
         self._loop = loop
         self._running = running
         self._controller = controller
+        self._image = image = controller.image
         self._partitions = partitions
         self._workers = workers
         self._clock = clock
         self._settings = GroupSettings.from_config(running.current)
         self._make_shard = partial(
             GroupShard,
-            topics=ImageTopics(controller.image),
-            consumer_settings_of=ConsumerSettingsOf(running, controller.image),
+            topics=ImageTopics(image),
+            consumer_settings_of=ConsumerSettingsOf(running, image),
         )
-        self._shards: list[HostedShard] = []
+        self._shards: dict[int, HostedShard] = {}
+        self._epochs: dict[int, int] = {}
+        """The leader epoch in which each shard was seen last."""
         self._creating: asyncio.Task[None] | None = None
+        self._first_asked_at: float | None = None
         self._is_stopped = False
         running.subscribe(self._configure)
 
     def _configure(self, config: BrokerConfig) -> None:
         self._settings = GroupSettings.from_config(config)
-        for shard in self._shards:
+        for shard in self._shards.values():
             shard.configure(self._settings)
 
     # -- life ---------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to load what the topic holds; groups answer COORDINATOR_LOAD_IN_PROGRESS until theirs is."""
-        self._host(len(self._partitions.by_name.get(OFFSETS_TOPIC, ())))
+        """Begin to load what is led here; groups answer COORDINATOR_LOAD_IN_PROGRESS until theirs is."""
+        for partition in list(self._partitions.by_name.get(OFFSETS_TOPIC, ())):
+            if partition is not None:
+                self.role_changed(partition)
 
-    def _host(self, count: int) -> None:
-        image = self._controller.image
-        for index in range(len(self._shards), count):
-            shard = HostedShard(
-                self._loop,
-                self._partitions.get(OFFSETS_TOPIC, index),
-                self._settings,
-                self._workers,
-                self._clock,
-                lambda topic: topic in image.topics,
-                self._make_shard,
-            )
-            self._shards.append(shard)
-            shard.start()
+    def role_changed(self, partition: Partition) -> None:
+        """A partition came, went, or has another leader or epoch: hook of `HostedPartitions.on_role`."""
+        if partition.topic != OFFSETS_TOPIC or self._is_stopped:
+            return
+        index = partition.index
+        shard = self._shards.get(index)
+        is_led_here = not partition.is_deleted and partition.leader == self._running.current.node_id
+        if shard is not None and not is_led_here:
+            if shard.partition is not partition and partition.is_deleted:
+                return  # of a topic of this name that was here before
+            self._drop(index, "it is deleted" if partition.is_deleted else f"broker {partition.leader} leads it")
+        elif is_led_here:
+            epoch = partition.leader_epoch
+            seen = self._epochs.get(index, epoch)
+            # An epoch that nobody showed us belonged to another leader, perhaps: what he wrote is not in memory.
+            if shard is not None and shard.partition is partition and shard.is_current and epoch - seen <= 1:
+                self._epochs[index] = epoch
+                return
+            if shard is not None:
+                self._drop(index, f"it is led here anew in epoch {epoch}")
+            self._host(partition)
+
+    def _host(self, partition: Partition) -> None:
+        image = self._image
+        shard = self._shards[partition.index] = HostedShard(
+            self._loop,
+            partition,
+            self._settings,
+            self._workers,
+            self._clock,
+            lambda topic: topic in image.topics,
+            self._make_shard,
+            self._may_lead,
+        )
+        self._epochs[partition.index] = partition.leader_epoch
+        shard.start()
+
+    def _may_lead(self) -> bool:
+        lease = self._partitions.host.lease
+        return lease is None or lease()
+
+    def _drop(self, index: int, why: str) -> None:
+        shard = self._shards.pop(index)
+        self._epochs.pop(index, None)
+        groups = len(shard.shard.groups)
+        shard.stop(ErrorCode.NOT_COORDINATOR)
+        log.info("%r with %d groups is coordinated here no more: %s", shard, groups, why)
 
     def stop(self) -> None:
         """Before connections are drained: whoever is parked gets an answer now."""
         self._is_stopped = True
-        for shard in self._shards:
+        for shard in self._shards.values():
             shard.stop(ErrorCode.NOT_COORDINATOR)
 
     # -- the topic ----------------------------------------------------------------------
 
     async def ensure_topic(self) -> None:
         """The topic exists when this returns. Raises ApiError or StorageError."""
-        if self._shards:
+        if OFFSETS_TOPIC in self._image.topics:
             return
         if self._creating is None:
             self._creating = self._loop.create_task(self._create_topic())
@@ -103,13 +168,12 @@ class GroupCoordinator:
 
     async def _create_topic(self) -> None:
         settings = self._running.current
-        # On fewer brokers than the default asks for Kafka refuses; one broker is no reason to do without groups.
-        replication_factor = min(settings.offsets_topic_replication_factor, len(self._controller.brokers))
         configs = {
             "cleanup.policy": "compact",
             "compression.type": "producer",
             "segment.bytes": str(settings.offsets_topic_segment_bytes),
         }
+        replication_factor = self._replication_factor(settings.offsets_topic_replication_factor)
         try:
             await self._controller.create_topic(
                 OFFSETS_TOPIC, settings.offsets_topic_num_partitions, replication_factor, {}, configs
@@ -118,23 +182,48 @@ class GroupCoordinator:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
 
+    def _replication_factor(self, wanted: int) -> int:
+        """On fewer brokers than the setting asks for Kafka refuses; that is no reason to do without groups."""
+        live = len(self._controller.brokers)
+        if live < min(wanted, len(self._running.current.controller_quorum_voters)):
+            now = self._clock.monotonic()
+            if self._first_asked_at is None:
+                self._first_asked_at = now
+            if now - self._first_asked_at < BROKERS_GRACE_S:
+                raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"only {live} broker(s) are up yet")
+            log.warning(
+                "%s is created with %d replica(s) instead of %d, since so many brokers are up; that stays so until its "
+                "partitions are reassigned (penstock cluster reassign)",
+                OFFSETS_TOPIC,
+                max(live, 1),
+                wanted,
+            )
+        return max(min(wanted, live), 1)
+
     def _created(self, task: asyncio.Task[None]) -> None:
         self._creating = None
         if not task.cancelled():
             task.exception()  # whoever awaited it has it too
 
-    def topic_created(self, topic: TopicState) -> None:
-        if topic.name == OFFSETS_TOPIC and not self._is_stopped:
-            self._host(len(topic.partitions))
-
     def topic_deleted(self, name: str) -> None:
+        """Its committed offsets go too."""
         if name == OFFSETS_TOPIC:
-            shards, self._shards = self._shards, []
-            for shard in shards:
-                shard.stop(ErrorCode.NOT_COORDINATOR)
-            return
-        for shard in self._shards:
+            for index in list(self._shards):
+                self._drop(index, "its topic is deleted")
+        for shard in self._shards.values():
             shard.topics_deleted([name])
+
+    def topic_created(self, topic: TopicState) -> None:
+        if topic.name == OFFSETS_TOPIC:
+            self.start()
+
+    def leader_of(self, group_id: str) -> int | None:
+        """The broker that coordinates a group, as the metadata have it; None while there is none."""
+        index = self._index_of(group_id)
+        if index is None:
+            return None
+        leader = self._image.topics[OFFSETS_TOPIC].partitions[index].leader
+        return leader if leader >= 0 else None
 
     # -- asking -------------------------------------------------------------------------
 
@@ -150,25 +239,49 @@ class GroupCoordinator:
 
     def tell(self, group_id: str, news: News) -> None:
         """Something that needs no answer."""
-        if self._shards:
-            self._shard_of(group_id).tell(news)
+        shard = self._find(group_id)
+        if shard is not None:
+            shard.tell(news)
 
     async def call_all(self, kind: type[R], operation: Operation) -> list[R]:
-        """Ask every shard."""
-        replies = await asyncio.gather(*[shard.call(operation) for shard in self._shards])
-        return [reply for reply in replies if isinstance(reply, kind)]
+        """Ask every shard that is here; one that goes meanwhile is another broker's to tell of."""
+        asked = [self._ask(shard, operation) for shard in self._shards.values()]
+        replies: list[R] = []
+        failure: ApiError | None = None
+        for outcome in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(outcome, kind):
+                replies.append(outcome)
+            elif not isinstance(outcome, ApiError):
+                assert isinstance(outcome, BaseException)
+                raise outcome
+            elif outcome.code is not ErrorCode.NOT_COORDINATOR:
+                failure = outcome
+        if failure is not None:
+            raise failure
+        return replies
+
+    async def _ask(self, shard: HostedShard, operation: Operation) -> Any:
+        return await shard.call(operation)
 
     def story(self, group_id: str) -> tuple[StoryEvent, ...]:
         return self._shard_of(group_id).shard.story(group_id)
 
     def shards(self) -> Iterator[HostedShard]:
-        yield from self._shards
+        yield from self._shards.values()
 
     def _shard_of(self, group_id: str) -> HostedShard:
-        if not self._shards:
-            # Nobody has looked for a coordinator yet, so this client has not found it here either.
+        shard = self._find(group_id)
+        if shard is None:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
-        return self._shards[partition_of(group_id, len(self._shards))]
+        return shard
+
+    def _find(self, group_id: str) -> HostedShard | None:
+        index = self._index_of(group_id)
+        return None if index is None else self._shards.get(index)
+
+    def _index_of(self, group_id: str) -> int | None:
+        topic = self._image.topics.get(OFFSETS_TOPIC)
+        return None if topic is None else partition_of(group_id, len(topic.partitions))
 
 
 def partition_of(group_id: str, count: int) -> int:

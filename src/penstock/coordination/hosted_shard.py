@@ -8,12 +8,20 @@ could take back: neither of his own commit nor of another's.
 When records cannot be appended although the group has moved on in memory, or a decision fails
 half way, the shard is loaded anew from the log; whoever waited is told to look for the
 coordinator again.
+
+A shard lives for as long as its partition is led here (`groups.GroupCoordinator` sees to that).
+What it finds in the log at the election was written under earlier leaders and may not be
+committed yet: this broker can still die, and a leader that never had those records take over. So
+nothing is decided or told before the high watermark has reached the end that the log had then.
+Records of this leader that are not committed when it is deposed are believed by nobody: every
+reply that knows of them waits behind them, and is refused when leadership is lost.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -40,14 +48,24 @@ REPLAYED_IN_ONE_GO: Final = 5_000
 MAX_BATCH_BYTES: Final = 512 << 10
 """Beyond it records go on in another batch; one record may be larger."""
 EARLY_TIMER_S: Final = 0.001
+RETRY_S: Final = 0.1
 
+# As Kafka translates what a write to the partition says.
 _REFUSALS: Final = {
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
     ErrorCode.CORRUPT_MESSAGE: ErrorCode.NOT_COORDINATOR,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
+# The records are in the log and will be committed, or not, once there are replicas again.
+_UNDECIDED: Final = frozenset((ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
+_DEPOSED: Final = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH))
 
 
 class HostedShard:
@@ -60,7 +78,9 @@ class HostedShard:
         clock: Clock,
         topic_exists: Callable[[str], bool],
         make_shard: Callable[[GroupSettings], GroupShard] = GroupShard,
+        may_lead: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`may_lead`: False when this broker has not heard from the controller for so long that others may lead."""
         self._loop = loop
         self.partition = partition
         self._settings = settings
@@ -68,11 +88,17 @@ class HostedShard:
         self._clock = clock
         self._topic_exists = topic_exists
         self._make_shard = make_shard
+        self._may_lead = may_lead
         self.shard = make_shard(settings)
         self._refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self._waiting: dict[Token, asyncio.Future[Any]] = {}
         self._next_token = 0
         self._end = 0  # of the log after our last append
+        self._life = 0  # counts loads, so that what was asked of the partition in an earlier one changes nothing
+        self._uncommitted: deque[tuple[int, list[tuple[Token, Reply]]]] = deque()
+        """(until when, replies) that wait for the high watermark, oldest first."""
+        self._patience: asyncio.TimerHandle | None = None
+        self._cannot_write: ErrorCode | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
         self._loading: asyncio.Task[None] | None = None
@@ -84,6 +110,12 @@ class HostedShard:
     def is_ready(self) -> bool:
         return self._refusal is None
 
+    @property
+    def is_current(self) -> bool:
+        """It serves or is about to; the log has all that it believes."""
+        is_whole = self._end <= self.partition.log.log_end_offset
+        return is_whole and self._refusal in (None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
     def configure(self, settings: GroupSettings) -> None:
         self._settings = settings
         self.shard.configure(settings)
@@ -91,23 +123,31 @@ class HostedShard:
     # -- load and unload ----------------------------------------------------------------
 
     def start(self) -> None:
-        """An empty log is loaded at once; another in the background."""
+        """A log that is empty, and committed as far as it goes, is loaded at once; another in the background."""
         self._refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        self._life += 1
+        self._end = 0
+        self._cannot_write = None
         self.shard = self._make_shard(self._settings)
-        if self.partition.log.log_start_offset == self.partition.log.log_end_offset:
+        partition = self.partition
+        end = partition.log.log_end_offset
+        if partition.log.log_start_offset == end and partition.high_watermark >= end:
             self._serve()
         else:
-            self._loading = self._loop.create_task(self._load())
+            # Asked for now, before anybody waits for more than that.
+            self._loading = self._loop.create_task(self._load(end, self._when_reached(end)))
 
-    async def _load(self) -> None:
+    async def _load(self, end: int, reached: asyncio.Future[ErrorCode]) -> None:
+        """Take over what the log holds below `end`, and serve when all of that is committed."""
         started = self._loop.time()
         try:
             self.partition.check_online()
-            records = await self._read()
+            records = await self._read(end)
             for count, record in enumerate(records, 1):
                 self.shard.replay(record)
                 if count % REPLAYED_IN_ONE_GO == 0:
                     await asyncio.sleep(0)
+            await self._wait_committed(end, reached)
             self._serve()
         except StorageError as error:
             self._not_loaded(error)
@@ -119,17 +159,39 @@ class HostedShard:
         took_s = self._loop.time() - started
         log.info("%r: %d groups loaded from %d records in %.2f s", self, len(self.shard.groups), len(records), took_s)
 
+    def _when_reached(self, end: int) -> asyncio.Future[ErrorCode]:
+        """Done when the high watermark is at `end`, or with what prevents that."""
+        reached: asyncio.Future[ErrorCode] = self._loop.create_future()
+
+        def settle(code: ErrorCode) -> None:
+            if not reached.done():
+                reached.set_result(code)
+
+        if self.partition.high_watermark >= end:
+            settle(ErrorCode.NONE)
+        else:
+            self.partition.when_committed(end, settle)
+        return reached
+
+    async def _wait_committed(self, end: int, reached: asyncio.Future[ErrorCode]) -> None:
+        """Raises StorageError when that will not happen. Whoever is deposed meanwhile is stopped from outside."""
+        while (code := await reached) is not ErrorCode.NONE:
+            if code not in _UNDECIDED and code not in _DEPOSED:
+                raise StorageError(f"{self.partition!r} is not committed up to {end}: {code.name}")
+            await asyncio.sleep(RETRY_S)
+            reached = self._when_reached(end)
+
     def _not_loaded(self, error: Exception) -> None:
         log.critical("%r could not be loaded, its groups are not served: %s", self, error)
         self._loading = None
         self.stop(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    async def _read(self) -> list[CoordinatorRecord]:
+    async def _read(self, end: int) -> list[CoordinatorRecord]:
         latest: Latest = {}
         source = self.partition.log
         offset = source.log_start_offset
-        while offset < source.log_end_offset:
-            piece = source.read(offset, LOAD_BYTES)
+        while offset < end:
+            piece = source.read_below(offset, LOAD_BYTES, end)
             if piece is None:
                 break
             offset = await self._workers.run(partial(read_latest, piece, latest))
@@ -162,10 +224,15 @@ class HostedShard:
     def stop(self, code: ErrorCode) -> None:
         """Serve no more; whoever waits is told `code`."""
         self._refusal = code
+        self._life += 1
         if self._loading is not None:
             self._loading.cancel()
             self._loading = None
         self._cancel_timer()
+        self._uncommitted.clear()
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
@@ -177,6 +244,8 @@ class HostedShard:
         """The reply, once it may leave; ApiError when this shard cannot give one."""
         if self._refusal is not None:
             raise ApiError(self._refusal)
+        if not self._may_lead():
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
         token = self._next_token
         self._next_token = token + 1
         future = self._waiting[token] = self._loop.create_future()
@@ -209,7 +278,7 @@ class HostedShard:
         if outcome.records:
             try:
                 self._append(outcome.records)
-            except StorageError as error:
+            except (StorageError, ApiError) as error:
                 self._not_appended(outcome, error)
                 return
             for record in outcome.records:
@@ -220,12 +289,36 @@ class HostedShard:
             if self._end <= self.partition.high_watermark:
                 self._release(outcome.replies)
             else:
-                self.partition.when_committed(self._end, partial(self._committed, outcome.replies))
+                self._await_commit(outcome.replies)
         self._schedule()
 
+    def _await_commit(self, replies: list[tuple[Token, Reply]]) -> None:
+        timeout_ms = self._settings.offsets_commit_timeout_ms
+        self._uncommitted.append((self._now_ms() + timeout_ms, replies))
+        if self._patience is None:
+            self._patience = self._loop.call_later(timeout_ms / 1000, self._look_at_uncommitted)
+        self.partition.when_committed(self._end, partial(self._committed, self._life, replies))
+
+    def _look_at_uncommitted(self) -> None:
+        """Whoever has waited too long may ask again; what was decided stands in the log and may yet be committed."""
+        self._patience = None
+        now_ms = self._now_ms()
+        while self._uncommitted and self._uncommitted[0][0] <= now_ms:
+            _, replies = self._uncommitted.popleft()
+            for token, _ in replies:
+                self._fail(token, _REFUSALS[ErrorCode.REQUEST_TIMED_OUT])
+        if self._uncommitted:
+            delay_s = (self._uncommitted[0][0] - now_ms) / 1000 + EARLY_TIMER_S
+            self._patience = self._loop.call_later(delay_s, self._look_at_uncommitted)
+
     def _append(self, records: Sequence[CoordinatorRecord]) -> None:
-        """All or, when the disk fails in the middle of many batches, a beginning of them. StorageError."""
-        self.partition.check_online()
+        """All or, when the disk fails in the middle of many batches, a beginning of them. StorageError, ApiError."""
+        partition = self.partition
+        partition.check_online()
+        if len(partition.isr) < len(
+            partition.replicas
+        ):  # in a cluster that began small there may be no more to ask for
+            partition.check_min_isr()
         now_ms = self._clock.now_ms()
         encoded = [(record.encode_key(), record.encode_value()) for record in records]
         pending: list[Record] = []
@@ -239,29 +332,42 @@ class HostedShard:
         if pending:
             self._append_batch(pending, now_ms)
         self._end = self.partition.log.log_end_offset
+        if self._cannot_write is not None:
+            log.info("%r can write again", self)
+            self._cannot_write = None
 
     def _append_batch(self, records: list[Record], now_ms: int) -> None:
         data = build_batch(records)
         self.partition.append(read_header(data), data, now_ms)
 
-    def _not_appended(self, outcome: Outcome, error: StorageError) -> None:
+    def _not_appended(self, outcome: Outcome, error: StorageError | ApiError) -> None:
         code = _REFUSALS.get(error.code, error.code)
-        log.error("%r cannot write: %s", self, error)
+        if error.code is not self._cannot_write:  # once, not with every commit
+            self._cannot_write = error.code
+            log.error("%r cannot write: %s", self, error)
         if outcome.reload_if_lost:
             self._reload(code)
             return
         for token, _ in outcome.replies:
             self._fail(token, code)
 
-    def _committed(self, replies: list[tuple[Token, Reply]], code: ErrorCode) -> None:
+    def _committed(self, life: int, replies: list[tuple[Token, Reply]], code: ErrorCode) -> None:
+        if life != self._life:
+            return  # whoever waited was told when that life ended
+        if self._uncommitted and self._uncommitted[0][1] is replies:
+            self._uncommitted.popleft()
         if code is ErrorCode.NONE:
             self._release(replies)
             return
-        # The log is offline or deleted: what is in memory may never have happened.
         refusal = _REFUSALS.get(code, code)
         for token, _ in replies:
             self._fail(token, refusal)
-        self.stop(refusal)
+        if code in _DEPOSED:
+            # If it is led here after all, its log says what counts.
+            self._reload(refusal)
+        elif code not in _UNDECIDED:
+            # The log is offline or deleted: what is in memory may never have happened.
+            self.stop(refusal)
 
     def _release(self, replies: list[tuple[Token, Reply]]) -> None:
         waiting = self._waiting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from random import Random
 from typing import Any, TypeVar
 
@@ -27,10 +27,12 @@ from penstock.core.group.exchange import (
 from penstock.core.group.records import OffsetCommit
 from penstock.core.group.settings import GroupSettings
 from penstock.core.group.shard import GroupShard
+from penstock.core.metadata.image import PartitionState
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.ports.disk import File
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
+from penstock.replica.host import Host
 from penstock.replica.partition import Partition
 from penstock.sim.disk import SimDisk
 from penstock.storage.group_commit import GroupCommit
@@ -38,6 +40,7 @@ from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -67,6 +70,9 @@ class NowWorkers:
         future = asyncio.get_running_loop().create_future()
         future.set_result(work())
         return future
+
+    def each(self, work: Callable[[A], T], items: Sequence[A], threads: int) -> Iterator[T]:
+        return map(work, items)
 
 
 class FakeClock:
@@ -101,7 +107,8 @@ class World:
         )
         config = TopicConfig.resolve({}, BrokerConfig.load(None, {"log.dirs": "/data"})[0])
         commit = GroupCommit(lambda callback: callback(), self.flusher)
-        self.partition = Partition("o", b"o" * 16, 0, log, config, commit, leader=1, leader_epoch=0, isr=(1,))
+        self.partition = Partition("o", b"o" * 16, 0, log, config, commit, Host(1, self.clock))
+        self.partition.apply_state(PartitionState(0, (1,), 1, 0, (1,)))
         self.hosted = HostedShard(
             asyncio.get_running_loop(),
             self.partition,

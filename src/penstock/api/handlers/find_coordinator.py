@@ -1,5 +1,7 @@
-"""FindCoordinator (key 10), versions 0-6: this broker, for every group.
+"""FindCoordinator (key 10), versions 0-6: the leader of the group's partition of the offsets topic.
 
+- The address is that of the listener that was asked. While the partition has no leader, or its
+  leader is not up, the answer is COORDINATOR_NOT_AVAILABLE, key by key.
 - The offsets topic is created by the first request, which waits for it: Kafka answers
   COORDINATOR_NOT_AVAILABLE meanwhile and lets the client come back.
 - There are no coordinators of transactions and share groups yet: COORDINATOR_NOT_AVAILABLE.
@@ -45,16 +47,31 @@ class FindCoordinatorHandler:
             await self._groups.ensure_topic()
         except (ApiError, StorageError) as error:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
-        node_id = self._cluster.node_id
-        host, port = self._cluster.endpoint(ctx)
         if ctx.version < FIRST_WITH_MANY_KEYS:
-            return FindCoordinatorResponse(error_message=None, node_id=node_id, host=host, port=port)
-        return FindCoordinatorResponse(
-            coordinators=[
-                Coordinator(key=key, node_id=node_id, host=host, port=port, error_message=None)
-                for key in request.coordinator_keys
-            ]
-        )
+            found = self._find(ctx, request.key)
+            return FindCoordinatorResponse(
+                error_code=found.error_code,
+                error_message=found.error_message,
+                node_id=found.node_id,
+                host=found.host,
+                port=found.port,
+            )
+        return FindCoordinatorResponse(coordinators=[self._find(ctx, key) for key in request.coordinator_keys])
+
+    def _find(self, ctx: RequestContext, group_id: str) -> Coordinator:
+        leader = self._groups.leader_of(group_id)
+        endpoint = None if leader is None else self._cluster.endpoint_of(leader, ctx)
+        if leader is None or endpoint is None:
+            why = "has no leader" if leader is None else f"is led by broker {leader}, which is not up"
+            return Coordinator(
+                key=group_id,
+                node_id=-1,
+                port=-1,
+                error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                error_message=f"The partition of this group {why}.",
+            )
+        host, port = endpoint
+        return Coordinator(key=group_id, node_id=leader, host=host, port=port, error_message=None)
 
     def refuse(self, request: FindCoordinatorRequest, code: ErrorCode, message: str | None) -> FindCoordinatorResponse:
         return FindCoordinatorResponse(

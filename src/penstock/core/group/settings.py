@@ -19,6 +19,8 @@ class GroupSettings(NamedTuple):
     heartbeat_hold_ms: int = 3_000
     """How long a heartbeat of a stable group waits for something to tell; 0 answers at once."""
     offset_metadata_max_bytes: int = 4_096
+    offsets_commit_timeout_ms: int = 5_000
+    """How long a reply waits for the replicas."""
     offsets_retention_ms: int = 10_080 * 60_000
     offsets_retention_check_interval_ms: int = 600_000
 
@@ -31,6 +33,7 @@ class GroupSettings(NamedTuple):
             max_size=config.group_max_size,
             settle_ms=config.penstock_group_rebalance_settle_ms,
             heartbeat_hold_ms=config.penstock_group_heartbeat_hold_ms,
+            offsets_commit_timeout_ms=config.offsets_commit_timeout_ms,
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
             offsets_retention_ms=config.offsets_retention_minutes * 60_000,
             offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
