@@ -36,6 +36,10 @@ class RaftHandler:
         self._deliver = deliver
         self._senders: dict[Connection, int] = {}
 
+    def is_peer(self, connection: Connection) -> bool:
+        """Whether a node of this cluster is at the other end."""
+        return connection in self._senders
+
     def receive(self, connection: Connection, slot: int, correlation_id: int, payload: memoryview) -> None:
         """Answers the slot, or raises ProtocolError."""
         if is_hello(payload):

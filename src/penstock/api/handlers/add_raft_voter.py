@@ -1,0 +1,51 @@
+"""AddRaftVoter (key 80), versions 0-1: a node that follows the metadata log gets a vote in its quorum.
+
+- The answer leaves when the new configuration is committed, in either version: v1's `ack_when_committed=false`
+  gets it no sooner.
+- A voter may be named without its directory id, which Kafka demands.
+- Any of the voter's listeners will do, the first is taken: every listener speaks Raft here.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.api.cluster_view import ClusterView
+from penstock.api.context import RequestContext
+from penstock.api.controller_access import ActiveController
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.wire.apis import Api
+from penstock.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+
+
+class AddRaftVoterHandler:
+    api: ClassVar = Api.ADD_RAFT_VOTER
+    min_version: ClassVar = 0
+    max_version: ClassVar = 1
+    is_for_controller: ClassVar = True
+
+    def __init__(self, controller: ActiveController, cluster: ClusterView) -> None:
+        self._controller = controller
+        self._cluster = cluster
+
+    async def handle(self, ctx: RequestContext, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
+        check_cluster_id(self._cluster, request.cluster_id)
+        if request.voter_id < 0:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Add voter request didn't include a valid voter")
+        if not request.listeners:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Add voter request didn't include an endpoint of the voter")
+        listener = request.listeners[0]
+        await self._controller.add_voter(request.voter_id, request.voter_directory_id, listener.host, listener.port)
+        return AddRaftVoterResponse(error_message=None)
+
+    def refuse(self, request: AddRaftVoterRequest, code: ErrorCode, message: str | None) -> AddRaftVoterResponse:
+        return AddRaftVoterResponse(error_code=code, error_message=message)
+
+
+def check_cluster_id(cluster: ClusterView, asked: str | None) -> None:
+    """Null is anybody's."""
+    if asked is not None and asked != cluster.cluster_id:
+        raise ApiError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f'The given id "{asked}" doesn\'t match the cluster id "{cluster.cluster_id}"',
+        )
