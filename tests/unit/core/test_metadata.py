@@ -113,12 +113,6 @@ def test_deleting_forgets_topic_and_settings() -> None:
     assert not image.configs
 
 
-def test_replicas_are_spread() -> None:
-    placed = decisions.place_replicas([1, 2, 3], 6, 2, 0)
-    assert [replicas[0] for replicas in placed] == [1, 2, 3, 1, 2, 3]
-    assert all(len(set(replicas)) == 2 for replicas in placed)
-
-
 names = st.text("abc.-_", min_size=1, max_size=20)
 assignments = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple), min_size=1, max_size=4).map(
     tuple

@@ -1,6 +1,7 @@
-"""What the controller decides: requests in, records out. Nothing here changes the image.
+"""What the controller decides about topics: requests in, records out. Nothing here changes the image.
 
-Raises ApiError with Kafka's code and a sentence that says what to do.
+Raises ApiError with Kafka's code and a sentence that says what to do. `brokers` counts only in a cluster in which none
+has registered yet: a single broker's before its first registration.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from penstock.core.metadata.image import RESOURCE_TOPIC, MetadataImage
+from penstock.core.metadata.placement import Candidate, Placer, candidates, check_replication_factor
 from penstock.core.metadata.records import ConfigChanged, MetadataRecord, PartitionsAdded, TopicCreated
 from penstock.model.errors import ApiError, ErrorCode
 
@@ -57,35 +59,10 @@ def check_new_topic(image: MetadataImage, name: str) -> None:
     check_collision(image, name)
 
 
-def place_replicas(
-    brokers: Sequence[int], partitions: int, replication_factor: int, start: int
-) -> list[tuple[int, ...]]:
-    """Round-robin over the brokers, each topic starting at another one."""
-    count = len(brokers)
-    return [
-        tuple(brokers[(start + partition + replica) % count] for replica in range(replication_factor))
-        for partition in range(partitions)
-    ]
-
-
-def check_replication_factor(replication_factor: int, brokers: Sequence[int]) -> None:
-    if replication_factor < 1:
-        raise ApiError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            "Replication factor must be larger than 0, or -1 to use the default value.",
-        )
-    if replication_factor > len(brokers):
-        raise ApiError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
-            f"{replication_factor} cannot be reached because only {len(brokers)} broker(s) are registered.",
-        )
-
-
 def check_assignments(assignments: Mapping[int, Sequence[int]], first: int, brokers: Sequence[int]) -> None:
     replication_factor = None
     for replicas in assignments.values():
-        _check_replicas(replicas, brokers)
+        check_replicas(replicas, brokers)
         if replication_factor is not None:
             check_same_factor(replicas, replication_factor)
         replication_factor = len(replicas)
@@ -104,7 +81,7 @@ def check_same_factor(replicas: Sequence[int], replication_factor: int) -> None:
         )
 
 
-def _check_replicas(replicas: Sequence[int], brokers: Sequence[int]) -> None:
+def check_replicas(replicas: Sequence[int], brokers: Sequence[int]) -> None:
     prefix = "The manual partition assignment includes"
     if not replicas:
         raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{prefix} an empty replica list.")
@@ -131,19 +108,22 @@ def create_topic(
 ) -> list[MetadataRecord]:
     """`partitions` and `replication_factor` have their defaults filled in already."""
     check_new_topic(image, name)
+    usable = candidates(image, brokers)
     if assignments:
         _check_partition_count(len(assignments))
-        check_assignments(assignments, 0, brokers)
+        check_assignments(assignments, 0, _registered(image, brokers))
         placed = [tuple(assignments[index]) for index in range(len(assignments))]
+        isrs = _manual_isrs(placed, 0, usable)
     else:
         if partitions < 1:
             raise ApiError(
                 ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
             )
-        check_replication_factor(replication_factor, brokers)
+        check_replication_factor(replication_factor, usable)
         _check_partition_count(partitions)
-        placed = place_replicas(brokers, partitions, replication_factor, len(image.topics))
-    records: list[MetadataRecord] = [TopicCreated(name, topic_id.hex(), tuple(placed))]
+        placed = Placer(usable, image).place(partitions, replication_factor)
+        isrs = _isrs(placed, usable)
+    records: list[MetadataRecord] = [TopicCreated(name, topic_id.hex(), tuple(placed), isrs)]
     if configs:
         records.append(ConfigChanged(RESOURCE_TOPIC, name, configs))
     return records
@@ -174,6 +154,7 @@ def create_partitions(
         )
     added = count - current
     _check_partition_count(added)
+    usable = candidates(image, brokers)
     if assignments is not None:
         if len(assignments) != added:
             raise ApiError(
@@ -181,11 +162,39 @@ def create_partitions(
                 f"Attempted to add {added} additional partition(s), "
                 f"but only {len(assignments)} assignment(s) were specified.",
             )
-        check_assignments({current + index: replicas for index, replicas in enumerate(assignments)}, current, brokers)
+        by_index = {current + index: replicas for index, replicas in enumerate(assignments)}
+        check_assignments(by_index, current, _registered(image, brokers))
         placed = [tuple(replicas) for replicas in assignments]
         for replicas in placed:
             check_same_factor(replicas, topic.replication_factor)
+        isrs = _manual_isrs(placed, current, usable)
     else:
-        check_replication_factor(topic.replication_factor, brokers)
-        placed = place_replicas(brokers, added, topic.replication_factor, current)
-    return [PartitionsAdded(topic.topic_id.hex(), tuple(placed))]
+        check_replication_factor(topic.replication_factor, usable)
+        placed = Placer(usable, image).place(added, topic.replication_factor, topic)
+        isrs = _isrs(placed, usable)
+    return [PartitionsAdded(topic.topic_id.hex(), tuple(placed), isrs)]
+
+
+def _registered(image: MetadataImage, brokers: Sequence[int]) -> Sequence[int]:
+    return list(image.brokers) or brokers
+
+
+def _isrs(placed: Sequence[tuple[int, ...]], usable: Sequence[Candidate]) -> tuple[tuple[int, ...], ...]:
+    """What starts in sync: the live ones of each. Empty when that is all of them."""
+    live = [broker.broker_id for broker in usable if broker.is_live]
+    isrs = tuple(tuple(replica for replica in replicas if replica in live) for replicas in placed)
+    return () if isrs == tuple(placed) else isrs
+
+
+def _manual_isrs(
+    placed: Sequence[tuple[int, ...]], first: int, usable: Sequence[Candidate]
+) -> tuple[tuple[int, ...], ...]:
+    isrs = _isrs(placed, usable)
+    for at, isr in enumerate(isrs):
+        if not isr:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"All brokers specified in the manual partition assignment for partition {first + at} "
+                "are fenced or in controlled shutdown.",
+            )
+    return isrs

@@ -67,6 +67,10 @@ class PartitionState:
         """The replicas once the reassignment under way is through."""
         return tuple(replica for replica in self.replicas if replica not in self.removing)
 
+    def effective_min_isr(self, configured: int) -> int:
+        """`min.insync.replicas` as it counts for this partition: for leader and controller alike."""
+        return effective_min_isr(configured, self.replicas, self.adding, self.removing)
+
 
 @dataclass(slots=True)
 class TopicState:
@@ -93,6 +97,7 @@ class BrokerState:
     is_fenced: bool = True
     in_controlled_shutdown: bool = False
     directory_id: str = ""
+    features: dict[str, tuple[int, int]] = field(default_factory=dict)  # lowest and highest level it knows
 
     @property
     def is_active(self) -> bool:
@@ -117,7 +122,7 @@ class MetadataImage:
         self.scram: dict[str, dict[int, ScramCredentialSet]] = {}  # user -> mechanism -> credential
         self.brokers: dict[int, BrokerState] = {}
         self.next_broker_epoch = 0
-        self.features: dict[str, int] = {}  # finalized levels, as far as somebody set them
+        self.features: dict[str, int] = {}  # levels that somebody set; `features.finalized` knows the others
         self.peers: dict[int, tuple[str, int]] = {}  # node -> address for Raft, beyond the configured ones
         self.topics_version += 1
         self.partitions_version += 1
@@ -194,10 +199,7 @@ class MetadataImage:
             case ClusterCreated(cluster_id):
                 self.cluster_id = cluster_id
             case FeatureChanged(name, level):
-                if level > 0:
-                    self.features[name] = level
-                else:
-                    self.features.pop(name, None)
+                self.features[name] = level
 
     def _replay_topic(self, record: TopicCreated | PartitionsAdded | TopicDeleted | PartitionRestored) -> None:
         match record:
@@ -246,6 +248,7 @@ class MetadataImage:
                     record.is_fenced,
                     record.in_controlled_shutdown,
                     record.directory_id,
+                    dict(record.features),
                 )
                 self.next_broker_epoch = max(self.next_broker_epoch, epoch + 1)
             case BrokerChanged(broker_id, is_fenced, in_controlled_shutdown):
@@ -284,6 +287,15 @@ class MetadataImage:
         return records
 
 
+def effective_min_isr(
+    configured: int, replicas: tuple[int, ...], adding: tuple[int, ...], removing: tuple[int, ...]
+) -> int:
+    """No more than there are replicas, neither before nor after a reassignment that is under way."""
+    before = sum(replica not in adding for replica in replicas)
+    after = sum(replica not in removing for replica in replicas)
+    return max(1, min(configured, before, after))
+
+
 def _add_partitions(
     topic: TopicState, assignments: tuple[tuple[int, ...], ...], isrs: tuple[tuple[int, ...], ...]
 ) -> None:
@@ -320,6 +332,7 @@ def _registered(broker: BrokerState) -> BrokerRegistered:
         broker.is_fenced,
         broker.in_controlled_shutdown,
         broker.directory_id,
+        dict(broker.features),
     )
 
 

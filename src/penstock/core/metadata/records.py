@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, TypeAlias
 
 from penstock.model.errors import StorageError
@@ -129,6 +129,7 @@ class BrokerRegistered:
     is_fenced: bool = True
     in_controlled_shutdown: bool = False
     directory_id: str = ""  # whose disk: a broker that comes back with another one has none of its data
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # lowest and highest level it knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +200,13 @@ MetadataRecord: TypeAlias = (
 )
 
 _TYPES: dict[str, type[MetadataRecord]] = {cls.type: cls for cls in MetadataRecord.__args__}
-_DEFAULTS: dict[str, dict[str, Any]] = {kind: {f.name: f.default for f in fields(cls)} for kind, cls in _TYPES.items()}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    kind: {each.name: {} if each.default_factory is dict else each.default for each in fields(cls)}
+    for kind, cls in _TYPES.items()
+}
 _LISTS = ("isr", "replicas", "adding", "removing", "elr", "last_known_elr")
 _LISTS_OF_LISTS = ("assignments", "isrs")
+_PAIRS = ("endpoints", "features")
 
 
 def encode(record: MetadataRecord) -> bytes:
@@ -248,6 +253,7 @@ def _from_json(found: dict[str, Any]) -> MetadataRecord:
     for name in _LISTS_OF_LISTS:
         if name in known:
             known[name] = tuple(tuple(each) for each in known[name])
-    if "endpoints" in known:
-        known["endpoints"] = {name: (host, port) for name, (host, port) in known["endpoints"].items()}
+    for name in _PAIRS:
+        if name in known:
+            known[name] = {key: tuple(pair) for key, pair in known[name].items()}
     return cls(**known)

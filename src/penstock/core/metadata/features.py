@@ -1,0 +1,112 @@
+"""Feature levels of the cluster: what this software knows, what is finalized, what may be changed.
+
+A level is finalized by a record, or by default since the first entry. Updates hold together: one that will not do
+refuses them all (UpdateFeatures). Must not know: what a level switches on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from penstock.core.metadata.image import MetadataImage
+from penstock.core.metadata.records import FeatureChanged, MetadataRecord
+from penstock.core.metadata.requests import FeatureUpdate, UpgradeType
+from penstock.model.errors import ApiError, ErrorCode
+
+METADATA_VERSION: Final = "metadata.version"
+
+SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {
+    "eligible.leader.replicas.version": (1, 1),
+    "group.version": (1, 1),
+    "kraft.version": (1, 1),
+    METADATA_VERSION: (25, 25),  # 4.0-IV3
+    "transaction.version": (0, 0),
+}
+"""Lowest and highest level this software knows, with Kafka's names and numbers. Nothing can be switched off yet."""
+
+BOOTSTRAP: Final[Mapping[str, int]] = {
+    "eligible.leader.replicas.version": 1,
+    "group.version": 1,
+    "kraft.version": 1,
+    METADATA_VERSION: 25,
+}
+"""In force while no record says otherwise. Fixed: software that knows more must not raise a level by starting."""
+
+
+def finalized(image: MetadataImage) -> dict[str, int]:
+    """Levels in force, by name; those at 0 are not there."""
+    levels = {**BOOTSTRAP, **image.features}
+    return {name: levels[name] for name in sorted(levels) if levels[name] > 0}
+
+
+def check_broker(image: MetadataImage, offered: Mapping[str, tuple[int, int]]) -> None:
+    """Whether a broker that knows these levels may join. One that says nothing is not asked."""
+    if not offered:
+        return
+    for name, level in finalized(image).items():
+        low, high = offered.get(name, (0, 0))
+        if not low <= level <= high:
+            raise ApiError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"Unable to register because the broker does not support finalized version {level} of {name}. "
+                f"The broker wants a version between {low} and {high}, inclusive.",
+            )
+
+
+def update(
+    image: MetadataImage, updates: Sequence[FeatureUpdate], supported: Mapping[str, tuple[int, int]] = SUPPORTED
+) -> list[MetadataRecord]:
+    records: list[MetadataRecord] = []
+    levels = {**BOOTSTRAP, **image.features}
+    for each in updates:
+        current = levels.get(each.name, 0)
+        reason = _refusal(image, each, current, supported)
+        if reason is not None:
+            raise ApiError(
+                ErrorCode.INVALID_UPDATE_VERSION,
+                f"Invalid update version {each.level} for feature {each.name}. {reason}",
+            )
+        if each.level != current:
+            levels[each.name] = each.level
+            records.append(FeatureChanged(each.name, each.level))
+    return records
+
+
+def _refusal(
+    image: MetadataImage, update: FeatureUpdate, current: int, supported: Mapping[str, tuple[int, int]]
+) -> str | None:
+    if update.upgrade_type not in UpgradeType.__members__.values():
+        return "The controller does not support the given upgrade type."
+    if update.level < 0:
+        return "A feature version cannot be less than 0."
+    if update.name not in supported:
+        return "The controller does not support this feature."
+    reason = _outside(update.level, "The controller", supported[update.name])
+    for broker in image.brokers.values():
+        if reason is None and broker.features:
+            reason = _outside(update.level, f"Broker {broker.broker_id}", broker.features.get(update.name, (0, 0)))
+    if reason is not None:
+        return reason
+    is_upgrade = update.upgrade_type == UpgradeType.UPGRADE
+    if update.level < current and is_upgrade:
+        return (
+            "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
+            "downgrade."
+        )
+    if update.level > current and not is_upgrade:
+        return "Can't downgrade to a newer version."
+    if update.level < current and update.name == METADATA_VERSION:
+        if update.upgrade_type == UpgradeType.UNSAFE_DOWNGRADE:
+            return "Unsafe metadata downgrade is not supported in this version."
+        return "Refusing to perform the requested downgrade because it might delete metadata information."
+    return None
+
+
+def _outside(level: int, who: str, levels: tuple[int, int]) -> str | None:
+    low, high = levels
+    if low <= level <= high:
+        return None
+    if high == 0:
+        return f"{who} does not support this feature."
+    return f"{who} only supports versions {low if low == high else f'{low}-{high}'}"

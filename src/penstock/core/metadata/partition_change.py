@@ -1,0 +1,174 @@
+"""One change of one partition: wanted ISR and replicas in, the record out that also elects whom it must.
+
+KRaft's PartitionChangeBuilder in our words. What holds after every change:
+- the leader is in the ISR, or there is none;
+- whoever leaves an ISR that falls below the minimum stays eligible (ELR, KIP-966), until the ISR reaches the
+  minimum again: below it nothing is committed, so those have all that ever was;
+- a reassignment ends in the very change that brings the last replica to come into the ISR (KIP-455).
+
+Must not know: why the change is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock.core.metadata.image import NO_LEADER, MetadataImage, PartitionState, TopicState, effective_min_isr
+from penstock.core.metadata.records import MetadataRecord, PartitionChanged
+
+NOBODY = -1
+
+
+class Election(Enum):
+    ONLINE = "from the ISR, and only when the leader cannot stay"
+    PREFERRED = "the first replica, if it is in sync"
+    UNCLEAN = "anybody, rather than nobody"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Which brokers count, as of the decision being made: the image, and what is about to become of one broker."""
+
+    image: MetadataImage
+    gone: int = NOBODY
+    leaving: int = NOBODY
+    back: int = NOBODY
+
+    def is_active(self, broker: int) -> bool:
+        """It may begin to lead."""
+        if broker in (self.gone, self.leaving):
+            return False
+        return broker == self.back or self.image.is_active(broker)
+
+    def is_live(self, broker: int) -> bool:
+        """It may go on leading while nobody else can: also a broker that is shutting down."""
+        return broker != self.gone and (broker == self.back or self.image.is_live(broker))
+
+
+@dataclass(slots=True)
+class Wanted:
+    """A partition as it is to be; starts as it is."""
+
+    isr: tuple[int, ...]
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    ineligible: tuple[int, ...] = ()  # may have lost what it acknowledged: not to be trusted before others
+    erased: tuple[int, ...] = ()  # has nothing: not even as the last known leader
+
+    @classmethod
+    def of(cls, partition: PartitionState) -> Wanted:
+        return cls(partition.isr, partition.replicas, partition.adding, partition.removing)
+
+
+def change_partition(
+    topic: TopicState,
+    partition: PartitionState,
+    wanted: Wanted,
+    standing: Standing,
+    min_isr: int,
+    election: Election = Election.ONLINE,
+) -> PartitionChanged | None:
+    """None: nothing changes. `min_isr` as configured for the topic."""
+    _complete_reassignment(wanted)
+    minimum = effective_min_isr(min_isr, wanted.replicas, wanted.adding, wanted.removing)
+    elr = _eligible(partition, wanted, minimum)
+    leader, is_unclean = _elect(partition, wanted, elr, standing, election)
+    isr = wanted.isr
+    if is_unclean:
+        isr, elr = (leader,), ()
+    elif leader != NO_LEADER and leader not in isr:
+        isr, elr = (leader,), tuple(replica for replica in elr if replica != leader)
+    if len(isr) >= minimum:
+        elr = ()
+
+    # A replica that is taken off must not fetch any more: the epoch tells it.
+    is_bumped = leader != partition.leader or any(replica not in wanted.replicas for replica in partition.replicas)
+    change = PartitionChanged(
+        topic.topic_id.hex(),
+        partition.index,
+        leader=leader if is_bumped else None,
+        isr=_unless_same(isr, partition.isr),
+        replicas=_unless_same(wanted.replicas, partition.replicas),
+        adding=_unless_same(wanted.adding, partition.adding),
+        removing=_unless_same(wanted.removing, partition.removing),
+        elr=_unless_same(elr, partition.elr),
+        last_known_elr=_unless_same(_last_known(partition, wanted, leader), partition.last_known_elr),
+    )
+    return None if change == PartitionChanged(change.topic_id, change.index) else change
+
+
+def change_all(
+    affected: Iterable[tuple[TopicState, PartitionState]],
+    standing: Standing,
+    min_isr: Callable[[str], int],
+    unclean_ok: Callable[[str], bool],
+) -> list[MetadataRecord]:
+    """What becomes of partitions when brokers are as `standing` says, without the one that goes."""
+    records: list[MetadataRecord] = []
+    for topic, partition in affected:
+        wanted = Wanted.of(partition)
+        wanted.isr = tuple(replica for replica in partition.isr if replica not in (standing.gone, standing.leaving))
+        election = Election.UNCLEAN if unclean_ok(topic.name) else Election.ONLINE
+        change = change_partition(topic, partition, wanted, standing, min_isr(topic.name), election)
+        if change is not None:
+            records.append(change)
+    return records
+
+
+def _unless_same(new: tuple[int, ...], old: tuple[int, ...]) -> tuple[int, ...] | None:
+    return None if new == old else new
+
+
+def _complete_reassignment(wanted: Wanted) -> None:
+    if not wanted.adding and not wanted.removing:
+        return
+    replicas = tuple(replica for replica in wanted.replicas if replica not in wanted.removing)
+    isr = tuple(replica for replica in wanted.isr if replica not in wanted.removing)
+    if replicas and all(replica in isr for replica in replicas):
+        wanted.replicas, wanted.isr, wanted.adding, wanted.removing = replicas, isr, (), ()
+
+
+def _eligible(partition: PartitionState, wanted: Wanted, minimum: int) -> tuple[int, ...]:
+    if len(wanted.isr) >= minimum:
+        return ()
+    barred = (*wanted.isr, *wanted.ineligible, *wanted.erased)
+    return tuple(
+        replica
+        for replica in wanted.replicas
+        if replica not in barred and (replica in partition.elr or replica in partition.isr)
+    )
+
+
+def _elect(
+    partition: PartitionState, wanted: Wanted, elr: tuple[int, ...], standing: Standing, election: Election
+) -> tuple[int, bool]:
+    """The leader from now on, and whether something committed may be missing on it."""
+    candidates = wanted.isr or elr
+    order = (partition.leader, *wanted.replicas)
+    if election is Election.PREFERRED:
+        order = (wanted.replicas[0], *order)
+    for replica in order:
+        if replica in candidates and standing.is_active(replica):
+            return replica, False
+    if partition.leader in wanted.isr and standing.is_live(partition.leader):
+        return partition.leader, False
+    if not candidates:
+        # All that were eligible have had a crash behind them: the one that led last has most (KIP-966).
+        for replica in _last_known(partition, wanted, NO_LEADER):
+            if replica in wanted.replicas and standing.is_active(replica):
+                return replica, True
+    if election is Election.UNCLEAN:
+        for replica in wanted.replicas:
+            if standing.is_active(replica):
+                return replica, True
+    return NO_LEADER, False
+
+
+def _last_known(partition: PartitionState, wanted: Wanted, leader: int) -> tuple[int, ...]:
+    if leader != NO_LEADER:
+        return ()
+    known = partition.last_known_elr if partition.leader == NO_LEADER else (partition.leader,)
+    return tuple(replica for replica in known if replica in wanted.replicas and replica not in wanted.erased)

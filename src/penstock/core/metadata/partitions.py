@@ -1,0 +1,178 @@
+"""What the controller decides about single partitions: their ISR, their leader. Nothing here changes the image.
+
+Raises ApiError with Kafka's code. `min_isr` and `unclean_ok` say what is configured for a topic: `min.insync.replicas`
+and `unclean.leader.election.enable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from penstock.core.metadata import brokers
+from penstock.core.metadata.image import NO_LEADER, MetadataImage, PartitionState, TopicState
+from penstock.core.metadata.partition_change import Election, Standing, Wanted, change_all, change_partition
+from penstock.core.metadata.records import MetadataRecord
+from penstock.core.metadata.requests import NO_BROKER_EPOCH, ElectionKind
+from penstock.model.errors import ApiError, ErrorCode
+
+
+def find(image: MetadataImage, topic: str, index: int) -> tuple[TopicState, PartitionState]:
+    found = image.topics.get(topic)
+    if found is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {topic}")
+    if not 0 <= index < len(found.partitions):
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {topic}-{index}")
+    return found, found.partitions[index]
+
+
+# -- the ISR, as its leader wants it ----------------------------------------------------
+
+
+def alter_partition(
+    image: MetadataImage,
+    topic_id: bytes,
+    index: int,
+    broker_id: int,
+    broker_epoch: int,
+    leader_epoch: int,
+    partition_epoch: int,
+    new_isr: Sequence[tuple[int, int]],
+    min_isr: Callable[[str], int],
+    unclean_ok: Callable[[str], bool],
+) -> list[MetadataRecord]:
+    """`new_isr`: broker and its epoch, NO_BROKER_EPOCH for any. Afterwards ask `altered` what to answer."""
+    brokers.check_epoch(image, broker_id, broker_epoch)
+    topic, partition = _find_by_id(image, topic_id, index)
+    _check_alteration(topic, partition, broker_id, leader_epoch, partition_epoch, [broker for broker, _ in new_isr])
+    _check_eligible(image, partition, new_isr)
+    wanted = Wanted.of(partition)
+    wanted.isr = tuple(broker for broker, _ in new_isr)
+    if not image.is_active(broker_id) and len(wanted.isr) > 1:
+        # It is shutting down and led on only because nobody else was in sync.
+        wanted.isr = tuple(broker for broker in wanted.isr if broker != broker_id)
+    election = Election.UNCLEAN if unclean_ok(topic.name) else Election.ONLINE
+    change = change_partition(topic, partition, wanted, Standing(image), min_isr(topic.name), election)
+    return [] if change is None else [change]
+
+
+def altered(image: MetadataImage, topic_id: bytes, index: int, broker_id: int) -> PartitionState:
+    """What to answer to a leader whose change is in the image. Raises NEW_LEADER_ELECTED when it leads no more."""
+    _, partition = _find_by_id(image, topic_id, index)
+    if partition.leader != broker_id:
+        raise ApiError(ErrorCode.NEW_LEADER_ELECTED, f"The change was made, and broker {partition.leader} leads now.")
+    return partition
+
+
+def _find_by_id(image: MetadataImage, topic_id: bytes, index: int) -> tuple[TopicState, PartitionState]:
+    topic = image.topics_by_id.get(topic_id)
+    if topic is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"No topic has the id {topic_id.hex()}.")
+    return find(image, topic.name, index)
+
+
+def _check_alteration(
+    topic: TopicState,
+    partition: PartitionState,
+    broker_id: int,
+    leader_epoch: int,
+    partition_epoch: int,
+    new_isr: Sequence[int],
+) -> None:
+    name = f"{topic.name}-{partition.index}"
+    if leader_epoch > partition.leader_epoch or partition_epoch > partition.partition_epoch:
+        raise ApiError(ErrorCode.NOT_CONTROLLER, f"{name} is newer than what this controller knows: ask another one.")
+    if leader_epoch < partition.leader_epoch:
+        raise ApiError(
+            ErrorCode.FENCED_LEADER_EPOCH,
+            f"The leader epoch of {name} is {partition.leader_epoch}, not {leader_epoch}.",
+        )
+    if broker_id != partition.leader:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"The leader of {name} is {partition.leader}, not {broker_id}.")
+    if partition_epoch < partition.partition_epoch:
+        raise ApiError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"The partition epoch of {name} is {partition.partition_epoch}, not {partition_epoch}.",
+        )
+    if broker_id not in new_isr:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"The ISR {list(new_isr)} of {name} is without its leader.")
+    if len(dict.fromkeys(new_isr)) != len(new_isr) or any(broker not in partition.replicas for broker in new_isr):
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"The ISR {list(new_isr)} of {name} is not made of its replicas {list(partition.replicas)}.",
+        )
+
+
+def _check_eligible(image: MetadataImage, partition: PartitionState, new_isr: Sequence[tuple[int, int]]) -> None:
+    for broker_id, epoch in new_isr:
+        broker = image.brokers.get(broker_id)
+        if broker is None:
+            reason = "not registered"
+        elif broker.in_controlled_shutdown and broker_id != partition.leader:
+            reason = "shutting down"
+        elif broker.is_fenced:
+            reason = "fenced"
+        elif epoch not in (NO_BROKER_EPOCH, broker.epoch):
+            reason = f"broker epoch mismatch: requested={epoch} VS expected={broker.epoch}"
+        else:
+            continue
+        raise ApiError(ErrorCode.INELIGIBLE_REPLICA, f"Broker {broker_id} must not be in the ISR: {reason}.")
+
+
+# -- elections --------------------------------------------------------------------------
+
+
+def elect(
+    image: MetadataImage, topic: str, index: int, kind: ElectionKind, min_isr: Callable[[str], int]
+) -> list[MetadataRecord]:
+    """As somebody asked for. An unclean one may be asked for whatever the topic's configuration says."""
+    found, partition = find(image, topic, index)
+    if kind is ElectionKind.PREFERRED:
+        is_needed = partition.leader != partition.replicas[0]
+        election, refusal = Election.PREFERRED, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        reason = f"The preferred leader {partition.replicas[0]} of {topic}-{index} is not in sync or not there."
+    else:
+        is_needed = partition.leader == NO_LEADER
+        election, refusal = Election.UNCLEAN, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        reason = f"None of the replicas {list(partition.replicas)} of {topic}-{index} is there to lead."
+    if not is_needed:
+        raise ApiError(ErrorCode.ELECTION_NOT_NEEDED, f"Leader election not needed for {topic}-{index}.")
+    change = change_partition(found, partition, Wanted.of(partition), Standing(image), min_isr(topic), election)
+    if change is None or change.leader is None:
+        raise ApiError(refusal, reason)
+    return [change]
+
+
+def preferred_imbalance(image: MetadataImage, min_isr: Callable[[str], int], limit: int = 1000) -> list[MetadataRecord]:
+    """Leaders go back to the first replicas where those are in sync; at most `limit` at once."""
+    records: list[MetadataRecord] = []
+    for topic, partition in image.all_partitions():
+        preferred = partition.replicas[0]
+        if partition.leader == preferred or preferred not in partition.isr or not image.is_active(preferred):
+            continue
+        change = change_partition(
+            topic, partition, Wanted.of(partition), Standing(image), min_isr(topic.name), Election.PREFERRED
+        )
+        if change is not None:
+            records.append(change)
+            if len(records) >= limit:
+                break
+    return records
+
+
+def elect_leaderless(
+    image: MetadataImage, min_isr: Callable[[str], int], unclean_ok: Callable[[str], bool]
+) -> list[MetadataRecord]:
+    """Leaders for partitions without one, where there can be one now: unclean elections may have been allowed since."""
+    leaderless = ((topic, each) for topic, each in image.all_partitions() if each.leader == NO_LEADER)
+    return change_all(leaderless, Standing(image), min_isr, unclean_ok)
+
+
+def min_isr_changed(
+    image: MetadataImage, topics: Iterable[str], min_isr: Callable[[str], int], unclean_ok: Callable[[str], bool]
+) -> list[MetadataRecord]:
+    """For the entry that changes `min.insync.replicas` of these topics, after it; `min_isr` gives what it will be.
+
+    A lower minimum lets an ISR commit that could not before, so those that were eligible are so no longer.
+    """
+    eligible = ((topic, each) for topic, each in image.all_partitions() if each.elr and topic.name in topics)
+    return change_all(eligible, Standing(image), min_isr, unclean_ok)

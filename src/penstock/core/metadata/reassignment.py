@@ -1,0 +1,215 @@
+"""Moving replicas (KIP-455): add, wait until they are in sync, remove. Nothing here changes the image.
+
+While a reassignment is under way `replicas` holds those to be, then those that leave; `adding` and `removing` say
+which. It ends in `change_partition`, as soon as all that are to be are in the ISR; only then does a leader that leaves
+give up. Another target replaces the one under way; cancelling goes back to the replicas from before the first.
+
+Plans say what to move: off a broker, or evenly over all. A plan names only partitions that change, replaces no more
+replicas than it must, keeps to as many racks and uses running brokers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from penstock.core.metadata.decisions import check_replicas
+from penstock.core.metadata.image import NO_LEADER, MetadataImage, PartitionState
+from penstock.core.metadata.partition_change import Election, Standing, Wanted, change_partition
+from penstock.core.metadata.partitions import find
+from penstock.core.metadata.placement import Counts, Placer, candidates
+from penstock.core.metadata.records import MetadataRecord
+from penstock.core.metadata.requests import OngoingReassignment
+from penstock.model.errors import ApiError, ErrorCode
+
+Plan = dict[str, dict[int, tuple[int, ...]]]
+"""Topic -> partition -> replicas."""
+
+# -- one partition ----------------------------------------------------------------------
+
+
+def begin(
+    image: MetadataImage,
+    topic: str,
+    index: int,
+    replicas: Sequence[int],
+    min_isr: Callable[[str], int],
+    *,
+    allow_replication_factor_change: bool = True,
+) -> list[MetadataRecord]:
+    """Nothing to move, or everything in sync already: done at once."""
+    found, partition = find(image, topic, index)
+    check_replicas(replicas, list(image.brokers))
+    now = len(partition.target_replicas)
+    if not allow_replication_factor_change and len(replicas) != now:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor is changed from {now} to {len(replicas)}",
+        )
+    change = change_partition(found, partition, _towards(partition, tuple(replicas)), Standing(image), min_isr(topic))
+    return [] if change is None else [change]
+
+
+def _towards(partition: PartitionState, target: tuple[int, ...]) -> Wanted:
+    original = tuple(replica for replica in partition.replicas if replica not in partition.adding)
+    # What an earlier target wanted and this one does not need not catch up any more, unless nobody else is in sync.
+    dropped = tuple(replica for replica in partition.adding if replica not in target)
+    if all(replica in dropped for replica in partition.isr):
+        dropped = ()
+    staying = tuple(replica for replica in partition.replicas if replica not in target and replica not in dropped)
+    return Wanted(
+        isr=tuple(replica for replica in partition.isr if replica not in dropped),
+        replicas=target + staying,
+        adding=tuple(replica for replica in target + staying if replica not in original),
+        removing=staying,
+    )
+
+
+def cancel(
+    image: MetadataImage,
+    topic: str,
+    index: int,
+    min_isr: Callable[[str], int],
+    unclean_ok: Callable[[str], bool],
+) -> list[MetadataRecord]:
+    found, partition = find(image, topic, index)
+    if not partition.is_reassigning:
+        raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
+    adding = partition.adding
+    wanted = Wanted(
+        isr=tuple(replica for replica in partition.isr if replica not in adding),
+        replicas=tuple(replica for replica in partition.replicas if replica not in adding),
+        adding=(),
+        removing=(),
+    )
+    election = Election.UNCLEAN if unclean_ok(topic) else Election.ONLINE
+    change = change_partition(found, partition, wanted, Standing(image), min_isr(topic), election)
+    holders = (*partition.isr, *partition.elr)
+    is_forgetting = bool(holders) and all(replica in adding for replica in holders)
+    is_stopping = change is not None and change.leader == NO_LEADER != partition.leader
+    if (is_forgetting or is_stopping) and election is not Election.UNCLEAN:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Unable to revert partition assignment for {topic}:{index} because it would require an unclean leader "
+            "election.",
+        )
+    return [] if change is None else [change]
+
+
+def ongoing(image: MetadataImage, topics: Mapping[str, Sequence[int]] | None = None) -> list[OngoingReassignment]:
+    """Those under way; of these partitions, or all. What does not exist is passed over, as Kafka does."""
+    if topics is None:
+        asked = [(topic.name, partition) for topic, partition in image.all_partitions()]
+    else:
+        asked = [
+            (name, image.topics[name].partitions[index])
+            for name, indexes in topics.items()
+            if name in image.topics
+            for index in indexes
+            if 0 <= index < len(image.topics[name].partitions)
+        ]
+    return [
+        OngoingReassignment(name, each.index, each.replicas, each.adding, each.removing)
+        for name, each in asked
+        if each.is_reassigning
+    ]
+
+
+# -- plans ------------------------------------------------------------------------------
+
+
+def drain_plan(image: MetadataImage, broker_id: int) -> Plan:
+    """Every replica off the broker; each successor takes its place in the list, so first ones stay even."""
+    placer = Placer([each for each in candidates(image) if each.is_live and each.broker_id != broker_id], image)
+    plan: Plan = {}
+    for topic in image.topics.values():
+        own = Counts.of(topic.partitions)
+        for partition in topic.partitions:
+            replicas = partition.target_replicas
+            if broker_id not in replicas:
+                continue
+            others = [replica for replica in replicas if replica != broker_id]
+            if all(each.broker_id in others for each in placer.brokers):
+                raise ApiError(
+                    ErrorCode.INVALID_REPLICATION_FACTOR,
+                    f"{topic.name}-{partition.index} has {len(replicas)} replicas and there is no other running broker "
+                    f"to take that of broker {broker_id}: add a broker first.",
+                )
+            at = replicas.index(broker_id)
+            successor = _successor(placer, own, others, is_first=at == 0)
+            moved = (*replicas[:at], successor, *replicas[at + 1 :])
+            for counts in (own, placer.total):
+                counts.add(replicas, -1)
+                counts.add(moved)
+            plan.setdefault(topic.name, {})[partition.index] = moved
+    return plan
+
+
+def _successor(placer: Placer, own: Counts, others: list[int], is_first: bool) -> int:
+    def burden(broker: int) -> tuple[int, ...]:
+        leaders = (own.leaders[broker], placer.total.leaders[broker]) if is_first else ()
+        return (
+            placer.rack_uses(broker, others),
+            *leaders,
+            own.replicas[broker],
+            placer.total.replicas[broker],
+            broker,
+        )
+
+    return min((each.broker_id for each in placer.brokers if each.broker_id not in others), key=burden)
+
+
+def balance_plan(image: MetadataImage) -> Plan:
+    """Replicas from those that have many to those that have few, say after a broker was added; then first places."""
+    placer = Placer([each for each in candidates(image) if each.is_live], image)
+    running = [each.broker_id for each in placer.brokers]
+    moved: dict[tuple[str, int], tuple[int, ...]] = {
+        (topic.name, each.index): each.target_replicas for topic, each in image.all_partitions()
+    }
+    before = dict(moved)
+    has_changed = bool(running)
+    while has_changed:
+        has_changed = False
+        for key, replicas in moved.items():
+            for at, replica in enumerate(replicas):
+                receiver = _receiver(placer, running, replicas, replica)
+                if receiver is not None:
+                    placer.total.add(moved[key], -1)
+                    moved[key] = replicas = (*replicas[:at], receiver, *replicas[at + 1 :])
+                    placer.total.add(replicas)
+                    has_changed = True
+    _even_leaders(placer.total, running, moved)
+    plan: Plan = {}
+    for (name, index), replicas in moved.items():
+        if replicas != before[name, index]:
+            plan.setdefault(name, {})[index] = replicas
+    return plan
+
+
+def _receiver(placer: Placer, running: list[int], replicas: tuple[int, ...], donor: int) -> int | None:
+    """Who should have the donor's replica: somebody with at least two fewer, in a rack that is no worse."""
+    if donor not in running:
+        return None
+    counts = placer.total.replicas
+    others = [replica for replica in replicas if replica != donor]
+    racks = placer.rack_uses(donor, others)
+    possible = [
+        broker
+        for broker in running
+        if broker not in replicas and counts[broker] + 1 < counts[donor] and placer.rack_uses(broker, others) <= racks
+    ]
+    return min(possible, key=lambda broker: (counts[broker], broker), default=None)
+
+
+def _even_leaders(counts: Counts, running: list[int], moved: dict[tuple[str, int], tuple[int, ...]]) -> None:
+    """Another order of the same replicas moves no bytes."""
+    has_changed = True
+    while has_changed:
+        has_changed = False
+        for key, replicas in moved.items():
+            possible = [replica for replica in replicas if replica in running]
+            first = min(possible, key=lambda broker: counts.leaders[broker], default=replicas[0])
+            if counts.leaders[first] + 1 < counts.leaders[replicas[0]]:
+                counts.add(replicas, -1)
+                moved[key] = (first, *(replica for replica in replicas if replica != first))
+                counts.add(moved[key])
+                has_changed = True
