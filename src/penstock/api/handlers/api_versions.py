@@ -4,21 +4,32 @@
   ApiVersions alone; clients retry from it. The response header is always v0.
 - Produce is advertised from 0 although 0-2 are refused: librdkafka before 2.4 tests that
   range and silently stops compressing without it (KAFKA-18659).
-- No features are finalized: finalized_features_epoch is -1.
+- Features are those of the metadata; their epoch is how far this broker has applied it. v3 leaves out what
+  may be at level 0, which clients of that time cannot read (KAFKA-17011), as Kafka does.
+- APIs among brokers are not named (`is_advertised`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
+from penstock.api.handler import Handler, is_advertised
+from penstock.core.metadata import features
+from penstock.core.metadata.image import MetadataImage
 from penstock.model.errors import ErrorCode
 from penstock.ports.channel import Part
 from penstock.wire.apis import Api
 from penstock.wire.codec import encode_response
-from penstock.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from penstock.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
 MIN_VERSION, MAX_VERSION = 0, 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -35,14 +46,21 @@ class ApiVersionsHandler:
     min_version: ClassVar = MIN_VERSION
     max_version: ClassVar = MAX_VERSION
 
-    def __init__(self) -> None:
+    def __init__(self, image: MetadataImage, applied_index: Callable[[], int]) -> None:
+        self._image = image
+        self._applied_index = applied_index
         self._ranges: list[ApiVersion] = []
 
-    def advertise(self, ranges: Mapping[int, tuple[int, int]]) -> None:
+    def advertise(self, handlers: Iterable[Handler]) -> None:
         """Called once by the composition root, when every handler is known."""
+        named = {int(handler.api): handler for handler in handlers if is_advertised(handler)}
         self._ranges = [
-            ApiVersion(api_key=key, min_version=0 if key == Api.PRODUCE else low, max_version=high)
-            for key, (low, high) in sorted(ranges.items())
+            ApiVersion(
+                api_key=key,
+                min_version=0 if key == Api.PRODUCE else handler.min_version,
+                max_version=handler.max_version,
+            )
+            for key, handler in sorted(named.items())
         ]
 
     def handle(self, ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
@@ -50,7 +68,19 @@ class ApiVersionsHandler:
             _SOFTWARE.fullmatch(word) for word in (request.client_software_name, request.client_software_version)
         ):
             return self.refuse(request, ErrorCode.INVALID_REQUEST, None)
-        return ApiVersionsResponse(api_keys=self._ranges)
+        return ApiVersionsResponse(
+            api_keys=self._ranges,
+            supported_features=[
+                SupportedFeatureKey(name=name, min_version=low, max_version=high)
+                for name, (low, high) in features.SUPPORTED.items()
+                if high > 0 and (low > 0 or ctx.version > 3)
+            ],
+            finalized_features_epoch=self._applied_index(),
+            finalized_features=[
+                FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+                for name, level in features.finalized(self._image).items()
+            ],
+        )
 
     def refuse(self, request: ApiVersionsRequest, code: ErrorCode, message: str | None) -> ApiVersionsResponse:
         return ApiVersionsResponse(error_code=code)
