@@ -14,7 +14,7 @@ HIGH_WATER_BYTES = 64 << 10
 
 
 class SimTransport(asyncio.Transport):
-    """Reads as soon as it is made; protocols that are `asyncio.Protocol` are served, buffered ones are not."""
+    """Reads as soon as it is made, for streaming protocols and for those that lend their own buffer."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, endpoint: Endpoint, protocol: asyncio.BaseProtocol) -> None:
         super().__init__({"peername": endpoint.peer, "sockname": endpoint.local})
@@ -36,12 +36,17 @@ class SimTransport(asyncio.Transport):
     # -- in -----------------------------------------------------------------------------
 
     def _readable(self) -> None:
+        protocol: asyncio.BaseProtocol = self._protocol
+        lent = memoryview(protocol.get_buffer(-1)) if isinstance(protocol, asyncio.BufferedProtocol) else None
         try:
-            data = self._endpoint.read(READ_BYTES)
+            data = self._endpoint.read(READ_BYTES if lent is None else min(READ_BYTES, len(lent)))
         except OSError as error:
             self._lose(error)
             return
-        if data:
+        if data and lent is not None:
+            lent[: len(data)] = data
+            cast(asyncio.BufferedProtocol, protocol).buffer_updated(len(data))
+        elif data:
             self._protocol.data_received(data)
         elif data is not None:
             self._endpoint.watch_readable(False)

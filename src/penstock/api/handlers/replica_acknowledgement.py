@@ -1,0 +1,56 @@
+"""What followers say of their own accord (private keys 0x7003 and 0x7004, unadvertised, answered with nothing).
+
+- Acknowledgement: a follower has made stable what it fetched (`wire.acknowledgement`). It may move the high
+  watermark, and with it whoever waits for acks=all. Of a partition that this broker does not lead, or not in that
+  epoch, it says nothing: the follower will hear of the new leader and start over.
+- Wake: a barrier, so it waits for the fetch that is parked before it, and that fetch makes way (`when_blocked`).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.model.errors import ApiError
+from penstock.net.connection import Connection
+from penstock.ports.clock import Clock
+from penstock.replica.hosting import HostedPartitions
+from penstock.wire.acknowledgement import ACKNOWLEDGE_KEY, WAKE_KEY, read_acknowledgement
+
+
+class AcknowledgementHandler:
+    """A `PrivateHandler`, pipelined: it must not wait for the fetch that is parked on the same connection."""
+
+    key: ClassVar[int] = ACKNOWLEDGE_KEY
+
+    def __init__(self, partitions: HostedPartitions, clock: Clock) -> None:
+        self._partitions = partitions
+        self._clock = clock
+        self.ignored = 0
+
+    def receive(self, connection: Connection, slot: int, correlation_id: int, payload: memoryview) -> None:
+        replica_id, broker_epoch, entries = read_acknowledgement(payload)
+        connection.reply(slot, [])
+        now_ms = int(self._clock.monotonic() * 1000)
+        for entry in entries:
+            try:
+                partition = self._partitions.get_by_id(entry.topic_id, entry.partition)
+                partition.check_follower(replica_id, entry.leader_epoch)
+                partition.check_leader_epoch(entry.leader_epoch)
+                # More than there is cannot have been fetched from here: a log of another leader.
+                if entry.offset <= partition.log.log_end_offset:
+                    partition.follower_fetched(
+                        replica_id, entry.offset, entry.log_start_offset, now_ms, broker_epoch=broker_epoch
+                    )
+                else:
+                    self.ignored += 1
+            except ApiError:
+                self.ignored += 1
+
+
+class WakeHandler:
+    """A `PrivateHandler`."""
+
+    key: ClassVar[int] = WAKE_KEY
+
+    def receive(self, connection: Connection, slot: int, correlation_id: int, payload: memoryview) -> None:
+        connection.reply(slot, [])

@@ -1,0 +1,83 @@
+"""Making a follower's log agree with its leader's: where the two part, and the cut, in an order that survives a crash.
+
+A recovery point above the cut must be gone from the disk first: recovery would take what is appended behind the cut
+for stable, and would not look at it. Must not know: connections, sessions, how the leader was asked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from penstock.replica.partition import Partition
+
+log = logging.getLogger(__name__)
+
+
+class Bounds(NamedTuple):
+    """Of the leader's log."""
+
+    start_offset: int
+    end_offset: int
+
+
+class RecoveryPoints(Protocol):
+    async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
+        """What is on disk is at most `offset` when this returns, and nobody raises it before the caller acts."""
+        ...
+
+
+class Recovering:
+    def __init__(self, points: RecoveryPoints) -> None:
+        self._points = points
+        self.truncations = 0
+
+    async def truncate_to_leader(self, partition: Partition, epoch: int, end_offset: int) -> None:
+        """The leader's log has `epoch`, the largest up to our last one, up to `end_offset`, and nothing of ours beyond.
+
+        It may be an epoch that we never saw; then the next fetch finds out whether this was enough.
+        """
+        owner = partition.log
+        cut = partition.truncation_point(epoch, end_offset)
+        log.info(
+            "%r: broker %d has leader epoch %d up to offset %d; ours ends at %d, so it is cut at %d",
+            partition,
+            partition.leader,
+            epoch,
+            end_offset,
+            owner.log_end_offset,
+            cut,
+        )
+        await self._cut(partition, cut, lambda: partition.truncate_to_epoch(epoch, end_offset))
+
+    async def fit_into(self, partition: Partition, bounds: Bounds) -> None:
+        """Our end lies outside of the leader's log."""
+        own_end = partition.log.log_end_offset
+        if bounds.end_offset < own_end:
+            log.warning("%r: cut from offset %d to the leader's end %d", partition, own_end, bounds.end_offset)
+            await self.cut_at(partition, bounds.end_offset)
+        elif bounds.start_offset > own_end:
+            log.warning(
+                "%r ends at offset %d and the leader's log starts at %d: it is started anew there",
+                partition,
+                own_end,
+                bounds.start_offset,
+            )
+            start = bounds.start_offset
+            await self._cut(partition, own_end, lambda: partition.truncate_fully_and_start_at(start))
+
+    async def cut_at(self, partition: Partition, offset: int) -> None:
+        await self._cut(partition, offset, lambda: partition.truncate_to(offset))
+
+    async def _cut(self, partition: Partition, offset: int, cut: Callable[[], None]) -> None:
+        owner = partition.log
+        leader_epoch = partition.leader_epoch
+        # The batch that holds the offset goes as a whole.
+        base = owner.position_of(offset).offset if offset < owner.log_end_offset else offset
+        if owner.persisted_recovery_point > base:
+            await self._points.lower_recovery_point(partition, base)
+        if partition.leader_epoch != leader_epoch or partition.is_leader or partition.is_deleted:
+            return  # others decide about this log now
+        self.truncations += 1
+        cut()

@@ -1,0 +1,141 @@
+"""Everything this broker follows: a fetcher for every leader, and each partition with the right one.
+
+The metadata says who leads; `role_changed` puts a partition where it belongs, at once, in every new leader epoch. A
+leader of whom nothing is followed any more is not talked to. Must not know: the image, the controller, how partitions
+come and go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from penstock.config.broker import BrokerConfig
+from penstock.ports.clock import Clock
+from penstock.ports.workers import Workers
+from penstock.replica.divergence import Recovering, RecoveryPoints
+from penstock.replica.following import FollowedPartition
+from penstock.replica.partition import Partition
+from penstock.replica.replica_fetcher import ReplicaFetcher
+from penstock.replica.throttle import ReplicationQuota
+
+log = logging.getLogger(__name__)
+
+
+class Running(Protocol):
+    """`cluster.running_config.RunningConfig`, of which this needs the settings of now."""
+
+    current: BrokerConfig
+
+
+class ReplicaFetchers:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        node_id: int,
+        broker_epoch: Callable[[], int],
+        address_of: Callable[[int], tuple[str, int] | None],
+        partitions: RecoveryPoints,
+        running: Running,
+        workers: Workers,
+        clock: Clock,
+    ) -> None:
+        self._loop = loop
+        self.node_id = node_id
+        self.broker_epoch = broker_epoch
+        self.address_of = address_of
+        self._running = running
+        self._clock = clock
+        self.quota = ReplicationQuota()
+        self.recovering = Recovering(partitions)
+        self.by_leader: dict[int, ReplicaFetcher] = {}
+        self._leader_of: dict[Partition, int] = {}
+        self._stopping: list[ReplicaFetcher] = []
+        self._is_stopped = False
+        self._is_sweep_due = False
+
+    @property
+    def config(self) -> BrokerConfig:
+        config = self._running.current
+        self.quota.rate = config.follower_replication_throttled_rate
+        return config
+
+    def role_changed(self, partition: Partition) -> None:
+        """It is led by somebody else now, or in another epoch, or here, or by nobody, or it is gone."""
+        if self._is_stopped:
+            return
+        leader = partition.leader
+        follows = leader >= 0 and not partition.is_leader and not partition.is_deleted and leader != self.node_id
+        before = self._leader_of.get(partition)
+        if before is not None and (not follows or before != leader):
+            del self._leader_of[partition]
+            partition.when_claimed = None
+            self.by_leader[before].unfollow(partition)
+            self._sweep_soon()
+        if follows:
+            fetcher = self.by_leader.get(leader)
+            if fetcher is None:
+                fetcher = ReplicaFetcher(self._loop, self, leader, self.recovering, self._clock)
+                self.by_leader[leader] = fetcher
+            self._leader_of[partition] = leader
+            partition.when_claimed = fetcher.claimed
+            fetcher.follow(partition)
+
+    def _sweep_soon(self) -> None:
+        """After all changes of this turn: most partitions move on to a leader that is followed already."""
+        if not self._is_sweep_due:
+            self._is_sweep_due = True
+            self._loop.call_soon(self._sweep)
+
+    def _sweep(self) -> None:
+        self._is_sweep_due = False
+        for leader in [leader for leader, fetcher in self.by_leader.items() if not fetcher.session.followed]:
+            fetcher = self.by_leader.pop(leader)
+            fetcher.stop()
+            self._stopping.append(fetcher)
+        self._stopping = [fetcher for fetcher in self._stopping if fetcher.has_work]
+
+    def hold(self, partition: Partition) -> bool:
+        """Ask nothing for it until `release`; False if it is not followed."""
+        followed = self._followed(partition)
+        if followed is None or followed.is_busy:
+            return False
+        self.by_leader[self._leader_of[partition]].session.hold(followed)
+        return True
+
+    def release(self, partition: Partition) -> None:
+        followed = self._followed(partition)
+        if followed is not None:
+            self.by_leader[self._leader_of[partition]].release(followed)
+
+    def _followed(self, partition: Partition) -> FollowedPartition | None:
+        leader = self._leader_of.get(partition)
+        if leader is None:
+            return None
+        return self.by_leader[leader].session.followed.get((partition.topic_id, partition.index))
+
+    async def stop(self) -> None:
+        self._is_stopped = True
+        fetchers = [*self.by_leader.values(), *self._stopping]
+        for fetcher in fetchers:
+            fetcher.stop()
+        for fetcher in fetchers:
+            await fetcher.settled()
+
+    # -- for observability ----------------------------------------------------------------------------------------
+
+    @property
+    def bytes_fetched(self) -> int:
+        return sum(fetcher.bytes_fetched for fetcher in self.by_leader.values())
+
+    @property
+    def errors(self) -> int:
+        return sum(fetcher.errors for fetcher in self.by_leader.values())
+
+    def lags(self) -> Iterator[tuple[Partition, int]]:
+        """Each followed partition and how many committed records of its leader are not here."""
+        for fetcher in self.by_leader.values():
+            for followed in fetcher.session.followed.values():
+                yield followed.partition, followed.lag

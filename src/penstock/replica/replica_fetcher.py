@@ -1,0 +1,475 @@
+"""One leader followed: a connection, a fetch under way on it, and what comes appended where it lies.
+
+The answer to a fetch is taken apart in the receive buffer and each partition's batches are written from there, in
+the call that brought them: no task, no copy. The next fetch leaves in the same call. What must wait for others (a
+truncation, the leader's bounds) is a task, and its partition is held out of the session meanwhile.
+
+On durable topics the log runs ahead of its disk, so what is stable is said apart, in one frame for all partitions
+whose flushes ended in this turn (`wire.acknowledgement`). The leader has parked our fetch then and need not answer it.
+
+Must not know: why a partition is followed, what a log looks like. Fetch is spoken in one version, 17, without asking
+which ones the leader knows: brokers of a cluster know it. `num.replica.fetchers` is not looked at: one connection
+a leader, as there is one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from penstock.client.frames import FrameConnection
+from penstock.config.broker import BrokerConfig
+from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
+from penstock.ports.clock import Clock
+from penstock.replica.divergence import Bounds, Recovering
+from penstock.replica.following import FollowedPartition, FollowerSession
+from penstock.replica.partition import Partition
+from penstock.replica.throttle import ReplicationQuota
+from penstock.wire.acknowledgement import WAKE_FRAME, Acknowledged, acknowledgement_frame
+from penstock.wire.apis import Api
+from penstock.wire.codec import decode_response, encode_request, read_response_header
+from penstock.wire.messages.fetch import FetchResponse, PartitionData
+from penstock.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from penstock.wire.primitives import Message
+
+log = logging.getLogger(__name__)
+
+FETCH_VERSION = 17
+LIST_OFFSETS_VERSION = 9
+LATEST, EARLIEST = -1, -2
+FIRST_RETRY_S = 0.01
+CONNECT_TIMEOUT_S = 5.0
+
+SESSION_IS_GONE = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+# One of the two brokers has not heard of the latest change yet, which is a matter of milliseconds.
+METADATA_IS_COMING = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.STALE_BROKER_EPOCH,
+    }
+)
+
+
+class Follower(Protocol):
+    """What the fetchers of a broker share."""
+
+    node_id: int
+    quota: ReplicationQuota
+
+    @property
+    def config(self) -> BrokerConfig: ...
+
+    def broker_epoch(self) -> int: ...
+
+    def address_of(self, broker_id: int) -> tuple[str, int] | None: ...
+
+
+class ReplicaFetcher:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        follower: Follower,
+        leader_id: int,
+        recovering: Recovering,
+        clock: Clock,
+    ) -> None:
+        self._loop = loop
+        self._follower = follower
+        self.leader_id = leader_id
+        self._recovering = recovering
+        self._clock = clock
+        self._client_id = f"broker-{follower.node_id}-fetcher"
+        self.session = FollowerSession(follower.node_id, follower.quota)
+        self._connection: FrameConnection | None = None
+        self._awaited: deque[tuple[int, Callable[[memoryview], None]]] = deque()  # correlation id, who takes the answer
+        self._next_id = 0
+        self._is_fetching = False
+        self._is_parked = False  # the fetch under way may be held by the leader
+        self._is_kick_due = False
+        self._claimed: dict[FollowedPartition, None] = {}
+        self._is_acknowledging_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_stopped = False
+        self._lost: asyncio.Future[Exception | None] | None = None
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._last_sent_s = 0.0
+        # for observability
+        self.fetches = 0
+        self.acknowledgements = 0
+        self.bytes_fetched = 0
+        self.errors = 0
+        self.reconnects = 0
+        self._connecting = loop.create_task(self._stay_connected())
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None
+
+    # -- which partitions -----------------------------------------------------------------------------------------
+
+    def follow(self, partition: Partition) -> None:
+        self.session.follow(partition)
+        self._kick_soon()
+
+    def unfollow(self, partition: Partition) -> None:
+        followed = self.session.followed.get((partition.topic_id, partition.index))
+        if followed is not None:
+            self._claimed.pop(followed, None)
+        self.session.unfollow(partition.topic_id, partition.index)
+
+    def stop(self) -> None:
+        """At once and for good; what is being truncated is truncated."""
+        self._is_stopped = True
+        self._connecting.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._disconnect()
+
+    @property
+    def has_work(self) -> bool:
+        """A truncation is under way."""
+        return bool(self._tasks)
+
+    def release(self, followed: FollowedPartition) -> None:
+        """After `session.hold`: it is asked for again."""
+        self.session.release(followed)
+        self._kick_soon()
+
+    async def settled(self) -> None:
+        """Nothing of this fetcher runs any more."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    # -- the connection -------------------------------------------------------------------------------------------
+
+    async def _stay_connected(self) -> None:
+        failures = 0
+        while not self._is_stopped:
+            address = self._follower.address_of(self.leader_id)
+            if address is not None and (reason := await self._connect(*address)) is None:
+                if failures:
+                    log.info("connected to broker %d at %s:%d again", self.leader_id, *address)
+                failures = 0
+                assert self._lost is not None
+                error = await self._lost
+                self._disconnect()
+                reason = f"the connection was lost{f': {error}' if error else ''}"
+            elif address is None:
+                reason = "no address of it is known"
+            if failures == 0:
+                log.warning("cannot fetch from broker %d: %s; trying again", self.leader_id, reason)
+            failures += 1
+            self.reconnects += 1
+            await asyncio.sleep(self._retry_s(failures - 1))
+
+    async def _connect(self, host: str, port: int) -> str | None:
+        """What prevented it, or None."""
+        lost: asyncio.Future[Exception | None] = self._loop.create_future()
+
+        def on_lost(error: Exception | None) -> None:
+            if not lost.done():
+                lost.set_result(error)
+
+        self._lost = lost
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                self._connection = await FrameConnection.open(self._loop, host, port, self._received, on_lost)
+        except TimeoutError:
+            return f"{host}:{port} did not answer within {CONNECT_TIMEOUT_S:g} s"
+        except OSError as error:
+            return f"{host}:{port}: {error.strerror or error}"
+        self.session.reset()
+        self._last_sent_s = self._clock.monotonic()
+        self._fetch()
+        return None
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        self._is_fetching = self._is_parked = False
+        awaited, self._awaited = self._awaited, deque()
+        for _, take in awaited:
+            take(memoryview(b""))
+
+    def _retry_s(self, failures: int) -> float:
+        return min(FIRST_RETRY_S * (1 << min(failures, 16)), self._follower.config.replica_fetch_backoff_ms / 1000)
+
+    def _send(self, key: Api, version: int, request: Message, take: Callable[[memoryview], None]) -> None:
+        """`take` gets the body of the answer, empty if there will be none."""
+        assert self._connection is not None
+        parts, _ = encode_request(key, version, self._next_id, self._client_id, request)
+        self._awaited.append((self._next_id, take))
+        self._next_id = (self._next_id + 1) & 0x7FFFFFFF
+        self._connection.send(b"".join(part for part in parts if isinstance(part, bytes)))
+
+    def _received(self, frame: memoryview) -> None:
+        if not self._awaited:
+            raise ProtocolError("an answer nobody asked for")
+        correlation_id, take = self._awaited.popleft()
+        if int.from_bytes(frame[:4], "big") != correlation_id:
+            raise ProtocolError(f"the answer to another request than {correlation_id}")
+        take(frame)
+
+    # -- fetching -------------------------------------------------------------------------------------------------
+
+    def _kick_soon(self) -> None:
+        if not self._is_kick_due:
+            self._is_kick_due = True
+            self._loop.call_soon(self._kick)
+
+    def _kick(self) -> None:
+        """There is something new to ask for: now, or as soon as the leader has let go of the fetch it holds."""
+        self._is_kick_due = False
+        if self._connection is None or self._is_stopped:
+            return
+        if not self._is_fetching:
+            self._fetch()
+        elif self._is_parked and self.session.has_changes:
+            self._is_parked = False
+            self._connection.send(WAKE_FRAME)
+
+    def _fetch(self) -> None:
+        if self._connection is None or self._is_fetching:
+            return
+        now_s = self._clock.monotonic()
+        request = self.session.next_request(self._follower.config, self._follower.broker_epoch(), now_s)
+        self._set_timer(now_s)
+        if request is None:
+            return
+        self._is_fetching = True
+        self._is_parked = request.max_wait_ms > 0
+        self._last_sent_s = now_s
+        self.fetches += 1
+        self._send(Api.FETCH, FETCH_VERSION, request, self._fetched)
+
+    def _set_timer(self, now_s: float) -> None:
+        """For the next partition that waits; and the one that notices when the leader has fallen silent."""
+        if self._timer is not None:
+            self._timer.cancel()
+        timeout_s = self._follower.config.replica_socket_timeout_ms / 1000
+        wakeup_s = self.session.next_wakeup_s()
+        delay_s = timeout_s if wakeup_s is None else min(timeout_s, max(0.001, wakeup_s - now_s))
+        self._timer = self._loop.call_later(delay_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._connection is None or self._is_stopped:
+            return
+        config = self._follower.config
+        now_s = self._clock.monotonic()
+        silence_s = now_s - self._last_sent_s
+        if self._is_fetching and silence_s * 1000 > config.replica_socket_timeout_ms + config.replica_fetch_wait_max_ms:
+            if self._lost is not None and not self._lost.done():
+                self._lost.set_result(TimeoutError(f"no answer for {silence_s:.0f} s"))
+        elif self._is_fetching:
+            self._set_timer(now_s)
+        else:
+            self._fetch()
+
+    def _fetched(self, frame: memoryview) -> None:
+        self._is_fetching = self._is_parked = False
+        if not frame:
+            return
+        _, at = read_response_header(Api.FETCH, FETCH_VERSION, frame)
+        response = decode_response(Api.FETCH, FETCH_VERSION, frame, at)
+        assert isinstance(response, FetchResponse)
+        if response.error_code:
+            self._refused(ErrorCode(response.error_code))
+            return
+        session = self.session
+        session.answered(response)
+        now_ms, now_s = self._clock.now_ms(), self._clock.monotonic()
+        for topic in response.responses:
+            for data in topic.partitions:
+                followed = session.followed.get((topic.topic_id, data.partition_index))
+                if followed is None:
+                    continue
+                if followed.is_as_asked:
+                    self._take(followed, data, now_ms, now_s)
+                else:
+                    session.changed(followed)
+        for followed in session.take_matched():
+            self.claimed(followed.partition)
+        self._fetch()
+
+    def _refused(self, code: ErrorCode) -> None:
+        """The whole fetch, not a partition of it."""
+        if code in SESSION_IS_GONE:
+            log.info("broker %d: %s; a new fetch session begins", self.leader_id, code.name)
+            self.session.reset()
+            self._fetch()
+            return
+        self.errors += 1
+        until_s = self._clock.monotonic() + self._follower.config.replica_fetch_backoff_ms / 1000
+        log.warning("broker %d refused a fetch: %s; trying again", self.leader_id, code.name)
+        self.session.reset()
+        for followed in list(self.session.followed.values()):
+            self.session.delay(followed, until_s)
+        self._fetch()
+
+    def _take(self, followed: FollowedPartition, data: PartitionData, now_ms: int, now_s: float) -> None:
+        if data.error_code:
+            self._failed(followed, ErrorCode(data.error_code), now_s)
+            return
+        partition = followed.partition
+        if data.diverging_epoch is not None:
+            epoch, end_offset = data.diverging_epoch.epoch, data.diverging_epoch.end_offset
+            self._hold_for(followed, self._recovering.truncate_to_leader(partition, epoch, end_offset))
+            return
+        records = data.records
+        assert records is None or isinstance(records, bytes | memoryview)
+        size = len(records) if records else 0
+        if size and followed.is_throttled:
+            self._follower.quota.record(size, now_s)
+        try:
+            partition.append_fetched(
+                records or b"", followed.asked_epoch, data.high_watermark, data.log_start_offset, now_ms
+            )
+        except (ApiError, StorageError) as error:
+            self._not_taken(followed, error, now_s)
+            return
+        followed.failures = 0
+        followed.last_error = ""
+        followed.lag = max(0, data.high_watermark - partition.log.log_end_offset)
+        if size:
+            self.bytes_fetched += size
+            self.session.changed(followed)
+
+    # -- what goes wrong ------------------------------------------------------------------------------------------
+
+    def _failed(self, followed: FollowedPartition, code: ErrorCode, now_s: float) -> None:
+        """The leader answered with an error for this partition."""
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._hold_for(followed, self._settle_bounds(followed))
+            return
+        self.errors += 1
+        if code in METADATA_IS_COMING:
+            wait_s = self._retry_s(followed.failures)
+            followed.failures += 1
+        else:
+            wait_s = self._follower.config.replica_fetch_backoff_ms / 1000
+            self._say(followed, f"broker {self.leader_id} answers {code.name}")
+        self.session.delay(followed, now_s + wait_s)
+
+    def _not_taken(self, followed: FollowedPartition, error: ApiError | StorageError, now_s: float) -> None:
+        """It arrived and could not be appended: damaged on the way or at the leader, or the disk here is at fault."""
+        self.errors += 1
+        self._say(followed, f"what broker {self.leader_id} sent from offset {followed.asked_offset} on: {error}")
+        self.session.delay(followed, now_s + self._follower.config.replica_fetch_backoff_ms / 1000)
+
+    def _say(self, followed: FollowedPartition, what: str) -> None:
+        """Once, however often it is tried."""
+        if what != followed.last_error:
+            followed.last_error = what
+            log.warning("%r cannot be replicated: %s; trying again", followed.partition, what)
+
+    def _hold_for(self, followed: FollowedPartition, work: Coroutine[Any, Any, None]) -> None:
+        """Nothing is asked for the partition until `work` is done, which may take its time."""
+        self.session.hold(followed)
+
+        async def run() -> None:
+            try:
+                await work
+            except (ApiError, StorageError) as error:
+                self._not_taken(followed, error, self._clock.monotonic())
+            self.release(followed)
+
+        task = self._loop.create_task(run())
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    async def _settle_bounds(self, followed: FollowedPartition) -> None:
+        """Our end is outside the leader's log: below its start, or above its end (Kafka's fetchOffsetAndTruncate)."""
+        partition = followed.partition
+        epoch = partition.leader_epoch
+        end_offset = await self._ask_offset(partition, LATEST)
+        start_offset = await self._ask_offset(partition, EARLIEST)
+        if partition.leader_epoch == epoch and not partition.is_leader and not partition.is_deleted:
+            await self._recovering.fit_into(partition, Bounds(start_offset, end_offset))
+
+    async def _ask_offset(self, partition: Partition, which: int) -> int:
+        if self._connection is None:
+            raise ApiError(ErrorCode.NETWORK_EXCEPTION, "the connection to the leader was lost")
+        asked = ListOffsetsPartition(
+            partition_index=partition.index, current_leader_epoch=partition.leader_epoch, timestamp=which
+        )
+        request = ListOffsetsRequest(
+            replica_id=self._follower.node_id, topics=[ListOffsetsTopic(name=partition.topic, partitions=[asked])]
+        )
+        answer: asyncio.Future[ListOffsetsResponse | None] = self._loop.create_future()
+
+        def take(frame: memoryview) -> None:
+            if answer.done():
+                return
+            if not frame:
+                answer.set_result(None)
+                return
+            _, at = read_response_header(Api.LIST_OFFSETS, LIST_OFFSETS_VERSION, frame)
+            message = decode_response(Api.LIST_OFFSETS, LIST_OFFSETS_VERSION, frame, at)
+            assert isinstance(message, ListOffsetsResponse)
+            answer.set_result(message)
+
+        self._is_parked = False  # a request that is no fetch makes the leader let go of the one it holds
+        self._send(Api.LIST_OFFSETS, LIST_OFFSETS_VERSION, request, take)
+        response = await answer
+        if response is None:
+            raise ApiError(ErrorCode.NETWORK_EXCEPTION, "the connection to the leader was lost")
+        found = response.topics[0].partitions[0]
+        if found.error_code:
+            raise ApiError(ErrorCode(found.error_code))
+        return found.offset
+
+    # -- acknowledging --------------------------------------------------------------------------------------------
+
+    def claimed(self, partition: Partition) -> None:
+        """More of the partition is stable: the leader shall know before this turn is over."""
+        followed = self.session.followed.get((partition.topic_id, partition.index))
+        if followed is None or not followed.is_matched or not partition.is_durable:
+            return
+        self._claimed[followed] = None
+        if not self._is_acknowledging_due:
+            self._is_acknowledging_due = True
+            self._loop.call_soon(self._acknowledge)
+
+    def _acknowledge(self) -> None:
+        self._is_acknowledging_due = False
+        claimed, self._claimed = self._claimed, {}
+        if self._connection is None:
+            return  # everything is said again on the next one
+        entries = [
+            Acknowledged(
+                followed.partition.topic_id,
+                followed.partition.index,
+                followed.asked_epoch,
+                followed.partition.claimed_offset(),
+                followed.partition.log.log_start_offset,
+            )
+            for followed in claimed
+            if followed.is_matched
+            and followed.asked_epoch == followed.partition.leader_epoch
+            and not followed.partition.is_leader
+            and not followed.partition.is_deleted
+        ]
+        if entries:
+            self.acknowledgements += 1
+            self._connection.send(acknowledgement_frame(self._follower.node_id, self._follower.broker_epoch(), entries))

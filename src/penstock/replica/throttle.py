@@ -1,0 +1,48 @@
+"""How fast replicas that catch up may do so: `follower.replication.throttled.rate`.
+
+Bytes that were taken are a debt, paid off at the rate; while there is a debt, throttled replicas ask for nothing. So
+the rate holds on average over a second or less, whatever the size of an answer. Must not know: partitions, time other
+than what it is told.
+"""
+
+from __future__ import annotations
+
+from penstock.config.topic import TopicConfig
+
+UNLIMITED = 0x7FFFFFFFFFFFFFFF
+EVERY_REPLICA = "*"
+
+
+class ReplicationQuota:
+    __slots__ = ("_debt_bytes", "_paid_at_s", "rate")
+
+    def __init__(self, rate: int = UNLIMITED) -> None:
+        self.rate = rate  # bytes per second
+        self._debt_bytes = 0.0
+        self._paid_at_s = 0.0
+
+    def record(self, size_bytes: int, now_s: float) -> None:
+        self._pay(now_s)
+        self._debt_bytes += size_bytes
+
+    def wait_s(self, now_s: float) -> float:
+        """How long nothing may be asked for; 0: go on. For ever when the rate is 0."""
+        if self.rate >= UNLIMITED:
+            return 0.0
+        self._pay(now_s)
+        if self.rate <= 0:
+            return float("inf")
+        return self._debt_bytes / self.rate
+
+    def _pay(self, now_s: float) -> None:
+        if self.rate >= UNLIMITED:
+            self._debt_bytes = 0.0
+        else:
+            self._debt_bytes = max(0.0, self._debt_bytes - (now_s - self._paid_at_s) * self.rate)
+        self._paid_at_s = now_s
+
+
+def is_throttled(config: TopicConfig, index: int, node_id: int) -> bool:
+    """Whether the topic lists this replica, as `partition:broker`, or all of them."""
+    listed = config.follower_replication_throttled_replicas
+    return bool(listed) and (EVERY_REPLICA in listed or f"{index}:{node_id}" in listed)

@@ -1,0 +1,56 @@
+"""What a follower says about what it holds safely: two private frames, one way, never answered.
+
+On durable topics (`flush.messages=1`) a follower reads ahead of its disk, so the offset it fetches from says only
+what it has; what a power failure cannot take from it is said here, as soon as its flush is done, on the connection
+of its fetches. Keys above 0x7000 are this project's own: not advertised, and for brokers of one cluster only.
+
+    ACKNOWLEDGE_KEY  replica id int32 | broker epoch int64 | entries
+                     entry: topic id 16 bytes | partition int32 | leader epoch int32 | offset int64 | log start int64
+    WAKE_KEY         nothing: the fetch that is parked on this connection shall be answered now
+
+Both have the request header of old: key int16 | version int16 | correlation id int32 | client id int16 length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+
+from penstock.model.errors import ProtocolError
+from penstock.ports.disk import Buffer
+
+ACKNOWLEDGE_KEY: Final = 0x7003
+WAKE_KEY: Final = 0x7004
+
+_FRAME = Struct(">ihhih")  # size, key, version, correlation id, client id: null
+_HEADER_BYTES = _FRAME.size - 4
+_SENDER = Struct(">iq")
+_ENTRY = Struct(">16siiqq")
+
+WAKE_FRAME: Final = _FRAME.pack(_HEADER_BYTES, WAKE_KEY, 0, 0, -1)
+
+
+class Acknowledged(NamedTuple):
+    """Everything of a partition below `offset` is stable, as far as the leader of `leader_epoch` wrote it."""
+
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+    offset: int
+    log_start_offset: int
+
+
+def acknowledgement_frame(replica_id: int, broker_epoch: int, entries: Iterable[Acknowledged]) -> bytes:
+    body = b"".join([_SENDER.pack(replica_id, broker_epoch), *(_ENTRY.pack(*entry) for entry in entries)])
+    return _FRAME.pack(_HEADER_BYTES + len(body), ACKNOWLEDGE_KEY, 0, 0, -1) + body
+
+
+def read_acknowledgement(payload: Buffer) -> tuple[int, int, Iterator[Acknowledged]]:
+    """(replica id, broker epoch, entries) of what follows the request header."""
+    size = len(payload) - _SENDER.size
+    if size < 0 or size % _ENTRY.size:
+        raise ProtocolError(f"acknowledgement of {len(payload)} bytes")
+    replica_id, broker_epoch = _SENDER.unpack_from(payload, 0)
+    entries = map(Acknowledged._make, _ENTRY.iter_unpack(memoryview(payload)[_SENDER.size :]))
+    return replica_id, broker_epoch, entries
