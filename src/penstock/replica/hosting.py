@@ -152,6 +152,10 @@ class HostedPartitions:
                 if partition is not None:
                     yield partition
 
+    def use_image(self, image: MetadataImage) -> None:
+        """From now on; the logs were opened by a copy of it."""
+        self._image = image
+
     # -- start and stop -----------------------------------------------------------------
 
     def open_all(
@@ -356,7 +360,7 @@ class HostedPartitions:
         placeholder.cleaned_offset = cleaned_offset
         return placeholder
 
-    def close_all(self, progress: Callable[[int, int], None], threads: int) -> None:
+    def close_all(self, progress: Callable[[int, int], None], threads: int, broker_epoch: int = -1) -> None:
         """Clean shutdown: everything stable, indexes and snapshots written, marker last. Blocks."""
         partitions = list(self)
         # A topic that changed nothing since the last stop costs nothing; the others are
@@ -368,7 +372,7 @@ class HostedPartitions:
         self._write_offsets(checkpoints.RECOVERY_POINTS, self._persisted_recovery_points())
         self._write_offsets(checkpoints.LOG_START_OFFSETS, self._current_log_starts())
         if is_clean and (self.was_clean or not self._has_strays):  # what was not opened is as it was left
-            checkpoints.write_clean_shutdown_marker(self._disk, self.directory)
+            checkpoints.write_clean_shutdown_marker(self._disk, self.directory, broker_epoch)
 
     def _close_one(self, partition: Partition) -> bool:
         """Whether the next start may trust this log unseen. Only then does its recovery point rise."""

@@ -1,4 +1,4 @@
-"""One partition on this broker: its log, its role, its high watermark, and who waits for it.
+"""One partition on this broker: its role, and what moves its high watermark.
 
 The high watermark is what readers may see and what acks=all waits for: everything below it is on every in-sync
 replica. What counts is what each of them holds: under the default policy (`flush.messages=1`) what it has made stable,
@@ -6,86 +6,48 @@ so nothing is served, and nothing acknowledged, that a power failure could take 
 what it has written. A follower learns the high watermark from its leader.
 
 Invariants
-- `high_watermark` never goes back, except on a follower that must cut its log below it (an unclean election).
-- It does not move while fewer replicas than `min.insync.replicas` are in sync.
+- The high watermark of a leader never goes back, and does not move while fewer replicas than `min.insync.replicas`
+  are in sync.
 - An append is answered to acks=all only at or below it, by the leader that took it in; whoever waits when leadership
   ends is told NOT_LEADER_OR_FOLLOWER.
-- A log that went offline answers every waiter with KAFKA_STORAGE_ERROR and accepts nothing more.
 - Metadata of an older partition epoch than the one known changes nothing.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Callable
 
 from penstock.config.topic import TopicConfig
-from penstock.core.metadata.image import PartitionState, effective_min_isr
-from penstock.core.metadata.requests import IsrAnswer, IsrChange, ReplicaEpoch
-from penstock.model.errors import ApiError, ErrorCode, LogOffline, StorageError
+from penstock.core.metadata.image import NO_LEADER, PartitionState, effective_min_isr
+from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.ports.disk import Buffer
 from penstock.records.batch import HEADER_SIZE, BatchHeader, read_header
+from penstock.replica.committed_log import CommitCallback, CommittedLog, tell
 from penstock.replica.host import Host
-from penstock.replica.replication import Follower, Followers, is_eligible
-from penstock.storage.group_commit import IDLE, GroupCommit
-from penstock.storage.log import Flush, Log, LogSlice, Position
+from penstock.replica.replication import Follower, Followers
+from penstock.storage.group_commit import GroupCommit
+from penstock.storage.log import Flush, Log, Position
 
 log = logging.getLogger(__name__)
 
-NO_LEADER = -1
-CommitCallback: TypeAlias = Callable[[ErrorCode], None]
 
-# The controller has decided otherwise: what it has decided comes with the metadata.
-_DECIDED_OTHERWISE = frozenset(
-    {
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.INVALID_UPDATE_VERSION,
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.NEW_LEADER_ELECTED,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    }
-)
-_REFUSED = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
-
-
-class Waiter(Protocol):
-    """A parked fetch."""
-
-    def notify(self, partition: Partition) -> None: ...
-
-
-class Partition:
+class Partition(CommittedLog):
     __slots__ = (
         "_adding",
-        "_awaiting_commit",
         "_awaiting_deletion",
         "_commit",
-        "_end",
         "_followers",
         "_gate",
-        "_host",
         "_removing",
-        "config",
         "epoch_start_offset",
-        "flush_state",
-        "high_watermark",
-        "index",
-        "is_deleted",
-        "is_durable",
+        "host",
         "is_leader",
         "isr",
         "leader",
         "leader_epoch",
-        "log",
         "partition_epoch",
         "replicas",
-        "tail_waiters",
-        "topic",
-        "topic_id",
-        "waiters",
         "when_claimed",
     )
 
@@ -101,13 +63,10 @@ class Partition:
         *,
         high_watermark: int | None = None,
     ) -> None:
-        """Follows nobody until `apply_state`. `high_watermark`: as it was last known; None: the end of the log."""
-        self.topic = topic
-        self.topic_id = topic_id
-        self.index = index
-        self.log = log
+        """Follows nobody until `apply_state`."""
+        super().__init__(topic, topic_id, index, log, config, high_watermark)
         self._commit = commit
-        self._host = host
+        self.host = host
         self.leader = NO_LEADER
         self.leader_epoch = -1
         self.partition_epoch = -1
@@ -119,27 +78,12 @@ class Partition:
         self.epoch_start_offset = 0  # where the log ended when this broker became leader
         self._followers: Followers | None = None  # while leading with other replicas
         self._gate: Callable[[Partition], None] | None = _refuse_append
-        self.is_deleted = False
-        self.flush_state = IDLE
-        self._awaiting_commit: deque[tuple[int, CommitCallback]] = deque()
         self._awaiting_deletion: list[tuple[int, CommitCallback]] = []
-        self.waiters: dict[Waiter, None] = {}  # for the high watermark
-        self.tail_waiters: dict[Waiter, None] = {}  # for the end of the log: followers
         self.when_claimed: Callable[[Partition], None] | None = None
-        # Recovery cut what was torn, and `HostedPartitions.open_all` makes the rest stable.
-        self._end: Position = log.end_position()
-        self.high_watermark = log.log_end_offset
-        if high_watermark is not None:
-            self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
-        self.config = config
-        self.is_durable = config.flush_messages <= 1
-
-    def __repr__(self) -> str:
-        return f"{self.topic}-{self.index}"
 
     @property
     def node_id(self) -> int:
-        return self._host.node_id
+        return self.host.node_id
 
     def apply_config(self, config: TopicConfig) -> None:
         was_durable = self.is_durable
@@ -162,7 +106,7 @@ class Partition:
         self.leader = state.leader
         self.replicas, self._adding, self._removing = state.replicas, state.adding, state.removing
         self.isr = state.isr
-        if state.leader != self._host.node_id:
+        if state.leader != self.host.node_id:
             self._follow()
         elif is_new_epoch or not self.is_leader:
             self._lead()
@@ -170,7 +114,7 @@ class Partition:
             self._go_on_leading()
 
     def _lead(self) -> None:
-        host = self._host
+        host = self.host
         self.is_leader = True
         self.epoch_start_offset = self.log.log_end_offset
         self._gate = None if host.lease is None else _check_lease
@@ -185,7 +129,7 @@ class Partition:
         if len(self.replicas) == 1:
             self._followers = None
         elif followers is None:
-            self._followers = Followers(self._host.node_id, self.replicas, self.isr, self._host.now_ms())
+            self._followers = Followers(self.host.node_id, self.replicas, self.isr, self.host.now_ms())
         else:
             followers.assign(self.replicas)
             followers.commit(self.isr)
@@ -199,6 +143,12 @@ class Partition:
             self._fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         else:
             self._notify()
+
+    def _fail(self, code: ErrorCode) -> None:
+        deletions, self._awaiting_deletion = self._awaiting_deletion, []
+        for _, callback in deletions:
+            callback(code)
+        super()._fail(code)
 
     def check_leading(self) -> None:
         if not self.is_leader:
@@ -251,7 +201,7 @@ class Partition:
             if log.has_unsynced_segments or log.unflushed_messages >= self.config.flush_messages:
                 self._commit.request(self)
         if self.tail_waiters:
-            _tell(self.tail_waiters, self)
+            tell(self.tail_waiters, self)
         return base_offset
 
     @property
@@ -269,19 +219,7 @@ class Partition:
                 f"{self.config.min_insync_replicas}",
             )
 
-    def when_committed(self, offset: int, callback: CommitCallback) -> None:
-        """Call back once the high watermark reaches `offset`, or with the error that prevents it."""
-        self._awaiting_commit.append((offset, callback))
-
     # -- flush ------------------------------------------------------------------------------------------------
-
-    def begin_flush(self) -> Flush | None:
-        if self.is_deleted or self.log.offline is not None:
-            return None
-        ticket = self.log.begin_flush()
-        if ticket is None and self.log.offline is not None:
-            self._went_offline(self.log.offline)
-        return ticket
 
     def end_flush(self, ticket: Flush, error: OSError | None) -> None:
         self.log.end_flush(ticket, error)
@@ -293,16 +231,7 @@ class Partition:
             elif self.when_claimed is not None:
                 self.when_claimed(self)
 
-    def _went_offline(self, error: OSError) -> None:
-        if not self.is_deleted:
-            log.critical("%r is offline: flush failed: %s; restart the broker after mending the disk", self, error)
-        self._fail(ErrorCode.KAFKA_STORAGE_ERROR)
-
     # -- high watermark ---------------------------------------------------------------------------------------
-
-    def claimed_offset(self) -> int:
-        """Everything below counts as held by this replica."""
-        return self.log.stable_offset if self.is_durable else self.log.log_end_offset
 
     def _holds(self, end: Position | None) -> None:
         """This leader itself holds what lies below `end`; None: as far as its log says."""
@@ -318,40 +247,11 @@ class Partition:
         followers = self._followers
         if followers is None or self._is_under_min_isr:
             return
-        host = self._host
+        host = self.host
         offset = followers.high_watermark(self.claimed_offset(), self.log.log_end_offset, host.now_ms(), host)
         if offset > self.high_watermark:
             self.high_watermark = offset  # where it lies is looked up when a reader comes
             self._committed(offset)
-
-    def _advance(self, end: Position) -> None:
-        """As the only replica there is, or because the leader says so."""
-        if end.offset <= self.high_watermark:
-            return
-        self._end = end
-        self.high_watermark = high_watermark = end.offset
-        self._committed(high_watermark)
-
-    def _committed(self, high_watermark: int) -> None:
-        awaiting = self._awaiting_commit
-        while awaiting and awaiting[0][0] <= high_watermark:
-            awaiting.popleft()[1](ErrorCode.NONE)
-        if self.waiters:
-            _tell(self.waiters, self)
-
-    def _notify(self) -> None:
-        _tell(self.waiters, self)
-        _tell(self.tail_waiters, self)
-
-    def _fail(self, code: ErrorCode) -> None:
-        self._fail_awaiting(code)
-        self._notify()
-
-    def _fail_awaiting(self, code: ErrorCode) -> None:
-        awaiting, self._awaiting_commit = self._awaiting_commit, deque()
-        deletions, self._awaiting_deletion = self._awaiting_deletion, []
-        for _, callback in (*awaiting, *deletions):
-            callback(code)
 
     # -- followers, as their leader sees them -----------------------------------------------------------------
 
@@ -374,8 +274,10 @@ class Partition:
         """The replica holds everything below `offset` (on durable topics: stable). `now_ms` is that of `Host`."""
         followers, follower = self._follower(replica_id, broker_epoch)
         is_news = follower.holds(offset, log_start, self.log.log_end_offset, now_ms)
-        if replica_id not in followers.isr and followers.pending_isr is None:
-            self._consider_expanding(followers, follower)
+        joined = followers.joined_by(follower, self.high_watermark, self.epoch_start_offset, now_ms, self.host)
+        if joined is not None:
+            log.info("%r: broker %d has caught up, asking for its return to the ISR", self, replica_id)
+            self.propose_isr(joined)
         if is_news:
             self._count_replicas()
         if self._awaiting_deletion:
@@ -393,7 +295,7 @@ class Partition:
         follower = None if followers is None else followers.by_id.get(replica_id)
         if followers is None or follower is None:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        registered = self._host.broker_epoch_of(replica_id)
+        registered = self.host.broker_epoch_of(replica_id)
         if broker_epoch >= 0 and registered is not None and registered > broker_epoch:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica_id} of an earlier life asks")
         follower.broker_epoch = broker_epoch
@@ -401,75 +303,23 @@ class Partition:
 
     # -- in-sync replicas -------------------------------------------------------------------------------------
 
-    def _consider_expanding(self, followers: Followers, follower: Follower) -> None:
-        if follower.end_offset < self.high_watermark or follower.end_offset < self.epoch_start_offset:
-            return
-        if is_eligible(follower, self._host.broker_epoch_of(follower.broker_id)):
-            joined = (*followers.isr, follower.broker_id)
-            log.info("%r: broker %d has caught up, asking for its return to the ISR", self, follower.broker_id)
-            self._propose(followers, tuple(one for one in self.replicas if one in joined))
+    def propose_isr(self, isr: tuple[int, ...]) -> None:
+        """To be asked of the controller; until it has answered, both the old and the new ones count."""
+        if self._followers is not None:
+            self._followers.pending_isr = isr
+            self.host.propose_isr(self)
 
-    def consider_shrinking(self) -> None:
-        """Propose to go on without members that have fallen behind for `replica.lag.time.max.ms`."""
-        followers = self._followers
-        if followers is None or followers.pending_isr is not None:
-            return
-        end = self.log.log_end_offset
-        late = followers.out_of_sync(end, self._host.now_ms(), self._host.lag_time_max_ms)
-        if late:
-            log.warning(
-                "%r: not caught up for %d ms: %s; asking to go on without (high watermark %d, end %d)",
-                self,
-                self._host.lag_time_max_ms,
-                ", ".join(f"broker {one}" for one in late),
-                self.high_watermark,
-                end,
-            )
-            self._propose(followers, tuple(one for one in followers.isr if one not in late))
+    def commit_isr(self, isr: tuple[int, ...], partition_epoch: int) -> None:
+        """The controller has agreed; the metadata will say the same."""
+        self.isr, self.partition_epoch = isr, partition_epoch
+        if self._followers is not None:
+            self._followers.commit(isr)
+        self._isr_changed()
 
-    def _propose(self, followers: Followers, isr: tuple[int, ...]) -> None:
-        followers.pending_isr = isr
-        self._host.propose_isr(self)
-
-    def isr_change(self) -> IsrChange | None:
-        """What to ask the controller for; None: nothing any more."""
-        followers, host = self._followers, self._host
-        if followers is None or followers.pending_isr is None or self.is_deleted:
-            return None
-        members: list[ReplicaEpoch] = []
-        for broker_id in followers.pending_isr:
-            if broker_id == host.node_id:
-                epoch: int | None = host.own_broker_epoch()
-            else:
-                epoch = followers.by_id[broker_id].broker_epoch
-                if epoch is None or epoch < 0:
-                    epoch = host.broker_epoch_of(broker_id)
-            members.append(ReplicaEpoch(broker_id, -1 if epoch is None else epoch))
-        return IsrChange(self.topic_id, self.index, self.leader_epoch, self.partition_epoch, tuple(members))
-
-    def isr_answered(self, change: IsrChange, answer: IsrAnswer) -> bool:
-        """Whether the question is settled; False: it is to be asked again."""
-        followers = self._followers
-        if (
-            followers is None
-            or followers.pending_isr is None
-            or (change.leader_epoch, change.partition_epoch) != (self.leader_epoch, self.partition_epoch)
-        ):
-            return True  # the metadata was faster
-        if answer.code in _REFUSED:
-            log.info("%r: the ISR stays %s: %s", self, followers.isr, answer.code.name)
-            followers.pending_isr = None
+    def isr_refused(self) -> None:
+        if self._followers is not None:
+            self._followers.refuse(self.host.now_ms())
             self._count_replicas()
-        elif answer.code in _DECIDED_OTHERWISE:
-            log.info("%r: %s; the ISR is what the metadata will say", self, answer.code.name)
-        elif answer.code is not ErrorCode.NONE:
-            return False
-        elif answer.leader_epoch == self.leader_epoch and answer.partition_epoch > self.partition_epoch:
-            self.partition_epoch = answer.partition_epoch
-            self.isr = answer.isr
-            followers.commit(answer.isr)
-            self._isr_changed()
-        return True
 
     def _isr_changed(self) -> None:
         if self._is_under_min_isr:
@@ -520,91 +370,6 @@ class Partition:
         if self.is_deleted or self.is_leader or leader_epoch != self.leader_epoch:
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, f"{self!r} has moved on to epoch {self.leader_epoch}")
 
-    def truncation_point(self, epoch: int, end_offset: int) -> int:
-        """Where the log parts from the leader's, whose largest epoch up to ours is `epoch` and ends at `end_offset`."""
-        owner = self.log
-        end = owner.log_end_offset
-        if end_offset < 0:  # the leader knows nothing of our epochs
-            return min(self.high_watermark, end)
-        if epoch >= 0:
-            own_epoch, own_end = owner.epochs.end_offset_for(epoch, end)
-            if own_end >= 0 and own_epoch >= 0:
-                return min(own_end, end_offset, end) if own_epoch == epoch else min(own_end, end)
-        return min(end_offset, end)
-
-    def truncate_to_epoch(self, epoch: int, end_offset: int) -> None:
-        """Follower: cut what the leader does not have. Blocks; a recovery point of at most that is persisted."""
-        self.truncate_to(self.truncation_point(epoch, end_offset))
-
-    def truncate_to(self, offset: int) -> None:
-        before, mark = self.log.log_end_offset, self.high_watermark
-        if self.log.truncate_to(offset):
-            log.info("%r: cut from offset %d to %d to follow broker %d", self, before, offset, self.leader)
-            self._cut_to_end()
-            if self.high_watermark < mark:
-                log.warning("%r: high watermark goes back from %d to %d", self, mark, self.high_watermark)
-
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Follower: the leader has nothing of what is here. Blocks, as `truncate_to_epoch`."""
-        log.warning("%r: begins anew at offset %d, held %r", self, offset, self.log)
-        self.log.truncate_fully_and_start_at(offset)
-        self.high_watermark = offset
-        self._cut_to_end()
-
-    def _cut_to_end(self) -> None:
-        end = self.log.end_position()
-        if self.high_watermark >= end.offset:
-            self.high_watermark = end.offset
-            self._end = end
-        else:
-            self._end = self.log.position_of(self.high_watermark)
-
-    # -- fetch ------------------------------------------------------------------------------------------------
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Everything below is decided: no open transaction starts before it."""
-        unstable = self.log.producers.first_unstable_offset
-        return self.high_watermark if unstable is None else min(self.high_watermark, unstable)
-
-    def check_online(self) -> None:
-        if self.log.offline is not None:
-            raise LogOffline(self.log.directory, self.log.offline)
-
-    def check_offset(self, offset: int) -> None:
-        if offset < self.log.log_start_offset or offset > self.log.log_end_offset:
-            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
-
-    def read(self, offset: int, max_bytes: int, *, read_committed: bool = False) -> LogSlice | None:
-        """Whole batches from the one that holds `offset`; None when nothing is readable yet."""
-        log = self.log
-        # First of all: a log that could not be opened knows nothing of its offsets, and a client
-        # that is told "out of range" starts over somewhere else.
-        self.check_online()
-        self.check_offset(offset)
-        limit = self.high_watermark
-        if read_committed:
-            limit = self.last_stable_offset
-        if offset >= limit:
-            return None
-        try:
-            if limit < self.high_watermark:
-                return log.read_below(offset, max_bytes, limit)
-            if self._end.offset != limit:
-                self._end = log.position_of(limit)
-            return log.read(offset, max_bytes, self._end)
-        except OSError as error:
-            raise StorageError(f"cannot read {self!r} at offset {offset}: {error}") from error
-
-    def read_to_end(self, offset: int, max_bytes: int) -> LogSlice | None:
-        """For followers: also what is not committed yet."""
-        self.check_online()
-        self.check_offset(offset)
-        try:
-            return self.log.read(offset, max_bytes)
-        except OSError as error:
-            raise StorageError(f"cannot read {self!r} at offset {offset}: {error}") from error
-
     # -- housekeeping -----------------------------------------------------------------------------------------
 
     def delete_records(self, before_offset: int) -> int:
@@ -619,14 +384,14 @@ class Partition:
             )
         self.log.advance_log_start(target)
         if self.tail_waiters:
-            _tell(self.tail_waiters, self)  # followers delete as they hear of it
+            tell(self.tail_waiters, self)  # followers delete as they hear of it
         return self.log.log_start_offset
 
     @property
     def low_watermark(self) -> int:
         """No replica that lives holds anything below."""
         start = self.log.log_start_offset
-        return start if self._followers is None else self._followers.low_watermark(start, self._host)
+        return start if self._followers is None else self._followers.low_watermark(start, self.host)
 
     def when_deleted(self, offset: int, callback: CommitCallback) -> None:
         """Call back once the low watermark reaches `offset`, or with the error that prevents it."""
@@ -641,11 +406,6 @@ class Partition:
         self._awaiting_deletion = [one for one in self._awaiting_deletion if one[0] > low]
         for callback in done:
             callback(ErrorCode.NONE)
-
-    def segments_replaced(self, bases: Sequence[int], next_base: int) -> None:
-        """Compaction put one segment in the place of those at `bases`; the one after them is at `next_base`."""
-        if self._end.segment in bases:  # all of them lie below the high watermark
-            self._end = Position(self._end.offset, next_base, 0)
 
     def delete(self, code: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) -> None:
         """The topic is gone, or this replica of it: tell everyone who waits. Files are the caller's business."""
@@ -664,14 +424,9 @@ def _refuse_append(partition: Partition) -> None:
 
 
 def _check_lease(partition: Partition) -> None:
-    lease = partition._host.lease
+    lease = partition.host.lease
     if lease is not None and not lease():
         raise ApiError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             f"broker {partition.node_id} has lost the controller and may no longer lead {partition!r}",
         )
-
-
-def _tell(waiters: dict[Waiter, None], partition: Partition) -> None:
-    for waiter in list(waiters):
-        waiter.notify(partition)

@@ -19,6 +19,7 @@ from penstock.replica.host import Host
 UNKNOWN_OFFSET: Final = -1
 NEVER_MS: Final = -(1 << 62)
 ANY_BROKER_EPOCH: Final = -1
+REFUSED_MS: Final = 1000
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
@@ -74,13 +75,14 @@ class Follower:
 class Followers:
     """All other replicas of one partition under one leader, and its in-sync replicas."""
 
-    __slots__ = ("_node_id", "by_id", "isr", "pending_isr")
+    __slots__ = ("_node_id", "_refused_until_ms", "_replicas", "by_id", "isr", "pending_isr")
 
     def __init__(self, node_id: int, replicas: Sequence[int], isr: tuple[int, ...], now_ms: int) -> None:
         self._node_id = node_id
         self.by_id: dict[int, Follower] = {}
         self.isr = isr
         self.pending_isr: tuple[int, ...] | None = None
+        self._refused_until_ms = NEVER_MS
         self.assign(replicas)
         self.begin_epoch(isr, now_ms)
 
@@ -91,6 +93,7 @@ class Followers:
 
     def assign(self, replicas: Sequence[int]) -> None:
         known, node_id = self.by_id, self._node_id
+        self._replicas = tuple(replicas)
         self.by_id = {one: known.get(one) or Follower(one) for one in replicas if one != node_id}
 
     # -- in-sync replicas -------------------------------------------------------------------------------------
@@ -105,6 +108,25 @@ class Followers:
         if self.pending_isr is None:
             return self.isr
         return (*self.isr, *(one for one in self.pending_isr if one not in self.isr))
+
+    def refuse(self, now_ms: int) -> None:
+        """The controller does not want what is pending: no use in asking again with the next fetch."""
+        self.pending_isr = None
+        self._refused_until_ms = now_ms + REFUSED_MS
+
+    def joined_by(
+        self, follower: Follower, high_watermark: int, epoch_start: int, now_ms: int, host: Host
+    ) -> tuple[int, ...] | None:
+        """The ISR with this follower, if it has all that is committed, now and from before this leader's time."""
+        if (
+            self.pending_isr is not None
+            or follower.broker_id in self.isr
+            or follower.end_offset < max(high_watermark, epoch_start)
+            or now_ms < self._refused_until_ms
+            or not is_eligible(follower, host.broker_epoch_of(follower.broker_id))
+        ):
+            return None
+        return tuple(one for one in self._replicas if one in self.isr or one == follower.broker_id)
 
     def out_of_sync(self, leader_end: int, now_ms: int, lag_time_max_ms: int) -> list[int]:
         """Members that have not caught up for too long."""

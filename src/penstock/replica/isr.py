@@ -1,0 +1,177 @@
+"""Changes of in-sync replicas, as a leader asks the controller for them.
+
+Partitions say what they want (`Partition.propose_isr`); all that comes up in a turn, or while a request is under way,
+travels in one request. Members that fell behind are looked for now and then, those that caught up show in their
+fetches. Must not know: how the controller is reached, what it decides.
+
+A change stays pending, and counts for the high watermark, until the controller or the metadata says how it ended: an
+answer that got lost leaves nobody out who might be in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeAlias
+
+from penstock.core.metadata.requests import NO_BROKER_EPOCH, IsrAnswer, IsrChange, ReplicaEpoch
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.replica.host import Host
+from penstock.replica.partition import Partition
+
+log = logging.getLogger(__name__)
+
+Alter: TypeAlias = Callable[[Sequence[IsrChange]], Awaitable[Sequence[IsrAnswer]]]
+
+RETRY_S = 0.05
+
+# The controller has decided something else: what, the metadata will say.
+_DECIDED_OTHERWISE = frozenset(
+    {
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NEW_LEADER_ELECTED,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+_REFUSED = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
+
+
+def consider_shrinking(partition: Partition) -> None:
+    """Propose to go on without members that have fallen behind for `replica.lag.time.max.ms`."""
+    followers, host = partition.followers, partition.host
+    if followers is None or followers.pending_isr is not None:
+        return
+    end = partition.log.log_end_offset
+    late = followers.out_of_sync(end, host.now_ms(), host.lag_time_max_ms)
+    if late:
+        log.warning(
+            "%r: not caught up for %d ms: %s; asking to go on without (high watermark %d, end %d)",
+            partition,
+            host.lag_time_max_ms,
+            ", ".join(f"broker {one}" for one in late),
+            partition.high_watermark,
+            end,
+        )
+        partition.propose_isr(tuple(one for one in followers.isr if one not in late))
+
+
+def change_of(partition: Partition) -> IsrChange | None:
+    """What to ask the controller for; None: nothing any more."""
+    followers, host = partition.followers, partition.host
+    if followers is None or followers.pending_isr is None:
+        return None
+    members: list[ReplicaEpoch] = []
+    for broker_id in followers.pending_isr:
+        epoch: int | None
+        if broker_id == host.node_id:
+            epoch = host.own_broker_epoch()
+        else:
+            follower = followers.by_id.get(broker_id)
+            epoch = None if follower is None else follower.broker_epoch
+            if epoch is None or epoch == NO_BROKER_EPOCH:
+                epoch = host.broker_epoch_of(broker_id)
+        members.append(ReplicaEpoch(broker_id, NO_BROKER_EPOCH if epoch is None else epoch))
+    return IsrChange(
+        partition.topic_id, partition.index, partition.leader_epoch, partition.partition_epoch, tuple(members)
+    )
+
+
+def take_answer(partition: Partition, change: IsrChange, answer: IsrAnswer) -> bool:
+    """Whether the question is settled; False: it is to be asked again."""
+    followers = partition.followers
+    if (
+        followers is None
+        or followers.pending_isr is None
+        or (change.leader_epoch, change.partition_epoch) != (partition.leader_epoch, partition.partition_epoch)
+    ):
+        return True  # the metadata was faster
+    if answer.code in _REFUSED:
+        log.info("%r: the in-sync replicas stay %s: %s", partition, followers.isr, answer.code.name)
+        partition.isr_refused()
+    elif answer.code in _DECIDED_OTHERWISE:
+        log.info("%r: %s; the in-sync replicas are what the metadata will say", partition, answer.code.name)
+    elif answer.code is not ErrorCode.NONE:
+        return False
+    elif answer.leader_epoch == partition.leader_epoch and answer.partition_epoch >= partition.partition_epoch:
+        log.info("%r: in-sync replicas are %s, were %s", partition, answer.isr, followers.isr)
+        partition.commit_isr(answer.isr, answer.partition_epoch)
+    return True
+
+
+class IsrKeeper:
+    def __init__(
+        self, partitions: Iterable[Partition], host: Host, alter: Alter, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """Partitions of `host` turn to this one from now on."""
+        self._partitions = partitions
+        self._host = host
+        self._alter = alter
+        self._loop = loop
+        self._queue: dict[Partition, None] = {}
+        self._asking: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_stopped = False
+        host.propose_isr = self.ask_for
+
+    def start(self) -> None:
+        self._timer = self._loop.call_later(self._host.lag_time_max_ms / 2000, self._tick)
+
+    def stop(self) -> None:
+        """What is pending stays so: another leader, or the next life of this one, sees to it."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
+
+    def _tick(self) -> None:
+        self.start()
+        for partition in self._partitions:
+            consider_shrinking(partition)
+
+    def ask_for(self, partition: Partition) -> None:
+        self._queue[partition] = None
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._queue and self._asking is None and not self._is_stopped:
+            self._asking = self._loop.create_task(self._ask_all())
+            self._asking.add_done_callback(self._done)
+
+    async def _ask_all(self) -> None:
+        while self._queue:
+            queue, self._queue = self._queue, {}
+            changes = [(partition, change) for partition in queue if (change := change_of(partition)) is not None]
+            if not changes:
+                continue
+            unsettled = await self._ask(changes)
+            if unsettled:
+                self._queue = {**dict.fromkeys(unsettled), **self._queue}
+                await asyncio.sleep(RETRY_S)
+
+    async def _ask(self, changes: list[tuple[Partition, IsrChange]]) -> list[Partition]:
+        """Those that have to be asked for again."""
+        try:
+            answers = await self._alter([change for _, change in changes])
+        except ApiError as error:
+            log.info("%d changes of in-sync replicas have to wait: %s", len(changes), error)
+            return [partition for partition, _ in changes]
+        by_key = {(answer.topic_id, answer.index): answer for answer in answers}
+        unsettled: list[Partition] = []
+        for partition, change in changes:
+            answer = by_key.get((change.topic_id, change.index))
+            if answer is None or not take_answer(partition, change, answer):
+                unsettled.append(partition)
+        return unsettled
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._asking = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._loop.call_exception_handler(
+                {"message": "asking for in-sync replicas failed", "exception": error, "task": task}
+            )
+        self._go_on()
