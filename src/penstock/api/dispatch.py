@@ -22,6 +22,7 @@ from penstock.api.handlers.api_versions import unsupported_version
 from penstock.api.request_times import RequestTimes
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
 from penstock.net.connection import Connection
+from penstock.wire.acknowledgement import ACKNOWLEDGE_KEY
 from penstock.wire.apis import Api
 from penstock.wire.codec import decode_request, encode_response, read_request_header
 from penstock.wire.peers import PEER_API_KEY
@@ -29,7 +30,7 @@ from penstock.wire.primitives import Message
 
 # Produce and fetch are sequenced at once and answered later; everything else is a barrier. Requests that another
 # broker sends on come from many clients, each of which waits for its own.
-PIPELINED = frozenset({int(Api.PRODUCE), int(Api.FETCH), FORWARD_KEY, PEER_API_KEY})
+PIPELINED = frozenset({int(Api.PRODUCE), int(Api.FETCH), FORWARD_KEY, PEER_API_KEY, ACKNOWLEDGE_KEY})
 
 _SIZE_AND_ID = Struct(">ii")
 
@@ -82,6 +83,11 @@ class Dispatcher:
             # The frame's memory is reused after this call: a handler that goes on as a
             # coroutine has copied the records it needs.
             self._begin(self._finish(ctx, handler, request, answer))
+
+    def knows(self, frame: memoryview) -> bool:
+        """Whether a frame is of a key that is served here."""
+        api_key = int.from_bytes(frame[:2], "big", signed=True)
+        return api_key in self._handlers or api_key in self._private
 
     def _take_unknown(
         self, connection: Connection, slot: int, api_key: int, version: int, correlation_id: int, payload: memoryview

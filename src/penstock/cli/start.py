@@ -33,6 +33,13 @@ log = logging.getLogger("penstock")
     help="Data directory (default: $XDG_DATA_HOME/penstock, else ~/.local/share/penstock).",
 )
 @click.option(
+    "--nodes",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="So many brokers on this machine, a cluster for development, on ports from --port on.",
+)
+@click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting by its Kafka name; repeatable."
 )
 @click.option(
@@ -52,6 +59,7 @@ def start(
     host: str | None,
     port: int | None,
     data: str | None,
+    nodes: int,
     settings: tuple[str, ...],
     log_level: str,
     log_format: str | None,
@@ -62,9 +70,21 @@ def start(
     Without a file the broker serves on 127.0.0.1:9092, HTTP + JSON on 127.0.0.1:8082 and
     the line protocol on 127.0.0.1:9099. A data directory without meta.properties and
     without data is formatted by itself.
+
+    With --nodes 3 three brokers form a cluster; topics have three replicas. Each has its
+    own properties file and data under DIR, so one can be killed and started again by hand.
     """
     configure(log_level.upper(), log_format or CONSOLE)
     overrides = _overrides(settings)
+    if nodes > 1:
+        from penstock.cli.start_nodes import start_nodes
+
+        if properties is not None:
+            raise ConfigError("give a properties file or --nodes, not both: --nodes writes one for each node")
+        if log_format is not None:
+            overrides["penstock.log.format"] = log_format
+        start_nodes(nodes, host, port, data, overrides, log_level)
+        return
     if log_format is not None:
         overrides["penstock.log.format"] = log_format
     if host is not None or port is not None:
@@ -96,6 +116,8 @@ def start(
 
 def _doors(node: Node) -> str:
     names = {"http": "HTTP on ", "line": "lines on "}
+    if node.doors is None:
+        return ""
     return "".join(f", {names[name]}{address}" for name, address in node.doors.addresses.items())
 
 

@@ -38,8 +38,8 @@ def start_nodes(
     count: int, host: str | None, port: int | None, data: str | None, overrides: Mapping[str, str], log_level: str
 ) -> None:
     """Run until told to stop; raises ConfigError when the cluster cannot be started."""
-    if not 2 <= count <= MAX_NODES:
-        raise ConfigError(f"--nodes {count}: use a number from 2 to {MAX_NODES}, or leave it out for one broker")
+    if count > MAX_NODES:
+        raise ConfigError(f"--nodes {count}: use a number up to {MAX_NODES}")
     for name in (*_OF_A_NODE, *_OF_THE_CLUSTER):
         if name in overrides:
             raise ConfigError(f"--set {name}=... is not for --nodes, which sets it for each node: leave it out")

@@ -56,13 +56,15 @@ class Connection(asyncio.Protocol):
         *,
         unadvertised: frozenset[Api] = frozenset(),
     ) -> Connection:
-        """`unadvertised`: APIs that the other side serves to nodes of its cluster without naming them to clients."""
+        """`unadvertised`: all that is asked for here, APIs which nodes of a cluster serve each other without a word
+        about versions."""
         loop = asyncio.get_running_loop()
         place = f"{host}:{port}"
         try:
             async with asyncio.timeout(timeout_s):
                 _, connection = await loop.create_connection(lambda: cls(client_id, unadvertised), host, port)
-                await connection._agree_on_versions()
+                if not unadvertised:
+                    await connection._agree_on_versions()
         except TimeoutError as error:
             raise BrokerUnreachable(f"{place} did not answer within {timeout_s:g} s") from error
         except OSError as error:

@@ -1,8 +1,8 @@
 """Which brokers live, as the active controller sees it.
 
 A broker that was silent for `broker.session.timeout.ms` is fenced; so is one whose connection broke and did not come
-back within `penstock.broker.lost.grace.ms`, unless it has sent a heartbeat since. A killed process closes its sockets at
-once, so that is how its leaders move within a fraction of a second. Silence counts from the moment this node became
+back within `penstock.broker.lost.grace.ms`, unless it has sent a heartbeat since. A killed process closes its sockets
+at once, so that is how its leaders move within a fraction of a second. Silence counts from the moment this node became
 the controller. Must not know: what fencing means.
 """
 

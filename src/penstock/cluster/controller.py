@@ -4,8 +4,8 @@ Every node has one; it is active on the node that leads the metadata quorum, onc
 before. `core.metadata` says what to do; this shell has the records agreed on and returns when they are applied here, so
 what was answered is in this node's image. Elsewhere every method raises NOT_CONTROLLER.
 
-Which brokers live is watched by `broker_watch`, which has the lost ones fenced here. Must not know: sockets, the data of
-partitions.
+Which brokers live is watched by `broker_watch`, which has the lost ones fenced here. Must not know: sockets,
+the data of partitions.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from penstock.core.metadata.requests import (
     Reassignment,
     Registration,
 )
+from penstock.core.raft.core import Status
 from penstock.core.raft.exchange import Change
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
 from penstock.ports.clock import Entropy
@@ -58,10 +59,7 @@ class MetadataQuorum(Protocol):
     def is_active(self) -> bool: ...
 
     @property
-    def voters(self) -> Sequence[int]: ...
-
-    @property
-    def observers(self) -> Sequence[int]: ...
+    def status(self) -> Status: ...
 
     async def propose(self, data: bytes) -> int: ...
 
@@ -121,10 +119,16 @@ class Controller:
                 await self._commit([ClusterCreated(self.cluster_id_for_new)])
 
     @property
+    def _voters(self) -> tuple[int, ...]:
+        return self._quorum.status.configuration.voters
+
+    @property
+    def _observers(self) -> tuple[int, ...]:
+        return self._quorum.status.configuration.observers
+
+    @property
     def _stands_alone(self) -> bool:
-        return not any(broker != self._node_id for broker in self.image.brokers) and list(self._quorum.voters) == [
-            self._node_id
-        ]
+        return not any(broker != self._node_id for broker in self.image.brokers) and self._voters == (self._node_id,)
 
     def _check_active(self) -> None:
         if not self._quorum.is_active:
@@ -265,6 +269,7 @@ class Controller:
                 registration.endpoints,
                 registration.rack,
                 registration.previous_epoch,
+                self._stopped_cleanly(registration),
                 self._is_durable,
                 self._min_isr,
                 self._unclean_ok,
@@ -275,9 +280,13 @@ class Controller:
             self._watch.heard(broker_id)
             self._registered_at[broker_id] = index
             epoch = self.image.brokers[broker_id].epoch
-        if broker_id not in (*self._quorum.voters, *self._quorum.observers):
+        if broker_id not in self._quorum.status.configuration.members:
             self.run(self._add_observer(broker_id))
         return epoch
+
+    def _stopped_cleanly(self, registration: Registration) -> bool:
+        known = self.image.brokers.get(registration.broker_id)
+        return known is not None and known.epoch == registration.previous_epoch
 
     def _check_is_gone(self, registration: Registration) -> None:
         """Two running brokers of one id would take each other's place for ever."""
@@ -292,7 +301,7 @@ class Controller:
 
     async def _add_observer(self, node: int) -> None:
         """A node that is no member of the quorum hears of the metadata as an observer."""
-        while self.is_active and node in self.image.brokers and node not in self._quorum.observers:
+        while self.is_active and node in self.image.brokers and node not in self._observers:
             try:
                 await self._quorum.change_membership(Change.ADD_OBSERVER, node)
             except ApiError as error:
@@ -303,7 +312,8 @@ class Controller:
         self, broker_id: int, broker_epoch: int, current_metadata_offset: int, want_fence: bool, want_shut_down: bool
     ) -> HeartbeatAnswer:
         self._check_active()
-        broker = brokers.check_epoch(self.image, broker_id, broker_epoch)
+        brokers.check_epoch(self.image, broker_id, broker_epoch)
+        broker = brokers.find(self.image, broker_id)
         self._watch.heard(broker_id)
         is_caught_up = current_metadata_offset >= self._registered_at.get(broker_id, 0)
         if want_shut_down and not broker.in_controlled_shutdown:
@@ -315,7 +325,7 @@ class Controller:
             async with self._lock:
                 await self._commit(brokers.unfence(self.image, broker_id, self._min_isr, self._unclean_ok))
             log.info("broker %d is part of the cluster", broker_id)
-        should_shut_down = want_shut_down and not brokers.leads_anything(self.image, broker_id)
+        should_shut_down = want_shut_down and not brokers.awaits_successor(self.image, broker_id)
         return HeartbeatAnswer(is_caught_up, broker.is_fenced, should_shut_down)
 
     async def unregister_broker(self, broker_id: int) -> None:
@@ -323,7 +333,7 @@ class Controller:
             self._check_active()
             await self._commit(brokers.unregister(self.image, broker_id, self._min_isr, self._unclean_ok))
             self._watch.forget(broker_id)
-        if broker_id in self._quorum.observers:
+        if broker_id in self._observers:
             await self._quorum.change_membership(Change.REMOVE_OBSERVER, broker_id)
 
     async def fence(self, broker_id: int, reason: str) -> None:
@@ -339,7 +349,7 @@ class Controller:
         """To the preferred replicas, where too many are elsewhere."""
         async with self._lock:
             self._check_active()
-            records = partitions.preferred_imbalance(self.image, self._min_isr, self._unclean_ok)
+            records = partitions.preferred_imbalance(self.image, self._min_isr)
             if records:
                 log.info("leadership of %d partitions moves back to the preferred replicas", len(records))
                 await self._commit(records)
@@ -401,7 +411,7 @@ class Controller:
             records: list[MetadataRecord] = []
             for topic, index in every if asked is None else asked:
                 try:
-                    records += partitions.elect(self.image, topic, index, kind, self._min_isr, self._unclean_ok)
+                    records += partitions.elect(self.image, topic, index, kind, self._min_isr)
                 except ApiError as error:
                     if asked is None and error.code is ErrorCode.ELECTION_NOT_NEEDED:
                         continue
@@ -431,8 +441,7 @@ class Controller:
                             move.index,
                             move.replicas,
                             self._min_isr,
-                            self._unclean_ok,
-                            allow_factor_change=allow_factor_change,
+                            allow_replication_factor_change=allow_factor_change,
                         )
                 except ApiError as error:
                     answers.append(PartitionAnswer(move.topic, move.index, error))
@@ -443,7 +452,12 @@ class Controller:
 
     def list_reassignments(self, asked: Sequence[tuple[str, int]] | None) -> list[OngoingReassignment]:
         self._check_active()
-        return reassignment.ongoing(self.image, asked)
+        if asked is None:
+            return reassignment.ongoing(self.image)
+        topics: dict[str, list[int]] = {}
+        for topic, index in asked:
+            topics.setdefault(topic, []).append(index)
+        return reassignment.ongoing(self.image, topics)
 
     # -- features and voters ------------------------------------------------------------
 
@@ -457,16 +471,16 @@ class Controller:
     async def add_voter(self, voter_id: int, directory_id: bytes, host: str, port: int) -> None:
         async with self._lock:
             self._check_active()
-            if voter_id in self._quorum.voters:
+            if voter_id in self._voters:
                 raise ApiError(ErrorCode.DUPLICATE_VOTER, f"node {voter_id} is a voter already")
             await self._commit([PeerAddressSet(voter_id, host, port)])
-        if voter_id not in self._quorum.observers:
+        if voter_id not in self._observers:
             await self._quorum.change_membership(Change.ADD_OBSERVER, voter_id)
         await self._quorum.change_membership(Change.ADD_VOTER, voter_id)
 
     async def remove_voter(self, voter_id: int, directory_id: bytes) -> None:
         self._check_active()
-        if voter_id not in self._quorum.voters:
+        if voter_id not in self._voters:
             raise ApiError(ErrorCode.VOTER_NOT_FOUND, f"node {voter_id} is not a voter")
         await self._quorum.change_membership(Change.REMOVE_VOTER, voter_id)
 

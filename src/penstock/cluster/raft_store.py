@@ -270,13 +270,19 @@ class RaftStore:
         if self.log.offline is not None:
             self._trouble(LogOffline(self.directory, self.log.offline))
             return None
-        return self.log.begin_flush() if self._working is None else None
+        ticket = self.log.begin_flush() if self._working is None else None
+        if ticket is None and self._appended and self._loop is not None:
+            self._loop.call_soon(self._release)  # nothing to wait for
+        return ticket
 
     def end_flush(self, ticket: Flush, error: OSError | None) -> None:
         self.log.end_flush(ticket, error)
         if error is not None:
             self._trouble(LogOffline(self.directory, error))
             return
+        self._release()
+
+    def _release(self) -> None:
         while self._appended and self._appended[0][0] <= self.log.stable_offset:
             self._appended.popleft()[1]()
         self._advance()

@@ -131,6 +131,10 @@ class Connection:
         """Not reading, so the peer's departure goes unnoticed unless somebody looks."""
         return self._blocked
 
+    def use(self, handler: Handler) -> None:
+        """Requests from now on are somebody else's."""
+        self._handler = handler
+
     def hold(self) -> None:
         """Hand over nothing more until everything in flight is answered."""
         self._exclusive = True

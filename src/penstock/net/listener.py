@@ -9,6 +9,7 @@ import asyncio
 import errno
 import logging
 import socket
+from collections.abc import Callable
 from typing import Protocol
 
 from penstock.model.errors import ConfigError, ProtocolError
@@ -108,6 +109,15 @@ class Listener:
             self._loop.add_reader(sock.fileno(), self._accept, sock)
         if self._max_idle_s > 0:
             self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
+
+    def hand_over(self, handler: Handler, is_kept: Callable[[Connection], bool]) -> None:
+        """Requests from now on go to `handler`. Connections that are not kept are closed: their peers come again."""
+        self._handler = handler
+        for connection in list(self.connections):
+            if is_kept(connection):
+                connection.use(handler)
+            else:
+                connection.abort()
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_TURN):

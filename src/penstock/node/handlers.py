@@ -9,7 +9,9 @@ from penstock.api.config_resources import ConfigResources
 from penstock.api.dispatch import Dispatcher
 from penstock.api.fetch_sessions import FetchSessions
 from penstock.api.handler import Handler
+from penstock.api.handlers.add_raft_voter import AddRaftVoterHandler
 from penstock.api.handlers.alter_configs import AlterConfigsHandler
+from penstock.api.handlers.alter_partition_reassignments import AlterPartitionReassignmentsHandler
 from penstock.api.handlers.alter_user_scram_credentials import AlterUserScramCredentialsHandler
 from penstock.api.handlers.api_versions import ApiVersionsHandler
 from penstock.api.handlers.consumer_group_describe import ConsumerGroupDescribeHandler
@@ -24,8 +26,10 @@ from penstock.api.handlers.describe_configs import DescribeConfigsHandler
 from penstock.api.handlers.describe_groups import DescribeGroupsHandler
 from penstock.api.handlers.describe_log_dirs import DescribeLogDirsHandler
 from penstock.api.handlers.describe_producers import DescribeProducersHandler
+from penstock.api.handlers.describe_quorum import DescribeQuorumHandler
 from penstock.api.handlers.describe_topic_partitions import DescribeTopicPartitionsHandler
 from penstock.api.handlers.describe_user_scram_credentials import DescribeUserScramCredentialsHandler
+from penstock.api.handlers.elect_leaders import ElectLeadersHandler
 from penstock.api.handlers.fetch import FetchHandler
 from penstock.api.handlers.find_coordinator import FindCoordinatorHandler
 from penstock.api.handlers.heartbeat import HeartbeatHandler
@@ -36,19 +40,23 @@ from penstock.api.handlers.leave_group import LeaveGroupHandler
 from penstock.api.handlers.list_config_resources import ListConfigResourcesHandler
 from penstock.api.handlers.list_groups import ListGroupsHandler
 from penstock.api.handlers.list_offsets import ListOffsetsHandler
+from penstock.api.handlers.list_partition_reassignments import ListPartitionReassignmentsHandler
 from penstock.api.handlers.metadata import MetadataHandler
 from penstock.api.handlers.offset_commit import OffsetCommitHandler
 from penstock.api.handlers.offset_delete import OffsetDeleteHandler
 from penstock.api.handlers.offset_fetch import OffsetFetchHandler
 from penstock.api.handlers.offset_for_leader_epoch import OffsetForLeaderEpochHandler
 from penstock.api.handlers.produce import ProduceHandler
+from penstock.api.handlers.remove_raft_voter import RemoveRaftVoterHandler
+from penstock.api.handlers.replica_acknowledgement import AcknowledgementHandler, WakeHandler
 from penstock.api.handlers.sync_group import SyncGroupHandler
+from penstock.api.handlers.unregister_broker import UnregisterBrokerHandler
+from penstock.api.handlers.update_features import UpdateFeaturesHandler
 from penstock.api.request_times import RequestTimes
 from penstock.api.topic_creation import TopicCreation
 from penstock.api.traffic import Traffic
-from penstock.cluster.controller import Controller
-from penstock.cluster.running_config import RunningConfig
 from penstock.coordination.groups import GroupCoordinator
+from penstock.node.membership import Membership
 from penstock.ports.clock import Clock, Entropy
 from penstock.ports.workers import Workers
 from penstock.replica.hosting import HostedPartitions
@@ -60,23 +68,23 @@ class Apis:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        running: RunningConfig,
+        membership: Membership,
         cluster: ClusterView,
-        controller: Controller,
         partitions: HostedPartitions,
         groups: GroupCoordinator,
         workers: Workers,
         clock: Clock,
         entropy: Entropy,
     ) -> None:
+        running, controller, image = membership.running, membership.controller, membership.image
         config = running.current
         sessions = FetchSessions(
             config.max_incremental_fetch_session_cache_slots,
             lambda: int.from_bytes(entropy.random_bytes(4), "big") & 0x7FFFFFFF,
         )
-        creation = TopicCreation(controller, running)
+        creation = TopicCreation(membership.access, running)
         resources = ConfigResources(config.node_id, controller, running)
-        self.api_versions = ApiVersionsHandler()
+        self.api_versions = ApiVersionsHandler(image, lambda: membership.quorum.applied_index)
         self.traffic = Traffic()
         self.times = RequestTimes(clock)
         self.produce = ProduceHandler(partitions, clock, workers, self.traffic, self.times)
@@ -88,7 +96,7 @@ class Apis:
             ListOffsetsHandler(partitions),
             MetadataHandler(cluster, creation),
             DeleteRecordsHandler(partitions),
-            InitProducerIdHandler(controller),
+            InitProducerIdHandler(membership.access),
             OffsetForLeaderEpochHandler(partitions),
             DescribeProducersHandler(partitions),
             FindCoordinatorHandler(cluster, groups),
@@ -96,28 +104,36 @@ class Apis:
             SyncGroupHandler(groups),
             HeartbeatHandler(groups),
             LeaveGroupHandler(groups),
-            OffsetCommitHandler(groups, controller.image),
-            OffsetFetchHandler(groups, controller.image),
-            OffsetDeleteHandler(groups, controller.image),
+            OffsetCommitHandler(groups, image),
+            OffsetFetchHandler(groups, image),
+            OffsetDeleteHandler(groups, image),
             ListGroupsHandler(groups),
             DescribeGroupsHandler(groups),
             DeleteGroupsHandler(groups),
             ConsumerGroupHeartbeatHandler(groups, entropy),
-            ConsumerGroupDescribeHandler(groups, controller.image),
+            ConsumerGroupDescribeHandler(groups, image),
             CreateTopicsHandler(controller, creation, running),
             DeleteTopicsHandler(controller, running),
             CreatePartitionsHandler(controller),
             DescribeTopicPartitionsHandler(cluster, max_partitions=config.max_request_partition_size_limit),
             DescribeConfigsHandler(resources, groups.story),
-            IncrementalAlterConfigsHandler(resources),
-            AlterConfigsHandler(resources),
+            IncrementalAlterConfigsHandler(resources, membership.forwarding),
+            AlterConfigsHandler(resources, membership.forwarding),
             ListConfigResourcesHandler(cluster),
             DescribeClusterHandler(cluster),
             DescribeLogDirsHandler(partitions),
             DescribeUserScramCredentialsHandler(cluster),
             AlterUserScramCredentialsHandler(controller),
+            ElectLeadersHandler(controller),
+            AlterPartitionReassignmentsHandler(controller),
+            ListPartitionReassignmentsHandler(controller),
+            DescribeQuorumHandler(membership.quorum, cluster, clock),
+            UpdateFeaturesHandler(controller),
+            UnregisterBrokerHandler(controller),
+            AddRaftVoterHandler(controller, cluster),
+            RemoveRaftVoterHandler(controller, cluster),
+            *membership.handlers,
         ]
-        self.api_versions.advertise(
-            {int(handler.api): (handler.min_version, handler.max_version) for handler in self.handlers}
-        )
-        self.dispatcher = Dispatcher(self.handlers, self.times)
+        self.api_versions.advertise(self.handlers)
+        private = [*membership.private_handlers, AcknowledgementHandler(partitions, clock), WakeHandler()]
+        self.dispatcher = Dispatcher(self.handlers, self.times, membership.forwarding, private)

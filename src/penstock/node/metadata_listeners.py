@@ -1,37 +1,40 @@
-"""Everybody in this process who acts when the metadata changes, as the one listener the controller knows."""
+"""Everybody in this process who acts when the metadata changes, as the one listener the state machine knows."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from penstock.cluster.running_config import RunningConfig
 from penstock.coordination.groups import GroupCoordinator
-from penstock.core.metadata.image import TopicState
+from penstock.core.metadata.image import PartitionState, TopicState
 from penstock.replica.hosting import HostedPartitions
 
 
 class MetadataListeners:
     """Partitions first: coordinators live on them."""
 
-    def __init__(self, partitions: HostedPartitions) -> None:
+    def __init__(self, partitions: HostedPartitions, groups: GroupCoordinator, running: RunningConfig) -> None:
         self._partitions = partitions
-        self.groups: GroupCoordinator | None = None
+        self._groups = groups
+        self._running = running
 
     def topic_created(self, topic: TopicState) -> None:
         self._partitions.topic_created(topic)
-        if self.groups is not None:
-            self.groups.topic_created(topic)
+        self._groups.topic_created(topic)
 
     def partitions_added(self, topic: TopicState) -> None:
         self._partitions.partitions_added(topic)
 
+    def partition_changed(self, topic: TopicState, state: PartitionState) -> None:
+        self._partitions.partition_changed(topic, state)
+
     def topic_deleted(self, name: str, topic_id: bytes) -> Awaitable[None]:
         removal = self._partitions.topic_deleted(name, topic_id)
-        if self.groups is not None:
-            self.groups.topic_deleted(name)
+        self._groups.topic_deleted(name)
         return removal
 
     def config_changed(self, topic: str) -> None:
         self._partitions.config_changed(topic)
 
-    def persist_offsets(self) -> Awaitable[None]:
-        return self._partitions.persist_offsets()
+    def broker_config_changed(self) -> None:
+        self._running.refresh()

@@ -9,31 +9,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from penstock.api.cluster_view import ClusterView
 from penstock.api.dispatch import PIPELINED
-from penstock.cluster.controller import Controller
-from penstock.cluster.metadata_log import MetadataLog
-from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
-from penstock.coordination.groups import GroupCoordinator
-from penstock.core.metadata.image import MetadataImage
-from penstock.core.metadata.records import ClusterCreated
-from penstock.model.errors import ConfigError, StorageError
+from penstock.coordination.groups import OFFSETS_TOPIC, GroupCoordinator
+from penstock.model.errors import StorageError
 from penstock.net.connection import ConnectionLimits
-from penstock.net.listener import Listener, bind
-from penstock.node.doors import Doors
+from penstock.net.listener import Listener
 from penstock.node.handlers import Apis
+from penstock.node.membership import Membership
 from penstock.node.metadata_listeners import MetadataListeners
+from penstock.node.world import OsWorld, World
 from penstock.replica.cleaning import LogCleaning
+from penstock.replica.fetchers import ReplicaFetchers
 from penstock.replica.hosting import HostedPartitions
-from penstock.runtime.cleaner_process import CleanerProcess
-from penstock.runtime.clock import SystemClock, SystemEntropy
-from penstock.runtime.data_directory import DataDirectory
-from penstock.runtime.disk import OsDisk
-from penstock.runtime.flusher import ThreadFlusher
-from penstock.runtime.workers import ThreadWorkers
+from penstock.replica.isr import IsrKeeper
+from penstock.replica.partition import Partition
 from penstock.storage.group_commit import GroupCommit
 
 if TYPE_CHECKING:
@@ -41,7 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-WORKER_THREADS = 4
 EXPIRE_INTERVAL_S = 0.2
 REMOVE_INTERVAL_S = 1.0
 CLEAN_INTERVAL_MIN_S = 0.1
@@ -52,18 +45,17 @@ EVERY = {"": " (every interface)", "0.0.0.0": " (every IPv4 interface)", "::": "
 
 
 class Node:
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, world: World | None = None) -> None:
         self.config = config
-        self.clock = SystemClock()
-        self._entropy = SystemEntropy()
-        self._disk = OsDisk()
+        self._world = world = OsWorld() if world is None else world
+        self.clock = world.clock
+        self._entropy = world.entropy
+        self._disk = world.disk
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._jobs: dict[asyncio.Task[None], None] = {}
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self.listeners: list[Listener] = []
-        self.doors = Doors(
-            config.penstock_http_listener, config.penstock_line_listener, config.penstock_http_allowed_hosts
-        )
+        self.doors = world.doors(config)
         self.is_stopping = False
         self.started_ms = self.clock.now_ms()
         self._metrics: Metrics | None = None
@@ -71,15 +63,16 @@ class Node:
     # -- up -----------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Serve. Raises ConfigError or StorageError, with everything undone."""
+        """Serve. Raises ConfigError or StorageError, with everything undone. Waits for a quorum if others are named."""
         self._loop = asyncio.get_running_loop()
         try:
             self._open_directory()
             self._bind_listeners()
             await self._bind_doors()
-            self._open_metadata()
             self._start_threads()
-            self._open_partitions()
+            self._open_metadata()
+            await self.membership.join()
+            await self._open_partitions()
             self._build_apis()
             self._build_cleaner()
             self._warn_of_missing_brokers()
@@ -90,9 +83,7 @@ class Node:
             raise
 
     def _open_directory(self) -> None:
-        self.directory = DataDirectory.open(
-            self.config.log_dir, self.config.node_id, self.config.penstock_cluster_id, self._entropy
-        )
+        self.directory = self._world.open_directory(self.config)
         self._undo.append(self._close_directory)
 
     async def _close_directory(self) -> None:
@@ -106,18 +97,8 @@ class Node:
             PIPELINED,
         )
         self._undo.append(self._close_listeners)
-        for endpoint in self.config.listeners:
-            self.listeners.append(
-                Listener(
-                    self._loop,
-                    endpoint.name,
-                    bind(endpoint.host, endpoint.port),
-                    limits,
-                    max_connections=self.config.max_connections,
-                    max_connections_per_ip=self.config.max_connections_per_ip,
-                    max_idle_ms=self.config.connections_max_idle_ms,
-                )
-            )
+        for endpoint in (*self.config.listeners, *self.config.controller_listeners):
+            self.listeners.append(self._world.listen(self._loop, endpoint, limits, self.config))
 
     async def _close_listeners(self) -> None:
         for listener in self.listeners:
@@ -127,33 +108,14 @@ class Node:
         )
 
     async def _bind_doors(self) -> None:
-        self._undo.append(self.doors.close)
-        await self.doors.bind()
-
-    def _open_metadata(self) -> None:
-        self.image = MetadataImage()
-        self._metadata_log = MetadataLog(self._disk, self.directory.path, self.clock)
-        self._undo.append(self._close_metadata)
-        for record in self._metadata_log.replay():
-            self.image.replay(record)
-        if not self.image.cluster_id:
-            created = ClusterCreated(self.directory.cluster_id)
-            self._metadata_log.append_blocking([created])
-            self.image.replay(created)
-        if self.image.cluster_id != self.directory.cluster_id:
-            raise ConfigError(
-                f"{self.directory.path}: meta.properties says cluster {self.directory.cluster_id}, "
-                f"the metadata log says {self.image.cluster_id}; restore the right files"
-            )
-
-    async def _close_metadata(self) -> None:
-        self._metadata_log.close()
+        if self.doors is not None:
+            self._undo.append(self.doors.close)
+            await self.doors.bind()
 
     def _start_threads(self) -> None:
-        self._flusher = ThreadFlusher(self._loop, self._disk, self.config.penstock_flush_threads)
-        self._workers = ThreadWorkers(self._loop, WORKER_THREADS)
+        self._flusher = self._world.flusher(self._loop, self.config.penstock_flush_threads)
+        self._workers = self._world.workers(self._loop)
         self.commit = GroupCommit(self._loop.call_soon, self._flusher)
-        self._metadata_log.attach(self.commit)
         self._undo.append(self._stop_threads)
 
     async def _stop_threads(self) -> None:
@@ -167,20 +129,38 @@ class Node:
         self.commit.when_idle(idle.set)
         await idle.wait()
 
-    def _open_partitions(self) -> None:
-        self.running = RunningConfig(self.config, self.image)
+    def _open_metadata(self) -> None:
+        self.membership = Membership(
+            self._loop, self.config, self._world, self.directory, self.commit, self._workers, self.listeners
+        )
+        self._undo.append(self.membership.close)
+        self.membership.open()
+        self.image = self.membership.image
+        self.running = self.membership.running
+        self.controller = self.membership.controller
+
+    async def _open_partitions(self) -> None:
+        """Of a copy of the image, elsewhere than on the loop: other nodes wait for this one's votes meanwhile."""
+        machine = self.membership.machine
+        image = machine.copy() if self.config.is_clustered else self.image
         self.partitions = HostedPartitions(
             self._disk,
             self.directory.path,
             self.running.current,
-            self.image,
+            image,
             self.commit,
             self._workers,
             self.clock,
             self._entropy,
         )
+        lifecycle = self.membership.lifecycle
+        self.partitions.host.own_broker_epoch = lambda: lifecycle.epoch
+        if self.config.is_clustered:
+            self.partitions.host.lease = lifecycle.may_lead
+        progress = Progress(self._loop.time, "opened")
         started = self._loop.time()
-        report = self.partitions.open_all(Progress(self._loop.time, "opened"), self.config.penstock_flush_threads)
+        open_all = partial(self.partitions.open_all, progress, self.config.penstock_flush_threads)
+        report = await self._workers.run(open_all) if self.config.is_clustered else open_all()
         self._undo.append(self._close_partitions)
         if report.partitions:
             how = "after a clean stop" if report.was_clean else "after a crash"
@@ -194,44 +174,78 @@ class Node:
                 report.truncated_bytes,
                 report.rebuilt_indexes,
             )
+        self._opened = image
 
     async def _close_partitions(self) -> None:
         await self._flushed()
-        self.partitions.close_all(Progress(self._loop.time, "closed"), self.config.penstock_flush_threads)
+        self.partitions.close_all(
+            Progress(self._loop.time, "closed"), self.config.penstock_flush_threads, self.membership.lifecycle.epoch
+        )
 
     def _build_apis(self) -> None:
-        listeners = MetadataListeners(self.partitions)
-        self.controller = Controller(self._metadata_log, self.image, listeners, self._entropy, [self.config.node_id])
-        self._undo.append(self.controller.settle)
-        self.controller.on_broker_config = self.running.refresh
-        self.running.subscribe(self.partitions.broker_config_changed)
-        self.groups = listeners.groups = GroupCoordinator(
-            self._loop, self.running, self.controller, self.partitions, self._workers, self.clock
+        membership = self.membership
+        self.fetchers = ReplicaFetchers(
+            self._loop,
+            self.config.node_id,
+            lambda: membership.lifecycle.epoch,
+            membership.address_of,
+            self.partitions,
+            self.running,
+            self._workers,
+            self.clock,
+        )
+        self._undo.append(self._stop_fetchers)
+        self.isr = IsrKeeper(self.partitions, self.partitions.host, membership.access.alter_partitions, self._loop)
+        self.groups = GroupCoordinator(
+            self._loop, self.running, membership.access, self.partitions, self._workers, self.clock
         )
         self._undo.append(self._stop_groups)
-        self.groups.start()
         advertised = {
             name: (endpoint.host, endpoint.port) for name, endpoint in self.config.advertised_listeners.items()
         }
-        cluster = ClusterView(self.config.node_id, self.config.broker_rack, self.image, advertised)
-        self.apis = Apis(
-            self._loop,
-            self.running,
-            cluster,
-            self.controller,
-            self.partitions,
-            self.groups,
-            self._workers,
-            self.clock,
-            self._entropy,
+        cluster = ClusterView(
+            self.config.node_id,
+            self.config.broker_rack,
+            self.image,
+            advertised,
+            lambda: membership.quorum.leader_id,
+            membership.voter_addresses,
+            [endpoint.name for endpoint in self.config.controller_listeners],
         )
+        self.apis = Apis(
+            self._loop, membership, cluster, self.partitions, self.groups, self._workers, self.clock, self._entropy
+        )
+        self._follow_metadata()
+
+    def _follow_metadata(self) -> None:
+        """From here on partitions, fetchers and coordinators hear of every change."""
+        self.partitions.on_role = self._role_changed
+        self.running.subscribe(self.partitions.broker_config_changed)
+        self.partitions.use_image(self.image)
+        for partition in self.partitions:
+            self._role_changed(partition)
+        self.groups.start()
+        listener = MetadataListeners(self.partitions, self.groups, self.running)
+        self.membership.machine.listen(listener, self._opened)
+        self.isr.start()
+
+    def _role_changed(self, partition: Partition) -> None:
+        self.fetchers.role_changed(partition)
+        if partition.topic == OFFSETS_TOPIC:
+            self.groups.role_changed(partition)
+
+    async def _stop_fetchers(self) -> None:
+        self.isr.stop()
+        await self.fetchers.stop()
 
     async def _stop_groups(self) -> None:
         self.groups.stop()
 
     def _build_cleaner(self) -> None:
         """Nothing runs before a log is due: the process that rewrites is started by the first one."""
-        self._rewriter = CleanerProcess(self._loop, lambda: self.running.current.log_cleaner_io_max_bytes_per_second)
+        self._rewriter = self._world.rewriter(
+            self._loop, lambda: self.running.current.log_cleaner_io_max_bytes_per_second
+        )
         self.cleaning = LogCleaning(self.partitions, self._rewriter, self._disk, self._workers, self.clock)
         self._undo.append(self._close_cleaner)
 
@@ -266,6 +280,9 @@ class Node:
         self._every(min(settings.log_flush_scheduler_interval_ms, 1000) / 1000, "flush", self.partitions.flush_overdue)
         self._every(settings.log_retention_check_interval_ms / 1000, "retention", self._apply_retention)
         self._every(settings.log_flush_offset_checkpoint_interval_ms / 1000, "checkpoint", self._checkpoint)
+        if settings.is_clustered:
+            every_s = settings.replica_high_watermark_checkpoint_interval_ms / 1000
+            self._every(every_s, "high watermarks", self._checkpoint_high_watermarks)
         self._every(REMOVE_INTERVAL_S, "remove", self._remove_deleted_files)
         if settings.log_cleaner_enable:
             self._clean_later()
@@ -279,6 +296,9 @@ class Node:
 
     def _checkpoint(self) -> None:
         self._run(self.partitions.checkpoint())
+
+    def _checkpoint_high_watermarks(self) -> None:
+        self._run(self.partitions.checkpoint_high_watermarks())
 
     def _remove_deleted_files(self) -> None:
         self._run(self.partitions.remove_deleted_files())
@@ -313,9 +333,11 @@ class Node:
             await next(iter(self._jobs))
 
     def _serve(self) -> None:
-        for listener in self.listeners:
-            listener.start(self.apis.dispatcher)
-        self.doors.open([(_reachable(self.config.listeners[0].host), self.listeners[0].port)], self.metrics_page)
+        self.membership.serve(self.apis.dispatcher)
+        if self.doors is not None:
+            self.doors.open([(_reachable(self.config.listeners[0].host), self.listeners[0].port)], self.metrics_page)
+        if self.config.is_clustered:
+            self.membership.lifecycle.start()
 
     async def metrics_page(self) -> bytes:
         """What /metrics shows."""
@@ -330,7 +352,7 @@ class Node:
         """What a client on this machine may use, one a listener."""
         return [
             f"{_bracketed(LOCAL.get(endpoint.host, endpoint.host))}:{listener.port}"
-            for listener, endpoint in zip(self.listeners, self.config.listeners, strict=True)
+            for listener, endpoint in zip(self.listeners, self.config.listeners, strict=False)
         ]
 
     @property
@@ -338,7 +360,7 @@ class Node:
         """Where it listens, for people, one a listener."""
         return [
             f"{_bracketed(endpoint.host) or '*'}:{listener.port}{EVERY.get(endpoint.host, '')}"
-            for listener, endpoint in zip(self.listeners, self.config.listeners, strict=True)
+            for listener, endpoint in zip(self.listeners, self.config.listeners, strict=False)
         ]
 
     # -- down ---------------------------------------------------------------------------
@@ -348,9 +370,11 @@ class Node:
         if self.is_stopping:
             return
         self.is_stopping = True
+        await self.membership.leave()
         # Clients first: nothing new may arrive while logs are being closed.
-        self._undo.remove(self.doors.close)
-        await self.doors.close()
+        if self.doors is not None:
+            self._undo.remove(self.doors.close)
+            await self.doors.close()
         # Members that wait for a rebalance would keep their connections from draining.
         self.groups.stop()
         self._undo.remove(self._close_listeners)

@@ -36,6 +36,8 @@ class Directory(Protocol):
     path: str
     cluster_id: str
     """Empty until the node knows which cluster it belongs to."""
+    directory_id: str
+    """Of this directory alone; empty in one that was formatted without."""
 
     def adopt(self, cluster_id: str) -> None:
         """Belong to this cluster from now on, for good."""

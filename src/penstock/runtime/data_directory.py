@@ -42,7 +42,7 @@ class DataDirectory:
         self.is_new = False
         self._lock_fd = -1
         self._node_id = -1
-        self._directory_id = ""
+        self.directory_id = ""
 
     @classmethod
     def open(
@@ -51,7 +51,7 @@ class DataDirectory:
         """`is_joining`: without an id of its own an empty directory stays without one, until `adopt`."""
         directory = cls(os.path.abspath(path))
         directory._node_id = node_id
-        directory._directory_id = random_id(entropy)
+        directory.directory_id = random_id(entropy)
         directory._lock()
         try:
             if not directory._read(cluster_id) and (cluster_id or not is_joining):
@@ -114,6 +114,7 @@ class DataDirectory:
                 f"data directory {self.path} belongs to cluster {found['cluster.id']}, not to {cluster_id}"
             )
         self.cluster_id = found["cluster.id"]
+        self.directory_id = found.get("directory.id", "")
         return True
 
     def _format(self, cluster_id: str) -> None:
@@ -125,7 +126,7 @@ class DataDirectory:
 
     def _write(self, cluster_id: str) -> None:
         path = os.path.join(self.path, META_PROPERTIES)
-        text = f"cluster.id={cluster_id}\ndirectory.id={self._directory_id}\nnode.id={self._node_id}\nversion=1\n"
+        text = f"cluster.id={cluster_id}\ndirectory.id={self.directory_id}\nnode.id={self._node_id}\nversion=1\n"
         try:
             with open(path + ".tmp", "w", encoding="utf-8") as file:
                 file.write(text)

@@ -1,24 +1,26 @@
-"""The real broker in a simulated world: `node.Node` with its steps up and down, its real world exchanged for ports.
+"""The real broker in a simulated world: `node.Node` with its steps up and down, on the ports of a simulated machine.
 
-Everything from the dispatcher to the log is production code, composed by `node.Node` itself. Exchanged are the steps
-that touch the machine: the data directory's lock, listening sockets, threads, the process that rewrites segments. Left
-out are the doors, which are another process and clients of this one.
+Everything from the dispatcher to the log is production code, composed by `node.Node` itself. Left out are the doors,
+which are another process and clients of this one.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from penstock.api.dispatch import PIPELINED
 from penstock.config.broker import BrokerConfig
+from penstock.config.listeners import Endpoint
 from penstock.net.connection import ConnectionLimits
+from penstock.net.listener import Listener
+from penstock.node.doors import Doors
 from penstock.node.node import Node
-from penstock.replica.cleaning import LogCleaning
+from penstock.ports.clock import Clock, Entropy
+from penstock.ports.disk import Disk
 from penstock.sim.channel import SimListener
-from penstock.sim.threads import SimRewriter
+from penstock.sim.threads import SimFlusher, SimRewriter, SimWorkers
 from penstock.sim.world import SimPorts
-from penstock.storage.group_commit import GroupCommit
 
 DATA = "/data"
 PORT = 9092
@@ -28,8 +30,12 @@ CLUSTER_ID = "simulatedworldcluster0"
 class SimDirectory:
     """A data directory that needs no lock: a machine runs one broker."""
 
-    def __init__(self, path: str, cluster_id: str) -> None:
+    def __init__(self, path: str, cluster_id: str, machine: str) -> None:
         self.path = path
+        self.cluster_id = cluster_id
+        self.directory_id = f"disk-of-{machine}".ljust(22, "0")[:22]
+
+    def adopt(self, cluster_id: str) -> None:
         self.cluster_id = cluster_id
 
     def close(self) -> None:
@@ -42,8 +48,6 @@ def broker_config(host: str, node_id: int, settings: Mapping[str, str] | None = 
         "listeners": f"PLAINTEXT://{host}:{PORT}",
         "log.dirs": DATA,
         "penstock.cluster.id": CLUSTER_ID,
-        # Opening and closing use a pool of real threads; one of them works in a fixed order.
-        "penstock.flush.threads": "1",
         "penstock.http.listener": "",
         "penstock.line.listener": "",
         **(settings or {}),
@@ -51,51 +55,51 @@ def broker_config(host: str, node_id: int, settings: Mapping[str, str] | None = 
     return BrokerConfig.load(None, given)[0]
 
 
+class SimNodeWorld:
+    """A `node.world.World` of one simulated process."""
+
+    def __init__(self, ports: SimPorts) -> None:
+        self._ports = ports
+        self.clock: Clock = ports.clock
+        self.entropy: Entropy = ports.entropy
+        self.disk: Disk = ports.disk
+
+    def open_directory(self, config: BrokerConfig) -> SimDirectory:
+        disk = self._ports.disk
+        disk.make_directory(config.log_dir)
+        disk.sync_directory(config.log_dir.rpartition("/")[0])
+        return SimDirectory(config.log_dir, config.penstock_cluster_id or CLUSTER_ID, self._ports.process.host)
+
+    def listen(
+        self, loop: asyncio.AbstractEventLoop, endpoint: Endpoint, limits: ConnectionLimits, config: BrokerConfig
+    ) -> Listener:
+        ports = self._ports
+        return SimListener(
+            loop,
+            endpoint.name,
+            ports.network.bind(ports.process, endpoint.port, endpoint.host),
+            limits,
+            max_connections=config.max_connections,
+            max_connections_per_ip=config.max_connections_per_ip,
+            max_idle_ms=config.connections_max_idle_ms,
+        )
+
+    def doors(self, config: BrokerConfig) -> Doors | None:
+        return None
+
+    def flusher(self, loop: asyncio.AbstractEventLoop, threads: int) -> SimFlusher:
+        return self._ports.flusher
+
+    def workers(self, loop: asyncio.AbstractEventLoop) -> SimWorkers:
+        return self._ports.workers
+
+    def rewriter(self, loop: asyncio.AbstractEventLoop, max_bytes_per_second: Callable[[], float]) -> SimRewriter:
+        return SimRewriter(self._ports.disk, self._ports.workers)
+
+
 class SimBroker(Node):
     def __init__(self, config: BrokerConfig, ports: SimPorts) -> None:
-        super().__init__(config)
-        self._ports = ports
-        # `Node` makes its own ports; these are what it uses from here on.
-        vars(self).update(clock=ports.clock, _entropy=ports.entropy, _disk=ports.disk, started_ms=ports.clock.now_ms())
-
-    def _open_directory(self) -> None:
-        cluster_id = self.config.penstock_cluster_id or CLUSTER_ID
-        self._ports.disk.make_directory(self.config.log_dir)
-        self._ports.disk.sync_directory(self.config.log_dir.rpartition("/")[0])
-        vars(self).update(directory=SimDirectory(self.config.log_dir, cluster_id))
-
-    def _bind_listeners(self) -> None:
-        config, ports = self.config, self._ports
-        limits = ConnectionLimits(
-            config.socket_request_max_bytes, config.penstock_requests_in_flight_per_connection, PIPELINED
-        )
-        self._undo.append(self._close_listeners)
-        for endpoint in config.listeners:
-            self.listeners.append(
-                SimListener(
-                    ports.loop,
-                    endpoint.name,
-                    ports.network.bind(ports.process, endpoint.port, endpoint.host),
-                    limits,
-                    max_connections=config.max_connections,
-                    max_connections_per_ip=config.max_connections_per_ip,
-                    max_idle_ms=config.connections_max_idle_ms,
-                )
-            )
-
-    def _start_threads(self) -> None:
-        vars(self).update(_flusher=self._ports.flusher, _workers=self._ports.workers)
-        self.commit = GroupCommit(self._loop.call_soon, self._flusher)
-        self._metadata_log.attach(self.commit)
-        self._undo.append(self._stop_threads)
-
-    def _build_cleaner(self) -> None:
-        rewriter = SimRewriter(self._ports.disk, self._ports.workers)
-        self.cleaning = LogCleaning(self.partitions, rewriter, self._ports.disk, self._ports.workers, self._ports.clock)
-
-    def _serve(self) -> None:
-        for listener in self.listeners:
-            listener.start(self.apis.dispatcher)
+        super().__init__(config, SimNodeWorld(ports))
 
 
 def broker(

@@ -1,0 +1,279 @@
+"""This node in its cluster: metadata log and image, the quorum that agrees on it, the controller, the registration.
+
+A node alone is a cluster of one: its quorum leads at once, and `open` leaves the image as the last run left it. A node
+among others first speaks of nothing but metadata until it is registered (`join`), and takes leave before it stops
+(`leave`). Must not know: partitions' data, clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from penstock.api.dispatch import Dispatcher
+from penstock.api.forwarding import Forwarding
+from penstock.api.handler import Handler, PrivateHandler
+from penstock.api.handlers.allocate_producer_ids import AllocateProducerIdsHandler
+from penstock.api.handlers.alter_partition import AlterPartitionHandler
+from penstock.api.handlers.broker_heartbeat import BrokerHeartbeatHandler
+from penstock.api.handlers.broker_registration import BrokerRegistrationHandler
+from penstock.api.handlers.raft import RaftHandler
+from penstock.api.request_times import RequestTimes
+from penstock.cluster.broker_lifecycle import BrokerLifecycle
+from penstock.cluster.broker_watch import BrokerWatch
+from penstock.cluster.controller import Controller
+from penstock.cluster.controller_access import ControllerAccess
+from penstock.cluster.metadata_machine import MetadataMachine
+from penstock.cluster.peer_links import PeerLinks
+from penstock.cluster.quorum import Quorum
+from penstock.cluster.raft_store import RaftStore
+from penstock.cluster.running_config import RunningConfig
+from penstock.config.broker import BrokerConfig
+from penstock.config.listeners import Endpoint
+from penstock.core.metadata.image import MetadataImage
+from penstock.core.metadata.requests import Registration
+from penstock.core.raft.settings import Settings
+from penstock.model.errors import ConfigError
+from penstock.net.connection import Connection
+from penstock.net.listener import Listener
+from penstock.node.world import Directory, World
+from penstock.ports.workers import Workers
+from penstock.runtime.data_directory import random_id
+from penstock.storage.checkpoints import read_clean_epoch
+from penstock.storage.group_commit import GroupCommit
+
+log = logging.getLogger(__name__)
+
+Address: TypeAlias = tuple[str, int]
+EVERY_INTERFACE = ("", "0.0.0.0", "::")
+INCARNATION_BYTES = 16
+
+
+class Membership:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        config: BrokerConfig,
+        world: World,
+        directory: Directory,
+        commit: GroupCommit,
+        workers: Workers,
+        listeners: Sequence[Listener],
+    ) -> None:
+        """Opens the metadata log; blocks. Raises StorageError."""
+        self._loop = loop
+        self._clock = world.clock
+        self._config = config
+        self._directory = directory
+        self._listeners = listeners
+        self.image = MetadataImage()
+        self.machine = MetadataMachine(self.image)
+        self.machine.on_cluster_id = self._adopt
+        self.machine.on_brokers = self._learn_addresses
+        self._store = RaftStore(world.disk, directory.path, world.clock)
+        self._store.attach(loop, commit, workers)
+        voters = {voter.node_id: (voter.host, voter.port) for voter in config.controller_quorum_voters}
+        if not config.is_clustered:
+            voters = {config.node_id: self._own_address()}
+        self._configured = voters
+        self.links = PeerLinks(loop, config.node_id, directory.cluster_id, voters, world.clock)
+        self.quorum = Quorum(
+            loop,
+            config.node_id,
+            voters,
+            Settings(
+                election_timeout_ms=config.controller_quorum_election_timeout_ms,
+                lost_leader_grace_ms=min(
+                    config.penstock_broker_lost_grace_ms, config.controller_quorum_election_timeout_ms
+                ),
+            ),
+            self._store,
+            self.links,
+            self.machine,
+            world.entropy,
+            world.clock,
+            snapshot_every_bytes=config.metadata_log_max_record_bytes_between_snapshots,
+        )
+        self.running = RunningConfig(config, self.image)
+        self._watch = BrokerWatch(loop, config.node_id, self.image, self.running, world.clock, self.links.lost_since)
+        self.controller = Controller(
+            loop, config.node_id, self.quorum, self.image, self.running, world.entropy, self._watch
+        )
+        self.controller.cluster_id_for_new = directory.cluster_id or random_id(world.entropy)
+        self.access = ControllerAccess(
+            config.node_id, self.quorum, self.controller, self.address_of, _addresses(config)
+        )
+        self.forwarding = Forwarding(config.node_id, self.controller, self.quorum, self.address_of)
+        self.raft_handler = RaftHandler(config.node_id, lambda: directory.cluster_id, self.quorum.receive)
+        self.lifecycle = BrokerLifecycle(
+            loop,
+            config,
+            self.access,
+            self.quorum,
+            self.image,
+            world.clock,
+            Registration(
+                config.node_id,
+                directory.cluster_id,
+                world.entropy.random_bytes(INCARNATION_BYTES),
+                self._endpoints(),
+                config.broker_rack,
+                read_clean_epoch(world.disk, directory.path),
+                directory_id=directory.directory_id,
+            ),
+        )
+
+    # -- up -----------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Take part in the quorum. The only voter has applied everything then."""
+        self.quorum.on_active = lambda term: self.controller.activated()
+        self.quorum.on_inactive = self.controller.deactivated
+        self.quorum.on_leader = lambda leader, term: self.lifecycle.controller_changed()
+        self.quorum.start()
+        self.links.on_lost = _both(self.links.on_lost, self._watch.peer_lost)
+        if self.image.cluster_id and self._directory.cluster_id not in ("", self.image.cluster_id):
+            raise ConfigError(
+                f"{self._directory.path}: meta.properties says cluster {self._directory.cluster_id}, "
+                f"the metadata log says {self.image.cluster_id}; restore the right files"
+            )
+
+    async def join(self) -> None:
+        """Returns when this broker is registered and the image here knows it."""
+        if self._config.is_clustered:
+            self._serve_peers()
+            others = [f"{node}@{host}:{port}" for node, (host, port) in self._configured.items()]
+            log.info("looking for the cluster of %s", ", ".join(others) or "the bootstrap servers")
+        await self.lifecycle.register()
+        self.running.refresh()
+
+    def _serve_peers(self) -> None:
+        """Before there is anything to tell clients: they are turned away by closed connections, and come again."""
+        nodes = Dispatcher(self.handlers, RequestTimes(self._clock), self.forwarding, self.private_handlers)
+
+        def dispatch(connection: Connection, slot: int, frame: memoryview) -> None:
+            if nodes.knows(frame):
+                nodes(connection, slot, frame)
+            else:
+                connection.abort()
+
+        for listener in self._listeners:
+            listener.start(dispatch)
+
+    def serve(self, dispatcher: Dispatcher) -> None:
+        """Clients, too, from now on."""
+        for listener in self._listeners:
+            if self._config.is_clustered:
+                listener.hand_over(dispatcher, self.raft_handler.is_peer)
+            else:
+                listener.start(dispatcher)
+
+    @property
+    def handlers(self) -> list[Handler]:
+        """What nodes ask each other."""
+        return [
+            BrokerRegistrationHandler(self.controller),
+            BrokerHeartbeatHandler(self.controller),
+            AlterPartitionHandler(self.controller),
+            AllocateProducerIdsHandler(self.controller),
+        ]
+
+    @property
+    def private_handlers(self) -> list[PrivateHandler]:
+        return [self.raft_handler]
+
+    # -- addresses ----------------------------------------------------------------------
+
+    def _own_address(self) -> Address:
+        endpoint = (*self._config.controller_listeners, *self._config.listeners)[0]
+        return endpoint.host or "127.0.0.1", self._port_of(endpoint)
+
+    def _port_of(self, endpoint: Endpoint) -> int:
+        names = [other.name for other in (*self._config.listeners, *self._config.controller_listeners)]
+        return self._listeners[names.index(endpoint.name)].port
+
+    def _endpoints(self) -> dict[str, Address]:
+        """What others are told: as advertised, else as bound, and a host that means every interface by a name."""
+        endpoints: dict[str, Address] = {}
+        for endpoint in self._config.listeners:
+            advertised = self._config.advertised_listeners.get(endpoint.name)
+            if advertised is not None:
+                endpoints[endpoint.name] = advertised.host, advertised.port
+            else:
+                host = endpoint.host if endpoint.host not in EVERY_INTERFACE else self._host_name()
+                endpoints[endpoint.name] = host, self._port_of(endpoint)
+        first = self._config.inter_broker_listener_name
+        if first and first.upper() in endpoints:
+            return {first.upper(): endpoints.pop(first.upper()), **endpoints}
+        return endpoints
+
+    def _host_name(self) -> str:
+        """Whoever wrote the list of voters knows how the others reach this node."""
+        own = self._configured.get(self._config.node_id)
+        return own[0] if own is not None and own[0] not in EVERY_INTERFACE else socket.gethostname()
+
+    def address_of(self, node: int) -> Address | None:
+        """Where other nodes reach a node."""
+        broker = self.image.brokers.get(node)
+        if broker is not None and broker.endpoints:
+            return next(iter(broker.endpoints.values()))
+        return self.image.peers.get(node) or self._configured.get(node)
+
+    def voter_addresses(self) -> dict[int, Address]:
+        found: dict[int, Address] = {}
+        for voter in self.quorum.status.configuration.voters:
+            address = self._configured.get(voter) or self.image.peers.get(voter) or self.address_of(voter)
+            if address is not None:
+                found[voter] = address
+        return found
+
+    def _learn_addresses(self) -> None:
+        for broker in self.image.brokers.values():
+            if broker.broker_id not in self._configured and broker.endpoints:
+                self.links.set_address(broker.broker_id, next(iter(broker.endpoints.values())))
+        for node, address in self.image.peers.items():
+            self.links.set_address(node, address)
+
+    def _adopt(self, cluster_id: str) -> None:
+        if not self._directory.cluster_id:
+            self._directory.adopt(cluster_id)
+            self.links.cluster_id = cluster_id
+
+    # -- down ---------------------------------------------------------------------------
+
+    async def leave(self) -> None:
+        """Have leaders moved to others first, if there are any."""
+        if any(broker != self._config.node_id for broker in self.image.live_brokers()):
+            log.info("moving leaders to other brokers")
+            await self.lifecycle.leave()
+
+    async def close(self) -> None:
+        await self.lifecycle.stop()
+        await self.controller.stop()
+        await self.machine.settle()
+        await self.quorum.stop()
+        self._store.close()
+
+
+def _both(first: Callable[[int], None], second: Callable[[int], None]) -> Callable[[int], None]:
+    def call(peer: int) -> None:
+        first(peer)
+        second(peer)
+
+    return call
+
+
+def _addresses(config: BrokerConfig) -> list[Address]:
+    """Where the cluster may be found by a node that is not part of it yet."""
+    addresses = [
+        (voter.host, voter.port) for voter in config.controller_quorum_voters if voter.node_id != config.node_id
+    ]
+    for server in config.controller_quorum_bootstrap_servers:
+        host, _, port = server.rpartition(":")
+        if not host or not port.isdigit():
+            raise ConfigError(f"controller.quorum.bootstrap.servers: '{server}' is not an address: write host:port")
+        addresses.append((host.strip("[]"), int(port)))
+    return addresses
