@@ -75,8 +75,8 @@ class Recovering:
         leader_epoch = partition.leader_epoch
         # The batch that holds the offset goes as a whole.
         base = owner.position_of(offset).offset if offset < owner.log_end_offset else offset
-        if owner.persisted_recovery_point > base:
-            await self._points.lower_recovery_point(partition, base)
+        # In any case: a checkpoint under way may be about to write a higher one.
+        await self._points.lower_recovery_point(partition, base)
         if partition.leader_epoch != leader_epoch or partition.is_leader or partition.is_deleted:
             return  # others decide about this log now
         self.truncations += 1
