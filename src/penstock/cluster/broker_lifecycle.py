@@ -26,6 +26,7 @@ EAGER_PAUSE_S = 0.1
 """Between heartbeats while something is about to change: fenced, or leaving."""
 TELL_EVERY_S = 5.0
 LEAVE_TIMEOUT_S = 10.0
+UNFENCE_TIMEOUT_S = 10.0
 
 
 class QuorumView(Protocol):
@@ -60,6 +61,7 @@ class BrokerLifecycle:
         self._news = asyncio.Event()
         self._answered_s = clock.monotonic()
         self.is_fenced = True
+        self._is_in = asyncio.Event()
 
     # -- in -----------------------------------------------------------------------------
 
@@ -95,6 +97,14 @@ class BrokerLifecycle:
         self._heartbeats = self._loop.create_task(self._heartbeat())
         self._heartbeats.add_done_callback(_ended)
 
+    async def unfenced(self) -> None:
+        """Returns when others count on this broker, or after a while: it goes on trying."""
+        try:
+            async with asyncio.timeout(UNFENCE_TIMEOUT_S):
+                await self._is_in.wait()
+        except TimeoutError:
+            log.warning("the controller has not let this broker take part yet; it goes on asking")
+
     # -- alive --------------------------------------------------------------------------
 
     @property
@@ -125,6 +135,8 @@ class BrokerLifecycle:
                 if answer.is_fenced != self.is_fenced:
                     self.is_fenced = answer.is_fenced
                     log.info("this broker is %s", "fenced" if self.is_fenced else "part of the cluster")
+                    if not self.is_fenced:
+                        self._is_in.set()
                 if answer.should_shut_down:
                     self._may_go.set()
                 is_eager = answer.is_fenced or self._is_leaving

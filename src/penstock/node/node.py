@@ -77,7 +77,7 @@ class Node:
             self._build_cleaner()
             self._warn_of_missing_brokers()
             self._start_timers()
-            self._serve()
+            await self._serve()
         except BaseException:
             await self._roll_back()
             raise
@@ -254,6 +254,8 @@ class Node:
 
     def _warn_of_missing_brokers(self) -> None:
         """Settings made for a cluster: each is valid, and each stops somebody's producer here."""
+        if self.config.is_clustered:
+            return  # the others may just be late
         brokers = len(self.controller.brokers)
         settings = self.running.current.settings
         factor = self.running.current.default_replication_factor
@@ -332,12 +334,13 @@ class Node:
         while self._jobs:
             await next(iter(self._jobs))
 
-    def _serve(self) -> None:
+    async def _serve(self) -> None:
         self.membership.serve(self.apis.dispatcher)
         if self.doors is not None:
             self.doors.open([(_reachable(self.config.listeners[0].host), self.listeners[0].port)], self.metrics_page)
         if self.config.is_clustered:
             self.membership.lifecycle.start()
+            await self.membership.lifecycle.unfenced()
 
     async def metrics_page(self) -> bytes:
         """What /metrics shows."""
