@@ -135,7 +135,13 @@ class PipelineEngine:
     def poll_without_pause(self) -> None:
         """From now on Spark looks for flows that have ended all the time, instead of once a second. That keeps a core
         busy during a run: it pays when everything is warm and a run takes a few seconds, not when the JVM starts."""
-        self.session.conf.set(_POLLING, "0")
+        from pyspark.errors import PySparkException
+
+        try:
+            self.session.conf.set(_POLLING, "0")
+        except PySparkException as error:  # the JVM died after the run; the next one notices and starts it anew
+            with self.quiet():
+                print(f"{_POLLING} could not be set: {error}")
 
     def renew_session(self) -> None:
         """After the server forgot the old one, or something in it broke. Python workers start anew with it."""

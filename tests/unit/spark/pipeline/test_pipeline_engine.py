@@ -80,6 +80,19 @@ def test_without_spark_there_is_no_session(project: PipelineProject) -> None:
     assert not PipelineEngine(project).is_alive
 
 
+def test_a_jvm_that_died_after_a_run_is_the_next_run_s_business(project: PipelineProject) -> None:
+    from pyspark.errors import PySparkException
+
+    def refuse(name: str, value: str) -> None:
+        raise PySparkException("Connection refused")
+
+    project.state.mkdir()
+    engine = PipelineEngine(project)
+    engine._session = SimpleNamespace(conf=SimpleNamespace(set=refuse))
+    engine.poll_without_pause()
+    assert "Connection refused" in project.log_path.read_text()
+
+
 def test_a_handler_of_ctrl_c_outlives_the_start_of_spark(
     project: PipelineProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
