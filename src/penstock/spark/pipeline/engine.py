@@ -10,6 +10,7 @@ Invariant: one engine a process, as there is one JVM a process; after `close` th
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
@@ -65,6 +66,7 @@ class PipelineEngine:
         self._session: Any = None
         self._runtime_names: frozenset[str] = frozenset()
         self._log_start = 0
+        self._warnings = LinesToLog(project.log_path)
 
     def start(self) -> PipelineEngine:
         if self._host is not None:
@@ -72,6 +74,7 @@ class PipelineEngine:
         self._check_place()
         self._clear_scratch()
         self._log_start = self.project.log_path.stat().st_size if self.project.log_path.exists() else 0
+        logging.getLogger().addHandler(self._warnings)
         self._environment = {name: os.environ.pop(name, None) for name in _CONNECT_VARIABLES}
         os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = secrets.token_hex(16)
         try:
@@ -135,7 +138,13 @@ class PipelineEngine:
     def poll_without_pause(self) -> None:
         """From now on Spark looks for flows that have ended all the time, instead of once a second. That keeps a core
         busy during a run: it pays when everything is warm and a run takes a few seconds, not when the JVM starts."""
-        self.session.conf.set(_POLLING, "0")
+        from pyspark.errors import PySparkException
+
+        try:
+            self.session.conf.set(_POLLING, "0")
+        except PySparkException as error:  # the JVM died after the run; the next one notices and starts it anew
+            with self.quiet():
+                print(f"{_POLLING} could not be set: {error}")
 
     def renew_session(self) -> None:
         """After the server forgot the old one, or something in it broke. Python workers start anew with it."""
@@ -165,6 +174,7 @@ class PipelineEngine:
                 else:
                     _forget_jvm(self._host)
                 self._host = None
+        logging.getLogger().removeHandler(self._warnings)
         shutil.rmtree(self._scratch, ignore_errors=True)
         for name, value in self._environment.items():
             os.environ.pop(name, None)
@@ -285,6 +295,19 @@ class PipelineEngine:
                 yield
             finally:
                 sys.stdout, sys.stderr = out, err
+
+
+class LinesToLog(logging.Handler):
+    """What libraries here log goes to Spark's log. Py4J logs a traceback with the root logger when the JVM has died,
+    and without a handler that lands on the terminal."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with self._path.open("a", encoding="utf-8") as log:
+            log.write(f"{self.format(record)}\n")
 
 
 def last_words(log_path: Path, start: int) -> str:

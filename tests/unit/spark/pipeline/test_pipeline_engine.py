@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -78,6 +79,35 @@ def test_without_spark_there_is_no_session(project: PipelineProject) -> None:
     with pytest.raises(PipelineError, match="Spark is not running"):
         _ = PipelineEngine(project).session
     assert not PipelineEngine(project).is_alive
+
+
+def test_a_jvm_that_died_after_a_run_is_the_next_run_s_business(project: PipelineProject) -> None:
+    from pyspark.errors import PySparkException
+
+    def refuse(name: str, value: str) -> None:
+        raise PySparkException("Connection refused")
+
+    project.state.mkdir()
+    engine = PipelineEngine(project)
+    engine._session = SimpleNamespace(conf=SimpleNamespace(set=refuse))
+    engine.poll_without_pause()
+    assert "Connection refused" in project.log_path.read_text()
+
+
+def test_what_libraries_log_goes_to_the_log_of_spark(
+    project: PipelineProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(engine_module, "session", lambda *_, **__: SimpleNamespace(stop=lambda: None, _jvm=None))
+    monkeypatch.setattr(engine_module, "_runtime_names", lambda host: frozenset())
+    monkeypatch.setattr(engine_module, "_forget_jvm", lambda host: None)
+    monkeypatch.setattr(PipelineEngine, "_open_session", lambda self: None)
+    monkeypatch.setattr(PipelineEngine, "is_alive", False)
+    with PipelineEngine(project):
+        logging.error("the JVM is gone")
+    assert "the JVM is gone" in project.log_path.read_text()
+    assert "the JVM is gone" not in capsys.readouterr().err
+    handlers = logging.getLogger().handlers
+    assert not [handler for handler in handlers if isinstance(handler, engine_module.LinesToLog)]
 
 
 def test_a_handler_of_ctrl_c_outlives_the_start_of_spark(
