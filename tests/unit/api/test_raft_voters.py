@@ -1,0 +1,81 @@
+"""AddRaftVoter and RemoveRaftVoter: who, where, and of which cluster."""
+
+from __future__ import annotations
+
+import pytest
+from controller_requests import FakeController, ask
+
+from penstock.api.cluster_view import ClusterView
+from penstock.api.handlers.add_raft_voter import AddRaftVoterHandler
+from penstock.api.handlers.remove_raft_voter import RemoveRaftVoterHandler
+from penstock.core.metadata.image import MetadataImage
+from penstock.core.metadata.records import ClusterCreated
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.wire.messages.add_raft_voter import AddRaftVoterRequest, Listener
+from penstock.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
+
+DIRECTORY = b"d" * 16
+
+
+@pytest.fixture
+def cluster() -> ClusterView:
+    image = MetadataImage()
+    image.replay(ClusterCreated("ours"))
+    return ClusterView(1, None, image, {})
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("cluster_id", ["ours", None])
+def test_a_voter_is_added_where_its_first_listener_is(
+    cluster: ClusterView, version: int, cluster_id: str | None
+) -> None:
+    controller = FakeController()
+    listeners = [Listener(name="CONTROLLER", host="h4", port=9093), Listener(name="OTHER", host="x", port=1)]
+    request = AddRaftVoterRequest(cluster_id=cluster_id, voter_id=4, voter_directory_id=DIRECTORY, listeners=listeners)
+    response = ask(AddRaftVoterHandler(controller, cluster), request, version)
+    assert controller.asked == ("add_voter", 4, DIRECTORY, "h4", 9093)
+    assert (response.error_code, response.error_message) == (0, None)
+
+
+def test_a_voter_is_removed(cluster: ClusterView) -> None:
+    controller = FakeController()
+    request = RemoveRaftVoterRequest(cluster_id="ours", voter_id=4, voter_directory_id=DIRECTORY)
+    response = ask(RemoveRaftVoterHandler(controller, cluster), request)
+    assert controller.asked == ("remove_voter", 4, DIRECTORY)
+    assert (response.error_code, response.error_message) == (0, None)
+
+
+def test_another_cluster_is_refused(cluster: ClusterView) -> None:
+    controller = FakeController()
+    for handler, request in (
+        (AddRaftVoterHandler(controller, cluster), AddRaftVoterRequest(cluster_id="theirs")),
+        (RemoveRaftVoterHandler(controller, cluster), RemoveRaftVoterRequest(cluster_id="theirs")),
+    ):
+        response = ask(handler, request)
+        assert response.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+        assert response.error_message == 'The given id "theirs" doesn\'t match the cluster id "ours"'
+    assert controller.calls == []
+
+
+def test_half_a_voter_is_refused(cluster: ClusterView) -> None:
+    controller = FakeController()
+    listeners = [Listener(name="CONTROLLER", host="h4", port=9093)]
+    adding, removing = AddRaftVoterHandler(controller, cluster), RemoveRaftVoterHandler(controller, cluster)
+    for response in (
+        ask(adding, AddRaftVoterRequest(cluster_id=None, voter_id=-1, listeners=listeners)),
+        ask(adding, AddRaftVoterRequest(cluster_id=None, voter_id=4)),
+        ask(removing, RemoveRaftVoterRequest(cluster_id=None, voter_id=-1)),
+    ):
+        assert response.error_code == ErrorCode.INVALID_REQUEST
+    assert controller.calls == []
+
+
+def test_what_the_quorum_says_is_answered(cluster: ClusterView) -> None:
+    twice = ApiError(ErrorCode.DUPLICATE_VOTER, "The voter id for 4 is already part of the set of voters [1, 4].")
+    controller = FakeController(add_voter=twice, remove_voter=ApiError(ErrorCode.VOTER_NOT_FOUND, "no"))
+    listeners = [Listener(name="CONTROLLER", host="h4", port=9093)]
+    request = AddRaftVoterRequest(cluster_id="ours", voter_id=4, listeners=listeners)
+    added = ask(AddRaftVoterHandler(controller, cluster), request)
+    assert (added.error_code, added.error_message) == (126, twice.message)
+    removed = ask(RemoveRaftVoterHandler(controller, cluster), RemoveRaftVoterRequest(cluster_id=None, voter_id=5))
+    assert (removed.error_code, removed.error_message) == (127, "no")
