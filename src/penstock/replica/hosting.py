@@ -16,6 +16,7 @@ import errno
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
@@ -107,6 +108,7 @@ class HostedPartitions:
         self._log_starts: dict[tuple[str, int], int] = {}
         self._cleaned_offsets: dict[tuple[str, int], int] = {}
         self._high_watermarks: dict[tuple[str, int], int] = {}
+        self._persisted_high_watermarks: dict[tuple[str, int], int] = {}
         self._persisted_cleaned_offsets: dict[tuple[str, int], int] = {}
         self.was_clean = False
         self._checkpointing = asyncio.Lock()
@@ -172,6 +174,7 @@ class HostedPartitions:
         self._log_starts = checkpoints.read_offsets(disk, f"{directory}/{checkpoints.LOG_START_OFFSETS}")
         self._cleaned_offsets = checkpoints.read_offsets(disk, f"{directory}/{checkpoints.CLEANED_OFFSETS}")
         self._high_watermarks = checkpoints.read_offsets(disk, f"{directory}/{checkpoints.HIGH_WATERMARKS}")
+        self._persisted_high_watermarks = dict(self._high_watermarks)
         self._persisted_cleaned_offsets = dict(self._cleaned_offsets)
         self._remove_deleted_directories()
         self._has_strays = True
@@ -371,6 +374,7 @@ class HostedPartitions:
             progress(count + 1, len(partitions))
         self._write_offsets(checkpoints.RECOVERY_POINTS, self._persisted_recovery_points())
         self._write_offsets(checkpoints.LOG_START_OFFSETS, self._current_log_starts())
+        self._write_high_watermarks(self._current_high_watermarks())
         if is_clean and (self.was_clean or not self._has_strays):  # what was not opened is as it was left
             checkpoints.write_clean_shutdown_marker(self._disk, self.directory, broker_epoch)
 
@@ -590,14 +594,25 @@ class HostedPartitions:
     async def checkpoint_high_watermarks(self) -> None:
         """What each partition knew to be committed, for when this broker comes back and asks who leads."""
         async with self._checkpointing:
-            high_watermarks = {
-                **self._high_watermarks,
-                **{(partition.topic, partition.index): partition.high_watermark for partition in self},
-            }
-            await self._workers.run(lambda: self._write_offsets(checkpoints.HIGH_WATERMARKS, high_watermarks))
+            await self._workers.run(partial(self._write_high_watermarks, self._current_high_watermarks()))
+
+    def _current_high_watermarks(self) -> dict[tuple[str, int], int]:
+        """Of those with other replicas: what is here alone is committed as far as it goes."""
+        current = {
+            (partition.topic, partition.index): partition.high_watermark
+            for partition in self
+            if len(partition.replicas) > 1
+        }
+        return {**self._high_watermarks, **current}
+
+    def _write_high_watermarks(self, high_watermarks: dict[tuple[str, int], int]) -> None:
+        """Only if it says something new: an idle broker, or one that is alone, writes nothing."""
+        if high_watermarks != self._persisted_high_watermarks:
+            self._write_offsets(checkpoints.HIGH_WATERMARKS, high_watermarks)
+            self._persisted_high_watermarks = high_watermarks
 
     async def persist_offsets(self) -> None:
-        """Write both checkpoint files anew: after delete-records, and after a topic is gone.
+        """Write the checkpoint files anew: after delete-records, and after a topic is gone.
 
         What was deleted stays deleted; and a new topic of an old name must not inherit the old
         one's recovery points, or a torn tail would be taken for stable.
@@ -612,11 +627,13 @@ class HostedPartitions:
                 recovery_points[partition.topic, partition.index] = recovery_point
         log_starts = self._current_log_starts()
         cleaned_offsets = self._current_cleaned_offsets()
+        high_watermarks = self._current_high_watermarks()
 
         def write() -> None:
             self._write_offsets(checkpoints.RECOVERY_POINTS, recovery_points)
             self._write_offsets(checkpoints.LOG_START_OFFSETS, log_starts)
             self._write_cleaned_offsets(cleaned_offsets)
+            self._write_high_watermarks(high_watermarks)
 
         await self._workers.run(write)
 

@@ -66,6 +66,8 @@ def read_offsets(disk: Disk, path: str) -> dict[tuple[str, int], int]:
 _ADVICE = {
     RECOVERY_POINTS: "restore it from a copy, or delete it: all logs are then scanned from their start",
     LOG_START_OFFSETS: "restore it from a copy; without it records that were deleted would come back",
+    CLEANED_OFFSETS: "restore it from a copy, or delete it: all compacted logs are then compacted from their start",
+    HIGH_WATERMARKS: "restore it from a copy, or delete it: high watermarks are then those that the leaders tell",
 }
 
 
