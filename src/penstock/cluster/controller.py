@@ -47,6 +47,7 @@ from penstock.model.errors import ApiError, ErrorCode, PenstockError
 from penstock.ports.clock import Entropy
 
 PRODUCER_ID_BLOCK = 1000
+UNCLEAN = "unclean.leader.election.enable"
 RETRY_PAUSE_S = 0.1
 
 log = logging.getLogger(__name__)
@@ -202,6 +203,8 @@ class Controller:
                 records: list[MetadataRecord] = [ConfigChanged(resource_type, name, overrides)]
                 records += self._after_config(resource_type, name, overrides)
                 await self._commit(records)
+                if overrides.get(UNCLEAN) != current.get(UNCLEAN):
+                    await self._commit(partitions.elect_leaderless(self.image, self._min_isr, self._unclean_ok))
 
     def _after_config(self, resource_type: int, name: str, overrides: Mapping[str, str]) -> list[MetadataRecord]:
         """A new min.insync.replicas changes who is eligible, in the same entry."""

@@ -38,7 +38,9 @@ class MetadataListener(Protocol):
 
     def partitions_added(self, topic: TopicState) -> None: ...
 
-    def partition_changed(self, topic: TopicState, state: PartitionState) -> None: ...
+    def partition_changed(self, topic: TopicState, state: PartitionState) -> Awaitable[None] | None:
+        """An awaitable when files are being removed."""
+        ...
 
     def topic_deleted(self, name: str, topic_id: bytes) -> Awaitable[None]: ...
 
@@ -115,19 +117,20 @@ class MetadataMachine:
                 listener.partitions_added(image.topics_by_id[bytes.fromhex(topic_id)])
             case PartitionChanged(topic_id, partition):
                 topic = image.topics_by_id[bytes.fromhex(topic_id)]
-                listener.partition_changed(topic, topic.partitions[partition])
+                self._await(listener.partition_changed(topic, topic.partitions[partition]))
             case TopicDeleted(topic_id) if deleted_name is not None:
-                self._remove(listener, deleted_name, bytes.fromhex(topic_id))
+                self._await(listener.topic_deleted(deleted_name, bytes.fromhex(topic_id)))
             case ConfigChanged(resource_type, name) if resource_type == RESOURCE_TOPIC:
                 listener.config_changed(name)
             case ConfigChanged():
                 listener.broker_config_changed()
 
-    def _remove(self, listener: MetadataListener, name: str, topic_id: bytes) -> None:
-        """Forget the topic now; its files go while we answer."""
-        removal = asyncio.ensure_future(listener.topic_deleted(name, topic_id))
-        self._removals[removal] = None
-        removal.add_done_callback(self._removals.pop)
+    def _await(self, removal: Awaitable[None] | None) -> None:
+        """What is gone is forgotten now; its files go while we answer."""
+        if removal is not None:
+            task = asyncio.ensure_future(removal)
+            self._removals[task] = None
+            task.add_done_callback(self._removals.pop)
 
     async def settle(self) -> None:
         """Before shutdown: let removals finish. What could not be removed goes at the next start."""
@@ -145,7 +148,7 @@ class MetadataMachine:
         image = self.image
         for topic_id, old in old_topics.items():
             if topic_id not in image.topics_by_id:
-                self._remove(listener, old.name, topic_id)
+                self._await(listener.topic_deleted(old.name, topic_id))
         for topic_id, topic in image.topics_by_id.items():
             known_topic = old_topics.get(topic_id)
             if known_topic is None:
@@ -155,7 +158,7 @@ class MetadataMachine:
                 listener.partitions_added(topic)
             for known, state in zip(known_topic.partitions, topic.partitions, strict=False):
                 if known != state:
-                    listener.partition_changed(topic, state)
+                    self._await(listener.partition_changed(topic, state))
         for kind, name in {**old_configs, **image.configs}:
             if old_configs.get((kind, name)) == image.configs.get((kind, name)):
                 continue

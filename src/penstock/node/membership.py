@@ -252,6 +252,7 @@ class Membership:
 
     async def close(self) -> None:
         await self.lifecycle.stop()
+        self.forwarding.close()
         await self.controller.stop()
         await self.machine.settle()
         await self.quorum.stop()

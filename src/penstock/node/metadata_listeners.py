@@ -25,8 +25,8 @@ class MetadataListeners:
     def partitions_added(self, topic: TopicState) -> None:
         self._partitions.partitions_added(topic)
 
-    def partition_changed(self, topic: TopicState, state: PartitionState) -> None:
-        self._partitions.partition_changed(topic, state)
+    def partition_changed(self, topic: TopicState, state: PartitionState) -> Awaitable[None] | None:
+        return self._partitions.partition_changed(topic, state)
 
     def topic_deleted(self, name: str, topic_id: bytes) -> Awaitable[None]:
         removal = self._partitions.topic_deleted(name, topic_id)
