@@ -29,6 +29,7 @@ SETTINGS: Mapping[str, str] = {
     "broker.heartbeat.interval.ms": "500",
     "log.flush.offset.checkpoint.interval.ms": "5000",
     "log.cleaner.backoff.ms": "3000",
+    "metadata.log.max.record.bytes.between.snapshots": "4000",
 }
 
 

@@ -8,9 +8,12 @@ gives the same history and the same verdict. Must not know: command lines, proce
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+import traceback
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -20,8 +23,8 @@ from penstock.sim.checks.groups import check_groups
 from penstock.sim.checks.records import check_records
 from penstock.sim.cluster import SimCluster
 from penstock.sim.history import History, Outcome, Place, Violation
-from penstock.sim.loop import SimError
 from penstock.sim.nemesis import Fault, Nemesis, draw_plan
+from penstock.sim.process import current_process
 from penstock.sim.watch import Watch
 from penstock.sim.workload.admin import Operator
 from penstock.sim.workload.caller import TROUBLE, Caller
@@ -33,6 +36,7 @@ from penstock.sim.world import SimWorld
 PROGRESS_WITHIN_S = 120.0
 """Of virtual time, for each thing demanded of a healed cluster."""
 LOOK_AGAIN_S = 0.1
+MAX_STEPS = 5_000_000
 PLAIN_TOPIC = "data-plain"
 
 
@@ -65,7 +69,10 @@ class Plan:
         return [Place(topic.name, index) for topic in self.topics for index in range(topic.partitions)]
 
 
-def draw(seed: int, *, nodes: int | None = None, without: Sequence[str] = ()) -> Plan:
+def draw(
+    seed: int, *, nodes: int | None = None, only: Sequence[int] | None = None, without: Sequence[str] = ()
+) -> Plan:
+    """`nodes` where the seed shall not decide; `only`: these faults of the plan; `without`: kinds of faults."""
     random = Random(f"{seed}/plan")
     size = random.choice((3, 3, 3, 5)) if nodes is None else nodes
     is_durable = random.random() < 0.7
@@ -78,6 +85,8 @@ def draw(seed: int, *, nodes: int | None = None, without: Sequence[str] = ()) ->
         topics.append(TopicPlan(f"data-{number}", random.randint(1, 2), settings))
     topics.append(TopicPlan(PLAIN_TOPIC, 1, {}))
     faults = draw_plan(Random(f"{seed}/faults"), seconds, is_power_fair=is_durable, without=without)
+    if only is not None:
+        faults = [fault for fault in faults if fault.number in only]
     return Plan(
         seed=seed,
         nodes=size,
@@ -97,7 +106,11 @@ def draw(seed: int, *, nodes: int | None = None, without: Sequence[str] = ()) ->
 @dataclass
 class Verdict:
     seed: int
-    failure: Exception | None = None
+    what: str = ""
+    """Which promise was broken, or the kind of error; empty: none."""
+    story: str = ""
+    details: str = ""
+    """With the place in the code."""
     virtual_s: float = 0.0
     real_s: float = 0.0
     steps: int = 0
@@ -107,11 +120,10 @@ class Verdict:
     """What clients ran into, by name."""
     digest: str = ""
     trace: str = ""
-    plan: Plan | None = None
 
     @property
     def is_good(self) -> bool:
-        return self.failure is None
+        return not self.what
 
 
 class Scenario:
@@ -139,7 +151,14 @@ class Scenario:
         return f"client-{1 + self.world.random(f'host of {name}').randrange(3)}"
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
-        return self.world.spawn(self._client(name), work)
+        outcome = self.world.spawn(self._client(name), work)
+        outcome.add_done_callback(self._ended, context=self.world.context)
+        return outcome
+
+    def _ended(self, outcome: asyncio.Future[None]) -> None:
+        if not outcome.cancelled() and (error := outcome.exception()) is not None:
+            assert isinstance(error, Exception)
+            self.watch.failed(error)
 
     # -- the story ----------------------------------------------------------------------
 
@@ -301,24 +320,62 @@ def _has_read(reader: Reader, place: Place, offset: int) -> bool:
     return reader.positions[place] > offset
 
 
+class _Remarks(logging.Handler):
+    """What brokers log, between the lines of the trace. What they log with a traceback is a defect."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__()
+        self._scenario = scenario
+
+    def emit(self, record: logging.LogRecord) -> None:
+        process = current_process()
+        who = process.name if process else "world"
+        self._scenario.world.trace.remark(who, f"{record.levelname}: {record.getMessage()}")
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, Exception):
+            violation = Violation("brokers have no defects", f"{who}: {record.getMessage()}: {error!r}")
+            violation.__cause__ = error
+            self._scenario.watch.failed(violation)
+
+
+@contextmanager
+def _remarks(scenario: Scenario, is_wanted: bool) -> Iterator[None]:
+    """Brokers log into the trace, or nowhere."""
+    logger = logging.getLogger("penstock")
+    handler, level, propagates = _Remarks(scenario), logger.level, logger.propagate
+    logger.propagate = False
+    logger.setLevel(logging.INFO if is_wanted else logging.ERROR)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagates
+
+
 def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
     """Run a history to its verdict. Whatever goes wrong in it, of whatever kind, is its failure."""
     began = time.perf_counter()
-    verdict = Verdict(plan.seed, plan=plan)
-    world = SimWorld(plan.seed)
+    verdict = Verdict(plan.seed)
+    world = SimWorld(plan.seed, max_steps=MAX_STEPS)
     scenario = Scenario(plan, world)
     try:
-        with world:
-            world.run(scenario.run(), timeout_s=24 * 3600)
-    except (SimError, Exception) as error:
-        verdict.failure = error
+        with _remarks(scenario, keep_trace), world:
+            world.run(scenario.run())
+    except Violation as error:
+        verdict.what, verdict.story = error.what, error.story
+        verdict.details = "".join(traceback.format_exception(error))
+    except Exception as error:  # of whatever kind: it is the history's failure, and told as such
+        verdict.what, verdict.story = "no error goes unhandled", f"{type(error).__name__}: {error}"
+        verdict.details = "".join(traceback.format_exception(error))
     verdict.real_s = time.perf_counter() - began
     verdict.virtual_s = world.loop.time()
     verdict.steps = world.loop.steps
-    verdict.statistics = scenario.history.statistics()
+    verdict.statistics = {**scenario.history.statistics(), "terms": scenario.watch.quorum.terms}
     verdict.faults = scenario.nemesis.counts
     verdict.troubles = scenario.troubles
     verdict.digest = world.trace.digest
-    if keep_trace or verdict.failure is not None:
+    if keep_trace:
         verdict.trace = world.trace.text()
     return verdict

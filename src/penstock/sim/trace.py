@@ -28,6 +28,10 @@ class Trace:
         self._lines.append(line)
         self.count += 1
 
+    def remark(self, who: str, what: str) -> None:
+        """For people only: not part of what is compared."""
+        self._lines.append(f"{round(self._time() * 1e6):>13} {who} {what}")
+
     @property
     def digest(self) -> str:
         """Of all lines, also those no longer kept."""

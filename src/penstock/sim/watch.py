@@ -31,6 +31,7 @@ class Watch:
         self._look_every_s = look_every_s
         self._next_look_s = 0.0
         self._processes: dict[int, SimProcess] = {}
+        self._failure: Exception | None = None
         self.brokers = BrokerChecker()
         self.quorum = QuorumChecker()
         self.looks = 0
@@ -49,7 +50,10 @@ class Watch:
         apply, restore = MetadataMachine.apply, MetadataMachine.restore
 
         def overheard_apply(machine: MetadataMachine, index: int, data: bytes) -> None:
-            self.quorum.applied(self._speaker(), index, bytes(data))
+            try:
+                self.quorum.applied(self._speaker(), index, bytes(data))
+            except Violation as violation:
+                self.failed(violation)  # not here: a node takes errors for its own
             apply(machine, index, data)
 
         def overheard_restore(machine: MetadataMachine, index: int, data: bytes) -> None:
@@ -64,6 +68,11 @@ class Watch:
             setattr(MetadataMachine, "apply", apply)  # noqa: B010
             setattr(MetadataMachine, "restore", restore)  # noqa: B010
 
+    def failed(self, error: Exception) -> None:
+        """Ends the run after this turn."""
+        if self._failure is None:
+            self._failure = error
+
     def _speaker(self) -> int:
         process = current_process()
         assert process is not None, "a node runs in a process"
@@ -77,6 +86,8 @@ class Watch:
             self.quorum.forget(number)
 
     def _after_turn(self) -> None:
+        if self._failure is not None:
+            raise self._failure
         now = self._loop.time()
         if now >= self._next_look_s:
             self._next_look_s = now + self._look_every_s

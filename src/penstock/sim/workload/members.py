@@ -37,14 +37,13 @@ RETRY_S = 0.1
 STAY_CHANCE = 0.98
 """At each round; otherwise a member loses its memory and joins as somebody new."""
 ASSIGNOR = "range"
-# The coordinator decided against it: nothing was, or will be, written.
+# The coordinator decided against it: nothing was, or will be, written. One that lost its log says NOT_COORDINATOR to
+# those who wait as well, and what they wait for may be kept.
 DECIDED_AGAINST = frozenset(
     (
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     )
 )
 

@@ -32,6 +32,7 @@ MAX_IN_FLIGHT = 5
 MAX_RECORDS = 4
 PADDING = b"." * 200
 RETRY_S = 0.05
+GIVE_UP_AFTER = 40
 # The broker kept nothing of it: what was not idempotent may be called refused.
 NOT_APPENDED = frozenset(
     (
@@ -81,11 +82,13 @@ class IdempotentLane:
         self.epoch = 0
         self.next_number = 0
         """Of a record; its sequence number as well."""
+        self._out_of_order = 0
+        self._lives = 0
 
     async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
-        await self._introduce()
         random = self._caller.random
         while not is_over():
+            await self._introduce()
             batches = [self._batch() for _ in range(random.randint(1, MAX_IN_FLIGHT))]
             await self.deliver(batches)
             await self._caller.pause(pause_s)
@@ -125,7 +128,11 @@ class IdempotentLane:
 
     async def deliver(self, batches: Sequence[_Batch]) -> None:
         waiting = list(batches)
+        self._out_of_order = 0
         while waiting:
+            if self._out_of_order >= GIVE_UP_AFTER:
+                self._begin_anew(waiting)
+                return
             try:
                 waiting = await self._try(waiting)
             except TROUBLE as error:
@@ -133,6 +140,19 @@ class IdempotentLane:
             if waiting:
                 await self._caller.pause(RETRY_S)
                 await self._caller.look_again(self.place)
+
+    def _begin_anew(self, waiting: Sequence[_Batch]) -> None:
+        """As Kafka's producer: where a restarted broker no longer remembers a batch as its own, take a new identity.
+
+        Whether the batches are there stays unknown; they are never sent again, so nothing comes twice.
+        """
+        for batch in waiting:
+            for write in batch.writes:
+                self._history.end_write(write, Outcome.UNKNOWN)
+        self._lives += 1
+        self._history.counts["lanes begun anew"] += 1
+        self.name = f"{self.name.partition('#')[0]}#{self._lives}"
+        self.producer_id, self.next_number = -1, 0
 
     async def _try(self, batches: list[_Batch]) -> list[_Batch]:
         """Those that have to be sent again, in order."""
@@ -153,6 +173,8 @@ class IdempotentLane:
                 continue
             if result.error_code:
                 caller.counts[error_code(result.error_code).name] += 1
+                if not left and result.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                    self._out_of_order += 1
                 left.append(batch)
             else:
                 batch.acknowledge(self._history, result.base_offset)

@@ -1,0 +1,268 @@
+"""Defects to be planted into the broker, to see whether the simulation finds them.
+
+Each replaces one thing in production code while it is planted, and breaks one promise. A simulation that does not find
+one of these within a few hundred seeds is too kind. Places are named as text and looked up when a bug is planted, so a
+place that is no longer there is a named error and not a bug that can no longer be found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from penstock.sim.loop import SimError
+
+Make = Callable[[Any], Any]
+"""From the original to what takes its place."""
+
+
+class NoSuchPlace(SimError):
+    """Production code has changed: the bug needs another place."""
+
+
+@contextmanager
+def replaced(place: str, make: Make) -> Iterator[None]:
+    """`place`: "package.module:Class.attribute" or "package.module:function"."""
+    module, _, path = place.partition(":")
+    owner: Any = import_module(module)
+    *classes, name = path.split(".")
+    for part in classes:
+        owner = getattr(owner, part, None)
+    original = None if owner is None else vars(owner).get(name)
+    if original is None:
+        raise NoSuchPlace(f"there is no {place} any more: say in sim/planted_bugs.py where it is now")
+    setattr(owner, name, make(original))
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    name: str
+    story: str
+    changes: tuple[tuple[str, Make], ...]
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for place, make in self.changes:
+                stack.enter_context(replaced(place, make))
+            yield
+
+
+PARTITION = "penstock.replica.partition:Partition"
+LOG = "penstock.replica.committed_log:CommittedLog"
+FOLLOWERS = "penstock.replica.replication:Followers"
+SHARD = "penstock.coordination.hosted_shard:HostedShard"
+
+
+def _leader_alone(original: Any) -> Any:
+    return lambda self, own_end, *_: own_end
+
+
+def _claims_its_end(original: Any) -> Any:
+    return lambda self: self.log.log_end_offset
+
+
+def _votes_for_everybody(original: Any) -> Any:
+    return lambda node, candidate: True
+
+
+def _forgets_its_vote(original: Any) -> Any:
+    def read(*arguments: Any) -> Any:
+        found = original(*arguments)
+        return None if found is None else (found[0]._replace(voted_for=None), found[1])
+
+    return read
+
+
+def _cuts_nothing(original: Any) -> Any:
+    return lambda self, epoch, end_offset: self.log.log_end_offset
+
+
+def _serves_its_end(original: Any) -> Any:
+    return lambda self, offset, max_bytes, **_: self.read_to_end(offset, max_bytes)
+
+
+def _decides_alone(original: Any) -> Any:
+    return lambda self, isr: self.commit_isr(isr, self.partition_epoch)
+
+
+def _everything_is_committed(original: Any) -> Any:
+    def lead(self: Any) -> None:
+        self.high_watermark = self.log.log_end_offset
+        original(self)
+
+    return lead
+
+
+def _nothing_is_committed(original: Any) -> Any:
+    def lead(self: Any) -> None:
+        self.high_watermark = self.log.log_start_offset
+        original(self)
+
+    return lead
+
+
+def _keeps_the_epoch(original: Any) -> Any:
+    def change(partition: Any, record: Any) -> None:
+        epoch = partition.leader_epoch
+        original(partition, record)
+        partition.leader_epoch = epoch
+
+    return change
+
+
+def _any_epoch_will_do(original: Any) -> Any:
+    return lambda self, epoch: None
+
+
+def _forgets_producers(original: Any) -> Any:
+    def lead(self: Any) -> None:
+        self.log.producers = type(self.log.producers)()
+        original(self)
+
+    return lead
+
+
+def _anybody_may_lead(original: Any) -> Any:
+    def change(topic: Any, partition: Any, wanted: Any, standing: Any, min_isr: int, *_: Any) -> Any:
+        unclean = import_module("penstock.core.metadata.partition_change").Election.UNCLEAN
+        return original(topic, partition, wanted, standing, min_isr, unclean)
+
+    return change
+
+
+def _answers_at_once(original: Any) -> Any:
+    return lambda self, replies: self._release(replies)
+
+
+def _counts_old_terms(original: Any) -> Any:
+    return lambda node, index: True
+
+
+def _drops_the_last(original: Any) -> Any:
+    def snapshot(self: Any) -> bytes:
+        encode = import_module("penstock.core.metadata.records").encode_entry
+        return bytes(encode(self.image.snapshot_records()[:-1]))
+
+    return snapshot
+
+
+def _joins_too_early(original: Any) -> Any:
+    def joined_by(
+        self: Any, follower: Any, high_watermark: int, epoch_start: int, now_ms: int, host: Any
+    ) -> tuple[int, ...] | None:
+        result: tuple[int, ...] | None = original(self, follower, 0, 0, now_ms, host)
+        return result
+
+    return joined_by
+
+
+def _syncs_nothing(original: Any) -> Any:
+    def flush(self: Any, files: Any, directories: Any, on_stable: Any) -> None:
+        self._loop.call_later(0.001, on_stable, None)
+
+    return flush
+
+
+BUGS: dict[str, Bug] = {
+    bug.name: bug
+    for bug in (
+        Bug(
+            "acknowledges-alone",
+            "the leader's high watermark does not wait for the in-sync replicas",
+            ((f"{FOLLOWERS}.high_watermark", _leader_alone),),
+        ),
+        Bug(
+            "claims-unflushed",
+            "replicas of durable topics say they hold what they have not made stable",
+            ((f"{LOG}.claimed_offset", _claims_its_end),),
+        ),
+        Bug(
+            "votes-twice",
+            "a voter gives its vote to every candidate of a term",
+            (("penstock.core.raft.election:is_vote_free", _votes_for_everybody),),
+        ),
+        Bug(
+            "forgets-its-vote",
+            "a voter that was restarted has forgotten whom it voted for",
+            (("penstock.cluster.raft_store:read_quorum_state", _forgets_its_vote),),
+        ),
+        Bug(
+            "never-truncates",
+            "a follower keeps what its new leader does not have",
+            ((f"{LOG}.truncation_point", _cuts_nothing),),
+        ),
+        Bug(
+            "serves-uncommitted",
+            "consumers are given what lies above the high watermark",
+            ((f"{LOG}.read", _serves_its_end),),
+        ),
+        Bug(
+            "shrinks-isr-alone",
+            "a leader changes its in-sync replicas without asking the controller",
+            ((f"{PARTITION}.propose_isr", _decides_alone),),
+        ),
+        Bug(
+            "commits-on-election",
+            "a new leader takes everything in its log for committed",
+            ((f"{PARTITION}._lead", _everything_is_committed),),
+        ),
+        Bug(
+            "watermark-goes-back",
+            "a new leader starts its high watermark from the beginning",
+            ((f"{PARTITION}._lead", _nothing_is_committed),),
+        ),
+        Bug(
+            "keeps-the-epoch",
+            "a change of leader does not bump the leader epoch",
+            (("penstock.core.metadata.image:_change", _keeps_the_epoch),),
+        ),
+        Bug(
+            "ignores-epochs",
+            "a leader does not look at the epoch that a fetch comes with",
+            ((f"{PARTITION}.check_leader_epoch", _any_epoch_will_do),),
+        ),
+        Bug(
+            "forgets-producers",
+            "a new leader knows nothing of the producers before it",
+            ((f"{PARTITION}._lead", _forgets_producers),),
+        ),
+        Bug(
+            "unclean-election",
+            "a replica that is not in sync is elected although that is switched off",
+            (("penstock.core.metadata.partition_change:change_partition", _anybody_may_lead),),
+        ),
+        Bug(
+            "answers-before-commit",
+            "a coordinator answers before its records are replicated",
+            ((f"{SHARD}._await_commit", _answers_at_once),),
+        ),
+        Bug(
+            "counts-old-terms",
+            "a Raft leader commits entries of older terms by counting",
+            (("penstock.core.raft.replication:may_commit_by_counting", _counts_old_terms),),
+        ),
+        Bug(
+            "loses-in-snapshot",
+            "a snapshot of the metadata lacks its last record",
+            (("penstock.cluster.metadata_machine:MetadataMachine.snapshot", _drops_the_last),),
+        ),
+        Bug(
+            "joins-too-early",
+            "a follower joins the in-sync replicas before it has what is committed",
+            ((f"{FOLLOWERS}.joined_by", _joins_too_early),),
+        ),
+        Bug(
+            "syncs-nothing",
+            "flushes are said to be done that never were",
+            (("penstock.sim.threads:SimFlusher.flush", _syncs_nothing),),
+        ),
+    )
+}

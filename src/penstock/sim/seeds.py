@@ -1,0 +1,79 @@
+"""Many histories, in as many processes as wanted: which seeds, with which bug, and what became of each.
+
+A worker is a process of this machine, so nothing of one history can be in another. Must not know: how results are
+shown.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+
+from penstock.sim.planted_bugs import BUGS
+from penstock.sim.scenario import Verdict, draw, play
+
+WAITING_PER_WORKER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One history to be played."""
+
+    seed: int
+    nodes: int | None = None
+    only: tuple[int, ...] | None = None
+    bug: str | None = None
+    keep_trace: bool = False
+
+    @property
+    def command(self) -> str:
+        """Shows the same history again."""
+        words = ["penstock sim", f"--seed {self.seed}"]
+        if self.nodes is not None:
+            words.append(f"--nodes {self.nodes}")
+        if self.only is not None:
+            words.append(f"--faults {','.join(map(str, self.only))}")
+        if self.bug is not None:
+            words.append(f"--bug {self.bug}")
+        return " ".join((*words, "--trace"))
+
+
+def play_one(request: Request) -> Verdict:
+    with ExitStack() as stack:
+        if request.bug is not None:
+            stack.enter_context(BUGS[request.bug].planted())
+        return play(draw(request.seed, nodes=request.nodes, only=request.only), keep_trace=request.keep_trace)
+
+
+def play_many(requests: Sequence[Request], jobs: int) -> Iterator[Verdict]:
+    """In the order in which they end. Whoever stops asking stops the rest."""
+    if jobs == 1:
+        yield from map(play_one, requests)
+        return
+    waiting: dict[Future[Verdict], None] = {}
+    coming = iter(requests)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        try:
+            while True:
+                for request in islice(coming, jobs * WAITING_PER_WORKER - len(waiting)):
+                    waiting[pool.submit(play_one, request)] = None
+                if not waiting:
+                    return
+                for done in wait(list(waiting), return_when=FIRST_COMPLETED).done:
+                    del waiting[done]
+                    yield done.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def find(bug: str, seeds: Sequence[int], jobs: int = 1) -> Verdict | None:
+    """The first history that shows a planted bug; None: none of them does."""
+    for verdict in play_many([Request(seed, bug=bug) for seed in seeds], jobs):
+        if not verdict.is_good:
+            return verdict
+    return None
