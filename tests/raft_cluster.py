@@ -1,4 +1,4 @@
-"""Servers that run nothing but Raft, in a simulated world: store, links, quorum, listener and dispatch are production code.
+"""Servers that run nothing but Raft, in a simulated world: everything but their state machine is production code.
 
 The state machine is a list of what was applied, so histories can be compared entry by entry.
 """

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from raft_cluster import Cluster, cluster
 
 from penstock.model.errors import ApiError, ErrorCode
+from raft_cluster import cluster
 
 SEEDS = [1, 2, 3, 4, 5]
 

@@ -117,7 +117,7 @@ class RaftCore:
         leadership = node.leadership
         if self._stored is not None:
             node.cut_leftovers(self._stored)
-            node.restart_election_timer()
+            node.await_leader()
             self._stored = None
         if isinstance(fact, Received):
             self._receive(fact.message)

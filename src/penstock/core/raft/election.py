@@ -50,7 +50,8 @@ def trust_leader(node: Node, back: PeerBack) -> None:
 
 def begin_pre_vote(node: Node) -> None:
     node.move(Move.SUSPECT, leader=None)
-    node.restart_election_timer()
+    node.restart_retry_timer()
+    node.attempts += 1
     for peer in _other_voters(node):
         ask = PreVote(node.node_id, peer, node.term + 1, node.log.last_index, node.log.last_term)
         node.outcome.send_now.append(ask)
@@ -61,7 +62,7 @@ def campaign(node: Node, *, is_transfer: bool = False) -> None:
     node.move(Move.CAMPAIGN, leader=None)
     node.enter_term(node.term + 1, voted_for=node.node_id)
     node.ballot_generation = node.generation + 1
-    node.restart_election_timer()
+    node.restart_retry_timer()
     for peer in _other_voters(node):
         ask = RequestVote(node.node_id, peer, node.term, node.log.last_index, node.log.last_term, is_transfer)
         node.outcome.send_after_persist.append(ask)

@@ -51,6 +51,8 @@ class Node:
         # Volatile on candidates.
         self.ballots: set[NodeId] = set()
         """Who granted; asked for membership only, never iterated."""
+        self.attempts = 0
+        """Campaigns since there was a leader."""
         self.ballot_generation = 0
         """The own vote counts when this write is stable."""
 
@@ -111,6 +113,22 @@ class Node:
         else:
             self.election_deadline_ms = self.now_ms + timeout_ms + self.random.randrange(timeout_ms)
 
+    def await_leader(self) -> None:
+        """After a start. A leader that lives reaches out soon, and would be protected from a pre-vote anyway."""
+        self.restart_election_timer()
+        grace_ms = self.settings.lost_leader_grace_ms
+        if self.configuration.voters != (self.node_id,) and grace_ms:
+            self.election_deadline_ms = self.now_ms + grace_ms + self.random.randrange(grace_ms + 1)
+
+    def restart_retry_timer(self) -> None:
+        """A split vote is nobody's fault: ask again soon, each at another moment, and later if that does not help."""
+        timeout_ms = self.settings.election_timeout_ms
+        if self.configuration.voters == (self.node_id,):
+            self.election_deadline_ms = self.now_ms
+        else:
+            pause_ms = min(self.settings.election_retry_ms << min(self.attempts, 16), timeout_ms)
+            self.election_deadline_ms = self.now_ms + pause_ms + self.random.randrange(min(2 * pause_ms, timeout_ms))
+
     def follow(self, leader: NodeId) -> None:
         """It sent entries or a snapshot in this term, which only the leader of the term does."""
         if self.leader is None:
@@ -119,6 +137,7 @@ class Node:
             raise ImpossibleMessage(f"{self.leader} and {leader} both lead term {self.term}")
         self.leader_heard_ms = self.now_ms
         self.is_leader_lost = False
+        self.attempts = 0
         self.restart_election_timer()
 
     # ---- the log

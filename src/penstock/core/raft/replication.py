@@ -21,6 +21,7 @@ from penstock.core.raft.states import Move
 def begin_term(node: Node) -> None:
     node.heartbeat_deadline_ms = node.now_ms + node.settings.heartbeat_interval_ms
     node.uncommitted_bytes = 0
+    node.attempts = 0
     follow_configuration(node)
     append_own(node, EntryKind.NO_OP, b"")
 

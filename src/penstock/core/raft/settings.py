@@ -12,6 +12,8 @@ class Settings:
     heartbeat_interval_ms: int = 150
     lost_leader_grace_ms: int = 300
     """A leader whose connection broke is suspected after this and up to half as much again, by chance."""
+    election_retry_ms: int = 100
+    """A campaign that nobody won is tried again after this and up to twice as much more, by chance; doubled each time."""
     max_append_bytes: int = 1 << 20
     """Entries in one AppendEntries; at least one entry is sent, however large."""
     max_inflight_messages: int = 64
@@ -30,6 +32,8 @@ class Settings:
             raise ValueError("heartbeats must come more often than the election timeout")
         if not 0 <= self.lost_leader_grace_ms <= self.election_timeout_ms:
             raise ValueError("the grace for a lost leader cannot exceed the election timeout")
+        if not 0 < self.election_retry_ms <= self.election_timeout_ms:
+            raise ValueError("a campaign is tried again sooner than a silent leader is suspected")
         bounds = (self.max_append_bytes, self.max_inflight_messages, self.max_inflight_bytes)
         if min(*bounds, self.snapshot_chunk_bytes, self.max_uncommitted_bytes) < 1:
             raise ValueError("every bound is at least 1")

@@ -254,3 +254,27 @@ def test_the_status_of_a_leader_has_its_replicas() -> None:
         (3, True, 0),
     ]
     assert server().status.replicas == ()
+
+
+def test_a_split_vote_is_tried_again_soon_and_later_each_time() -> None:
+    settings = Settings(election_timeout_ms=1000, election_retry_ms=100)
+    core = server(settings)
+    now_ms, pauses = 2000, []
+    for _ in range(8):
+        outcome = core.step(Tick(), now_ms)
+        assert outcome.next_deadline_ms is not None
+        pauses.append(outcome.next_deadline_ms - now_ms)
+        now_ms = outcome.next_deadline_ms
+    bounds = [(100, 300), (200, 600), (400, 1200), (800, 1800), *[(1000, 2000)] * 4]
+    assert all(low <= pause < high for pause, (low, high) in zip(pauses, bounds, strict=True)), pauses
+    core.step(Received(AppendEntries(2, 1, 1, 0, 0, (), 0)), now_ms)
+    again = core.step(Tick(), now_ms + 2000)
+    assert again.next_deadline_ms is not None
+    assert again.next_deadline_ms - (now_ms + 2000) < 300
+
+
+def test_a_server_that_starts_asks_sooner_than_one_whose_leader_is_silent() -> None:
+    core = RaftCore(1, VOTERS, Settings(election_timeout_ms=1000, lost_leader_grace_ms=300), Random(1))
+    outcome = core.step(Tick(), 0)
+    assert outcome.next_deadline_ms is not None
+    assert 300 <= outcome.next_deadline_ms <= 600
