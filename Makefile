@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups bench-spark property chaos compaction fuzz fuzz-http test-kafka-jars conformance codecs reference clean
+.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups bench-spark bench-cluster property chaos chaos-cluster compaction fuzz fuzz-http test-kafka-jars conformance codecs reference clean
 
 help: ## List what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ bench-groups: install ## A consumer group of 100 members forms, loses 10 and set
 bench-spark: install ## Topics into and out of Spark, beside Spark's own Kafka connector (needs Java 17; Maven for the connector)
 	$(BIN)/python -m bench.spark --docs
 
+bench-cluster: install ## Three brokers beside three of Apache Kafka, interleaved (needs Maven and Java 17)
+	$(BIN)/python -m bench.cluster --docs
+
 property: install ## The log's property test for as long as EXAMPLES says (default 20000)
 	PENSTOCK_PROPERTY_EXAMPLES=$(or $(EXAMPLES),20000) $(BIN)/python -m pytest tests/property --timeout=0 -q
 
@@ -64,6 +67,9 @@ conformance: install ## librdkafka's own tests; SUITE=path to the suite (needs n
 
 chaos: install ## kill -9, freeze, full disk and flipped bits, ROUNDS times (default 100)
 	PENSTOCK_CHAOS_ROUNDS=$(or $(ROUNDS),100) $(BIN)/python -m pytest tests/chaos --timeout=0 -q
+
+chaos-cluster: install ## Three real brokers: leaders killed for SECONDS (default 120), MB moved (default 1000), cut off, frozen
+	PENSTOCK_CLUSTER_SECONDS=$(or $(SECONDS),120) PENSTOCK_CLUSTER_MOVED_MB=$(or $(MB),1000) $(BIN)/python -m pytest tests/chaos -k cluster --timeout=0 -q
 
 compaction: install ## A million updates of a thousand keys, the broker killed while it compacts them, KILLS times (default 40)
 	PENSTOCK_COMPACTION_UPDATES=$(or $(UPDATES),1000000) PENSTOCK_CHAOS_ROUNDS=$(or $(KILLS),40) $(BIN)/python -m pytest tests/chaos/test_cleaning_killed.py --timeout=0 -q -s

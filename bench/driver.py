@@ -189,12 +189,21 @@ def _want(poller: select.epoll, pipe: _ProducePipe, drained: bool) -> None:
         pipe.wants = wants
 
 
-def produce(port: int, load: ProduceLoad) -> Throughput:
+Ports = int | Sequence[int]
+"""One broker's, or that of each partition's leader."""
+
+
+def _connected(ports: Ports, topic: str, partitions: int, batch: bytes) -> list[_ProducePipe]:
+    by_partition = [ports] * partitions if isinstance(ports, int) else ports
+    return [_ProducePipe(port, topic, partition, batch) for partition, port in enumerate(by_partition)]
+
+
+def produce(ports: Ports, load: ProduceLoad) -> Throughput:
     """Closed loop: every connection keeps `in_flight` requests under way until all are acknowledged."""
     records = load.records_per_request
     batch = wire.random_batch(load.record_bytes, records)
     each = max(1, load.request_count // load.partitions)
-    pipes = {pipe.fd: pipe for pipe in (_ProducePipe(port, load.topic, p, batch) for p in range(load.partitions))}
+    pipes = {pipe.fd: pipe for pipe in _connected(ports, load.topic, load.partitions, batch)}
     poller = select.epoll()
     try:
         for pipe in pipes.values():
@@ -240,11 +249,11 @@ def _produce_loop(
             _want(poller, pipe, pipe.send_until(limit if limit < last else last))
 
 
-def rate(port: int, load: RateLoad) -> Latency:
+def rate(ports: Ports, load: RateLoad) -> Latency:
     """Open loop: requests leave when they are due, round robin over the partitions."""
     _fine_timers()
     batch = wire.random_batch(load.record_bytes, 1)
-    pipes = [_ProducePipe(port, load.topic, p, batch) for p in range(load.partitions)]
+    pipes = _connected(ports, load.topic, load.partitions, batch)
     poller = select.epoll()
     try:
         for pipe in pipes:

@@ -78,6 +78,9 @@ METRICS: Mapping[str, Metric] = {
     "rows_s": Metric("throughput", "rows/s"),
     "batch_p50_ms": Metric("a micro-batch of 2 rows, p50", "ms"),
     "batch_p95_ms": Metric("a micro-batch of 2 rows, p95", "ms"),
+    "pause_median_s": Metric("a producer's pause after kill -9 of the leader, median", "s"),
+    "pause_worst_s": Metric("a producer's pause after kill -9 of the leader, worst", "s"),
+    "idle_cpu_pct": Metric("CPU of all brokers, idle", "% of a core"),
     "group_cpu_s": Metric("broker CPU, both together", "s"),
 }
 
@@ -183,6 +186,24 @@ class SparkOverhead:
     shown = ("batch_p50_ms", "batch_p95_ms")
 
 
+@dataclass(frozen=True, slots=True)
+class LeaderKilled:
+    """A steady producer while the leader of a partition is killed and comes back: `bench.cluster`."""
+
+    kills: int = 3
+    requests_per_s: int = 300
+    partitions: int = 3
+    shown = ("pause_median_s", "pause_worst_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Three brokers that nobody uses: `bench.cluster`."""
+
+    seconds: float = 8.0
+    shown = ("idle_rss_mb", "idle_cpu_pct")
+
+
 Load = (
     Produce
     | Fetch
@@ -195,6 +216,8 @@ Load = (
     | SparkRead
     | SparkWrite
     | SparkOverhead
+    | LeaderKilled
+    | Idle
 )
 
 
@@ -234,6 +257,10 @@ class Scenario:
                 return 25.0
             case SparkRead() | SparkWrite() | SparkOverhead():
                 return 15.0
+            case LeaderKilled(kills=kills):
+                return 20.0 * kills
+            case Idle(seconds=seconds):
+                return seconds + 12.0
 
 
 def _kb(size_bytes: int) -> str:

@@ -272,7 +272,8 @@ class ClusterProcesses:
             topic = NewTopic(
                 name, len(assignment), replica_assignment=[list(one) for one in assignment], config=dict(config or {})
             )
-        self.admin().create_topics([topic], operation_timeout=30)[name].result(30)
+        admin = self.admin()  # held, as its end would be that of the request too
+        admin.create_topics([topic], operation_timeout=30)[name].result(30)
         self.wait_in_sync(name)
 
     def partitions(self, topic: str) -> dict[int, PartitionMetadata]:

@@ -17,7 +17,8 @@ def describe_traffic(traffic: Traffic) -> str:
     history = traffic.history
     latencies = sorted(_latencies(traffic))
     middle, late = (latencies[int(len(latencies) * share)] * 1000 for share in (0.5, 0.99))
-    said = ", ".join(f"{count}x {text}" for text, count in Counter(history.client_errors).most_common(3))
+    names = Counter(text.split(",")[0] for text in history.client_errors)
+    said = ", ".join(f"{count}x {name}" for name, count in names.most_common(3))
     return (
         f"{len(history.acknowledged)} acknowledged, {len(history.failed)} failed, {len(history.read)} read; "
         f"acknowledged after {middle:.0f} ms (median), {late:.0f} ms (p99); clients said: {said or 'nothing'}"

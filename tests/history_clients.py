@@ -58,7 +58,7 @@ class _Client(threading.Thread):
         assert not self.is_alive(), f"{self.name} did not end"
 
     def on_error(self, error: KafkaError) -> None:
-        self.history.client_errors.append(f"{self.name}: {error}")
+        self.history.client_errors.append(f"{error.name()}, {self.name}: {error.str()}")
         if error.fatal():
             self._failure = AssertionError(f"{self.name}: fatal: {error}")
 
@@ -178,7 +178,7 @@ class Reader(_Client):
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             self.history.resets.append(Reset(now, self.name, -1 if partition is None else partition, str(error)))
         else:
-            self.history.client_errors.append(f"{self.name}: {error}")
+            self.history.client_errors.append(f"{error.name()}, {self.name}: {error.str()}")
 
 
 class Traffic:

@@ -1,0 +1,85 @@
+"""A steady stock producer while leaders are killed: how long it goes without an acknowledgement.
+
+confluent-kafka with idempotence and no other setting but the address, over all partitions in turn. A pause is the
+longest stretch after a kill in which a partition got no acknowledgement; every record must be acknowledged in the end.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from bench.driver import LoadFailed
+
+PATIENCE_S = 90.0
+_SENT = struct.Struct(">d")
+
+
+class SteadyProducer:
+    """Runs in the block, in a thread of its own."""
+
+    def __init__(self, bootstrap_servers: str, topic: str, partitions: int, requests_per_s: int) -> None:
+        self._topic, self._partitions, self._rate = topic, partitions, requests_per_s
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "log_level": 0})
+        self._acknowledged_s: list[list[float]] = [[] for _ in range(partitions)]
+        self._newest_sent_s = [0.0] * partitions
+        """When the newest acknowledged record was sent."""
+        self._failed: list[str] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        partition, value = message.partition(), message.value()
+        if error is not None or partition is None or not isinstance(value, bytes):
+            self._failed.append(str(error))
+        else:
+            self._acknowledged_s[partition].append(time.perf_counter())
+            (self._newest_sent_s[partition],) = _SENT.unpack_from(value)
+
+    def _run(self) -> None:
+        begin, count, padding = time.perf_counter(), 0, b"\0" * 92
+        while not self._stopping.is_set():
+            due = int((time.perf_counter() - begin) * self._rate)
+            while count < due:
+                partition, value = count % self._partitions, _SENT.pack(time.perf_counter()) + padding
+                try:
+                    self._producer.produce(self._topic, value, partition=partition, on_delivery=self._on_delivery)
+                except BufferError:
+                    break
+                count += 1
+            self._producer.poll(0.002)
+        if self._producer.flush(PATIENCE_S):
+            self._failed.append(f"not acknowledged within {PATIENCE_S:.0f} s")
+
+    def __enter__(self) -> SteadyProducer:
+        self._thread.start()
+        self.await_acknowledgements(time.perf_counter())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join(PATIENCE_S + 10)
+
+    def check(self) -> None:
+        if self._failed:
+            raise LoadFailed(f"{len(self._failed)} records failed: {self._failed[0]}")
+
+    def await_acknowledgements(self, since_s: float) -> None:
+        """Until every partition got one for a record that was sent after `since_s`."""
+        deadline = time.perf_counter() + PATIENCE_S
+        while min(self._newest_sent_s) < since_s:
+            self.check()
+            if time.perf_counter() > deadline:
+                raise LoadFailed(f"no acknowledgement for {PATIENCE_S:.0f} s")
+            time.sleep(0.01)
+
+    def longest_pause_s(self, begin_s: float, end_s: float) -> float:
+        longest = 0.0
+        for times in self._acknowledged_s:
+            previous = max((moment for moment in times if moment <= begin_s), default=begin_s)
+            for moment in [one for one in times if begin_s < one <= end_s] + [end_s]:
+                longest, previous = max(longest, moment - previous), moment
+        return longest
