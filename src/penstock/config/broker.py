@@ -19,6 +19,7 @@ from penstock.config.listeners import (
     Endpoint,
     Voter,
     assemble_listeners,
+    parse_address,
     parse_protocol_map,
     parse_voters,
 )
@@ -33,6 +34,7 @@ _WITHOUT_FILE = {
     "listeners": "PLAINTEXT://127.0.0.1:9092",
     **OPEN_WITHOUT_FILE,
 }
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 # A flag for the first replaces the second in the file.
 _OVERRIDE_DROPS = {"log.dir": "log.dirs", "broker.id": "node.id", "node.id": "broker.id"}
 
@@ -168,7 +170,19 @@ class BrokerConfig(NamedTuple):
     def is_clustered(self) -> bool:
         """Whether other nodes are named; without any this one is the whole cluster."""
         others = any(voter.node_id != self.node_id for voter in self.controller_quorum_voters)
-        return others or bool(self.controller_quorum_bootstrap_servers)
+        return others or bool(self.bootstrap_addresses)
+
+    @property
+    def bootstrap_addresses(self) -> list[tuple[str, int]]:
+        """Of other nodes in controller.quorum.bootstrap.servers: Kafka's own example file names the node itself."""
+        own = {(endpoint.host, endpoint.port) for endpoint in (*self.listeners, *self.controller_listeners)}
+        ports = {port for _, port in own}
+        addresses = [parse_address(server) for server in self.controller_quorum_bootstrap_servers]
+        return [
+            (host, port)
+            for host, port in addresses
+            if (host, port) not in own and not (host in _THIS_MACHINE and port in ports)
+        ]
 
     @classmethod
     def load(
@@ -208,7 +222,9 @@ class BrokerConfig(NamedTuple):
             if field not in fields:
                 key = BROKER_KEYS[field.replace("_", ".")]
                 fields[field] = settings.first_value((key.name, *key.synonyms), unit=key.unit)
-        return cls(**fields)
+        config = cls(**fields)
+        _check_bootstrap(config)
+        return config
 
     def with_dynamic(self, *, cluster: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
         """The same file under other run-time settings."""
@@ -310,10 +326,24 @@ def _node(settings: Settings) -> dict[str, Any]:
         raise ConfigError(
             f"penstock.cluster.id: '{cluster_id}' is not a cluster id: use 22 characters of URL-safe base64"
         )
+    bootstrap = cast(tuple[str, ...], settings.value("controller.quorum.bootstrap.servers"))
+    for server in bootstrap:
+        parse_address(server)
     return {
         "controller_quorum_voters": voters,
         "log_dirs": (os.path.abspath(os.path.expanduser(log_dirs[0])),),
     }
+
+
+def _check_bootstrap(config: BrokerConfig) -> None:
+    """Whether a node founds a cluster or joins one must not be left to chance."""
+    named = len(config.controller_quorum_bootstrap_servers)
+    others = len(config.bootstrap_addresses)
+    if 0 < others < named and not config.controller_quorum_voters:
+        raise ConfigError(
+            "controller.quorum.bootstrap.servers names this node and others: name the voters of a new cluster in "
+            "controller.quorum.voters, or, to join one, only other nodes"
+        )
 
 
 def _listeners(settings: Settings) -> dict[str, Any]:

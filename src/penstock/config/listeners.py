@@ -15,6 +15,7 @@ from penstock.model.errors import ConfigError
 
 _ENDPOINT = re.compile(r"([A-Za-z0-9_.-]+)://(?:\[([0-9A-Fa-f:.%]+)\]|([^\[\]:/@]*)):(-?[0-9]+)")
 _VOTER = re.compile(r"([0-9]+)@(?:\[([0-9A-Fa-f:.%]+)\]|([^\[\]:/@]+)):([0-9]+)")
+_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\[\]:/@]+)):([0-9]+)")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _EVERY_INTERFACE = ("", "0.0.0.0", "::")
 
@@ -80,6 +81,13 @@ def parse_protocol_map(text: str) -> dict[str, str]:
             )
         protocols[name.upper()] = protocol
     return protocols
+
+
+def parse_address(server: str) -> tuple[str, int]:
+    match = _ADDRESS.fullmatch(server)
+    if match is None or int(match[3]) > 65535:
+        raise ConfigError(f"controller.quorum.bootstrap.servers: '{server}' is not an address: write host:port")
+    return match[1] or match[2], int(match[3])
 
 
 def parse_voters(items: Sequence[str]) -> tuple[Voter, ...]:

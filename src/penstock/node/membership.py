@@ -269,12 +269,5 @@ def _both(first: Callable[[int], None], second: Callable[[int], None]) -> Callab
 
 def _addresses(config: BrokerConfig) -> list[Address]:
     """Where the cluster may be found by a node that is not part of it yet."""
-    addresses = [
-        (voter.host, voter.port) for voter in config.controller_quorum_voters if voter.node_id != config.node_id
-    ]
-    for server in config.controller_quorum_bootstrap_servers:
-        host, _, port = server.rpartition(":")
-        if not host or not port.isdigit():
-            raise ConfigError(f"controller.quorum.bootstrap.servers: '{server}' is not an address: write host:port")
-        addresses.append((host.strip("[]"), int(port)))
-    return addresses
+    others = [voter for voter in config.controller_quorum_voters if voter.node_id != config.node_id]
+    return [(voter.host, voter.port) for voter in others] + config.bootstrap_addresses

@@ -117,7 +117,7 @@ REFUSED = [
     (MINIMAL + "node.id=-1", "Invalid value -1 for configuration node.id: Value must be at least 0"),
     (MINIMAL + "num.partitions=-5", "Invalid value -5 for configuration num.partitions: Value must be at least 1"),
     (MINIMAL + "process.roles=both", "Invalid value both for configuration process.roles"),
-    (MINIMAL + "process.roles=broker", "process.roles=broker needs other nodes, and clusters are not supported yet"),
+    (MINIMAL + "process.roles=broker", "process.roles=broker is not supported: every node carries data and metadata"),
     (MINIMAL + "listeners=127.0.0.1:9092", "listeners: '127.0.0.1:9092' is not an address: write NAME://host:port"),
     (MINIMAL + "listeners=PLAINTEXT://h:x", "listeners: 'PLAINTEXT://h:x' is not an address"),
     (MINIMAL + "listeners=PLAINTEXT://:65536", "listeners: port 65536 of PLAINTEXT is out of range"),
@@ -142,10 +142,14 @@ REFUSED = [
     (MINIMAL + "advertised.listeners=PLAINTEXT://h:0", "advertised.listeners: clients cannot connect to port 0"),
     (MINIMAL + "advertised.listeners=OTHER://h:1", "advertised.listeners: OTHER is not in listeners: use one of PLAIN"),
     (MINIMAL + "log.dirs=/a,/b", "log.dirs names 2 directories, but only one is supported yet: name one"),
-    (MINIMAL + "controller.quorum.voters=7@a:1,8@b:1", "controller.quorum.voters names several nodes"),
+    (MINIMAL + "controller.quorum.voters=7@a:1,7@b:1", "controller.quorum.voters names a node twice"),
     (MINIMAL + "controller.quorum.voters=8@b:1", "controller.quorum.voters names node 8, but node.id is 7"),
     (MINIMAL + "controller.quorum.voters=b:1", "controller.quorum.voters: 'b:1' is not a voter: write id@host:port"),
-    (MINIMAL + "controller.quorum.bootstrap.servers=a:1,b:1", "controller.quorum.bootstrap.servers names several"),
+    (
+        MINIMAL + "controller.quorum.bootstrap.servers=localhost:9092,b:1",
+        "controller.quorum.bootstrap.servers names this node and others: name the voters of a new cluster",
+    ),
+    (MINIMAL + "controller.quorum.bootstrap.servers=a", "controller.quorum.bootstrap.servers: 'a' is not an address"),
     (MINIMAL + "authorizer.class.name=x.Y", "authorizer.class.name is set, but authorisation is not supported yet"),
     (MINIMAL + "remote.log.storage.system.enable=true", "remote.log.storage.system.enable is true, but"),
     (MINIMAL + "penstock.cluster.id=short", "penstock.cluster.id: 'short' is not a cluster id"),
@@ -219,3 +223,20 @@ def test_every_key_with_an_effect_reaches_the_program() -> None:
     reached |= {synonym for key in TOPIC_KEYS.values() if key.effective for synonym in key.synonyms}
     reached |= {"log.dir", "broker.id", "controller.listener.names"}
     assert {name for name, key in BROKER_KEYS.items() if key.effective} <= reached
+
+
+@pytest.mark.parametrize(
+    ("text", "is_clustered"),
+    [
+        ("", False),
+        ("controller.quorum.voters=7@a:1", False),
+        ("controller.quorum.voters=7@a:1,8@b:1", True),
+        ("controller.quorum.voters=8@b:1,9@c:1", True),
+        ("controller.quorum.bootstrap.servers=localhost:9092", False),
+        ("controller.quorum.bootstrap.servers=b:9092,c:9092", True),
+    ],
+)
+def test_other_nodes_make_a_cluster(tmp_path: Path, text: str, is_clustered: bool) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(MINIMAL + text)
+    assert BrokerConfig.load(str(path), {})[0].is_clustered is is_clustered
