@@ -195,12 +195,14 @@ class Partition(CommittedLog):
             self._commit.request(self)
         else:
             if self._followers is None:
-                self._advance(log.end_position())
-            else:
+                self.high_watermark = end = log.log_end_offset  # where that is, `read` finds out
+                if self.waiters or self._awaiting_commit:
+                    self._committed(end)
+            elif len(self.isr) == 1:
                 self._count_replicas()
             if log.has_unsynced_segments or log.unflushed_messages >= self.config.flush_messages:
                 self._commit.request(self)
-        if self.tail_waiters:
+        if self._followers is not None:
             tell(self.tail_waiters, self)
         return base_offset
 
@@ -226,8 +228,10 @@ class Partition(CommittedLog):
         if error is not None:
             self._went_offline(error)
         elif self.is_durable and ticket.generation == self.log.generation:
-            if self.is_leader:
-                self._holds(ticket.end)
+            if self._followers is not None:
+                self._count_replicas()
+            elif self.is_leader:
+                self._advance(ticket.end)
             elif self.when_claimed is not None:
                 self.when_claimed(self)
 
