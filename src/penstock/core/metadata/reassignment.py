@@ -124,24 +124,31 @@ def drain_plan(image: MetadataImage, broker_id: int) -> Plan:
     for topic in image.topics.values():
         own = Counts.of(topic.partitions)
         for partition in topic.partitions:
-            replicas = partition.target_replicas
-            if broker_id not in replicas:
+            before = partition.target_replicas
+            if broker_id not in before:
                 continue
-            others = [replica for replica in replicas if replica != broker_id]
-            if all(each.broker_id in others for each in placer.brokers):
-                raise ApiError(
-                    ErrorCode.INVALID_REPLICATION_FACTOR,
-                    f"{topic.name}-{partition.index} has {len(replicas)} replicas and there is no other running broker "
-                    f"to take that of broker {broker_id}: add a broker first.",
-                )
-            at = replicas.index(broker_id)
-            successor = _successor(placer, own, others, is_first=at == 0)
-            moved = (*replicas[:at], successor, *replicas[at + 1 :])
+            after = before
+            for replica in before:
+                # One that was unregistered cannot be part of a new assignment either.
+                if replica == broker_id or replica not in image.brokers:
+                    after = _replace(placer, own, after, replica, f"{topic.name}-{partition.index}")
             for counts in (own, placer.total):
-                counts.add(replicas, -1)
-                counts.add(moved)
-            plan.setdefault(topic.name, {})[partition.index] = moved
+                counts.add(before, -1)
+                counts.add(after)
+            plan.setdefault(topic.name, {})[partition.index] = after
     return plan
+
+
+def _replace(placer: Placer, own: Counts, replicas: tuple[int, ...], leaving: int, name: str) -> tuple[int, ...]:
+    at = replicas.index(leaving)
+    others = [replica for replica in replicas if replica != leaving]
+    if all(each.broker_id in others for each in placer.brokers):
+        raise ApiError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"{name} has {len(replicas)} replica(s) and there is no other running broker to take that of broker "
+            f"{leaving}: add a broker first.",
+        )
+    return (*replicas[:at], _successor(placer, own, others, is_first=at == 0), *replicas[at + 1 :])
 
 
 def _successor(placer: Placer, own: Counts, others: list[int], is_first: bool) -> int:
@@ -163,7 +170,9 @@ def balance_plan(image: MetadataImage) -> Plan:
     placer = Placer([each for each in candidates(image) if each.is_live], image)
     running = [each.broker_id for each in placer.brokers]
     moved: dict[tuple[str, int], tuple[int, ...]] = {
-        (topic.name, each.index): each.target_replicas for topic, each in image.all_partitions()
+        (topic.name, each.index): each.target_replicas
+        for topic, each in image.all_partitions()
+        if all(replica in image.brokers for replica in each.target_replicas)
     }
     before = dict(moved)
     has_changed = bool(running)
