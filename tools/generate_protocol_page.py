@@ -60,6 +60,12 @@ def _range(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
+def _is_private(module: ModuleType) -> bool:
+    """Of keys that only nodes of one cluster use among themselves."""
+    own = [found for _, found in inspect.getmembers(module, inspect.isclass) if found.__module__ == module.__name__]
+    return any("key" in vars(found) for found in own) and not any("api" in vars(found) for found in own)
+
+
 def read_entry(module: ModuleType) -> Entry:
     """What one handler module says of itself, checked against its class."""
     classes: list[Any] = [found for _, found in inspect.getmembers(module, inspect.isclass)]
@@ -84,7 +90,8 @@ def read_entry(module: ModuleType) -> Entry:
 
 def entries() -> list[Entry]:
     names = [module.name for module in pkgutil.iter_modules(handlers.__path__)]
-    found = [read_entry(import_module(f"{handlers.__name__}.{name}")) for name in names]
+    modules = [import_module(f"{handlers.__name__}.{name}") for name in names]
+    found = [read_entry(module) for module in modules if not _is_private(module)]
     return sorted(found, key=lambda entry: entry.key)
 
 
