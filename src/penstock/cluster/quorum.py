@@ -105,6 +105,7 @@ class Quorum:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._proposals = Proposals(loop)
+        self._known_leader: tuple[int | None, int] = (None, 0)
         self.is_active = False
         self.on_active: Callable[[int], None] = lambda term: None
         self.on_inactive: Callable[[], None] = lambda: None
@@ -195,7 +196,7 @@ class Quorum:
         )
         self._end(self._failure)
         self._links.stop()
-        self.on_leader(None, self.term)
+        self._tell_leader(None, self.term)
 
     def _stalled(self, error: Exception) -> None:
         log.error("the disk of the metadata log is full, nothing can be changed until there is room: %s", error)
@@ -379,12 +380,19 @@ class Quorum:
         if role in (Role.FOLLOWER, Role.LEADER) and leader is not None:
             whom = "leads" if leader == self.node_id else f"follows node {leader} in"
             log.info("node %d %s the metadata quorum, term %d", self.node_id, whom, term)
-        self.on_leader(leader, term)
+        self._tell_leader(leader, term)
 
     def _become_active(self, committed: list[Entry]) -> None:
         if not self.is_active and self.is_leader and committed[-1].term == self.term:
             self.is_active = True
             self.on_active(self.term)
+
+    def _tell_leader(self, leader: int | None, term: int) -> None:
+        """A new term without a leader is no news after another one."""
+        known = (leader, term if leader is not None else 0)
+        if known != self._known_leader:
+            self._known_leader = known
+            self.on_leader(leader, term)
 
     def _set_inactive(self) -> None:
         if self.is_active:
