@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple, TypeVar
 
 from penstock.client.cluster import Cluster
+from penstock.client.connection import Connection
 from penstock.client.errors import check
+from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages.create_topics import (
     CreatableTopic,
@@ -21,7 +24,11 @@ from penstock.wire.messages.describe_configs import (
     DescribeConfigsResponse,
 )
 
+T = TypeVar("T")
+
 TIMEOUT_MS = 30_000
+RETRY_FOR_S = 10.0
+RETRY_PAUSE_S = 0.1
 TOPIC_RESOURCE = 2
 
 
@@ -50,26 +57,45 @@ async def create_topic(
         configs=[CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()],
     )
     request = CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS, validate_only=validate_only)
-    connection = await cluster.controller()
-    answer = await connection.call(Api.CREATE_TOPICS, request, CreateTopicsResponse)
-    result = answer.topics[0]
-    check(result.error_code, result.error_message)
+
+    async def attempt(connection: Connection) -> int:
+        answer = await connection.call(Api.CREATE_TOPICS, request, CreateTopicsResponse)
+        result = answer.topics[0]
+        check(result.error_code, result.error_message)
+        return result.num_partitions
+
+    created = await _with_controller(cluster, attempt)
     cluster.forget(name)
-    return result.num_partitions
+    return created
 
 
 async def delete_topic(cluster: Cluster, name: str) -> None:
-    connection = await cluster.controller()
     request = DeleteTopicsRequest(topic_names=[name], timeout_ms=TIMEOUT_MS)
-    answer = await connection.call(Api.DELETE_TOPICS, request, DeleteTopicsResponse)
-    cluster.forget(name)
-    check(answer.responses[0].error_code, answer.responses[0].error_message)
+
+    async def attempt(connection: Connection) -> None:
+        answer = await connection.call(Api.DELETE_TOPICS, request, DeleteTopicsResponse)
+        cluster.forget(name)
+        check(answer.responses[0].error_code, answer.responses[0].error_message)
+
+    await _with_controller(cluster, attempt)
+
+
+async def _with_controller(cluster: Cluster, attempt: Callable[[Connection], Awaitable[T]]) -> T:
+    """Again while nobody leads the cluster; what may have happened is not tried twice."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + RETRY_FOR_S
+    while True:
+        try:
+            return await attempt(await cluster.controller())
+        except ApiError as error:
+            if error.code is not ErrorCode.NOT_CONTROLLER or loop.time() > deadline:
+                raise
+        await asyncio.sleep(RETRY_PAUSE_S)
 
 
 async def topic_settings(cluster: Cluster, name: str) -> list[Setting]:
-    connection = await cluster.controller()
     resource = DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
-    answer = await connection.call(
+    answer = await cluster.call_any(
         Api.DESCRIBE_CONFIGS, DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse
     )
     result = answer.results[0]

@@ -255,6 +255,10 @@ class BlockingCluster:
         def at_coordinator(deadline: float) -> T:
             try:
                 return ask(self._coordinator(group, deadline), _left(deadline))
+            except LOST:
+                # Its address is asked for anew as well.
+                self._brokers.pop(self._coordinators.pop(group, -1), None)
+                raise
             except (ApiError, ClientError):
                 self._coordinators.pop(group, None)
                 raise

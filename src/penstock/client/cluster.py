@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from penstock.client.connection import Connection
 from penstock.client.errors import BrokerUnreachable, ClientError, Overloaded, check, error_code
@@ -22,6 +22,7 @@ from penstock.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponseTopic,
 )
+from penstock.wire.primitives import Message
 
 METADATA_MAX_AGE_S = 30.0
 TOPIC_TIMEOUT_S = 10.0
@@ -29,6 +30,7 @@ RETRY_S = 0.05
 MAX_LEASES = 512
 
 Address = tuple[str, int]
+R = TypeVar("R", bound=Message)
 
 
 class Broker(NamedTuple):
@@ -66,6 +68,8 @@ class Cluster:
         self._bootstrap = tuple(bootstrap)
         self._client_id = client_id
         self._brokers: dict[int, Broker] = {}
+        self._seen: set[int] = set()
+        """Every broker that there ever was, as far as we know."""
         self._topics: dict[str, tuple[float, TopicInfo]] = {}
         self._asking: dict[tuple[str, bool], asyncio.Task[TopicInfo]] = {}
         self._shared: dict[tuple[Address, str], Connection] = {}
@@ -113,7 +117,8 @@ class Cluster:
             entry = answer.topics[0]
             if entry.error_code == ErrorCode.NONE:
                 info = _topic(entry)
-                if info.partitions and all(partition.leader_id >= 0 for partition in info.partitions):
+                # Of several, one may have lost its leader; whoever needs that one waits in `leader`.
+                if any(partition.leader_id >= 0 for partition in info.partitions):
                     self._topics[name] = (loop.time(), info)
                     return info
             elif entry.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not create:
@@ -143,35 +148,57 @@ class Cluster:
         self._brokers = {
             broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack) for broker in answer.brokers
         }
+        self._seen |= self._brokers.keys()
         return answer
 
-    async def call_any(self, key: Api, request: MetadataRequest, kind: type[MetadataResponse]) -> MetadataResponse:
-        """From whichever broker answers first, in the order in which we know them."""
+    async def call_any(self, key: Api, request: Message, kind: type[R]) -> R:
+        """From whichever broker answers first: connected ones, then in the order in which we know them.
+
+        Only for what may be asked twice.
+        """
         failure: ClientError = BrokerUnreachable("no broker is known")
-        addresses = dict.fromkeys((*self._bootstrap, *((b.host, b.port) for b in self._brokers.values())))
-        for address in addresses:
+        for address in self._known_addresses():
             try:
                 return await (await self._shared_connection(address, "control")).call(key, request, kind)
             except ClientError as error:
                 failure = error
         raise failure
 
+    def _known_addresses(self) -> list[Address]:
+        known = dict.fromkeys((*self._bootstrap, *((b.host, b.port) for b in self._brokers.values())))
+        return sorted(known, key=lambda address: not self._is_connected(address))
+
+    def _is_connected(self, address: Address) -> bool:
+        connection = self._shared.get((address, "control"))
+        return connection is not None and connection.is_usable
+
     async def address(self, node_id: int) -> Address:
         if node_id not in self._brokers:
             await self._metadata([], create=False)
         broker = self._brokers.get(node_id)
-        if broker is not None and len(self._brokers) == len(self._bootstrap) == 1:
-            # Where we found it. What it advertises may be meant for the other side of a network's edge.
+        if broker is not None and len(self._seen) == len(self._bootstrap) == 1:
+            # The only one there ever was is where we found it. What it advertises may be meant for the other side of a
+            # network's edge.
             return self._bootstrap[0]
         if broker is None:
             raise BrokerUnreachable(f"broker {node_id} is not known to the cluster")
         return broker.host, broker.port
 
     async def leader(self, topic: str, partition: int) -> int:
-        info = await self.topic(topic)
-        if not 0 <= partition < len(info.partitions):
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{topic}' has no partition {partition}")
-        return info.partitions[partition].leader_id
+        """Waits for one to be elected. Raises ApiError."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + TOPIC_TIMEOUT_S
+        while True:
+            info = await self.topic(topic)
+            if not 0 <= partition < len(info.partitions):
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{topic}' has no partition {partition}")
+            leader_id = info.partitions[partition].leader_id
+            if leader_id >= 0:
+                return leader_id
+            self.forget(topic)
+            if loop.time() > deadline:
+                raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader")
+            await asyncio.sleep(RETRY_S)
 
     # -- connections --------------------------------------------------------------------
 
@@ -179,10 +206,14 @@ class Cluster:
         return await self._shared_connection(await self.address(node_id), "control")
 
     async def controller(self) -> Connection:
-        """Of the broker that takes changes of the cluster: any, they pass it on."""
-        if not self._brokers:
-            await self._metadata([], create=False)
-        return await self.control(min(self._brokers))
+        """Of a broker that takes changes of the cluster: any that is up, they pass it on."""
+        failure: ClientError = BrokerUnreachable("no broker is known")
+        for address in self._known_addresses():
+            try:
+                return await self._shared_connection(address, "control")
+            except ClientError as error:
+                failure = error
+        raise failure
 
     async def produce(self, node_id: int) -> Connection:
         return await self._shared_connection(await self.address(node_id), "produce")

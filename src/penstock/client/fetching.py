@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, cast
 
 from penstock.client.cluster import Cluster
-from penstock.client.errors import check, error_code
+from penstock.client.errors import BrokerUnreachable, ConnectionLost, check, error_code
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.ports.disk import Buffer
 from penstock.records.batch import HEADER_SIZE, read_header
@@ -47,6 +47,7 @@ STALE = frozenset(
     )
 )
 STALE_PAUSE_S = 0.05
+RETRY_FOR_S = 10.0
 # With several leaders one that has data waits for one that has none: not for long.
 MANY_LEADERS_WAIT_MS = 200
 
@@ -123,8 +124,18 @@ async def _fetch_from(
         session_epoch=-1,
         topics=[FetchTopic(topic=topic, partitions=asked) for topic, asked in topics.items()],
     )
-    async with cluster.lease(leader) as connection:
-        answer = await connection.call(Api.FETCH, request, FetchResponse, timeout_s=max_wait_ms / 1000 + 30)
+    try:
+        async with cluster.lease(leader) as connection:
+            answer = await connection.call(Api.FETCH, request, FetchResponse, timeout_s=max_wait_ms / 1000 + 30)
+    except (BrokerUnreachable, ConnectionLost):
+        # As long as the rest of the cluster answers, another is about to lead what this one led.
+        for topic in topics:
+            cluster.forget(topic)
+            await cluster.topic(topic)
+        await asyncio.sleep(STALE_PAUSE_S)
+        for topic in topics:
+            cluster.forget(topic)
+        return {}
     check(answer.error_code)
     fetched: dict[TopicPartition, Fetched] = {}
     stale = False
@@ -193,12 +204,39 @@ class _Aborted:
 async def list_offsets(
     cluster: Cluster, wanted: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """The first offset at or after each timestamp (EARLIEST_MS and LATEST_MS for the ends). Raises ApiError."""
+    """The first offset at or after each timestamp (EARLIEST_MS and LATEST_MS for the ends). Raises ApiError.
+
+    Leaders that move are followed.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + RETRY_FOR_S
+    found: dict[TopicPartition, OffsetAndTimestamp] = {}
+    while True:
+        try:
+            await _list_offsets(cluster, {key: at for key, at in wanted.items() if key not in found}, found)
+        except ApiError as error:
+            if error.code not in STALE or loop.time() > deadline:
+                raise
+        except (BrokerUnreachable, ConnectionLost):
+            for topic in dict.fromkeys(key.topic for key in wanted):
+                cluster.forget(topic)
+                await cluster.topic(topic)  # somebody answers
+            if loop.time() > deadline:
+                raise
+        else:
+            return found
+        await asyncio.sleep(STALE_PAUSE_S)
+        for key in wanted:
+            cluster.forget(key.topic)
+
+
+async def _list_offsets(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], found: dict[TopicPartition, OffsetAndTimestamp]
+) -> None:
     by_leader: dict[int, dict[str, list[ListOffsetsPartition]]] = {}
     for (topic, partition), timestamp_ms in wanted.items():
         asked = ListOffsetsPartition(partition_index=partition, timestamp=timestamp_ms)
         by_leader.setdefault(await cluster.leader(topic, partition), {}).setdefault(topic, []).append(asked)
-    found: dict[TopicPartition, OffsetAndTimestamp] = {}
     for leader, topics in by_leader.items():
         request = ListOffsetsRequest(
             replica_id=-1,
@@ -216,7 +254,6 @@ async def list_offsets(
                     raise ApiError(code, f"{topic_answer.name}-{entry.partition_index}: {code.name}")
                 partition_key = TopicPartition(topic_answer.name, entry.partition_index)
                 found[partition_key] = OffsetAndTimestamp(entry.offset, entry.timestamp)
-    return found
 
 
 async def offset_range(cluster: Cluster, partition: TopicPartition) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from penstock.client.cluster import Cluster
 from penstock.client.connection import Connection
-from penstock.client.errors import BrokerUnreachable, check, error_code
+from penstock.client.errors import BrokerUnreachable, ConnectionLost, check, error_code
 from penstock.client.fetching import TopicPartition
 from penstock.client.subscription import decode_assignment
 from penstock.model.errors import ApiError, ErrorCode
@@ -83,9 +83,8 @@ class GroupInfo(NamedTuple):
 
 async def find_coordinator(cluster: Cluster, group: str) -> int:
     """The node that coordinates this group. Raises ApiError."""
-    connection = await cluster.controller()
     request = FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group])
-    answer = await connection.call(Api.FIND_COORDINATOR, request, FindCoordinatorResponse)
+    answer = await cluster.call_any(Api.FIND_COORDINATOR, request, FindCoordinatorResponse)
     if not answer.coordinators:  # before version 4
         check(answer.error_code, answer.error_message)
         return answer.node_id
@@ -95,17 +94,28 @@ async def find_coordinator(cluster: Cluster, group: str) -> int:
 
 
 async def with_coordinator(cluster: Cluster, group: str, work: Callable[[int, Connection], Awaitable[T]]) -> T:
-    """Run `work` at the group's coordinator; again where it has moved or is still loading."""
+    """Run `work` at the group's coordinator; again where it has moved, was lost or is still loading.
+
+    So `work` is nothing that does harm when it is done twice.
+    """
+
+    async def attempt() -> T:
+        node_id = await find_coordinator(cluster, group)
+        return await work(node_id, await cluster.control(node_id))
+
+    return await _until_settled(attempt)
+
+
+async def _until_settled(attempt: Callable[[], Awaitable[T]]) -> T:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + RETRY_FOR_S
     while True:
         try:
-            node_id = await find_coordinator(cluster, group)
-            return await work(node_id, await cluster.control(node_id))
+            return await attempt()
         except ApiError as error:
             if error.code not in ELSEWHERE or loop.time() > deadline:
                 raise
-        except BrokerUnreachable:
+        except (BrokerUnreachable, ConnectionLost):
             if loop.time() > deadline:
                 raise
         await asyncio.sleep(RETRY_PAUSE_S)
@@ -185,16 +195,20 @@ async def committed(
 
 async def list_groups(cluster: Cluster) -> list[GroupSummary]:
     """Of every broker, since each knows those it coordinates."""
-    found: list[GroupSummary] = []
-    for broker in (await cluster.describe()).brokers:
-        connection = await cluster.control(broker.node_id)
-        answer = await connection.call(Api.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse)
-        check(answer.error_code)
-        found += (
-            GroupSummary(entry.group_id, entry.group_state, entry.group_type, entry.protocol_type, broker.node_id)
-            for entry in answer.groups
-        )
-    return sorted(found)
+
+    async def attempt() -> list[GroupSummary]:
+        found: dict[str, GroupSummary] = {}  # by name: a group that moves meanwhile is told of twice
+        for broker in (await cluster.describe()).brokers:
+            connection = await cluster.control(broker.node_id)
+            answer = await connection.call(Api.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse)
+            check(answer.error_code)
+            for entry in answer.groups:
+                found[entry.group_id] = GroupSummary(
+                    entry.group_id, entry.group_state, entry.group_type, entry.protocol_type, broker.node_id
+                )
+        return sorted(found.values())
+
+    return await _until_settled(attempt)
 
 
 async def describe_group(cluster: Cluster, group: str) -> GroupInfo:

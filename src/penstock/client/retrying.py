@@ -31,7 +31,11 @@ MOVED = STALE | frozenset(
         ErrorCode.UNKNOWN_SERVER_ERROR,
     )
 )
-TRY_AGAIN = MOVED | ELSEWHERE | frozenset((ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+TRY_AGAIN = (
+    MOVED
+    | ELSEWHERE
+    | frozenset((ErrorCode.NOT_CONTROLLER, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+)
 
 
 class NoSuchTopic(ApiError):

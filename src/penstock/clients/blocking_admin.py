@@ -59,6 +59,20 @@ Kind = Literal["topic", "broker", "group"]
 R = TypeVar("R")
 
 POLL_S = 0.2
+RETRY_S = 0.1
+MOVED = frozenset(
+    (
+        "NOT_COORDINATOR",
+        "COORDINATOR_NOT_AVAILABLE",
+        "COORDINATOR_LOAD_IN_PROGRESS",
+        "NOT_CONTROLLER",
+        "NOT_LEADER_FOR_PARTITION",
+        "LEADER_NOT_AVAILABLE",
+        "FENCED_LEADER_EPOCH",
+        "UNKNOWN_LEADER_EPOCH",
+    )
+)
+"""By librdkafka's names: whoever was asked says that it is for another to answer, or for itself in a moment."""
 MAX_PARTITIONS, MAX_REPLICAS = 100_000, 32_767  # what librdkafka sends
 _RESOURCES: dict[Kind, ResourceType] = {
     "topic": ResourceType.TOPIC,
@@ -204,12 +218,17 @@ class BlockingAdmin:
     # -- groups ----------------------------------------------------------------------------------------------
 
     def groups(self) -> list[GroupListing]:
-        found = self._ask(
-            "cannot list groups", lambda client, timeout: client.list_consumer_groups(request_timeout=timeout)
-        )
-        if found.errors and not found.valid:
-            raise self._connection.error(found.errors[0], "cannot list groups")
-        return answers.listed_groups(found)
+        """Of all brokers, since each knows those it coordinates."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            found = self._ask(
+                "cannot list groups", lambda client, timeout: client.list_consumer_groups(request_timeout=timeout)
+            )
+            if not found.errors:
+                return answers.listed_groups(found)
+            if time.monotonic() > deadline:  # a part of them would be taken for all
+                raise self._connection.error(found.errors[0], "cannot list groups")
+            time.sleep(RETRY_S)
 
     def group(self, group_id: str) -> GroupInfo:
         found = self._ask(
@@ -400,7 +419,15 @@ class BlockingAdmin:
         return self._client
 
     def _ask(self, doing: str, request: Callable[[AdminClient, float], Future[Any]]) -> Any:
-        return self._wait(doing, self._begin(doing, request))
+        """Again while whom it concerns is being elected or loading: nothing has happened then."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return self._wait(doing, self._begin(doing, request))
+            except Refused as error:
+                if error.name not in MOVED or time.monotonic() > deadline:
+                    raise
+            time.sleep(RETRY_S)
 
     def _begin(self, doing: str, request: Callable[[AdminClient, float], R]) -> R:
         client = self._open()
