@@ -22,7 +22,7 @@ LOCAL = ("127.0.0.1", 9092)
 
 
 class FakeController:
-    """`answers` by method name: a value, or an ApiError to raise. `calls` is what was asked, in order."""
+    """`answers` by method name: a value, an ApiError to raise, or a coroutine function. `calls` is what was asked."""
 
     def __init__(self, image: MetadataImage | None = None, **answers: Any) -> None:
         self.image = MetadataImage() if image is None else image
@@ -42,7 +42,8 @@ class FakeController:
             return answer
 
         async def take_later(*asked: Any, **options: Any) -> Any:
-            return take(*asked, *options.values())
+            answer = take(*asked, *options.values())
+            return await answer(*asked, **options) if callable(answer) else answer
 
         return take if method == "list_reassignments" else take_later
 

@@ -55,7 +55,9 @@ def view(image: MetadataImage, active: int | None = 2, **options: Any) -> Cluste
 
 def metadata(cluster: ClusterView, version: int = 12, listener_name: str = "PLAINTEXT") -> Any:
     creation = cast(TopicCreation, SimpleNamespace())
-    return ask(MetadataHandler(cluster, creation), MetadataRequest(topics=None if version else []), version, listener_name)
+    return ask(
+        MetadataHandler(cluster, creation), MetadataRequest(topics=None if version else []), version, listener_name
+    )
 
 
 def named(response: Any) -> list[tuple[int, str, int, str | None]]:
