@@ -23,7 +23,7 @@ from penstock.replica.partition import Partition
 from penstock.sim.world import SimPorts, SimWorld
 from penstock.storage.group_commit import GroupCommit
 from penstock.storage.log import Log
-from penstock.wire.acknowledgement import ACKNOWLEDGE_KEY, WAKE_KEY, Acknowledged, read_acknowledgement
+from penstock.wire.acknowledgement import ACKNOWLEDGE_KEY, DISOWN_KEY, WAKE_KEY, Acknowledged, read_acknowledgement
 from penstock.wire.apis import Api
 from penstock.wire.codec import decode_request, encode_response, read_request_header
 from penstock.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
@@ -62,6 +62,7 @@ class ScriptedLeader:
         self.arrivals_s: list[float] = []
         self.acknowledged: list[Acknowledged] = []
         self.acknowledging_frames = 0
+        self.disowned: list[Acknowledged] = []
         self.wakes = 0
         self.connections = 0
         self.others: list[Message] = []
@@ -110,7 +111,10 @@ class _Connection(asyncio.Protocol):
     def _take(self, frame: bytes) -> None:
         leader = self._leader
         key, version, correlation_id, _, at = read_request_header(frame)
-        if key == ACKNOWLEDGE_KEY:
+        if key == DISOWN_KEY:
+            leader.disowned.extend(read_acknowledgement(frame[at:])[2])
+            self.answer_held()  # a barrier
+        elif key == ACKNOWLEDGE_KEY:
             replica_id, _, entries = read_acknowledgement(frame[at:])
             assert replica_id == FOLLOWER
             leader.acknowledging_frames += 1

@@ -48,7 +48,7 @@ from penstock.api.handlers.offset_fetch import OffsetFetchHandler
 from penstock.api.handlers.offset_for_leader_epoch import OffsetForLeaderEpochHandler
 from penstock.api.handlers.produce import ProduceHandler
 from penstock.api.handlers.remove_raft_voter import RemoveRaftVoterHandler
-from penstock.api.handlers.replica_acknowledgement import AcknowledgementHandler, WakeHandler
+from penstock.api.handlers.replica_acknowledgement import AcknowledgementHandler, DisownHandler, WakeHandler
 from penstock.api.handlers.sync_group import SyncGroupHandler
 from penstock.api.handlers.unregister_broker import UnregisterBrokerHandler
 from penstock.api.handlers.update_features import UpdateFeaturesHandler
@@ -135,5 +135,10 @@ class Apis:
             *membership.handlers,
         ]
         self.api_versions.advertise(self.handlers)
-        private = [*membership.private_handlers, AcknowledgementHandler(partitions, clock), WakeHandler()]
+        private = [
+            *membership.private_handlers,
+            AcknowledgementHandler(partitions, clock),
+            DisownHandler(partitions),
+            WakeHandler(),
+        ]
         self.dispatcher = Dispatcher(self.handlers, self.times, membership.forwarding, private)

@@ -49,7 +49,7 @@ class Recovering:
             owner.log_end_offset,
             cut,
         )
-        await self._cut(partition, cut, lambda: partition.truncate_to_epoch(epoch, end_offset))
+        await self._cut(partition, _batch_at(partition, cut), lambda: partition.truncate_to_epoch(epoch, end_offset))
 
     async def fit_into(self, partition: Partition, bounds: Bounds) -> None:
         """Our end lies outside of the leader's log."""
@@ -64,20 +64,28 @@ class Recovering:
                 own_end,
                 bounds.start_offset,
             )
-            start = bounds.start_offset
-            await self._cut(partition, own_end, lambda: partition.truncate_fully_and_start_at(start))
+            await self.start_anew(partition, bounds.start_offset)
+
+    async def start_anew(self, partition: Partition, offset: int) -> None:
+        """Drop everything; the next batch gets `offset`."""
+        keep = min(offset, partition.log.log_start_offset)
+        await self._cut(partition, keep, lambda: partition.truncate_fully_and_start_at(offset))
 
     async def cut_at(self, partition: Partition, offset: int) -> None:
-        await self._cut(partition, offset, lambda: partition.truncate_to(offset))
+        await self._cut(partition, _batch_at(partition, offset), lambda: partition.truncate_to(offset))
 
-    async def _cut(self, partition: Partition, offset: int, cut: Callable[[], None]) -> None:
-        owner = partition.log
+    async def _cut(self, partition: Partition, keep: int, cut: Callable[[], None]) -> None:
+        """`keep` is where the log will end, at most."""
         leader_epoch = partition.leader_epoch
-        # The batch that holds the offset goes as a whole.
-        base = owner.position_of(offset).offset if offset < owner.log_end_offset else offset
         # In any case: a checkpoint under way may be about to write a higher one.
-        await self._points.lower_recovery_point(partition, base)
+        await self._points.lower_recovery_point(partition, keep)
         if partition.leader_epoch != leader_epoch or partition.is_leader or partition.is_deleted:
             return  # others decide about this log now
         self.truncations += 1
         cut()
+
+
+def _batch_at(partition: Partition, offset: int) -> int:
+    """The batch that holds the offset goes as a whole."""
+    owner = partition.log
+    return owner.position_of(offset).offset if offset < owner.log_end_offset else offset

@@ -18,6 +18,7 @@ from penstock.ports.workers import Workers
 from penstock.replica.divergence import Recovering, RecoveryPoints
 from penstock.replica.following import FollowedPartition
 from penstock.replica.partition import Partition
+from penstock.replica.repair import Repairs
 from penstock.replica.replica_fetcher import ReplicaFetcher
 from penstock.replica.throttle import ReplicationQuota
 
@@ -50,6 +51,7 @@ class ReplicaFetchers:
         self._clock = clock
         self.quota = ReplicationQuota()
         self.recovering = Recovering(partitions)
+        self.repairs = Repairs(loop, self, self.recovering, workers)
         self.by_leader: dict[int, ReplicaFetcher] = {}
         self._leader_of: dict[Partition, int] = {}
         self._stopping: list[ReplicaFetcher] = []
@@ -82,6 +84,7 @@ class ReplicaFetchers:
             self._leader_of[partition] = leader
             partition.when_claimed = fetcher.claimed
             fetcher.follow(partition)
+        self.repairs.role_changed(partition)
 
     def _sweep_soon(self) -> None:
         """After all changes of this turn: most partitions move on to a leader that is followed already."""
@@ -97,18 +100,21 @@ class ReplicaFetchers:
             self._stopping.append(fetcher)
         self._stopping = [fetcher for fetcher in self._stopping if fetcher.has_work]
 
-    def hold(self, partition: Partition) -> bool:
-        """Ask nothing for it until `release`; False if it is not followed."""
+    def hold(self, partition: Partition) -> None:
+        """It is damaged: ask nothing for it until `release`."""
         followed = self._followed(partition)
-        if followed is None or followed.is_busy:
-            return False
-        self.by_leader[self._leader_of[partition]].session.hold(followed)
-        return True
+        if followed is not None:
+            self.by_leader[self._leader_of[partition]].session.hold(followed, is_damaged=True)
+
+    def disown(self, partition: Partition, offset: int) -> None:
+        followed = self._followed(partition)
+        if followed is not None:
+            self.by_leader[self._leader_of[partition]].disown(followed, offset)
 
     def release(self, partition: Partition) -> None:
         followed = self._followed(partition)
         if followed is not None:
-            self.by_leader[self._leader_of[partition]].release(followed)
+            self.by_leader[self._leader_of[partition]].release(followed, is_damaged=True)
 
     def _followed(self, partition: Partition) -> FollowedPartition | None:
         leader = self._leader_of.get(partition)
@@ -118,6 +124,7 @@ class ReplicaFetchers:
 
     async def stop(self) -> None:
         self._is_stopped = True
+        self.repairs.stop()
         fetchers = [*self.by_leader.values(), *self._stopping]
         for fetcher in fetchers:
             fetcher.stop()

@@ -38,7 +38,8 @@ class FollowedPartition:
         "asked_epoch",
         "asked_offset",
         "failures",
-        "is_busy",
+        "is_being_fitted",
+        "is_damaged",
         "is_in_session",
         "is_matched",
         "is_throttled",
@@ -53,7 +54,8 @@ class FollowedPartition:
         self.asked_epoch = -1
         self.is_in_session = False
         self.is_matched = False
-        self.is_busy = False  # being truncated, or its bounds are being asked for
+        self.is_being_fitted = False  # truncated, or the leader's bounds are being asked for
+        self.is_damaged = False  # not asked for before `replica.repair` is done with it
         self.is_throttled = False
         self.acknowledged_offset = -1
         self.failures = 0  # in a row
@@ -63,6 +65,10 @@ class FollowedPartition:
     @property
     def key(self) -> tuple[bytes, int]:
         return self.partition.topic_id, self.partition.index
+
+    @property
+    def is_busy(self) -> bool:
+        return self.is_being_fitted or self.is_damaged
 
     @property
     def is_as_asked(self) -> bool:
@@ -131,15 +137,21 @@ class FollowerSession:
             self._delayed[followed] = until_s
             self._changed[followed] = None
 
-    def hold(self, followed: FollowedPartition) -> None:
+    def hold(self, followed: FollowedPartition, *, is_damaged: bool = False) -> None:
         """Ask nothing for it until `release`."""
-        followed.is_busy = True
+        if is_damaged:
+            followed.is_damaged = True
+        else:
+            followed.is_being_fitted = True
         followed.is_matched = False
         self._to_match.pop(followed, None)
         self.changed(followed)
 
-    def release(self, followed: FollowedPartition) -> None:
-        followed.is_busy = False
+    def release(self, followed: FollowedPartition, *, is_damaged: bool = False) -> None:
+        if is_damaged:
+            followed.is_damaged = False
+        else:
+            followed.is_being_fitted = False
         self.changed(followed)
 
     def next_wakeup_s(self) -> float | None:

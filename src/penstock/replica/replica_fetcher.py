@@ -28,7 +28,7 @@ from penstock.replica.divergence import Bounds, Recovering
 from penstock.replica.following import FollowedPartition, FollowerSession
 from penstock.replica.partition import Partition
 from penstock.replica.throttle import ReplicationQuota
-from penstock.wire.acknowledgement import WAKE_FRAME, Acknowledged, acknowledgement_frame
+from penstock.wire.acknowledgement import DISOWN_KEY, WAKE_FRAME, Acknowledged, acknowledgement_frame
 from penstock.wire.apis import Api
 from penstock.wire.codec import decode_response, encode_request, read_response_header
 from penstock.wire.messages.fetch import FetchResponse, PartitionData
@@ -149,9 +149,9 @@ class ReplicaFetcher:
         """A truncation is under way."""
         return bool(self._tasks)
 
-    def release(self, followed: FollowedPartition) -> None:
+    def release(self, followed: FollowedPartition, *, is_damaged: bool = False) -> None:
         """After `session.hold`: it is asked for again."""
-        self.session.release(followed)
+        self.session.release(followed, is_damaged=is_damaged)
         self._kick_soon()
 
     async def settled(self) -> None:
@@ -451,19 +451,28 @@ class ReplicaFetcher:
             self._is_acknowledging_due = True
             self._loop.call_soon(self._acknowledge)
 
+    def disown(self, followed: FollowedPartition, offset: int) -> None:
+        """No more than what lies below `offset` is sound here: the leader must not count on this replica."""
+        if self._connection is not None:
+            entries = [self._entry(followed, offset)]
+            frame = acknowledgement_frame(
+                self._follower.node_id, self._follower.broker_epoch(), entries, key=DISOWN_KEY
+            )
+            self._connection.send(frame)
+
+    def _entry(self, followed: FollowedPartition, offset: int) -> Acknowledged:
+        partition = followed.partition
+        return Acknowledged(
+            partition.topic_id, partition.index, partition.leader_epoch, offset, partition.log.log_start_offset
+        )
+
     def _acknowledge(self) -> None:
         self._is_acknowledging_due = False
         claimed, self._claimed = self._claimed, {}
         if self._connection is None:
             return  # everything is said again on the next one
         entries = [
-            Acknowledged(
-                followed.partition.topic_id,
-                followed.partition.index,
-                followed.asked_epoch,
-                followed.partition.claimed_offset(),
-                followed.partition.log.log_start_offset,
-            )
+            self._entry(followed, followed.partition.claimed_offset())
             for followed in claimed
             if followed.is_matched
             and followed.asked_epoch == followed.partition.leader_epoch

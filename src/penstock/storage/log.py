@@ -157,6 +157,10 @@ class Log:
         return list(self._segments.bases)
 
     @property
+    def segments(self) -> list[Segment]:
+        return list(self._segments.items)
+
+    @property
     def sealed_segments(self) -> list[Segment]:
         return self._segments.items[:-1]
 

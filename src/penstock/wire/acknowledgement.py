@@ -1,4 +1,4 @@
-"""What a follower says about what it holds safely: two private frames, one way, never answered.
+"""What a follower says about what it holds safely: three private frames, one way, never answered.
 
 On durable topics (`flush.messages=1`) a follower reads ahead of its disk, so the offset it fetches from says only
 what it has; what a power failure cannot take from it is said here, as soon as its flush is done, on the connection
@@ -6,9 +6,10 @@ of its fetches. Keys above 0x7000 are this project's own: not advertised, and fo
 
     ACKNOWLEDGE_KEY  replica id int32 | broker epoch int64 | entries
                      entry: topic id 16 bytes | partition int32 | leader epoch int32 | offset int64 | log start int64
+    DISOWN_KEY       likewise: no more than that is sound here, whatever was said before (see `replica.repair`)
     WAKE_KEY         nothing: the fetch that is parked on this connection shall be answered now
 
-Both have the request header of old: key int16 | version int16 | correlation id int32 | client id int16 length.
+All have the request header of old: key int16 | version int16 | correlation id int32 | client id int16 length.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from penstock.ports.disk import Buffer
 
 ACKNOWLEDGE_KEY: Final = 0x7003
 WAKE_KEY: Final = 0x7004
+DISOWN_KEY: Final = 0x7005
 
 _FRAME = Struct(">ihhih")  # size, key, version, correlation id, client id: null
 _HEADER_BYTES = _FRAME.size - 4
@@ -41,9 +43,11 @@ class Acknowledged(NamedTuple):
     log_start_offset: int
 
 
-def acknowledgement_frame(replica_id: int, broker_epoch: int, entries: Iterable[Acknowledged]) -> bytes:
+def acknowledgement_frame(
+    replica_id: int, broker_epoch: int, entries: Iterable[Acknowledged], key: int = ACKNOWLEDGE_KEY
+) -> bytes:
     body = b"".join([_SENDER.pack(replica_id, broker_epoch), *(_ENTRY.pack(*entry) for entry in entries)])
-    return _FRAME.pack(_HEADER_BYTES + len(body), ACKNOWLEDGE_KEY, 0, 0, -1) + body
+    return _FRAME.pack(_HEADER_BYTES + len(body), key, 0, 0, -1) + body
 
 
 def read_acknowledgement(payload: Buffer) -> tuple[int, int, Iterator[Acknowledged]]:

@@ -1,20 +1,26 @@
-"""What followers say of their own accord (private keys 0x7003 and 0x7004, unadvertised, answered with nothing).
+"""What followers say of their own accord (private keys 0x7003 to 0x7005, unadvertised, answered with nothing).
 
 - Acknowledgement: a follower has made stable what it fetched (`wire.acknowledgement`). It may move the high
   watermark, and with it whoever waits for acks=all. Of a partition that this broker does not lead, or not in that
   epoch, it says nothing: the follower will hear of the new leader and start over.
+- Disowning: a follower has found its log damaged. It must not be elected, so the controller is asked at once to go on
+  without it.
 - Wake: a barrier, so it waits for the fetch that is parked before it, and that fetch makes way (`when_blocked`).
 """
 
 from __future__ import annotations
 
+import logging
+from contextlib import suppress
 from typing import ClassVar
 
 from penstock.model.errors import ApiError
 from penstock.net.connection import Connection
 from penstock.ports.clock import Clock
 from penstock.replica.hosting import HostedPartitions
-from penstock.wire.acknowledgement import ACKNOWLEDGE_KEY, WAKE_KEY, read_acknowledgement
+from penstock.wire.acknowledgement import ACKNOWLEDGE_KEY, DISOWN_KEY, WAKE_KEY, read_acknowledgement
+
+log = logging.getLogger(__name__)
 
 
 class AcknowledgementHandler:
@@ -45,6 +51,29 @@ class AcknowledgementHandler:
                     self.ignored += 1
             except ApiError:
                 self.ignored += 1
+
+
+class DisownHandler:
+    """A `PrivateHandler`."""
+
+    key: ClassVar[int] = DISOWN_KEY
+
+    def __init__(self, partitions: HostedPartitions) -> None:
+        self._partitions = partitions
+
+    def receive(self, connection: Connection, slot: int, correlation_id: int, payload: memoryview) -> None:
+        replica_id, _, entries = read_acknowledgement(payload)
+        connection.reply(slot, [])
+        for entry in entries:
+            with suppress(ApiError):
+                partition = self._partitions.get_by_id(entry.topic_id, entry.partition)
+                partition.check_leader_epoch(entry.leader_epoch)
+                followers = partition.followers
+                if followers is None or replica_id not in followers.isr:
+                    continue
+                log.warning("%r: broker %d has damage from offset %d on", partition, replica_id, entry.offset)
+                if followers.pending_isr is None:  # else it leaves as one that is behind
+                    partition.propose_isr(tuple(one for one in followers.isr if one != replica_id))
 
 
 class WakeHandler:

@@ -1,0 +1,189 @@
+"""A replica that finds damage on its own disk takes what is damaged again from its leader.
+
+Whoever reads (a fetch, compaction, a verification) reports what it found. Until the replica is whole again it must
+not count as one that has everything, so the order is
+
+    leading          ask to be relieved (`give_up_leadership`), if another in-sync replica can take over
+    in sync          stop fetching and tell the leader that no more than the sound part is here: it asks the
+                     controller to go on without this replica
+    out of sync      cut right before the damage, durably, and fetch again from there
+
+each step begun when the metadata says that the one before has taken effect (`role_changed`). A replica that is the
+only one in sync keeps its damaged log: what is sound in it exists nowhere else.
+
+Must not know: who reports, how leadership moves. Blocks nothing: files are read in workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from penstock.model.errors import ApiError, CorruptBatch, StorageError
+from penstock.ports.disk import File
+from penstock.ports.workers import Workers
+from penstock.replica.divergence import Recovering
+from penstock.replica.partition import Partition
+from penstock.storage.scan import checked_batches
+
+log = logging.getLogger(__name__)
+
+
+class Following(Protocol):
+    """`replica.fetchers.ReplicaFetchers`, of which a repair needs this."""
+
+    node_id: int
+
+    def hold(self, partition: Partition) -> None: ...
+
+    def release(self, partition: Partition) -> None: ...
+
+    def disown(self, partition: Partition, offset: int) -> None: ...
+
+
+class Scan(NamedTuple):
+    last_sound_base: int | None
+    """Of the last batch before the damage, or of the last one of all."""
+    is_damaged: bool
+
+
+def scan(file: File, path: str, size: int, offsets: range, may_have_gaps: bool) -> Scan:
+    """Walk a segment that holds these offsets, with every checksum. Blocks; may run in a thread.
+
+    Offsets lie outside the checksums. Where two neighbours do not fit, either may be the wrong one.
+    """
+    last: int | None = None
+    before_last: int | None = None
+    expected = offsets.start
+    try:
+        for _, header in checked_batches(file, path, 0, size):
+            base = header.base_offset
+            if header.next_offset > offsets.stop or base < expected or (base > expected and not may_have_gaps):
+                return Scan(before_last, True)
+            before_last, last, expected = last, base, header.next_offset
+    except CorruptBatch:
+        return Scan(last, True)
+    return Scan(last, False)
+
+
+class Repairs:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, following: Following, recovering: Recovering, workers: Workers
+    ) -> None:
+        self._loop = loop
+        self._following = following
+        self._recovering = recovering
+        self._workers = workers
+        self._under_way: dict[Partition, asyncio.Event] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self.give_up_leadership: Callable[[Partition], None] | None = None
+        """Asks the controller for another leader; whoever composes the broker sets it."""
+        self.repaired = 0
+
+    @property
+    def under_way(self) -> list[Partition]:
+        return list(self._under_way)
+
+    def found(self, partition: Partition, path: str | None = None) -> None:
+        """Something in the partition's log is damaged: in the segment at `path`, or somewhere. Cheap to repeat."""
+        if partition in self._under_way or partition.is_deleted or len(partition.replicas) < 2:
+            return
+        self._under_way[partition] = asyncio.Event()
+        task = self._loop.create_task(self._repair(partition, path))
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    def role_changed(self, partition: Partition) -> None:
+        event = self._under_way.get(partition)
+        if event is not None:
+            event.set()
+
+    def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def _repair(self, partition: Partition, path: str | None) -> None:
+        try:
+            found = await self._find(partition, path)
+            if found.is_damaged:
+                await self._replace(partition, found.last_sound_base)
+        except (ApiError, StorageError, OSError) as error:
+            log.error("%r cannot be repaired: %s; it is tried again when the damage is met again", partition, error)
+        finally:
+            self._under_way.pop(partition, None)
+            self._following.release(partition)
+
+    async def _find(self, partition: Partition, path: str | None) -> Scan:
+        """Where the sound part ends. The segment before is looked at too: the damage may be in the very first batch."""
+        owner = partition.log
+        may_have_gaps = owner.config.compact or owner.cleaned_offset > 0
+        last: int | None = None
+        segments = owner.segments
+        at = next((index for index, segment in enumerate(segments) if segment.path == path), 1)
+        ends = [*(segment.base_offset for segment in segments[1:]), owner.log_end_offset]
+        for segment, end in list(zip(segments, ends, strict=True))[max(0, at - 1) :]:
+            if not segment.size:
+                continue
+            file, where, size, offsets = segment.file(), segment.path, segment.size, range(segment.base_offset, end)
+
+            def look(file: File = file, where: str = where, size: int = size, offsets: range = offsets) -> Scan:
+                return scan(file, where, size, offsets, may_have_gaps)
+
+            found = await self._workers.run(look)
+            last = found.last_sound_base if found.last_sound_base is not None else last
+            if found.is_damaged:
+                log.warning("%r: damage in %s, sound up to the batch at offset %s", partition, where, last)
+                return Scan(last, True)
+        return Scan(last, False)
+
+    async def _replace(self, partition: Partition, last_sound_base: int | None) -> None:
+        """Walk the partition through the steps, and cut it when it no longer counts."""
+        changed = self._under_way[partition]
+        start = partition.log.log_start_offset
+        # One sound batch goes too: where a damaged one begins cannot be looked up any more.
+        offset = start if last_sound_base is None else max(last_sound_base, start)
+        asked_in_epoch = -1
+        while not partition.is_deleted:
+            changed.clear()
+            if partition.is_leader:
+                if asked_in_epoch != partition.leader_epoch:
+                    asked_in_epoch = partition.leader_epoch
+                    self._ask_for_relief(partition)
+            elif partition.leader >= 0:
+                self._following.hold(partition)
+                if self._following.node_id not in partition.isr:
+                    await self._cut(partition, offset)
+                    return
+                self._following.disown(partition, offset)
+            await changed.wait()
+
+    def _ask_for_relief(self, partition: Partition) -> None:
+        others = [one for one in partition.isr if one != self._following.node_id]
+        if not others or self.give_up_leadership is None:
+            log.error(
+                "%r is damaged and no other in-sync replica can lead it: what is damaged is not served; "
+                "bring its other replicas back",
+                partition,
+            )
+        else:
+            log.warning("%r is damaged here: asking for another leader among %s", partition, others)
+            self.give_up_leadership(partition)
+
+    async def _cut(self, partition: Partition, offset: int) -> None:
+        before = partition.log.log_end_offset
+        epoch = partition.leader_epoch
+        if offset > partition.log.log_start_offset:
+            await self._recovering.cut_at(partition, offset)
+        else:
+            await self._recovering.start_anew(partition, partition.log.log_start_offset)
+        if partition.leader_epoch == epoch and partition.log.log_end_offset < before:
+            self.repaired += 1
+            log.warning(
+                "%r was damaged: offsets %d to %d are fetched again from broker %d",
+                partition,
+                partition.log.log_end_offset,
+                before,
+                partition.leader,
+            )

@@ -1,0 +1,199 @@
+"""A damaged replica: it stops counting, is cut before the damage, and takes the rest again from its leader."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from penstock.replica.partition import Partition
+from penstock.replica.repair import scan
+from penstock.sim.world import SimWorld
+from penstock.wire.messages.fetch import FetchRequest, FetchResponse
+from scripted_leader import FOLLOWER, LEADER, FollowingBroker, batch, batches, ends_at, says, stored, until
+
+LAZY = {"flush.messages": "1000000"}
+IN_SYNC = (LEADER, FOLLOWER)
+
+
+@pytest.fixture
+def world() -> Iterator[SimWorld]:
+    with SimWorld(3) as made:
+        yield made
+
+
+def run(world: SimWorld, work: Coroutine[Any, Any, None]) -> None:
+    world.run(work, timeout_s=600)
+
+
+def serve(count: int) -> Any:
+    """A leader with so many one-record batches of epoch 1."""
+
+    def respond(request: FetchRequest) -> FetchResponse | None:
+        for topic in request.topics:
+            for one in topic.partitions:
+                if one.fetch_offset < count:
+                    data = batches(one.fetch_offset, count - one.fetch_offset, epoch=1)
+                    return says(one.partition, records=data, high_watermark=count)
+        return None
+
+    return respond
+
+
+async def follow_to(broker: FollowingBroker, count: int, isr: tuple[int, ...] = IN_SYNC) -> Partition:
+    await broker.start()
+    broker.leader.respond = serve(count)
+    await broker.follow(isr=isr)
+    await until(ends_at(broker.partitions[0], count))
+    return broker.partitions[0]
+
+
+def damage(broker: FollowingBroker, partition: Partition, offset: int, byte: int = 65) -> str:
+    size = len(batch(0, 1))
+    segment = partition.log.segments[0]
+    broker.machine.disk.flip_bit(segment.path, offset * size + byte)
+    return segment.path
+
+
+async def report(broker: FollowingBroker, path: str | None) -> None:
+    async def found() -> None:
+        broker.fetchers.repairs.found(broker.partitions[0], path)
+
+    await broker.machine.run(found())
+
+
+async def shrink(broker: FollowingBroker, epoch: int = 1) -> None:
+    await broker.follow(epoch=epoch, isr=(LEADER,))
+
+
+def is_sound(partition: Partition) -> bool:
+    segment = partition.log.segments[0]
+    return not scan(segment.file(), segment.path, segment.size, range(partition.log.log_end_offset), False).is_damaged
+
+
+@pytest.mark.parametrize("byte", [65, 10, 2, 7])  # in the records, the length, the offset, the offset a little
+@pytest.mark.parametrize("offset", [0, 1, 7, 19])
+def test_a_replica_that_does_not_count_is_mended_at_once(world: SimWorld, offset: int, byte: int) -> None:
+    broker = FollowingBroker(world, settings=LAZY)
+
+    async def main() -> None:
+        partition = await follow_to(broker, 20, isr=(LEADER,))
+        path = damage(broker, partition, offset, byte)
+        assert not is_sound(partition)
+        await report(broker, path)
+        await until(lambda: broker.fetchers.repairs.repaired == 1)
+        await until(ends_at(partition, 20))
+        assert is_sound(partition)
+        assert stored(partition) == [(n, 1) for n in range(20)]
+        assert broker.lowered[-1][1] in (max(0, offset - 1), max(0, offset - 2))  # durably before the damage
+        assert broker.fetchers.repairs.under_way == []
+
+    run(world, main())
+
+
+def test_a_replica_in_sync_leaves_the_in_sync_replicas_before_it_is_cut(world: SimWorld) -> None:
+    broker = FollowingBroker(world)
+
+    async def main() -> None:
+        partition = await follow_to(broker, 20)
+        path = damage(broker, partition, 7)
+        await report(broker, path)
+        await until(lambda: bool(broker.leader.disowned))
+        assert [(entry.offset, entry.leader_epoch) for entry in broker.leader.disowned] == [(6, 1)]
+        broker.leader.acknowledged.clear()
+        await asyncio.sleep(20)
+        assert partition.log.log_end_offset == 20  # all that is sound stays until it does not count any more
+        assert broker.leader.acknowledged == []
+        await shrink(broker)
+        await until(lambda: broker.fetchers.repairs.repaired == 1)
+        await until(ends_at(partition, 20))
+        assert is_sound(partition)
+        await until(lambda: any(entry.offset == 20 for entry in broker.leader.acknowledged))
+
+    run(world, main())
+
+
+def test_a_new_leader_is_told_too(world: SimWorld) -> None:
+    broker = FollowingBroker(world, settings=LAZY)
+
+    async def main() -> None:
+        partition = await follow_to(broker, 5)
+        await report(broker, damage(broker, partition, 2))
+        await until(lambda: len(broker.leader.disowned) == 1)
+        await broker.follow(epoch=2, isr=IN_SYNC)
+        await until(lambda: len(broker.leader.disowned) == 2)
+        assert broker.leader.disowned[-1].leader_epoch == 2
+        await shrink(broker, epoch=2)
+        await until(lambda: is_sound(partition) and partition.log.log_end_offset == 5)
+
+    run(world, main())
+
+
+def test_a_damaged_leader_asks_to_be_relieved_and_is_mended_as_follower(world: SimWorld) -> None:
+    broker = FollowingBroker(world, settings=LAZY)
+    asked: list[Partition] = []
+
+    async def main() -> None:
+        partition = await follow_to(broker, 9)
+        await broker.follow(epoch=2, leader=FOLLOWER, isr=IN_SYNC)
+        broker.fetchers.repairs.give_up_leadership = asked.append
+        await report(broker, damage(broker, partition, 4))
+        await until(lambda: asked == [partition])
+        await asyncio.sleep(5)
+        assert partition.log.log_end_offset == 9
+        await broker.follow(epoch=3, leader=LEADER, isr=(LEADER,))
+        await until(lambda: is_sound(partition) and partition.log.log_end_offset == 9)
+        assert asked == [partition]
+
+    run(world, main())
+
+
+def test_the_only_replica_in_sync_keeps_what_it_has(world: SimWorld, caplog: pytest.LogCaptureFixture) -> None:
+    broker = FollowingBroker(world, settings=LAZY)
+
+    async def main() -> None:
+        partition = await follow_to(broker, 9)
+        broker.fetchers.repairs.give_up_leadership = lambda _: pytest.fail("nobody could take over")
+        await broker.follow(epoch=2, leader=FOLLOWER, isr=(FOLLOWER,))
+        await report(broker, damage(broker, partition, 4))
+        await until(lambda: "no other in-sync replica" in caplog.text)
+        assert partition.log.log_end_offset == 9
+
+    run(world, main())
+
+
+def test_damage_that_is_not_there_changes_nothing(world: SimWorld) -> None:
+    broker = FollowingBroker(world, settings=LAZY)
+
+    async def main() -> None:
+        partition = await follow_to(broker, 9)
+        await report(broker, None)
+        await until(lambda: not broker.fetchers.repairs.under_way)
+        assert partition.log.log_end_offset == 9
+        assert broker.leader.disowned == []
+        assert broker.fetchers.repairs.repaired == 0
+
+    run(world, main())
+
+
+def test_damage_somewhere_is_found_in_any_segment(world: SimWorld) -> None:
+    size = len(batch(0, 1))
+    broker = FollowingBroker(world, settings={**LAZY, "internal.segment.bytes": str(5 * size)})
+
+    async def main() -> None:
+        await broker.start()
+        broker.leader.answers += [says(records=batch(n, 1), high_watermark=n) for n in range(20)]
+        await broker.follow(isr=(LEADER,))
+        partition = broker.partitions[0]
+        await until(ends_at(partition, 20))
+        assert len(partition.log.segments) == 4
+        broker.leader.respond = serve(20)
+        broker.machine.disk.flip_bit(partition.log.segments[2].path, 65)
+        await report(broker, None)
+        await until(lambda: broker.fetchers.repairs.repaired == 1)
+        assert broker.lowered[-1] == (partition, 9)  # the batch before the damaged segment
+        await until(ends_at(partition, 20))
+
+    run(world, main())
