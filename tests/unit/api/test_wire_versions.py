@@ -11,6 +11,11 @@ from wire_client import WireClient, batch, fetch_request, produce_request
 from penstock.testing import Broker
 from penstock.wire.apis import Api, api
 from penstock.wire.codec import decode, read_response_header
+from penstock.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from penstock.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from penstock.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -18,6 +23,8 @@ from penstock.wire.messages.delete_records import DeleteRecordsPartition, Delete
 from penstock.wire.messages.delete_topics import DeleteTopicsRequest
 from penstock.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from penstock.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from penstock.wire.messages.describe_quorum import DescribeQuorumRequest, RequestPartitionData, RequestTopicData
+from penstock.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from penstock.wire.messages.init_producer_id import InitProducerIdRequest
 from penstock.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -52,6 +59,11 @@ ADVERTISED = {
     Api.ALTER_USER_SCRAM_CREDENTIALS: (0, 0),
     Api.LIST_CONFIG_RESOURCES: (0, 1),
     Api.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
+    Api.ELECT_LEADERS: (0, 2),
+    Api.ALTER_PARTITION_REASSIGNMENTS: (0, 1),
+    Api.LIST_PARTITION_REASSIGNMENTS: (0, 0),
+    Api.DESCRIBE_QUORUM: (0, 2),
+    Api.UPDATE_FEATURES: (0, 2),
 }
 # What is asked of a group is answered in `test_group_wire` and `test_consumer_group_wire`; here nobody has one.
 GROUPS = {
@@ -68,10 +80,22 @@ GROUPS = {
     Api.CONSUMER_GROUP_HEARTBEAT: (0, 1),
     Api.CONSUMER_GROUP_DESCRIBE: (0, 1),
 }
+# Changes of the cluster itself, which a broker that is all of it refuses.
+REFUSED = {Api.UNREGISTER_BROKER: (0, 0), Api.ADD_RAFT_VOTER: (0, 1), Api.REMOVE_RAFT_VOTER: (0, 0)}
+# What brokers say to each other: served and not advertised, as on Kafka.
+AMONG_BROKERS = {
+    Api.ALTER_PARTITION: (2, 3),
+    Api.BROKER_REGISTRATION: (0, 4),
+    Api.BROKER_HEARTBEAT: (0, 2),
+    Api.ALLOCATE_PRODUCER_IDS: (0, 0),
+}
 EVERY_VERSION = [
     (key, version)
     for key, (first, last) in ADVERTISED.items()
     for version in range(3 if key is Api.PRODUCE else first, last + 1)
+]
+EVERY_REFUSED_VERSION = [
+    (key, version) for key, (first, last) in (REFUSED | AMONG_BROKERS).items() for version in range(first, last + 1)
 ]
 EVERY_GROUP_VERSION = [(key, version) for key, (first, last) in GROUPS.items() for version in range(first, last + 1)]
 
@@ -115,6 +139,15 @@ class Sample:
             Api.CREATE_PARTITIONS: lambda: CreatePartitionsRequest(
                 topics=[CreatePartitionsTopic(name=self.topic, count=2, assignments=None)], validate_only=True
             ),
+            Api.ELECT_LEADERS: lambda: ElectLeadersRequest(
+                topic_partitions=[TopicPartitions(topic=self.topic, partitions=[0])]
+            ),
+            Api.ALTER_PARTITION_REASSIGNMENTS: lambda: AlterPartitionReassignmentsRequest(
+                topics=[ReassignableTopic(name=self.topic, partitions=[ReassignablePartition(replicas=None)])]
+            ),
+            Api.DESCRIBE_QUORUM: lambda: DescribeQuorumRequest(
+                topics=[RequestTopicData(topic_name="__cluster_metadata", partitions=[RequestPartitionData()])]
+            ),
             Api.DESCRIBE_PRODUCERS: lambda: DescribeProducersRequest(
                 topics=[TopicRequest(name=self.topic, partition_indexes=[0])]
             ),
@@ -141,13 +174,28 @@ def test_an_empty_request_is_answered_too(wire: WireClient, key: Api, version: i
     assert isinstance(wire.call(key, version, request), api(key).response)
 
 
+@pytest.mark.parametrize(
+    ("key", "version"), EVERY_REFUSED_VERSION, ids=lambda value: getattr(value, "name", str(value))
+)
+def test_a_request_that_names_nobody_is_refused(wire: WireClient, key: Api, version: int) -> None:
+    response = wire.call(key, version, api(key).request())
+    assert isinstance(response, api(key).response)
+    assert response.error_code != 0  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("version", range(5))
 def test_what_is_advertised(wire: WireClient, version: int) -> None:
     request = ApiVersionsRequest(client_software_name="wire", client_software_version="1")
     response: ApiVersionsResponse = wire.call(Api.API_VERSIONS, version, request)
     ranges = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
-    assert ranges == ADVERTISED | GROUPS
-    assert response.finalized_features_epoch == -1
+    assert ranges == ADVERTISED | GROUPS | REFUSED
+    levels = {each.name: each.max_version_level for each in response.finalized_features}
+    if version < 3:
+        assert (response.finalized_features_epoch, levels, response.supported_features) == (-1, {}, [])
+    else:
+        assert response.finalized_features_epoch > 0
+        assert levels["metadata.version"] == 25
+        assert {each.name for each in response.supported_features} == set(levels)
 
 
 class TestApiVersionsOfTheFuture:
