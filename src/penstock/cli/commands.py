@@ -30,6 +30,7 @@ COMMANDS = {
     "configs": ("penstock.cli.configs", "configs", "Settings of topics, brokers and groups."),
     "log": ("penstock.cli.log", "log", "Look into log segments and indexes."),
     "doctor": ("penstock.cli.doctor", "doctor", "Explain how this machine reaches the cluster."),
+    "sim": ("penstock.cli.sim", "sim", "Simulate a cluster on seeds, under faults, and judge it."),
     "completion": ("penstock.cli.completion", "completion", "Print a completion script for the shell."),
 }
 

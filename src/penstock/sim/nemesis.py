@@ -84,8 +84,9 @@ class Nemesis:
         self._busy: dict[int, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_alone = False
-        self.rotten: int | None = None
-        """The machine that bits have rotted on."""
+        self._rotten: int | None = None
+        self.on_rot: Callable[[int], None] = lambda _: None
+        """Told which machine bits rot on, before they do."""
         self.counts: Counter[str] = Counter()
         self._deeds: dict[str, Callable[[Fault, Random], Awaitable[None]]] = {
             "kill": self._kill,
@@ -306,7 +307,7 @@ class Nemesis:
     async def _bit_rot(self, fault: Fault, random: Random) -> None:
         """Alone: while nothing else is wrong, on one machine a history, and until it has caught up again."""
         number = self._target(random)
-        if number is None or self._busy or self._tasks_beside() or self.rotten not in (None, number):
+        if number is None or self._busy or self._tasks_beside() or self._rotten not in (None, number):
             return
         if not self._is_well():
             return
@@ -318,7 +319,8 @@ class Nemesis:
             return
         self._is_alone = True
         self._busy[number] = None
-        self.rotten = number
+        self._rotten = number
+        self.on_rot(number)
         path = random.choice(logs)
         position = random.randrange(machine.disk.stable_size(path))
         self._note(fault, f"a bit of {host_of(number)}:{path} at {position} flips, and it is restarted")

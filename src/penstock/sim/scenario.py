@@ -84,6 +84,8 @@ def draw(
             settings["flush.messages"] = "9223372036854775807"
         topics.append(TopicPlan(f"data-{number}", random.randint(1, 2), settings))
     topics.append(TopicPlan(PLAIN_TOPIC, 1, {}))
+    if size < 3:
+        without = (*without, "bit rot")  # there must be others to repair it from
     faults = draw_plan(Random(f"{seed}/faults"), seconds, is_power_fair=is_durable, without=without)
     if only is not None:
         faults = [fault for fault in faults if fault.number in only]
@@ -112,7 +114,8 @@ class Verdict:
     details: str = ""
     """With the place in the code."""
     virtual_s: float = 0.0
-    real_s: float = 0.0
+    cpu_s: float = 0.0
+    """Of this machine."""
     steps: int = 0
     statistics: dict[str, int] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
@@ -134,6 +137,7 @@ class Scenario:
         self.cluster = SimCluster(world, plan.nodes, joins=plan.joins)
         self.watch = Watch(self.cluster)
         self.nemesis = Nemesis(self.cluster, plan.seed, self.watch.is_well, plan.max_down)
+        self.nemesis.on_rot = self.watch.excuse
         self._callers: list[Caller] = []
         self._is_over = False
 
@@ -356,7 +360,7 @@ def _remarks(scenario: Scenario, is_wanted: bool) -> Iterator[None]:
 
 def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
     """Run a history to its verdict. Whatever goes wrong in it, of whatever kind, is its failure."""
-    began = time.perf_counter()
+    began = time.process_time()
     verdict = Verdict(plan.seed)
     world = SimWorld(plan.seed, max_steps=MAX_STEPS)
     scenario = Scenario(plan, world)
@@ -369,7 +373,7 @@ def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
     except Exception as error:  # of whatever kind: it is the history's failure, and told as such
         verdict.what, verdict.story = "no error goes unhandled", f"{type(error).__name__}: {error}"
         verdict.details = "".join(traceback.format_exception(error))
-    verdict.real_s = time.perf_counter() - began
+    verdict.cpu_s = time.process_time() - began
     verdict.virtual_s = world.loop.time()
     verdict.steps = world.loop.steps
     verdict.statistics = {**scenario.history.statistics(), "terms": scenario.watch.quorum.terms}

@@ -1,7 +1,7 @@
 """Looking at the nodes of a cluster while they run, without touching them, and telling the checkers.
 
-This is the one place that knows what production calls things: `Node.partitions`, `Node.image`, `Node.quorum`, and the
-metadata's state machine, whose `apply` and `restore` are overheard. It looks after a turn of the loop, at most every
+This is the one place that knows what production calls things: `Node.partitions`, `Node.membership`, and the metadata's
+state machine, whose `apply` and `restore` are overheard. It looks after a turn of the loop, at most every
 few milliseconds of virtual time. Must not know: clients, faults. Invariant: nothing it does changes what nodes do.
 """
 
@@ -68,6 +68,10 @@ class Watch:
             setattr(MetadataMachine, "apply", apply)  # noqa: B010
             setattr(MetadataMachine, "restore", restore)  # noqa: B010
 
+    def excuse(self, number: int) -> None:
+        """Its disk was damaged: what it lacks is no broker's fault."""
+        self.brokers.excused[number] = None
+
     def failed(self, error: Exception) -> None:
         """Ends the run after this turn."""
         if self._failure is None:
@@ -100,11 +104,10 @@ class Watch:
             process = self._cluster.machines[number].process
             assert process is not None
             self._notice(number, process)
-            image, quorum = _part(node, "image"), _part(node, "quorum")
-            if quorum is not None:
-                self.quorum.look(number, quorum.term, quorum.is_leader)
-            if image is not None:
-                for topic in image.topics.values():
+            membership = _part(node, "membership")
+            if membership is not None:
+                self.quorum.look(number, membership.quorum.term, membership.quorum.is_leader)
+                for topic in membership.image.topics.values():
                     self.brokers.look_at_image(number, topic.name, topic.topic_id, topic.partitions)
             if _part(node, "partitions") is not None:
                 replicas[number] = [partition for partition in node.partitions if partition.log.offline is None]

@@ -32,6 +32,7 @@ MAX_IN_FLIGHT = 5
 MAX_RECORDS = 4
 PADDING = b"." * 200
 RETRY_S = 0.05
+LONGEST_RETRY_S = 0.4
 GIVE_UP_AFTER = 40
 # The broker kept nothing of it: what was not idempotent may be called refused.
 NOT_APPENDED = frozenset(
@@ -128,7 +129,7 @@ class IdempotentLane:
 
     async def deliver(self, batches: Sequence[_Batch]) -> None:
         waiting = list(batches)
-        self._out_of_order = 0
+        self._out_of_order = tries = 0
         while waiting:
             if self._out_of_order >= GIVE_UP_AFTER:
                 self._begin_anew(waiting)
@@ -138,8 +139,9 @@ class IdempotentLane:
             except TROUBLE as error:
                 self._caller.note(error)
             if waiting:
-                await self._caller.pause(RETRY_S)
+                await self._caller.pause(min(RETRY_S * 2**tries, LONGEST_RETRY_S))
                 await self._caller.look_again(self.place)
+                tries = min(tries + 1, 10)
 
     def _begin_anew(self, waiting: Sequence[_Batch]) -> None:
         """As Kafka's producer: where a restarted broker no longer remembers a batch as its own, take a new identity.

@@ -1,0 +1,130 @@
+"""`penstock sim`: histories of a whole cluster on seeds, and one of them again in full.
+
+Many seeds: a line of progress, then what happened in all of them together. A seed that fails is told with the one
+command that shows it again, and the exit code is 1. Must not know: what a history consists of.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+
+import click
+
+from penstock.cli.output import show_table
+from penstock.model.errors import ConfigError
+from penstock.sim.planted_bugs import BUGS
+from penstock.sim.scenario import Verdict, draw
+from penstock.sim.seeds import Request, play_many, play_one
+
+FAILED = 1
+PROGRESS_EVERY_S = 5.0
+
+
+def _numbers(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    try:
+        return tuple(int(part) for part in value.split(",") if part)
+    except ValueError:
+        raise click.BadParameter("give numbers with commas between them") from None
+
+
+@click.command("sim")
+@click.option("--seeds", type=click.IntRange(min=1), default=100, show_default=True, help="How many histories.")
+@click.option("--start", type=int, default=0, show_default=True, help="The first seed.")
+@click.option("--jobs", type=click.IntRange(min=1), default=None, help="Processes; as many as processors if left out.")
+@click.option("--seed", type=int, default=None, help="This history alone.")
+@click.option("--trace", is_flag=True, help="With --seed: print everything that happened in it.")
+@click.option("--nodes", type=click.IntRange(min=1), default=None, help="Brokers, where the seed shall not decide.")
+@click.option("--faults", callback=_numbers, default=None, help="With --seed: only these faults of its plan, as 0,3,4.")
+@click.option("--bug", type=click.Choice(list(BUGS)), default=None, help="Plant this defect: histories should fail.")
+@click.option("--keep-going", is_flag=True, help="Go on after a history that failed.")
+def sim(
+    seeds: int,
+    start: int,
+    jobs: int | None,
+    seed: int | None,
+    trace: bool,
+    nodes: int | None,
+    faults: tuple[int, ...] | None,
+    bug: str | None,
+    keep_going: bool,
+) -> int:
+    """Simulate a cluster: the real brokers on a seed, under faults, judged by what clients were promised.
+
+    The same seed gives the same history. A failing one is told with the command that shows it again.
+    """
+    if seed is not None:
+        return _one(Request(seed, nodes, faults, bug, keep_trace=trace))
+    if trace or faults is not None:
+        raise ConfigError("--trace and --faults are about one history: name it with --seed")
+    requests = [Request(number, nodes, None, bug) for number in range(start, start + seeds)]
+    return _many(requests, jobs or os.cpu_count() or 1, keep_going=keep_going)
+
+
+def _one(request: Request) -> int:
+    verdict = play_one(request)
+    if request.keep_trace:
+        click.echo(verdict.trace, nl=False)
+    plan = draw(request.seed, nodes=request.nodes, only=request.only)
+    kind = "durable" if plan.is_durable else "flushed by the system"
+    click.echo(
+        f"seed {plan.seed}: {plan.nodes} brokers{' and one that joins' * bool(plan.joins)}, {len(plan.topics)} topics "
+        f"({kind}), {plan.producers} producers, {plan.readers} readers, {plan.members} group members"
+    )
+    for fault in plan.faults:
+        click.echo(f"  {fault}")
+    _show_totals([verdict], verdict.cpu_s)
+    click.echo(f"digest {verdict.digest}")
+    if verdict.is_good:
+        return 0
+    if request.keep_trace:
+        click.echo(verdict.details, err=True)
+    _show_failure(verdict, request)
+    return FAILED
+
+
+def _many(requests: list[Request], jobs: int, *, keep_going: bool) -> int:
+    began = told = time.monotonic()
+    by_seed = {request.seed: request for request in requests}
+    verdicts: list[Verdict] = []
+    failures: list[Verdict] = []
+    for verdict in play_many(requests, jobs):
+        verdicts.append(verdict)
+        if not verdict.is_good:
+            failures.append(verdict)
+            _show_failure(verdict, by_seed[verdict.seed])
+            if not keep_going:
+                break
+        if time.monotonic() - told >= PROGRESS_EVERY_S:
+            told = time.monotonic()
+            click.echo(f"{len(verdicts)} of {len(requests)} histories, {len(failures)} failed", err=True)
+    _show_totals(verdicts, time.monotonic() - began)
+    return FAILED if failures else 0
+
+
+def _show_failure(verdict: Verdict, request: Request) -> None:
+    sys.stdout.flush()
+    click.echo(f"seed {verdict.seed} failed: {verdict.what}: {verdict.story}", err=True)
+    click.echo(f"show it again: {request.command}", err=True)
+
+
+def _show_totals(verdicts: list[Verdict], took_s: float) -> None:
+    good = sum(verdict.is_good for verdict in verdicts)
+    virtual_s = sum(verdict.virtual_s for verdict in verdicts)
+    click.echo(
+        f"{len(verdicts)} histor{'y' if len(verdicts) == 1 else 'ies'}, {good} good: {virtual_s:,.0f} virtual seconds "
+        f"in {took_s:,.1f} s ({sum(verdict.cpu_s for verdict in verdicts) / len(verdicts):.2f} CPU-s each)"
+    )
+    rows = [
+        ("history", sum((Counter(verdict.statistics) for verdict in verdicts), Counter())),
+        ("faults", sum((verdict.faults for verdict in verdicts), Counter())),
+        ("clients met", sum((verdict.troubles for verdict in verdicts), Counter())),
+    ]
+    show_table(
+        ["", "how often"],
+        [(name, ", ".join(f"{what} {count}" for what, count in counts.items())) for name, counts in rows],
+    )
