@@ -57,6 +57,7 @@ class PeerLinks:
         self._links: dict[int, _Link] = {}
         self._is_started = False
         self.on_lost: Callable[[int], None] = lambda peer: None
+        """Called when a connection breaks, and again whenever nobody listens at the peer's address."""
         self.on_back: Callable[[int], None] = lambda peer: None
 
     def start(self) -> None:
@@ -161,9 +162,12 @@ class _Link:
             wire.greet(Hello(self._links.node_id, self._peer, self._links.cluster_id))
             async with asyncio.timeout(GREETING_TIMEOUT_S):
                 await wire.greeted
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError) as error:
             if wire is not None:
                 wire.drop()
+            elif isinstance(error, ConnectionRefusedError):
+                # Said again, as something it sent before it died may have arrived meanwhile.
+                self._links.on_lost(self._peer)
             return None
         except asyncio.CancelledError:
             if wire is not None:
@@ -182,11 +186,13 @@ class _Link:
         queued, self._queue = self._queue, deque(maxlen=MAX_QUEUED)
         for payload in queued:
             wire.send(payload)
+        log.info("connected to node %d at %s:%d", self._peer, *self._address)
         self._links.on_back(self._peer)
 
     def _is_lost(self) -> None:
         self._wire = None
         self.lost_at_s = self._links.clock.monotonic()
+        log.info("lost the connection to node %d at %s:%d", self._peer, *self._address)
         self._links.on_lost(self._peer)
 
 

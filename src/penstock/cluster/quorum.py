@@ -255,11 +255,10 @@ class Quorum:
             raise StorageError(f"the disk of {self._store.directory} is full")
 
     def _peer_lost(self, peer: int) -> None:
-        log.info("lost the connection to node %d%s", peer, ", the leader" if peer == self.leader_id else "")
-        self._post(PeerLost(peer))
+        if peer == self.leader_id or self.is_leader:
+            self._post(PeerLost(peer))
 
     def _peer_back(self, peer: int) -> None:
-        log.info("connected to node %d", peer)
         self._post(PeerBack(peer))
 
     # ---- one fact at a time

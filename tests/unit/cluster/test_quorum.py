@@ -337,7 +337,7 @@ def test_a_server_whose_disk_fails_leaves_and_the_others_go_on(caplog: pytest.Lo
 # ---- everything at once
 
 
-@pytest.mark.parametrize("seed", range(1, 31))
+@pytest.mark.parametrize("seed", range(1, 21))
 def test_what_was_acknowledged_survives_crashes_kills_and_cuts(seed: int) -> None:
     random = Random(seed)
     with cluster(seed, snapshot_every=1500) as servers:
@@ -348,6 +348,7 @@ def test_what_was_acknowledged_survives_crashes_kills_and_cuts(seed: int) -> Non
             data = b"%d" % number
             active = servers.active()
             if not active:
+                await asyncio.sleep(0.1)
                 return
             try:
                 async with asyncio.timeout(5):
@@ -378,6 +379,7 @@ def test_what_was_acknowledged_survives_crashes_kills_and_cuts(seed: int) -> Non
 
         async def main() -> None:
             await servers.start()
+            await servers.until_active()
             for number in range(120):
                 await write(number)
                 if random.random() < 0.15:
