@@ -32,8 +32,8 @@ INTRO = """# The protocol
 
 Kafka's binary protocol over TCP, without TLS and SASL. *Served* are the versions a handler answers; *Kafka's* are
 those of Apache Kafka's message definitions, also one that Kafka itself marks as unstable and does not serve
-(InitProducerId 6). A request of another API or version closes the connection, as on a Kafka broker; ApiVersions is
-the exception.
+(InitProducerId 6). What is served *to brokers* of the same cluster is not advertised to clients. A request of another
+API or version closes the connection, as on a Kafka broker; ApiVersions is the exception.
 
 Requests on a connection are answered in the order they came. Produce and fetch requests are taken up while earlier
 ones still wait for a flush or for data; any other request waits until those before it are answered, and those after
@@ -50,6 +50,7 @@ class Entry:
     remark: str
     """The rest of the first sentence: often empty."""
     notes: str
+    is_advertised: bool = True
 
     @property
     def versions(self) -> str:
@@ -85,7 +86,8 @@ def read_entry(module: ModuleType) -> Entry:
     if said != declared:
         raise ValueError(f"{module.__name__}: the docstring says {said}, the class {declared}")
     remark = match["rest"].strip(" :.\n").replace("\n", " ")
-    return Entry(spec.key, spec.name, handler.min_version, handler.max_version, remark, notes.strip())
+    is_advertised = getattr(handler, "is_advertised", True)
+    return Entry(spec.key, spec.name, handler.min_version, handler.max_version, remark, notes.strip(), is_advertised)
 
 
 def entries() -> list[Entry]:
@@ -101,7 +103,9 @@ def page() -> str:
     for entry in served:
         known = api(entry.key)
         link = f"[{entry.name}](#{entry.name.lower()})" if entry.notes or entry.remark else entry.name
-        lines.append(f"| {entry.key} | {link} | {entry.versions} | {_range(known.min_version, known.max_version)} |")
+        to_whom = "" if entry.is_advertised else ", to brokers"
+        known_versions = _range(known.min_version, known.max_version)
+        lines.append(f"| {entry.key} | {link} | {entry.versions}{to_whom} | {known_versions} |")
     lines += ["", "## What to know about each", ""]
     for entry in served:
         if entry.notes or entry.remark:
