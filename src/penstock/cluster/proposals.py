@@ -79,7 +79,9 @@ class Proposals:
     # ---- what the core says
 
     def accepted(self, accepted: Accepted) -> None:
-        future = self._by_token.pop(accepted.token)
+        future = self._by_token.pop(accepted.token, None)
+        if future is None:
+            return  # told already: the disk was full when it was to be written
         if accepted.index:
             self._by_index[accepted.index] = accepted.term, future
         else:
