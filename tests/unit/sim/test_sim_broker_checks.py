@@ -1,0 +1,146 @@
+"""The judge that watches brokers: fed with replicas that do what no replica may."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from penstock.sim.checks.brokers import BrokerChecker
+from penstock.sim.checks.quorum import QuorumChecker
+from penstock.sim.history import Violation
+
+ID = b"0123456789abcdef"
+
+
+@dataclass
+class FakeLog:
+    log_end_offset: int = 10
+
+
+@dataclass
+class FakeReplica:
+    topic: str = "data"
+    topic_id: bytes = ID
+    index: int = 0
+    is_leader: bool = False
+    leader_epoch: int = 3
+    partition_epoch: int = 5
+    isr: tuple[int, ...] = (1, 2)
+    high_watermark: int = 10
+    log: FakeLog = field(default_factory=FakeLog)
+
+
+def leader(**changes: object) -> FakeReplica:
+    return replace(FakeReplica(is_leader=True, log=FakeLog()), **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def checker() -> BrokerChecker:
+    return BrokerChecker()
+
+
+def broken(checker: BrokerChecker, replicas: dict[int, FakeReplica]) -> str:
+    with pytest.raises(Violation) as raised:
+        checker.look({node: [replica] for node, replica in replicas.items()})
+    return raised.value.what
+
+
+def test_a_leader_and_its_follower_are_fine(checker: BrokerChecker) -> None:
+    one, two = leader(), FakeReplica(high_watermark=8)
+    checker.look({1: [one], 2: [two]})
+    one.high_watermark = one.log.log_end_offset = two.log.log_end_offset = 12
+    checker.look({1: [one], 2: [two]})
+
+
+def test_two_leaders_of_an_epoch(checker: BrokerChecker) -> None:
+    assert broken(checker, {1: leader(), 2: leader()}) == "an epoch has one leader"
+
+
+def test_a_leader_of_the_past_beside_a_new_one_is_fine(checker: BrokerChecker) -> None:
+    checker.look({1: [leader()], 2: [leader(leader_epoch=4, partition_epoch=6)]})
+
+
+@pytest.mark.parametrize("changes", [{"leader_epoch": 2}, {"partition_epoch": 4}])
+def test_an_epoch_that_goes_back(checker: BrokerChecker, changes: dict[str, int]) -> None:
+    replica = FakeReplica()
+    checker.look({1: [replica]})
+    vars(replica).update(changes)
+    assert broken(checker, {1: replica}) == "epochs only grow"
+
+
+def test_a_high_watermark_that_goes_back_and_one_of_a_new_process(checker: BrokerChecker) -> None:
+    replica = FakeReplica()
+    checker.look({1: [replica]})
+    replica.high_watermark = 9
+    assert broken(checker, {1: replica}) == "the high watermark only grows"
+    checker.forget(1)
+    checker.look({1: [FakeReplica(high_watermark=4)]})
+
+
+def test_a_high_watermark_beyond_the_log(checker: BrokerChecker) -> None:
+    assert broken(checker, {1: FakeReplica(high_watermark=11)}) == "the high watermark is within the log"
+
+
+def test_a_high_watermark_that_does_not_wait(checker: BrokerChecker) -> None:
+    behind = FakeReplica(high_watermark=8, log=FakeLog(9))
+    assert broken(checker, {1: leader(), 2: behind}) == "the high watermark waits for every in-sync replica"
+    checker.excused[2] = None
+    BrokerChecker().look({1: [leader(isr=(1,))], 2: [behind]})
+
+
+def test_a_leader_without_what_was_committed(checker: BrokerChecker) -> None:
+    checker.look({1: [leader()], 2: [FakeReplica()]})
+    short = leader(leader_epoch=4, partition_epoch=6, high_watermark=7, log=FakeLog(9), isr=(2,))
+    assert broken(checker, {2: short}) == "a leader has everything committed"
+
+
+def test_in_sync_replicas_that_nobody_decided(checker: BrokerChecker) -> None:
+    checker.look_at_image(1, "data", ID, [FakeState()])
+    checker.look({1: [leader()]})
+    assert broken(checker, {1: leader(isr=(1,))}) == "in-sync replicas are the controller's"
+
+
+@dataclass
+class FakeState:
+    index: int = 0
+    leader: int = 1
+    leader_epoch: int = 3
+    partition_epoch: int = 5
+    isr: tuple[int, ...] = (1, 2)
+
+
+def test_images_that_differ(checker: BrokerChecker) -> None:
+    checker.look_at_image(1, "data", ID, [FakeState()])
+    with pytest.raises(Violation, match="images are equal"):
+        checker.look_at_image(2, "data", ID, [FakeState(leader=2)])
+
+
+# -- the quorum -------------------------------------------------------------------------
+
+
+def test_terms_and_entries_that_are_fine() -> None:
+    quorum = QuorumChecker()
+    quorum.look(1, 1, True)
+    quorum.look(2, 1, False)
+    quorum.look(2, 2, True)
+    for node in (1, 2):
+        quorum.applied(node, 1, b"one")
+    quorum.forget(1)
+    quorum.look(1, 1, False)
+    quorum.applied(1, 1, b"one")
+    assert (quorum.terms, quorum.last_index) == (2, 1)
+
+
+def test_what_raft_rules_out() -> None:
+    quorum = QuorumChecker()
+    quorum.look(1, 2, True)
+    quorum.applied(1, 1, b"one")
+    with pytest.raises(Violation, match="a term has one leader"):
+        quorum.look(2, 2, True)
+    with pytest.raises(Violation, match="terms only grow"):
+        quorum.look(1, 1, False)
+    with pytest.raises(Violation, match="an index has one entry"):
+        quorum.applied(2, 1, b"two")
+    with pytest.raises(Violation, match="entries are applied once"):
+        quorum.applied(1, 1, b"one")
