@@ -4,14 +4,15 @@ The dirtiest log that is due comes first, until none is due; then the cleaner re
 (`log.cleaner.backoff.ms`). Reading and rewriting happen in another process (`Rewriter`); the loop is only told of
 new segments and does the renames. One log at a time.
 
-A log whose cleaning finds damage is left alone until the broker restarts. Any other failure (a full disk, a rewriting
-process that died, a log that was truncated meanwhile) is tried again at the next call.
+A log whose cleaning finds damage is reported (`on_damage`) and left alone until it is cut or the broker restarts. Any
+other failure (a full disk, a rewriting process that died, a log that was truncated meanwhile) is tried again at the
+next call.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from typing import Protocol
 
@@ -53,7 +54,8 @@ class LogCleaning:
         self._clock = clock
         self._is_running = False
         self._is_stopping = False
-        self._uncleanable: dict[Partition, None] = {}
+        self._uncleanable: dict[Partition, int] = {}  # and which generation of its log that was
+        self.on_damage: Callable[[Partition], None] | None = None
         self._failed: dict[Partition, None] = {}  # in this run
         self.cleanings = 0
         self.bytes_read = 0
@@ -73,7 +75,11 @@ class LogCleaning:
             return 0
         self._is_running = True
         self._failed.clear()
-        self._uncleanable = {partition: None for partition in self._uncleanable if not partition.is_deleted}
+        self._uncleanable = {
+            partition: generation
+            for partition, generation in self._uncleanable.items()
+            if not partition.is_deleted and partition.log.generation == generation
+        }
         count = 0
         try:
             while not self._is_stopping and (due := self._dirtiest()) is not None:
@@ -114,9 +120,13 @@ class LogCleaning:
                 return 1
             self._failed[partition] = None  # it has changed meanwhile
         except Uncleanable as error:
-            self._uncleanable[partition] = None
+            self._uncleanable[partition] = owner.generation
             if not partition.is_deleted:
-                log.error("%r is not compacted any more until a restart: %s", partition, error)
+                log.error(
+                    "%r is not compacted any more until it is mended or the broker restarts: %s", partition, error
+                )
+                if self.on_damage is not None:
+                    self.on_damage(partition)
         except (StorageError, OSError) as error:
             self._failed[partition] = None
             if not partition.is_deleted and not self._is_stopping:

@@ -108,6 +108,7 @@ class ReplicaFetcher:
         self._claimed: dict[FollowedPartition, None] = {}
         self._is_acknowledging_due = False
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_s = 0.0
         self._is_stopped = False
         self._lost: asyncio.Future[Exception | None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -253,23 +254,30 @@ class ReplicaFetcher:
             return
         now_s = self._clock.monotonic()
         request = self.session.next_request(self._follower.config, self._follower.broker_epoch(), now_s)
+        self._is_fetching = request is not None
         self._set_timer(now_s)
         if request is None:
             return
-        self._is_fetching = True
         self._is_parked = request.max_wait_ms > 0
         self._last_sent_s = now_s
         self.fetches += 1
         self._send(Api.FETCH, FETCH_VERSION, request, self._fetched)
 
     def _set_timer(self, now_s: float) -> None:
-        """For the next partition that waits; and the one that notices when the leader has fallen silent."""
+        """While a fetch is under way, to notice when the leader has fallen silent; else for partitions that wait.
+
+        One that is set and not too late stays: a fetch is sent thousands of times a second.
+        """
+        due_s = now_s + self._follower.config.replica_socket_timeout_ms / 1000
+        wakeup_s = None if self._is_fetching else self.session.next_wakeup_s()
+        if wakeup_s is not None:
+            due_s = min(due_s, max(wakeup_s, now_s + 0.001))
         if self._timer is not None:
+            if self._timer_due_s <= due_s:
+                return
             self._timer.cancel()
-        timeout_s = self._follower.config.replica_socket_timeout_ms / 1000
-        wakeup_s = self.session.next_wakeup_s()
-        delay_s = timeout_s if wakeup_s is None else min(timeout_s, max(0.001, wakeup_s - now_s))
-        self._timer = self._loop.call_later(delay_s, self._look)
+        self._timer_due_s = due_s
+        self._timer = self._loop.call_later(due_s - now_s, self._look)
 
     def _look(self) -> None:
         self._timer = None

@@ -208,7 +208,22 @@ async def test_a_failure_is_tried_again_and_damage_is_not(caplog: pytest.LogCapt
     assert len(world.rewriter.plans) == 2
     assert world.leftovers("t") == []
     assert "to be tried again: the rewriting process died" in caplog.text
-    assert "not compacted any more until a restart: corrupt batch" in caplog.text
+    assert "until it is mended or the broker restarts: corrupt batch" in caplog.text
+
+
+async def test_damage_is_reported_and_a_log_that_was_cut_is_compacted_again() -> None:
+    world = World({"t": {}})
+    partition = world.fill("t")
+    reported: list[Partition] = []
+    world.cleaning.on_damage = reported.append
+    world.rewriter.error = Uncleanable("corrupt batch")
+    assert await world.cleaning.run() == 0
+    assert reported == [partition]
+    world.rewriter.error = None
+    assert await world.cleaning.run() == 0
+    partition.log.truncate_to(partition.log.log_end_offset - 1)
+    assert await world.cleaning.run() == 1
+    assert reported == [partition]
 
 
 async def test_a_disk_that_fails_while_the_swap_is_committed() -> None:
