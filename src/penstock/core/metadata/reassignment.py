@@ -10,7 +10,9 @@ replicas than it must, keeps to as many racks and uses running brokers only.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 from penstock.core.metadata.decisions import check_replicas
 from penstock.core.metadata.image import NO_LEADER, MetadataImage, PartitionState
@@ -54,7 +56,7 @@ def _towards(partition: PartitionState, target: tuple[int, ...]) -> Wanted:
     # What an earlier target wanted and this one does not need not catch up any more, unless nobody else is in sync.
     dropped = tuple(replica for replica in partition.adding if replica not in target)
     if all(replica in dropped for replica in partition.isr):
-        dropped = ()
+        dropped = tuple(replica for replica in dropped if replica not in partition.isr)
     staying = tuple(replica for replica in partition.replicas if replica not in target and replica not in dropped)
     return Wanted(
         isr=tuple(replica for replica in partition.isr if replica not in dropped),
@@ -211,14 +213,53 @@ def _receiver(placer: Placer, running: list[int], replicas: tuple[int, ...], don
 
 def _even_leaders(counts: Counts, running: list[int], moved: dict[tuple[str, int], tuple[int, ...]]) -> None:
     """Another order of the same replicas moves no bytes."""
-    has_changed = True
-    while has_changed:
-        has_changed = False
-        for key, replicas in moved.items():
-            possible = [replica for replica in replicas if replica in running]
-            first = min(possible, key=lambda broker: counts.leaders[broker], default=replicas[0])
-            if counts.leaders[first] + 1 < counts.leaders[replicas[0]]:
-                counts.add(replicas, -1)
-                moved[key] = (first, *(replica for replica in replicas if replica != first))
-                counts.add(moved[key])
-                has_changed = True
+    for key, replicas in moved.items():
+        first = min((each for each in replicas if each in running), key=counts.leaders.__getitem__, default=replicas[0])
+        if counts.leaders[first] + 1 < counts.leaders[replicas[0]]:
+            _put_first(counts, moved, key, first)
+    # What is left takes a first place passed on over several brokers.
+    while True:
+        passes = _passes(running, moved)
+        path = min(
+            (found for broker in running if (found := _path_down(counts, passes, broker))),
+            key=len,
+            default=None,
+        )
+        if path is None:
+            return
+        for giver, taker in pairwise(path):
+            _put_first(counts, moved, passes[giver][taker], taker)
+
+
+def _put_first(
+    counts: Counts, moved: dict[tuple[str, int], tuple[int, ...]], key: tuple[str, int], broker: int
+) -> None:
+    counts.add(moved[key], -1)
+    moved[key] = (broker, *(replica for replica in moved[key] if replica != broker))
+    counts.add(moved[key])
+
+
+def _passes(running: list[int], moved: dict[tuple[str, int], tuple[int, ...]]) -> dict[int, dict[int, tuple[str, int]]]:
+    """Who could give a first place to whom, and of which partition."""
+    passes: dict[int, dict[int, tuple[str, int]]] = {broker: {} for broker in running}
+    for key, replicas in moved.items():
+        if replicas[0] in passes:
+            for other in replicas[1:]:
+                if other in passes:
+                    passes[replicas[0]].setdefault(other, key)
+    return passes
+
+
+def _path_down(counts: Counts, passes: dict[int, dict[int, tuple[str, int]]], start: int) -> list[int] | None:
+    """The shortest way from a broker to one that has at least two first places fewer."""
+    paths = deque([[start]])
+    seen = {start: None}
+    while paths:
+        path = paths.popleft()
+        if counts.leaders[path[-1]] + 1 < counts.leaders[start]:
+            return path
+        for other in passes[path[-1]]:
+            if other not in seen:
+                seen[other] = None
+                paths.append([*path, other])
+    return None

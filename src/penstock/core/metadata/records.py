@@ -10,7 +10,7 @@ an older reader. An entry of the Raft log is one decision: an array of records, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, TypeAlias
 
@@ -124,12 +124,12 @@ class BrokerRegistered:
     broker_id: int
     epoch: int
     incarnation_id: str  # hex of the 16 bytes
-    endpoints: Mapping[str, tuple[str, int]]  # listener name -> (host, port), in order
+    endpoints: dict[str, tuple[str, int]]  # listener name -> (host, port), in order
     rack: str | None = None
     is_fenced: bool = True
     in_controlled_shutdown: bool = False
     directory_id: str = ""  # whose disk: a broker that comes back with another one has none of its data
-    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # lowest and highest level it knows
+    features: dict[str, tuple[int, int]] = field(default_factory=dict)  # lowest and highest level it knows
 
 
 @dataclass(frozen=True, slots=True)
