@@ -1,8 +1,9 @@
-"""Incremental fetch sessions (KIP-227): the broker remembers what a consumer reads.
+"""Incremental fetch sessions (KIP-227): the broker remembers what a consumer or a follower reads.
 
 A session holds its partitions in order; a follow-up request names only what changed and
 is answered only with what changed. Bounded: when the cache is full a session goes only
-for one that was idle for two minutes, else the client is served without a session.
+for one that was idle for two minutes, else the client is served without a session. Followers
+always get theirs: there are as many as brokers, and theirs end with their connections.
 Nothing here reads logs or knows the wire.
 """
 
@@ -19,7 +20,7 @@ FINAL_EPOCH = -1
 EVICT_AFTER_S = 120.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SessionPartition:
     """What is asked of one partition, and what was last told about it."""
 
@@ -30,34 +31,39 @@ class SessionPartition:
     max_bytes: int
     current_leader_epoch: int
     last_fetched_epoch: int
+    log_start_offset: int = -1  # of a follower's own log
     sent_high_watermark: int = -1
     sent_log_start_offset: int = -1
     had_error: bool = False
 
 
 class FetchSession:
-    __slots__ = ("epoch", "id", "last_used", "partitions", "uses_topic_ids")
+    __slots__ = ("epoch", "id", "is_of_follower", "last_used", "partitions", "uses_topic_ids")
 
-    def __init__(self, session_id: int, uses_topic_ids: bool, now: float) -> None:
+    def __init__(self, session_id: int, uses_topic_ids: bool, now: float, *, is_of_follower: bool = False) -> None:
         self.id = session_id
+        self.is_of_follower = is_of_follower
         self.epoch = 1
         self.uses_topic_ids = uses_topic_ids
         self.partitions: dict[tuple[str | bytes, int], SessionPartition] = {}
         self.last_used = now
 
-    def put(self, asked: SessionPartition) -> None:
+    def put(self, asked: SessionPartition) -> SessionPartition:
+        """What the session remembers of it from now on."""
         key = self.key(asked.topic, asked.topic_id, asked.index)
         known = self.partitions.get(key)
         if known is None:
             self.partitions[key] = asked
-        else:
-            known.fetch_offset = asked.fetch_offset
-            known.max_bytes = asked.max_bytes
-            known.current_leader_epoch = asked.current_leader_epoch
-            known.last_fetched_epoch = asked.last_fetched_epoch
+            return asked
+        known.fetch_offset = asked.fetch_offset
+        known.max_bytes = asked.max_bytes
+        known.current_leader_epoch = asked.current_leader_epoch
+        known.last_fetched_epoch = asked.last_fetched_epoch
+        known.log_start_offset = asked.log_start_offset
+        return known
 
-    def forget(self, topic: str, topic_id: bytes, index: int) -> None:
-        self.partitions.pop(self.key(topic, topic_id, index), None)
+    def forget(self, topic: str, topic_id: bytes, index: int) -> SessionPartition | None:
+        return self.partitions.pop(self.key(topic, topic_id, index), None)
 
     def move_to_end(self, partition: SessionPartition) -> None:
         """Those that got data go last, so that no partition starves behind a busy one."""
@@ -79,18 +85,20 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def start(self, *, uses_topic_ids: bool, now: float) -> FetchSession | None:
+    def start(self, *, uses_topic_ids: bool, now: float, is_of_follower: bool = False) -> FetchSession | None:
         """A new session, or None when the cache is full of busy ones."""
-        if len(self._sessions) >= self._slots and not self._evict(now):
+        if len(self._sessions) >= self._slots and not is_of_follower and not self._evict(now):
             return None
         session_id = self._random_id()
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._random_id()
-        session = self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, now)
+        session = self._sessions[session_id] = FetchSession(
+            session_id, uses_topic_ids, now, is_of_follower=is_of_follower
+        )
         return session
 
     def _evict(self, now: float) -> bool:
-        oldest = next(iter(self._sessions.values()), None)
+        oldest = next((session for session in self._sessions.values() if not session.is_of_follower), None)
         if oldest is None or now - oldest.last_used < EVICT_AFTER_S:
             return False
         del self._sessions[oldest.id]

@@ -72,6 +72,7 @@ class BrokerConfig(NamedTuple):
     initial_broker_registration_timeout_ms: int
     inter_broker_listener_name: str | None
     leader_imbalance_check_interval_seconds: int
+    leader_replication_throttled_rate: int
     metadata_log_max_record_bytes_between_snapshots: int
     replica_fetch_backoff_ms: int
     replica_fetch_max_bytes: int

@@ -141,6 +141,10 @@ class HostedPartitions:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition
 
+    def rack_of(self, broker_id: int) -> str | None:
+        broker = self._image.brokers.get(broker_id)
+        return None if broker is None else broker.rack
+
     def leader_of(self, topic_id: bytes, topic: str, index: int) -> tuple[int, int]:
         """(leader, leader epoch) by the metadata, also of what is not hosted here; -1 where unknown."""
         state = self._image.topics_by_id.get(topic_id) or self._image.topics.get(topic)

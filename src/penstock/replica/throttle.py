@@ -1,4 +1,4 @@
-"""How fast replicas that catch up may do so: `follower.replication.throttled.rate`.
+"""How fast replicas that catch up may do so: `follower.replication.throttled.rate`, and the leader's like it.
 
 Bytes that were taken are a debt, paid off at the rate; while there is a debt, throttled replicas ask for nothing. So
 the rate holds on average over a second or less, whatever the size of an answer. Must not know: partitions, time other
@@ -44,5 +44,13 @@ class ReplicationQuota:
 
 def is_throttled(config: TopicConfig, index: int, node_id: int) -> bool:
     """Whether the topic lists this replica, as `partition:broker`, or all of them."""
-    listed = config.follower_replication_throttled_replicas
+    return _is_listed(config.follower_replication_throttled_replicas, index, node_id)
+
+
+def is_throttled_on_leader(config: TopicConfig, index: int, node_id: int) -> bool:
+    """The same where `node_id` leads and others catch up."""
+    return _is_listed(config.leader_replication_throttled_replicas, index, node_id)
+
+
+def _is_listed(listed: tuple[str, ...], index: int, node_id: int) -> bool:
     return bool(listed) and (EVERY_REPLICA in listed or f"{index}:{node_id}" in listed)

@@ -3,188 +3,52 @@
 - Whole batches only, the first one even when it is larger than the limits (KIP-74). Payload
   leaves by sendfile: the bytes on disk are the bytes on the wire.
 - Long poll: parked until min_bytes are readable, an error turns up, or max_wait is over.
-- Sessions (KIP-227) for clients that ask for them.
+- Sessions (KIP-227) for clients that ask for them, and for followers always.
 - Data this process has not checked, or that is not in the page cache, is read and its
   checksums verified in a worker first. A damaged batch is CORRUPT_MESSAGE, never bytes.
-- Fetches by followers (replica id >= 0) are served like a consumer's.
+- Followers (replica id >= 0) read to the end of the log and say by what they ask for what
+  they hold; on durable topics they say that apart (`replica_acknowledgement`).
+- Consumers may read from followers (KIP-392); with RackAwareReplicaSelector the leader
+  names one in the consumer's rack.
+- Who leads instead is told with NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH (KIP-951).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.api.fetch_sessions import (
-    FINAL_EPOCH,
-    INITIAL_EPOCH,
-    NO_SESSION,
-    FetchSession,
-    FetchSessions,
-    SessionPartition,
-)
+from penstock.api.fetch_request import Fetch, error_data
+from penstock.api.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSessions, SessionPartition
+from penstock.api.follower_watch import FollowerWatch
+from penstock.api.leader_hints import EndpointOf, LeaderHints, nowhere
 from penstock.api.traffic import Traffic
-from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
-from penstock.ports.disk import FileSlice
+from penstock.model.errors import ErrorCode, ProtocolError, StorageError
 from penstock.ports.workers import Workers
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
+from penstock.replica.replication import RACK_AWARE_SELECTOR, preferred_read_replica
+from penstock.replica.throttle import ReplicationQuota, is_throttled_on_leader
 from penstock.storage.log import LogSlice
 from penstock.wire.apis import Api
 from penstock.wire.messages.fetch import (
-    EpochEndOffset,
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 
 log = logging.getLogger(__name__)
 
-READ_COMMITTED = 1
 MAX_REPORTED = 1000
-CallLater: TypeAlias = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
-
-
-class Fetch:
-    """One fetch request under way; a `replica.partition.Waiter` while it is parked."""
-
-    __slots__ = (
-        "_handler",
-        "_is_notified",
-        "_parked_on",
-        "_timer",
-        "asked",
-        "bytes_found",
-        "ctx",
-        "has_error",
-        "is_incremental",
-        "max_bytes",
-        "min_bytes",
-        "read_committed",
-        "results",
-        "session",
-        "session_id",
-    )
-
-    def __init__(self, handler: FetchHandler, ctx: RequestContext, request: FetchRequest, max_bytes: int) -> None:
-        self._handler = handler
-        self.ctx = ctx
-        self.min_bytes = request.min_bytes
-        self.max_bytes = max_bytes
-        self.read_committed = request.isolation_level == READ_COMMITTED
-        self.asked: Iterable[SessionPartition] = ()
-        self.session: FetchSession | None = None
-        self.session_id = NO_SESSION
-        self.is_incremental = False
-        self.results: list[tuple[SessionPartition, PartitionData, Partition | None]] = []
-        self.bytes_found = 0
-        self.has_error = False
-        self._parked_on: list[Partition] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_notified = False
-
-    def read(self) -> None:
-        """Look at every partition once; fills `results`."""
-        handler = self._handler
-        self.results = []
-        self.bytes_found = 0
-        self.has_error = False
-        budget = self.max_bytes
-        for asked in self.asked:
-            partition: Partition | None = None
-            try:
-                partition = handler.find(self.ctx.version, asked)
-                data = self._read_one(partition, asked, budget)
-            except (ApiError, StorageError) as error:
-                data = _error(asked.index, ErrorCode(error.code))
-                self.has_error = True
-            found = data.records
-            if isinstance(found, FileSlice):
-                budget -= found.size
-                self.bytes_found += found.size
-            elif data.diverging_epoch is not None:
-                self.has_error = True  # answered at once, like an error
-            self.results.append((asked, data, partition))
-
-    def _read_one(self, partition: Partition, asked: SessionPartition, budget: int) -> PartitionData:
-        partition.check_leader_epoch(asked.current_leader_epoch)
-        data = PartitionData(
-            partition_index=asked.index,
-            high_watermark=partition.high_watermark,
-            last_stable_offset=partition.last_stable_offset,
-            log_start_offset=partition.log.log_start_offset,
-            aborted_transactions=[] if self.read_committed else None,
-        )
-        if asked.last_fetched_epoch >= 0:
-            epoch, end = partition.log.epochs.end_offset_for(asked.last_fetched_epoch, partition.log.log_end_offset)
-            if epoch < asked.last_fetched_epoch or end < asked.fetch_offset:
-                data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
-                return data
-        limit = min(asked.max_bytes, budget)
-        if limit > 0 or not self.bytes_found:
-            found = partition.read(asked.fetch_offset, max(limit, 0), read_committed=self.read_committed)
-            # Only the first batch of a response may exceed the limits.
-            if found is not None and (found.size <= limit or not self.bytes_found):
-                data.records = found
-        else:
-            partition.check_online()
-            partition.check_offset(asked.fetch_offset)
-        return data
-
-    # -- parking ------------------------------------------------------------------------
-
-    def park(self, timeout_s: float, call_later: CallLater) -> None:
-        for _, _, partition in self.results:
-            if partition is not None:
-                partition.waiters[self] = None
-                self._parked_on.append(partition)
-        self._timer = call_later(timeout_s, self._complete)
-        self.ctx.connection.when_closed[self._unpark] = None
-
-    def notify(self, partition: Partition) -> None:
-        """Something happened to a partition. Looked at once, after everything that happens this turn."""
-        if not self._is_notified:
-            self._is_notified = True
-            self._handler.call_soon(self._look_again)
-
-    def _look_again(self) -> None:
-        self._is_notified = False
-        self._try(is_due=False)
-
-    def _complete(self) -> None:
-        self._try(is_due=True)
-
-    def _try(self, *, is_due: bool) -> None:
-        if not self._parked_on:
-            return
-        try:
-            self.read()
-            if is_due or self.bytes_found >= self.min_bytes or self.has_error:
-                self._finish()
-        except BaseException:
-            # A defect: this client must not wait for ever. The loop logs it.
-            self._unpark()
-            self.ctx.connection.abort(ProtocolError("internal error"))
-            raise
-
-    def _finish(self) -> None:
-        self._unpark()
-        answer = self._handler.answer(self)
-        if isinstance(answer, FetchResponse):
-            self.ctx.respond(answer)
-        else:
-            self._handler.run(self.ctx, answer)
-
-    def _unpark(self) -> None:
-        for partition in self._parked_on:
-            partition.waiters.pop(self, None)
-        self._parked_on = []
-        self.ctx.connection.when_closed.pop(self._unpark, None)
-        if self._timer is not None:
-            self._timer.cancel()
+FIRST_WITH_LEADER_HINTS = 16
+ELSEWHERE = frozenset({int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH)})
 
 
 class FetchHandler:
@@ -201,6 +65,7 @@ class FetchHandler:
         traffic: Traffic,
         *,
         max_bytes: int,
+        endpoint_of: EndpointOf = nowhere,
     ) -> None:
         self._partitions = partitions
         self.sessions = sessions
@@ -210,23 +75,62 @@ class FetchHandler:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._reported: dict[str, None] = {}
         self._traffic = traffic
+        self._hints = LeaderHints(partitions, endpoint_of)
+        self._watches: dict[int, FollowerWatch] = {}  # by session
+        self.quota = ReplicationQuota()
         self.cold_reads = 0
+
+    # -- what a fetch needs -----------------------------------------------------------------------------------
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)
+
+    def now_ms(self) -> int:
+        return self._partitions.host.now_ms()
 
     def find(self, version: int, asked: SessionPartition) -> Partition:
         if version >= 13:
             return self._partitions.get_by_id(asked.topic_id, asked.index)
         return self._partitions.get(asked.topic, asked.index)
 
+    @property
+    def _is_rack_aware(self) -> bool:
+        return self._partitions.broker.replica_selector_class == RACK_AWARE_SELECTOR
+
+    def preferred_replica(self, partition: Partition, rack: str, offset: int) -> int | None:
+        if partition.followers is None or not self._is_rack_aware:
+            return None
+        hosted = self._partitions
+        return preferred_read_replica(partition.followers, offset, rack, hosted.rack_of, hosted.host.node_id)
+
+    def is_held_back(self, partition: Partition, replica_id: int) -> bool:
+        """Never one that is in sync: throttling it would take it out of the ISR."""
+        return self._is_throttled(partition, replica_id) and self.quota.wait_s(self._loop.time()) > 0
+
+    def _is_throttled(self, partition: Partition, replica_id: int) -> bool:
+        return replica_id not in partition.isr and is_throttled_on_leader(
+            partition.config, partition.index, partition.node_id
+        )
+
+    def finish(self, fetch: Fetch) -> None:
+        answer = self.answer(fetch)
+        if isinstance(answer, FetchResponse):
+            fetch.ctx.respond(answer)
+        else:
+            self._run(fetch.ctx, answer)
+
+    # -- requests ---------------------------------------------------------------------------------------------
+
     def handle(
         self, ctx: RequestContext, request: FetchRequest
     ) -> FetchResponse | Coroutine[Any, Any, FetchResponse] | None:
         fetch = Fetch(self, ctx, request, min(request.max_bytes, self._max_bytes))
         self._resolve_session(fetch, request)
-        fetch.read()
-        if request.max_wait_ms <= 0 or fetch.bytes_found >= request.min_bytes or fetch.has_error or not fetch.results:
+        if fetch.is_of_follower:
+            self.quota.rate = self._partitions.broker.leader_replication_throttled_rate
+        fetch.first_look()
+        is_idle_follower = fetch.watch is not None and not fetch.found
+        if request.max_wait_ms <= 0 or fetch.is_satisfied or not (fetch.found or is_idle_follower):
             return self.answer(fetch)
         fetch.park(request.max_wait_ms / 1000, self._loop.call_later)
         return None
@@ -241,6 +145,7 @@ class FetchHandler:
                 partition.partition_max_bytes,
                 partition.current_leader_epoch,
                 partition.last_fetched_epoch,
+                partition.log_start_offset,
             )
             for topic in request.topics
             for partition in topic.partitions
@@ -248,31 +153,50 @@ class FetchHandler:
         fetch.asked = asked
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION:
-                self.sessions.close(request.session_id)
+                self._close_session(request.session_id)
             if request.session_epoch == INITIAL_EPOCH:
-                session = self.sessions.start(uses_topic_ids=fetch.ctx.version >= 13, now=self._loop.time())
-                if session is not None:
-                    for partition in asked:
-                        session.put(partition)
-                    fetch.session, fetch.session_id = session, session.id
+                self._start_session(fetch, asked)
             return
         session = self.sessions.use(
             request.session_id, request.session_epoch, uses_topic_ids=fetch.ctx.version >= 13, now=self._loop.time()
         )
+        fetch.session, fetch.session_id, fetch.is_incremental = session, session.id, True
+        fetch.watch = self._watches.get(session.id)
         for forgotten in request.forgotten_topics_data:
             for index in forgotten.partitions:
-                session.forget(forgotten.topic, forgotten.topic_id, index)
-        for partition in asked:
-            session.put(partition)
-        fetch.session, fetch.session_id, fetch.is_incremental = session, session.id, True
-        fetch.asked = list(session.partitions.values())
+                known = session.forget(forgotten.topic, forgotten.topic_id, index)
+                if known is not None and fetch.watch is not None:
+                    fetch.watch.forget(known)
+        remembered = [session.put(partition) for partition in asked]
+        fetch.asked = remembered if fetch.watch is not None else list(session.partitions.values())
+
+    def _start_session(self, fetch: Fetch, asked: list[SessionPartition]) -> None:
+        session = self.sessions.start(
+            uses_topic_ids=fetch.ctx.version >= 13, now=self._loop.time(), is_of_follower=fetch.is_of_follower
+        )
+        if session is None:
+            return
+        fetch.session, fetch.session_id = session, session.id
+        fetch.asked = [session.put(partition) for partition in asked]
+        if fetch.is_of_follower:
+            fetch.watch = self._watches[session.id] = FollowerWatch(is_eager=self._is_rack_aware)
+            closes = partial(self._close_session, session.id)
+            when_closed = fetch.ctx.connection.when_closed
+            when_closed[closes] = None
+            fetch.watch.on_close = lambda: when_closed.pop(closes, None)
+
+    def _close_session(self, session_id: int) -> None:
+        self.sessions.close(session_id)
+        watch = self._watches.pop(session_id, None)
+        if watch is not None:
+            watch.close()
 
     # -- answering ----------------------------------------------------------------------
 
     def answer(self, fetch: Fetch) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
         cold = [
             (data, partition)
-            for _, data, partition in fetch.results
+            for _, data, partition in fetch.found.values()
             if isinstance(data.records, LogSlice)
             and partition is not None
             and not (
@@ -305,7 +229,7 @@ class FetchHandler:
                 data.records = outcome
             else:
                 self._report(partition, outcome)
-                failed = _error(data.partition_index, outcome.code)
+                failed = error_data(data.partition_index, outcome.code)
                 data.error_code, data.records = failed.error_code, failed.records
         return self._respond(fetch)
 
@@ -321,11 +245,9 @@ class FetchHandler:
         response = FetchResponse(session_id=fetch.session_id)
         session = fetch.session
         current: FetchableTopicResponse | None = None
-        for asked, data, partition in fetch.results:
+        for asked, data, partition in fetch.found.values():
             if partition is not None and isinstance(data.records, LogSlice):
-                traffic = self._traffic.of(partition.topic)
-                traffic.bytes_out += data.records.size
-                traffic.records_out += data.records.next_offset - data.records.offset
+                self._count(fetch, partition, data.records)
             if session is not None and not _is_news(asked, data) and fetch.is_incremental:
                 continue
             if session is not None:
@@ -338,9 +260,33 @@ class FetchHandler:
                 current = FetchableTopicResponse(topic=asked.topic, topic_id=asked.topic_id)
                 response.responses.append(current)
             current.partitions.append(data)
+        if fetch.is_urgent and fetch.ctx.version >= FIRST_WITH_LEADER_HINTS:
+            self._add_leaders(fetch.ctx, response)
         return response
 
-    def run(self, ctx: RequestContext, answer: Coroutine[Any, Any, FetchResponse]) -> None:
+    def _count(self, fetch: Fetch, partition: Partition, sent: LogSlice) -> None:
+        if fetch.is_of_follower:
+            if self._is_throttled(partition, fetch.replica_id):
+                self.quota.record(sent.size, self._loop.time())
+            return  # replication is no client's traffic
+        traffic = self._traffic.of(partition.topic)
+        traffic.bytes_out += sent.size
+        traffic.records_out += sent.next_offset - sent.offset
+
+    def _add_leaders(self, ctx: RequestContext, response: FetchResponse) -> None:
+        leaders: list[int] = []
+        for topic in response.responses:
+            for data in topic.partitions:
+                if data.error_code in ELSEWHERE:
+                    leader, epoch = self._hints.leader_of(topic.topic_id, topic.topic, data.partition_index)
+                    data.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
+                    leaders.append(leader)
+        response.node_endpoints = [
+            NodeEndpoint(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+            for node in self._hints.nodes(leaders, ctx)
+        ]
+
+    def _run(self, ctx: RequestContext, answer: Coroutine[Any, Any, FetchResponse]) -> None:
         """Finish a parked fetch that turned out cold."""
 
         async def finish() -> None:
@@ -366,16 +312,5 @@ def _is_news(asked: SessionPartition, data: PartitionData) -> bool:
         or data.high_watermark != asked.sent_high_watermark
         or data.log_start_offset != asked.sent_log_start_offset
         or data.diverging_epoch is not None
-    )
-
-
-def _error(index: int, code: ErrorCode) -> PartitionData:
-    return PartitionData(
-        partition_index=index,
-        error_code=code,
-        high_watermark=-1,
-        last_stable_offset=-1,
-        log_start_offset=-1,
-        aborted_transactions=None,
-        records=b"",
+        or data.preferred_read_replica >= 0
     )

@@ -1,0 +1,314 @@
+"""One fetch request under way: what it found so far, and its time in the car park.
+
+A consumer reads below the high watermark, and every look is at all it asked for. A follower reads to the end of the
+log; with a session it looks only at what it asked for anew and at what has news (`FollowerWatch`), and what it found
+before stays found. Must not know: sessions' epochs, how an answer is put on the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
+
+from penstock.api.context import RequestContext
+from penstock.api.fetch_sessions import NO_SESSION, FetchSession, SessionPartition
+from penstock.api.follower_watch import FollowerWatch
+from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
+from penstock.ports.disk import FileSlice
+from penstock.replica.committed_log import CommittedLog
+from penstock.replica.partition import Partition
+from penstock.wire.messages.fetch import EpochEndOffset, FetchRequest, PartitionData
+
+READ_COMMITTED = 1
+FIRST_FROM_FOLLOWERS = 11  # KIP-392: older consumers may read from the leader only
+CallLater: TypeAlias = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
+
+
+class Found(NamedTuple):
+    asked: SessionPartition
+    data: PartitionData
+    partition: Partition | None
+
+
+class Reading(Protocol):
+    """What a fetch needs of its handler."""
+
+    def call_soon(self, callback: Callable[[], None]) -> None: ...
+
+    def now_ms(self) -> int: ...
+
+    def find(self, version: int, asked: SessionPartition) -> Partition: ...
+
+    def preferred_replica(self, partition: Partition, rack: str, offset: int) -> int | None: ...
+
+    def is_held_back(self, partition: Partition, replica_id: int) -> bool:
+        """Whether a throttled follower gets nothing for now."""
+        ...
+
+    def finish(self, fetch: Fetch) -> None:
+        """Answer a fetch that was parked."""
+        ...
+
+
+class Fetch:
+    """A `replica.committed_log.Waiter` while it is parked without a watch."""
+
+    __slots__ = (
+        "_handler",
+        "_is_notified",
+        "_is_parked",
+        "_parked_on",
+        "_timer",
+        "asked",
+        "bytes_found",
+        "ctx",
+        "found",
+        "is_incremental",
+        "is_urgent",
+        "max_bytes",
+        "min_bytes",
+        "rack",
+        "read_committed",
+        "replica_epoch",
+        "replica_id",
+        "session",
+        "session_id",
+        "watch",
+    )
+
+    def __init__(self, handler: Reading, ctx: RequestContext, request: FetchRequest, max_bytes: int) -> None:
+        self._handler = handler
+        self.ctx = ctx
+        self.min_bytes = request.min_bytes
+        self.max_bytes = max_bytes
+        self.read_committed = request.isolation_level == READ_COMMITTED
+        self.rack = request.rack_id
+        self.replica_id, self.replica_epoch = request.replica_id, -1
+        if request.replica_state is not None:
+            self.replica_id = request.replica_state.replica_id
+            self.replica_epoch = request.replica_state.replica_epoch
+        self.asked: Sequence[SessionPartition] = ()
+        self.session: FetchSession | None = None
+        self.session_id = NO_SESSION
+        self.is_incremental = False
+        self.watch: FollowerWatch | None = None
+        self.found: dict[SessionPartition, Found] = {}
+        self.bytes_found = 0
+        self.is_urgent = False  # an error, say: not worth waiting for bytes
+        self._is_parked = False
+        self._parked_on: list[Partition] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_notified = False
+
+    @property
+    def is_of_follower(self) -> bool:
+        return self.replica_id >= 0
+
+    @property
+    def is_satisfied(self) -> bool:
+        return self.bytes_found >= self.min_bytes or self.is_urgent
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def first_look(self) -> None:
+        """At what was asked; a follower's fetch says what it holds, once."""
+        self._look(self.asked, is_first=True)
+        if self.watch is not None:
+            self._look(self.watch.take_news())
+
+    def _look(self, asked: Iterable[SessionPartition], *, is_first: bool = False) -> None:
+        """Read each of them; what it brings takes the place of what was found before."""
+        for one in asked:
+            before = self.found.pop(one, None)
+            if before is not None and isinstance(before.data.records, FileSlice):
+                self.bytes_found -= before.data.records.size
+            partition: Partition | None = None
+            try:
+                partition = self._handler.find(self.ctx.version, one)
+                if self.watch is not None:
+                    self.watch.watch(one, partition)
+                if self.is_of_follower:
+                    data = self._read_for_follower(partition, one, is_first=is_first)
+                else:
+                    data = self._read_for_consumer(partition, one)
+            except (ApiError, StorageError) as error:
+                data = error_data(one.index, ErrorCode(error.code))
+                self.is_urgent = True
+            if isinstance(data.records, FileSlice):
+                self.bytes_found += data.records.size
+            self.found[one] = Found(one, data, partition)
+
+    def _look_again(self) -> None:
+        if self.watch is not None:
+            self._look(self.watch.take_news())
+            return
+        self.found.clear()
+        self.bytes_found = 0
+        self.is_urgent = False
+        self._look(self.asked)
+
+    def _read_for_consumer(self, partition: Partition, asked: SessionPartition) -> PartitionData:
+        partition.check_leader_epoch(asked.current_leader_epoch)
+        if self.ctx.version < FIRST_FROM_FOLLOWERS:
+            partition.check_leading()
+        data = self._data(partition, asked)
+        if self.rack:
+            preferred = self._handler.preferred_replica(partition, self.rack, asked.fetch_offset)
+            if preferred is not None:
+                data.preferred_read_replica = preferred
+                self.is_urgent = True
+                return data
+        if self._diverges(partition, asked, data):
+            return data
+        limit = min(asked.max_bytes, self.max_bytes - self.bytes_found)
+        if limit > 0 or not self.bytes_found:
+            found = partition.read(asked.fetch_offset, max(limit, 0), read_committed=self.read_committed)
+            # Only the first batch of a response may exceed the limits.
+            if found is not None and (found.size <= limit or not self.bytes_found):
+                data.records = found
+        else:
+            partition.check_online()
+            partition.check_offset(asked.fetch_offset)
+        return data
+
+    def _read_for_follower(self, partition: Partition, asked: SessionPartition, *, is_first: bool) -> PartitionData:
+        partition.check_leader_epoch(asked.current_leader_epoch)
+        partition.check_follower(self.replica_id, asked.current_leader_epoch)
+        data = self._data(partition, asked)
+        if self._diverges(partition, asked, data):
+            return data
+        partition.check_online()
+        partition.check_offset(asked.fetch_offset)
+        if is_first:
+            self._take_note(partition, asked)
+            data.high_watermark = partition.high_watermark
+            data.last_stable_offset = partition.last_stable_offset
+        if 0 <= asked.sent_log_start_offset < data.log_start_offset:
+            self.is_urgent = True  # somebody waits for records to be deleted everywhere
+        if self.watch is not None and self.watch.is_eager and asked.sent_high_watermark < data.high_watermark:
+            self.is_urgent = True
+        if self._handler.is_held_back(partition, self.replica_id):
+            self._put_back(asked)
+            return data
+        limit = min(asked.max_bytes, self.max_bytes - self.bytes_found)
+        if limit > 0 or not self.bytes_found:
+            found = partition.read_to_end(asked.fetch_offset, max(limit, 0))
+            if found is not None and (found.size <= limit or not self.bytes_found):
+                data.records = found
+            elif found is not None:
+                self._put_back(asked)
+        elif asked.fetch_offset < partition.log.log_end_offset:
+            self._put_back(asked)
+        return data
+
+    def _put_back(self, asked: SessionPartition) -> None:
+        if self.watch is not None:
+            self.watch.put_back(asked)
+
+    def _take_note(self, partition: Partition, asked: SessionPartition) -> None:
+        """What it asks for it has not got; what lies before, it has, and on durable topics says apart."""
+        now_ms = self._handler.now_ms()
+        if partition.is_durable:
+            partition.follower_asked(self.replica_id, asked.log_start_offset, now_ms, self.replica_epoch)
+        else:
+            partition.follower_fetched(
+                self.replica_id, asked.fetch_offset, asked.log_start_offset, now_ms, self.replica_epoch
+            )
+
+    def _data(self, partition: Partition, asked: SessionPartition) -> PartitionData:
+        return PartitionData(
+            partition_index=asked.index,
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
+            log_start_offset=partition.log.log_start_offset,
+            aborted_transactions=[] if self.read_committed else None,
+        )
+
+    def _diverges(self, partition: Partition, asked: SessionPartition, data: PartitionData) -> bool:
+        """Whether the reader's log parts from ours before the offset it asks for: it is told where."""
+        if asked.last_fetched_epoch < 0:
+            return False
+        epoch, end = partition.end_of_epoch(asked.last_fetched_epoch)
+        if epoch == asked.last_fetched_epoch and end >= asked.fetch_offset:
+            return False
+        data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
+        self.is_urgent = True
+        return True
+
+    # -- parking --------------------------------------------------------------------------------------------------
+
+    def park(self, timeout_s: float, call_later: CallLater) -> None:
+        self._is_parked = True
+        connection = self.ctx.connection
+        if self.watch is not None:
+            self.watch.wake = self._wake
+        else:
+            for _, _, partition in self.found.values():
+                if partition is not None:
+                    (partition.tail_waiters if self.is_of_follower else partition.waiters)[self] = None
+                    self._parked_on.append(partition)
+        if self.is_of_follower:
+            connection.when_blocked = self._make_way
+        self._timer = call_later(timeout_s, self._complete)
+        connection.when_closed[self._unpark] = None
+
+    def _make_way(self, api_key: int) -> None:
+        """A follower has more to ask for: it gets what there is."""
+        self._handler.call_soon(self._complete)
+
+    def notify(self, source: CommittedLog) -> None:
+        """Something happened to a partition. Looked at once, after everything that happens this turn."""
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._is_notified:
+            self._is_notified = True
+            self._handler.call_soon(self._woken)
+
+    def _woken(self) -> None:
+        self._is_notified = False
+        self._try(is_due=False)
+
+    def _complete(self) -> None:
+        self._try(is_due=True)
+
+    def _try(self, *, is_due: bool) -> None:
+        if not self._is_parked:
+            return
+        try:
+            self._look_again()
+            if is_due or self.is_satisfied:
+                self._unpark()
+                self._handler.finish(self)
+        except BaseException:
+            # A defect: this client must not wait for ever. The loop logs it.
+            self._unpark()
+            self.ctx.connection.abort(ProtocolError("internal error"))
+            raise
+
+    def _unpark(self) -> None:
+        self._is_parked = False
+        if self.watch is not None:
+            self.watch.wake = None
+        for partition in self._parked_on:
+            partition.waiters.pop(self, None)
+            partition.tail_waiters.pop(self, None)
+        self._parked_on = []
+        if self.is_of_follower:
+            self.ctx.connection.when_blocked = None
+        self.ctx.connection.when_closed.pop(self._unpark, None)
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def error_data(index: int, code: ErrorCode) -> PartitionData:
+    return PartitionData(
+        partition_index=index,
+        error_code=code,
+        high_watermark=-1,
+        last_stable_offset=-1,
+        log_start_offset=-1,
+        aborted_transactions=None,
+        records=b"",
+    )
