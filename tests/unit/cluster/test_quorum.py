@@ -122,6 +122,22 @@ def test_a_killed_leader_is_replaced_within_about_a_second(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_that_is_restarted_at_once_does_not_hold_up_an_election(seed: int) -> None:
+    with cluster(seed) as servers:
+
+        async def main() -> None:
+            await servers.start()
+            leader = await servers.until_active()
+            await asyncio.sleep(1)
+            servers.kill(leader)
+            await asyncio.sleep(0.05)
+            await servers.start(leader)
+            await servers.until_active(within_s=1.2)
+
+        servers.world.run(main(), timeout_s=60)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_an_isolated_leader_steps_down_and_takes_over_what_the_others_decided(seed: int) -> None:
     with cluster(seed) as servers:
 

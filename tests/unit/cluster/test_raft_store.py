@@ -448,3 +448,17 @@ def test_a_failed_sync_is_the_end() -> None:
             await world.machine("node-1").start(program)
 
         world.run(main(), timeout_s=60)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_start_has_found_stays_after_a_power_failure(seed: int) -> None:
+    """A killed process may leave an entry in the page cache alone. The next start counts it, so it must stay."""
+    disk = new_disk(seed)
+    first = RaftStore(disk, DATA, Clock())
+    first.store_blocking(Outcome(append=[entry(1)]))
+    first._append([entry(2)])  # no flush
+    disk.kill()
+    found = reopened(disk).entries
+    assert len(found) == 2
+    disk.crash()
+    assert reopened(disk).entries == found

@@ -154,7 +154,11 @@ class RaftCore:
         if message.recipient != node.node_id:
             raise ValueError(f"a message for {message.recipient} came to {node.node_id}")
         if message.term > node.term and not _speaks_of_the_future(message):
-            if isinstance(message, RequestVote) and node.has_live_leader and not message.is_transfer:
+            if (
+                isinstance(message, RequestVote)
+                and node.protects_leader_from(message.sender)
+                and not message.is_transfer
+            ):
                 return  # a server that is out of touch must not unseat a leader that others hear
             self._enter_newer_term(message.term)
         if message.term < node.term and not isinstance(message, PreVote):
@@ -210,7 +214,6 @@ _RULES: Final[dict[Reaction, Callable[[Node, Any], None]]] = {
     Reaction.COUNT_OWN_LOG: replication.count_own_log,
     Reaction.COMPACT: snapshots.compact,
     Reaction.DOUBT_LEADER: election.doubt_leader,
-    Reaction.TRUST_LEADER: election.trust_leader,
     Reaction.PROBE_LATER: replication.probe_later,
     Reaction.PROBE_NOW: replication.probe_now,
     Reaction.CHANGE: membership.change_membership,

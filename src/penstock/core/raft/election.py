@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from penstock.core.raft import replication
 from penstock.core.raft.configuration import NodeId
-from penstock.core.raft.exchange import PeerBack, PeerLost, PersistDone, Tick
+from penstock.core.raft.exchange import PeerLost, PersistDone, Tick
 from penstock.core.raft.messages import PreVote, PreVoteResponse, RequestVote, TimeoutNow, VoteResponse
 from penstock.core.raft.node import Node
 from penstock.core.raft.states import Move, Role
@@ -37,12 +37,6 @@ def doubt_leader(node: Node, lost: PeerLost) -> None:
     grace_ms = node.settings.lost_leader_grace_ms
     suspected_ms = node.now_ms + grace_ms + node.random.randrange(grace_ms // 2 + 1)
     node.election_deadline_ms = min(node.election_deadline_ms, suspected_ms)
-
-
-def trust_leader(node: Node, back: PeerBack) -> None:
-    if back.peer == node.leader and node.is_leader_lost:
-        node.is_leader_lost = False
-        node.restart_election_timer()
 
 
 # ---- asking
@@ -81,7 +75,8 @@ def _other_voters(node: Node) -> list[NodeId]:
 
 
 def weigh_pre_vote(node: Node, ask: PreVote) -> None:
-    granted = ask.term > node.term and not node.has_live_leader and node.log.is_at_most(ask.last_index, ask.last_term)
+    is_protected = node.protects_leader_from(ask.sender)
+    granted = ask.term > node.term and not is_protected and node.log.is_at_most(ask.last_index, ask.last_term)
     term = ask.term if granted else node.term
     node.outcome.send_now.append(PreVoteResponse(node.node_id, ask.sender, term, granted))
 

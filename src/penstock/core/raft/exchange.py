@@ -79,6 +79,8 @@ class PeerLost:
 
 @dataclass(frozen=True, slots=True)
 class PeerBack:
+    """It can be reached again. Perhaps another process: who leads is shown by what it sends."""
+
     peer: NodeId
     kind: ClassVar[Kind] = Kind.PEER_BACK
 

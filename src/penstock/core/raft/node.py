@@ -86,6 +86,10 @@ class Node:
             return False
         return self.now_ms < self.leader_heard_ms + self.settings.election_timeout_ms
 
+    def protects_leader_from(self, candidate: NodeId) -> bool:
+        """A leader that asks for votes has been restarted, and leads no more."""
+        return self.has_live_leader and candidate != self.leader
+
     # ---- roles and terms
 
     def move(self, move: Move, leader: NodeId | None) -> None:

@@ -13,7 +13,7 @@ class Settings:
     lost_leader_grace_ms: int = 300
     """A leader whose connection broke is suspected after this and up to half as much again, by chance."""
     election_retry_ms: int = 100
-    """A campaign that nobody won is tried again after this and up to twice as much more, by chance; doubled each time."""
+    """A campaign nobody won is tried again after this and up to twice as much more, by chance; doubled each time."""
     max_append_bytes: int = 1 << 20
     """Entries in one AppendEntries; at least one entry is sent, however large."""
     max_inflight_messages: int = 64

@@ -70,7 +70,6 @@ class Reaction(Enum):
     COUNT_OWN_LOG = "the own log is stable: count it"
     COMPACT = "keep the snapshot, shorten the log"
     DOUBT_LEADER = "begin an election after a short grace, if it was the leader"
-    TRUST_LEADER = "the leader is back: wait as before"
     PROBE_LATER = "send to it only with heartbeats"
     PROBE_NOW = "find out where it stands"
     CHANGE = "append a new configuration"
@@ -116,7 +115,7 @@ _ROWS: dict[Kind, tuple[Reaction | None, ...]] = {
     Kind.PERSIST_DONE:        (_R.NOTE_STABLE,        _R.NOTE_STABLE,        _R.COUNT_OWN_VOTE,     _R.COUNT_OWN_LOG),
     Kind.SNAPSHOT_READY:      (_R.COMPACT,            _R.COMPACT,            _R.COMPACT,            _R.COMPACT),
     Kind.PEER_LOST:           (_R.DOUBT_LEADER,       _R.IGNORE,             _R.IGNORE,             _R.PROBE_LATER),
-    Kind.PEER_BACK:           (_R.TRUST_LEADER,       _R.IGNORE,             _R.IGNORE,             _R.PROBE_NOW),
+    Kind.PEER_BACK:           (_R.IGNORE,             _R.IGNORE,             _R.IGNORE,             _R.PROBE_NOW),
     Kind.CHANGE_MEMBERSHIP:   (_R.REFUSE,             _R.REFUSE,             _R.REFUSE,             _R.CHANGE),
     Kind.TRANSFER_LEADERSHIP: (_R.REFUSE,             _R.REFUSE,             _R.REFUSE,             _R.TRANSFER),
     Kind.PRE_VOTE:            (_R.WEIGH_PRE_VOTE,     _R.WEIGH_PRE_VOTE,     _R.WEIGH_PRE_VOTE,     _R.WEIGH_PRE_VOTE),

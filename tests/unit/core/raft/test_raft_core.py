@@ -25,6 +25,7 @@ from penstock.core.raft.messages import (
     Entry,
     EntryKind,
     InstallSnapshot,
+    PreVote,
     PreVoteResponse,
     RequestVote,
     Snapshot,
@@ -152,9 +153,18 @@ def test_a_lost_leader_is_suspected_after_the_grace() -> None:
     assert lost is not None
     assert 410 <= lost <= 560
     assert core.step(PeerLost(3), 120).next_deadline_ms == lost
-    back = core.step(PeerBack(2), 200).next_deadline_ms
-    assert back is not None
-    assert back >= 1200
+    assert core.step(PeerBack(2), 200).next_deadline_ms == lost, "its process may be another one"
+    heard = core.append_entries(appended(prev=(1, 1)), 210).next_deadline_ms
+    assert heard is not None
+    assert heard >= 1210
+
+
+def test_a_leader_that_asks_for_votes_is_not_protected_from_itself() -> None:
+    core = server()
+    core.append_entries(appended(1), 100)
+    assert core.step(Received(PreVote(3, 1, 2, 1, 1)), 200).send_now == [PreVoteResponse(1, 3, 1, False)]
+    assert core.step(Received(PreVote(2, 1, 2, 1, 1)), 200).send_now == [PreVoteResponse(1, 2, 2, True)]
+    assert core.request_vote(RequestVote(2, 1, 2, 1, 1), 220).send_after_persist == [VoteResponse(1, 2, 2, True)]
 
 
 def test_a_lost_leader_protects_nobody() -> None:
