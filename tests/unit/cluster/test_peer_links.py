@@ -1,0 +1,237 @@
+"""Connections between servers: hello and refusal, loss and return, silence, bounds; and what the other side lets in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from penstock.api.dispatch import PIPELINED, Dispatcher
+from penstock.api.handlers.raft import RaftHandler
+from penstock.api.request_times import RequestTimes
+from penstock.cluster.peer_links import MAX_QUEUED, PeerLinks
+from penstock.cluster.raft_codec import PING, Hello, encode, encode_hello
+from penstock.core.raft.messages import TimeoutNow
+from penstock.net.connection import ConnectionLimits
+from penstock.sim.channel import SimListener
+from penstock.sim.world import SimPorts, SimWorld
+from penstock.wire.peers import peer_answer, peer_frame
+from raft_cluster import PORT, host_of
+
+
+class Peer:
+    """A server that notes what it is told. `links` of server 1 lead to server 2."""
+
+    def __init__(self, ports: SimPorts, node_id: int, cluster_id: str = "here") -> None:
+        self.received: list[bytes] = []
+        self.events: list[tuple[str, int]] = []
+        self.links = PeerLinks(ports.loop, node_id, cluster_id, {1: ("node-1", PORT), 2: ("node-2", PORT)}, ports.clock)
+        self.links.on_lost = lambda peer: self.events.append(("lost", peer))
+        self.links.on_back = lambda peer: self.events.append(("back", peer))
+        handler = RaftHandler(node_id, lambda: cluster_id, lambda payload: self.received.append(bytes(payload)))
+        self.listener = SimListener(
+            ports.loop,
+            "PLAINTEXT",
+            ports.network.bind(ports.process, PORT, ports.process.host),
+            ConnectionLimits(1 << 20, 64, PIPELINED),
+            max_connections=10,
+            max_connections_per_ip=10,
+            max_idle_ms=600_000,
+        )
+        self.listener.start(Dispatcher([], RequestTimes(ports.clock), private=[handler]))
+        self.links.start()
+
+
+class Pair:
+    def __init__(self, world: SimWorld) -> None:
+        self.world = world
+        self.peers: dict[int, Peer] = {}
+
+    async def start(self, node_id: int, cluster_id: str = "here") -> Peer:
+        async def program(ports: SimPorts) -> None:
+            self.peers[node_id] = Peer(ports, node_id, cluster_id)
+
+        await self.world.machine(host_of(node_id)).start(program)
+        return self.peers[node_id]
+
+    async def until_up(self, node_id: int, within_s: float = 1.0) -> None:
+        deadline = self.world.loop.time() + within_s
+        while not self.peers[node_id].links.is_up(3 - node_id):
+            assert self.world.loop.time() < deadline
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def pair():
+    with SimWorld(7) as world:
+        yield Pair(world)
+
+
+def run(pair: Pair, main: Coroutine[Any, Any, None]) -> None:
+    pair.world.run(main, timeout_s=120)
+
+
+def message(number: int, sender: int = 1) -> bytes:
+    return encode(TimeoutNow(sender, 2, number))
+
+
+def test_messages_arrive_in_order_and_those_of_before_the_connection_too(pair: Pair) -> None:
+    async def main() -> None:
+        first = await pair.start(1)
+        first.links.send(2, message(0))
+        await asyncio.sleep(2)
+        second = await pair.start(2)
+        await pair.until_up(1)
+        for number in range(1, 50):
+            first.links.send(2, message(number))
+        await asyncio.sleep(0.2)
+        assert second.received == [message(number) for number in range(50)]
+
+    run(pair, main())
+
+
+def test_what_does_not_fit_the_queue_is_gone(pair: Pair) -> None:
+    async def main() -> None:
+        first = await pair.start(1)
+        for number in range(1000):
+            first.links.send(2, message(number))
+        second = await pair.start(2)
+        await asyncio.sleep(0.5)
+        assert second.received == [message(number) for number in range(1000 - MAX_QUEUED, 1000)]
+
+    run(pair, main())
+
+
+def test_a_killed_peer_is_lost_at_once_and_back_when_it_listens_again(pair: Pair) -> None:
+    async def main() -> None:
+        first = await pair.start(1)
+        assert first.links.lost_since(2) is not None
+        await pair.start(2)
+        await pair.until_up(1)
+        assert first.links.lost_since(2) is None
+        assert first.events[-1] == ("back", 2)
+        pair.world.machine(host_of(2)).kill()
+        killed_at = pair.world.loop.time()
+        await asyncio.sleep(0.05)
+        assert ("lost", 2) in first.events
+        lost_at = first.links.lost_since(2)
+        assert lost_at is not None
+        assert lost_at - killed_at < 0.05
+        await asyncio.sleep(3)
+        assert first.links.lost_since(2) == lost_at
+        await pair.start(2)
+        await pair.until_up(1, within_s=0.3)
+
+    run(pair, main())
+
+
+def test_a_connection_that_fell_silent_is_replaced(pair: Pair) -> None:
+    async def main() -> None:
+        first, second = await pair.start(1), await pair.start(2)
+        await pair.until_up(1)
+        await asyncio.sleep(10)
+        assert first.events[-1] == ("back", 2)
+        before = len(first.events)
+        pair.world.network.hang("node-1", "node-2")
+        await asyncio.sleep(6)
+        assert first.events[before:] == [("lost", 2), ("back", 2)]
+        first.links.send(2, message(1))
+        await asyncio.sleep(0.1)
+        assert second.received == [message(1)]
+
+    run(pair, main())
+
+
+def test_a_new_address_is_used_at_once(pair: Pair) -> None:
+    async def main() -> None:
+        first = await pair.start(1)
+        await pair.start(2)
+        await pair.until_up(1)
+
+        async def move() -> None:
+            first.links.set_address(2, ("node-3", PORT))
+            assert not first.links.is_up(2)
+            first.links.set_address(2, ("node-2", PORT))
+
+        await pair.world.machine("node-1").run(move())
+        await pair.until_up(1)
+        first.links.forget(2)
+        assert first.links.peers == []
+        assert first.links.lost_since(2) is None
+
+    run(pair, main())
+
+
+def test_an_unknown_cluster_id_fits_every_other(pair: Pair) -> None:
+    async def main() -> None:
+        await pair.start(1, "")
+        await pair.start(2, "here")
+        await pair.until_up(1)
+
+    run(pair, main())
+
+
+# ---- what is let in
+
+
+async def talk(*frames: bytes) -> bytes:
+    """What server 2 answers, until it closes or half a second has passed."""
+    reader, writer = await asyncio.open_connection("node-2", PORT)
+    heard = bytearray()
+    try:
+        for frame in frames:
+            writer.write(frame)
+            await asyncio.sleep(0.1)
+        async with asyncio.timeout(0.5):
+            while data := await reader.read(100):
+                heard += data
+            heard += b"closed"
+    except TimeoutError:
+        return bytes(heard)
+    finally:
+        writer.transport.abort()
+    return bytes(heard)
+
+
+HELLO = peer_frame(encode_hello(Hello(1, 2, "here")), 5)
+
+
+@pytest.mark.parametrize(
+    ("frames", "answer"),
+    [
+        ([HELLO, peer_frame(PING, 6)], peer_answer(5) + peer_answer(6)),
+        ([HELLO, peer_frame(message(1))], peer_answer(5)),
+        ([peer_frame(message(1))], b"closed"),
+        ([peer_frame(PING)], b"closed"),
+        ([peer_frame(b"")], b"closed"),
+        ([HELLO, peer_frame(message(1, sender=3))], peer_answer(5) + b"closed"),
+        ([HELLO, peer_frame(b"\x02\x00")], peer_answer(5) + b"closed"),
+        (
+            [peer_frame(encode_hello(Hello(1, 2, "elsewhere")), 5)],
+            peer_answer(5, "it belongs to cluster elsewhere, this is cluster here"),
+        ),
+        (
+            [peer_frame(encode_hello(Hello(2, 2, "here")), 5)],
+            peer_answer(5, "node.id 2 is in use twice: give each node its own"),
+        ),
+        (
+            [peer_frame(encode_hello(Hello(1, 3, "here")), 5)],
+            peer_answer(5, "it looks for node 3, this is node 2: correct the address"),
+        ),
+        ([peer_frame(encode_hello(Hello(1, 2, "elsewhere"))), peer_frame(message(1))], None),
+    ],
+)
+def test_who_is_let_in(pair: Pair, frames: list[bytes], answer: bytes | None) -> None:
+    async def main() -> None:
+        second = await pair.start(2)
+        heard = await pair.world.spawn("a-guest", talk(*frames))
+        if answer is None:
+            assert heard.endswith(b"closed")
+        else:
+            assert heard == answer
+        is_let_in = frames[0] == HELLO and frames[-1] == peer_frame(message(1))
+        assert second.received == ([message(1)] if is_let_in else [])
+
+    run(pair, main())
