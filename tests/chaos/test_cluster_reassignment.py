@@ -110,7 +110,7 @@ def test_called_off(cluster: ClusterProcesses, tell: Tell) -> None:
         cluster.wait_until(lambda: not cluster_admin.reassignments(cluster), "no move is under way")
         cluster.nodes[3].start()
         traffic.await_progress()
-    assert list(cluster.partitions(TOPIC)[0].replicas) == [1, 2]
+    assert sorted(cluster.partitions(TOPIC)[0].replicas) == [1, 2]
     cluster.wait_until(lambda: cluster.nodes[3].partition_bytes(TOPIC, 0) == 0, "nothing of it is on broker 3")
     tell(describe_traffic(traffic))
     check_promises(cluster, traffic, TOPIC, 1)
