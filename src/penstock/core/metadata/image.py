@@ -291,6 +291,8 @@ def effective_min_isr(
     configured: int, replicas: tuple[int, ...], adding: tuple[int, ...], removing: tuple[int, ...]
 ) -> int:
     """No more than there are replicas, neither before nor after a reassignment that is under way."""
+    if not adding and not removing:
+        return max(1, min(configured, len(replicas)))
     before = sum(replica not in adding for replica in replicas)
     after = sum(replica not in removing for replica in replicas)
     return max(1, min(configured, before, after))

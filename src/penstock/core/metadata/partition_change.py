@@ -86,7 +86,15 @@ def change_partition(
 
     # A replica that is taken off must not fetch any more: the epoch tells it.
     is_bumped = leader != partition.leader or any(replica not in wanted.replicas for replica in partition.replicas)
-    change = PartitionChanged(
+    last_known = _last_known(partition, wanted, leader)
+    if (
+        not is_bumped
+        and (isr, elr, last_known) == (partition.isr, partition.elr, partition.last_known_elr)
+        and (wanted.replicas, wanted.adding, wanted.removing)
+        == (partition.replicas, partition.adding, partition.removing)
+    ):
+        return None
+    return PartitionChanged(
         topic.topic_id.hex(),
         partition.index,
         leader=leader if is_bumped else None,
@@ -95,9 +103,8 @@ def change_partition(
         adding=_unless_same(wanted.adding, partition.adding),
         removing=_unless_same(wanted.removing, partition.removing),
         elr=_unless_same(elr, partition.elr),
-        last_known_elr=_unless_same(_last_known(partition, wanted, leader), partition.last_known_elr),
+        last_known_elr=_unless_same(last_known, partition.last_known_elr),
     )
-    return None if change == PartitionChanged(change.topic_id, change.index) else change
 
 
 def change_all(

@@ -62,8 +62,10 @@ class Counts:
     @classmethod
     def of(cls, partitions: Iterable[PartitionState]) -> Counts:
         counts = cls()
-        for partition in partitions:
-            counts.add(partition.target_replicas)
+        # Thousands of partitions have few assignments between them.
+        assignments = Counter(each.target_replicas if each.removing else each.replicas for each in partitions)
+        for replicas, number in assignments.items():
+            counts.add(replicas, number)
         return counts
 
     def add(self, replicas: Sequence[int], by: int = 1) -> None:
