@@ -21,7 +21,7 @@ from random import Random
 from typing import Protocol
 
 from penstock.cluster.peer_links import Address, PeerLinks
-from penstock.cluster.proposals import Proposals
+from penstock.cluster.proposals import ProposalRefused, Proposals
 from penstock.cluster.raft_codec import decode, encode
 from penstock.cluster.raft_store import RaftStore
 from penstock.core.raft.configuration import Configuration
@@ -38,6 +38,7 @@ from penstock.core.raft.exchange import (
     Proposal,
     Propose,
     Received,
+    Refusal,
     SnapshotReady,
     Tick,
     TransferLeadership,
@@ -50,6 +51,9 @@ from penstock.ports.clock import Clock, Entropy
 
 SHORTEST_TIMER_S = 0.001
 HAND_OVER_TIMEOUT_S = 1.0
+MEMBERSHIP_TIMEOUT_S = 5.0
+MEMBERSHIP_PAUSE_S = 0.05
+TEMPORARY = (Refusal.NOT_CAUGHT_UP, Refusal.CHANGE_IN_PROGRESS, Refusal.TERM_NOT_COMMITTED)
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +94,7 @@ class Quorum:
         random = Random(int.from_bytes(entropy.random_bytes(8), "big"))
         self._core = RaftCore(node_id, configuration, settings, random, stored)
         self._snapshot = stored.snapshot
+        self._members = configuration.members
         self.applied_index = 0
         self._unsnapshotted_bytes = 0
         self._is_snapshot_under_way = False
@@ -211,12 +216,23 @@ class Quorum:
         self._post(Propose((Proposal(token, data),)))
         return await done
 
-    async def change_membership(self, change: Change, node: int) -> None:
-        """Returns when it is committed. `ProposalRefused` (an ApiError) says why not."""
-        self._check_usable()
-        token, done = self._proposals.begin()
-        self._post(ChangeMembership(token, change, node))
-        await done
+    async def change_membership(self, change: Change, node: int, timeout_s: float = MEMBERSHIP_TIMEOUT_S) -> None:
+        """Returns when it is committed. `ProposalRefused` (an ApiError) says why not.
+
+        Tried again for a while where the reason passes by itself: an observer that has not caught up yet, say.
+        """
+        deadline_s = self._clock.monotonic() + timeout_s
+        while True:
+            self._check_usable()
+            token, done = self._proposals.begin()
+            self._post(ChangeMembership(token, change, node))
+            try:
+                await done
+                return
+            except ProposalRefused as refused:
+                if refused.refusal not in TEMPORARY or self._clock.monotonic() >= deadline_s:
+                    raise
+            await asyncio.sleep(MEMBERSHIP_PAUSE_S)
 
     async def transfer_leadership(self, to: int | None) -> None:
         """Returns when this server does not lead any more. `to`: None is whoever has the most of the log."""
@@ -343,6 +359,7 @@ class Quorum:
     def _restore(self, snapshot: Snapshot) -> None:
         self._machine.restore(snapshot.index, snapshot.data)
         self.applied_index = snapshot.index
+        self._members = snapshot.configuration.members
         self._unsnapshotted_bytes = 0
 
     def _apply(self, entry: Entry) -> None:
@@ -355,11 +372,13 @@ class Quorum:
         self._proposals.committed(entry)
 
     def _follow_configuration(self, configuration: Configuration) -> None:
+        """Who has left is not looked for any more. Those who have not come yet may be."""
         log.info("the metadata quorum has %s", configuration)
+        gone = [node for node in self._members if node not in configuration.members]
+        self._members = configuration.members
         if self.node_id in configuration.members:
-            for peer in self._links.peers:
-                if peer not in configuration.members:
-                    self._links.forget(peer)
+            for node in gone:
+                self._links.forget(node)
 
     def _take_snapshot_if_due(self) -> None:
         """Not before the log has outgrown the last snapshot: writing one costs as much as its size."""
