@@ -56,7 +56,8 @@ def _towards(partition: PartitionState, target: tuple[int, ...]) -> Wanted:
     # What an earlier target wanted and this one does not need not catch up any more, unless nobody else is in sync.
     dropped = tuple(replica for replica in partition.adding if replica not in target)
     if all(replica in dropped for replica in partition.isr):
-        dropped = tuple(replica for replica in dropped if replica not in partition.isr)
+        holders = (*partition.isr, *partition.elr, *partition.last_known_elr)
+        dropped = tuple(replica for replica in dropped if replica not in holders)
     staying = tuple(replica for replica in partition.replicas if replica not in target and replica not in dropped)
     return Wanted(
         isr=tuple(replica for replica in partition.isr if replica not in dropped),

@@ -151,6 +151,19 @@ def test_another_target_keeps_the_only_replica_in_sync_until_it_is_met(cluster: 
     assert cluster.roles() == (2, (2, 3), ())
 
 
+def test_another_target_forgets_nobody_who_has_the_data_while_nobody_leads(cluster: SmallCluster) -> None:
+    cluster.configured_min_isr = 1
+    cluster.reassign(4, 5, 6)
+    cluster.alter(1, 4)
+    cluster.fence(1, 4)
+    assert cluster.roles() == (-1, (), (4,))
+    cluster.reassign(2, 3)
+    assert cluster.roles() == (-1, (), (4,))
+    cluster.unfence(4)
+    cluster.alter(4, 2, 3)
+    assert moving(cluster) == ((2, 3), (), ())
+
+
 def test_a_reassignment_does_not_raise_the_minimum_meanwhile() -> None:
     cluster = SmallCluster(2, min_isr=2)
     cluster.create([1])
