@@ -8,8 +8,9 @@ not count as one that has everything, so the order is
                      controller to go on without this replica
     out of sync      cut right before the damage, durably, and fetch again from there
 
-each step begun when the metadata says that the one before has taken effect (`role_changed`). A replica that is the
-only one in sync keeps its damaged log: what is sound in it exists nowhere else.
+each step begun when the metadata says that the one before has taken effect (`role_changed`), and only while the others
+in sync are as many as `min.insync.replicas` asks for. With fewer, the controller would keep this replica eligible
+(KIP-966), and what is sound in it may exist nowhere else: it goes on as it is until enough others are back.
 
 Must not know: who reports, how leadership moves. Blocks nothing: files are read in workers.
 """
@@ -147,7 +148,9 @@ class Repairs:
         asked_in_epoch = -1
         while not partition.is_deleted:
             changed.clear()
-            if partition.is_leader:
+            if not self._is_dispensable(partition):
+                self._following.release(partition)
+            elif partition.is_leader:
                 if asked_in_epoch != partition.leader_epoch:
                     asked_in_epoch = partition.leader_epoch
                     self._ask_for_relief(partition)
@@ -159,16 +162,21 @@ class Repairs:
                 self._following.disown(partition, offset)
             await changed.wait()
 
-    def _ask_for_relief(self, partition: Partition) -> None:
+    def _is_dispensable(self, partition: Partition) -> bool:
         others = [one for one in partition.isr if one != self._following.node_id]
-        if not others or self.give_up_leadership is None:
+        needed = max(1, min(partition.config.min_insync_replicas, len(partition.replicas)))
+        if len(others) < needed:
             log.error(
-                "%r is damaged and no other in-sync replica can lead it: what is damaged is not served; "
-                "bring its other replicas back",
+                "%r is damaged and needed: %d other(s) in sync, min.insync.replicas is %d; bring other replicas back",
                 partition,
+                len(others),
+                partition.config.min_insync_replicas,
             )
-        else:
-            log.warning("%r is damaged here: asking for another leader among %s", partition, others)
+        return len(others) >= needed
+
+    def _ask_for_relief(self, partition: Partition) -> None:
+        log.warning("%r is damaged here, where it is led: asking for another leader", partition)
+        if self.give_up_leadership is not None:
             self.give_up_leadership(partition)
 
     async def _cut(self, partition: Partition, offset: int) -> None:

@@ -158,8 +158,29 @@ def test_the_only_replica_in_sync_keeps_what_it_has(world: SimWorld, caplog: pyt
         broker.fetchers.repairs.give_up_leadership = lambda _: pytest.fail("nobody could take over")
         await broker.follow(epoch=2, leader=FOLLOWER, isr=(FOLLOWER,))
         await report(broker, damage(broker, partition, 4))
-        await until(lambda: "no other in-sync replica" in caplog.text)
+        await until(lambda: "is damaged and needed" in caplog.text)
         assert partition.log.log_end_offset == 9
+
+    run(world, main())
+
+
+def test_a_replica_without_which_too_few_are_in_sync_stays_until_there_are_more(world: SimWorld) -> None:
+    broker = FollowingBroker(world, settings={"min.insync.replicas": "2"})
+
+    async def main() -> None:
+        partition = await follow_to(broker, 9)
+        await report(broker, damage(broker, partition, 4))
+        broker.leader.respond = serve(12)
+        broker.leader.release()
+        await until(ends_at(partition, 12))  # it goes on
+        assert broker.leader.disowned == []
+        await broker.follow(epoch=1, isr=(LEADER, FOLLOWER, 3))
+        await until(lambda: len(broker.leader.disowned) == 1)
+        await broker.follow(epoch=1, isr=(LEADER,))  # another one has left: it is needed again
+        await asyncio.sleep(5)
+        assert partition.log.log_end_offset == 12
+        await broker.follow(epoch=1, isr=(LEADER, 3))
+        await until(lambda: is_sound(partition) and partition.log.log_end_offset == 12)
 
     run(world, main())
 

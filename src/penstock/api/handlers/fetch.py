@@ -27,7 +27,7 @@ from penstock.api.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, 
 from penstock.api.follower_watch import FollowerWatch
 from penstock.api.leader_hints import EndpointOf, LeaderHints, nowhere
 from penstock.api.traffic import Traffic
-from penstock.model.errors import ErrorCode, ProtocolError, StorageError
+from penstock.model.errors import CorruptBatch, ErrorCode, ProtocolError, StorageError
 from penstock.ports.workers import Workers
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
@@ -79,6 +79,7 @@ class FetchHandler:
         self._watches: dict[int, FollowerWatch] = {}  # by session
         self.quota = ReplicationQuota()
         self.cold_reads = 0
+        self.on_damage: Callable[[Partition, str], None] | None = None  # told of the segment, each time it is met
 
     # -- what a fetch needs -----------------------------------------------------------------------------------
 
@@ -240,6 +241,8 @@ class FetchHandler:
                 self._reported.clear()
             self._reported[str(failure)] = None
             log.critical("%r: %s; it is not served", partition, failure)
+        if self.on_damage is not None and isinstance(failure, CorruptBatch):
+            self.on_damage(partition, failure.path)
 
     def _respond(self, fetch: Fetch) -> FetchResponse:
         response = FetchResponse(session_id=fetch.session_id)
