@@ -1,19 +1,30 @@
-"""`penstock cluster`: is it well?"""
+"""`penstock cluster`: is it well, who is in it, and what is under way? What changes it: `cluster_moves`,
+`cluster_members`."""
 
 from __future__ import annotations
 
 import sys
+import time
+from typing import TYPE_CHECKING
 
 import click
 
+from penstock.cli.cluster_members import add_voter, drain, remove, remove_voter
+from penstock.cli.cluster_moves import cancel_reassignment, elect_leaders, reassign, reassignments
 from penstock.cli.connection import Target, cluster_command, json_option
 from penstock.cli.output import show_json, show_table
 from penstock.cli.topics import partition_line
+from penstock.cli.wire_admin import wire_admin
+
+if TYPE_CHECKING:
+    from penstock.client.cluster_admin import ClusterAdmin, PartitionReplicas
+
+LOOK_EVERY_S = 1.0
 
 
 @click.group()
 def cluster() -> None:
-    """Health of the cluster."""
+    """Health of the cluster, its brokers, and moving replicas between them."""
 
 
 @cluster.command("status")
@@ -63,29 +74,200 @@ def status(target: Target, as_json: bool) -> None:
         sys.exit(1)
 
 
-@cluster.command("under-replicated")
+@cluster.command("describe")
 @json_option
 @cluster_command
-def under_replicated(target: Target, as_json: bool) -> None:
-    """Partitions with fewer in-sync replicas than they should have."""
-    with target.admin() as admin:
-        found = [(topic.name, one) for topic in admin.topics() for one in topic.partitions if one.is_under_replicated]
+def describe(target: Target, as_json: bool) -> None:
+    """Brokers with their racks, also those that are down (fenced), and how much each holds."""
+    with wire_admin(target) as admin:
+        found, partitions = admin.nodes(), admin.partitions()
+    holds = [replica for one in partitions for replica in one.replicas]
+    leads = [one.leader for one in partitions]
+    if as_json:
+        show_json(
+            {
+                "cluster_id": found.cluster_id,
+                "controller": found.controller_id,
+                "brokers": [
+                    {
+                        "id": one.node_id,
+                        "host": one.host,
+                        "port": one.port,
+                        "rack": one.rack,
+                        "fenced": one.is_fenced,
+                        "replicas": holds.count(one.node_id),
+                        "leaders": leads.count(one.node_id),
+                    }
+                    for one in found.brokers
+                ],
+            }
+        )
+        return
+    click.echo(f"Cluster:    {found.cluster_id}")
+    click.echo(f"Controller: {'none' if found.controller_id is None else found.controller_id}")
+    show_table(
+        ("BROKER", "ADDRESS", "RACK", "STATE", "REPLICAS", "LEADS"),
+        [
+            (
+                one.node_id,
+                f"{one.host}:{one.port}",
+                one.rack,
+                "fenced" if one.is_fenced else "up",
+                holds.count(one.node_id),
+                leads.count(one.node_id),
+            )
+            for one in found.brokers
+        ],
+    )
+
+
+@cluster.command("quorum")
+@json_option
+@cluster_command
+def quorum(target: Target, as_json: bool) -> None:
+    """Who votes on the metadata, who only follows it, and how far each is."""
+    with wire_admin(target) as admin:
+        found = admin.quorum()
+    # By the leader's clock, whose own entry is of now: this machine's may differ.
+    now_ms = max((one.last_fetch_ms or 0 for one in found.replicas), default=0)
+    if as_json:
+        show_json(
+            {
+                "leader": found.leader_id,
+                "leader_epoch": found.leader_epoch,
+                "high_watermark": found.high_watermark,
+                "replicas": [
+                    {
+                        "id": one.node_id,
+                        "voter": one.is_voter,
+                        "log_end_offset": one.log_end_offset,
+                        "lag": found.lag(one),
+                        "last_fetch_ms": one.last_fetch_ms,
+                        "last_caught_up_ms": one.last_caught_up_ms,
+                        "host": one.address[0] if one.address else None,
+                        "port": one.address[1] if one.address else None,
+                    }
+                    for one in found.replicas
+                ],
+            }
+        )
+        return
+    click.echo(f"Leader:         {found.leader_id} (epoch {found.leader_epoch})")
+    click.echo(f"High watermark: {found.high_watermark}")
+    show_table(
+        ("NODE", "ROLE", "ADDRESS", "LOG END", "LAG", "HEARD", "CAUGHT UP"),
+        [
+            (
+                one.node_id,
+                "leader" if one.node_id == found.leader_id else "voter" if one.is_voter else "observer",
+                f"{one.address[0]}:{one.address[1]}" if one.address else None,
+                one.log_end_offset,
+                found.lag(one),
+                _ago(one.last_fetch_ms, now_ms),
+                _ago(one.last_caught_up_ms, now_ms),
+            )
+            for one in found.replicas
+        ],
+    )
+
+
+def _ago(at_ms: int | None, now_ms: int) -> str | None:
+    return None if at_ms is None else f"{max(0, now_ms - at_ms) / 1000:.1f} s ago"
+
+
+@cluster.command("under-replicated")
+@click.option("--watch", is_flag=True, help="Go on, and print what changes; Ctrl-C ends it.")
+@json_option
+@cluster_command
+def under_replicated(target: Target, watch: bool, as_json: bool) -> None:
+    """Partitions with fewer in-sync replicas than they should have; prints nothing where there are none."""
+    with wire_admin(target) as admin:
+        found = _under_replicated(admin)
+        if as_json:
+            show_json([_replica_object(one) for one in found.values()])
+        for one in () if as_json else found.values():
+            click.echo(_missing_line(one))
+        if not found and not as_json:
+            click.echo("No under-replicated partitions.", err=True)
+        while watch:
+            time.sleep(LOOK_EVERY_S)
+            before, found = found, _under_replicated(admin)
+            if before == found:
+                continue
+            if as_json:
+                show_json([_replica_object(one) for one in found.values()])
+                continue
+            for key, one in found.items():
+                if before.get(key) != one:
+                    click.echo(_missing_line(one))
+            for topic, partition in before:
+                if (topic, partition) not in found:
+                    click.echo(f"{topic} Partition {partition}: all replicas are in sync again")
+
+
+def _under_replicated(admin: ClusterAdmin) -> dict[tuple[str, int], PartitionReplicas]:
+    """Replicas that a reassignment adds are not missing: they were never there."""
+    partitions = [one for one in admin.partitions() if len(one.isr) < len(one.replicas)]
+    adding = {(one.topic, one.partition): one.adding for one in admin.moves()} if partitions else {}
+    found: dict[tuple[str, int], PartitionReplicas] = {}
+    for one in partitions:
+        key = (one.topic, one.partition)
+        needed = tuple(replica for replica in one.replicas if replica not in adding.get(key, ()))
+        if any(replica not in one.isr for replica in needed):
+            found[key] = one._replace(replicas=needed)
+    return found
+
+
+def _missing_line(one: PartitionReplicas) -> str:
+    missing = ",".join(str(replica) for replica in one.replicas if replica not in one.isr)
+    return f"{one.topic} {partition_line(one.partition, one.leader, one.isr, one.elr)}, Missing=[{missing}]"
+
+
+def _replica_object(one: PartitionReplicas) -> dict[str, object]:
+    return {
+        "topic": one.topic,
+        "partition": one.partition,
+        "leader": one.leader,
+        "replicas": list(one.replicas),
+        "isr": list(one.isr),
+        "elr": list(one.elr),
+    }
+
+
+@cluster.command("features")
+@json_option
+@cluster_command
+def features(target: Target, as_json: bool) -> None:
+    """Features that brokers can have, and the level that the cluster has agreed on."""
+    with wire_admin(target) as admin:
+        found = admin.features()
     if as_json:
         show_json(
             [
-                {
-                    "topic": name,
-                    "partition": one.id,
-                    "leader": one.leader,
-                    "replicas": list(one.replicas),
-                    "isr": list(one.isr),
-                }
-                for name, one in found
+                {"feature": one.name, "min_level": one.min_level, "max_level": one.max_level, "level": one.finalized}
+                for one in found
             ]
         )
     elif found:
-        for name, one in found:
-            missing = ",".join(str(replica) for replica in one.replicas if replica not in one.isr)
-            click.echo(f"{name} {partition_line(one.id, one.leader, one.isr)}, Missing=[{missing}]")
+        show_table(
+            ("FEATURE", "SUPPORTED", "LEVEL"),
+            [
+                (one.name, None if one.max_level is None else f"{one.min_level} to {one.max_level}", one.finalized)
+                for one in found
+            ],
+        )
     else:
-        click.echo("No under-replicated partitions.")
+        click.echo("No features.", err=True)
+
+
+for command in (
+    elect_leaders,
+    reassign,
+    reassignments,
+    cancel_reassignment,
+    drain,
+    remove,
+    add_voter,
+    remove_voter,
+):
+    cluster.add_command(command)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from penstock.cli.connection import Target, cluster_command, complete_topics, json_option
@@ -102,22 +104,32 @@ def list_(target: Target, internal: bool, as_json: bool) -> None:
 @json_option
 @cluster_command
 def describe(target: Target, name: str, details: bool, as_json: bool) -> None:
-    """Partitions of a topic: leader and in-sync replicas."""
+    """Partitions of a topic: leader, in-sync replicas, and those that may lead besides them (ELR)."""
     with target.admin() as admin:
         topic = admin.topic(name)
+        elrs = _eligible(target, name) if any(one.is_under_replicated for one in topic.partitions) else {}
         if not details and not as_json:
             for one in topic.partitions:
-                click.echo(partition_line(one.id, one.leader, one.isr))
+                click.echo(partition_line(one.id, one.leader, one.isr, elrs.get(one.id, ())))
             return
-        starts = admin.offsets(topic.topic_partitions, "earliest")
-        ends = admin.offsets(topic.topic_partitions, "latest")
+        # Nobody knows the offsets of a partition that has no leader.
+        led = [at for at, one in zip(topic.topic_partitions, topic.partitions, strict=True) if not one.is_offline]
+        starts, ends = admin.offsets(led, "earliest"), admin.offsets(led, "latest")
         changed = [one for one in admin.configs("topic", name) if one.source == "topic"]
     rows = [
-        (one.id, one.leader, list(one.replicas), list(one.isr), starts[at], ends[at])
+        (
+            one.id,
+            one.leader,
+            list(one.replicas),
+            list(one.isr),
+            list(elrs.get(one.id, ())),
+            starts.get(at),
+            ends.get(at),
+        )
         for at, one in zip(topic.topic_partitions, topic.partitions, strict=True)
     ]
     if as_json:
-        names = ("partition", "leader", "replicas", "isr", "log_start_offset", "log_end_offset")
+        names = ("partition", "leader", "replicas", "isr", "elr", "log_start_offset", "log_end_offset")
         show_json(
             {
                 "topic": name,
@@ -126,9 +138,17 @@ def describe(target: Target, name: str, details: bool, as_json: bool) -> None:
             }
         )
         return
-    show_table(("PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END"), rows)
+    show_table(("PARTITION", "LEADER", "REPLICAS", "ISR", "ELR", "START", "END"), rows)
     for setting in changed:
         click.echo(f"{setting.name}={setting.value}")
+
+
+def _eligible(target: Target, name: str) -> dict[int, list[int]]:
+    """The eligible leader replicas of each partition."""
+    from penstock.cli.wire_admin import wire_admin
+
+    with wire_admin(target) as admin:
+        return {one.partition: list(one.elr) for one in admin.partitions([name])}
 
 
 @topics.command("alter")
@@ -173,8 +193,10 @@ def delete(target: Target, name: str, if_exists: bool, force: bool, as_json: boo
         click.echo(f"Deleted topic {name}." if deleted else f"There is no topic {name}.")
 
 
-def partition_line(number: int, leader: int | None, isr: tuple[int, ...]) -> str:
-    return f"Partition {number}: Leader={'none' if leader is None else leader}, ISR=[{','.join(map(str, isr))}]"
+def partition_line(number: int, leader: int | None, isr: Sequence[int], elr: Sequence[int] = ()) -> str:
+    """`elr`: replicas that left the ISR and may lead all the same; there are none most of the time."""
+    line = f"Partition {number}: Leader={'none' if leader is None else leader}, ISR=[{','.join(map(str, isr))}]"
+    return f"{line}, ELR=[{','.join(map(str, elr))}]" if elr else line
 
 
 def _count(number: int, noun: str) -> str:

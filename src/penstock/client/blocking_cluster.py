@@ -265,6 +265,17 @@ class BlockingCluster:
 
         return self._until_done(at_coordinator)
 
+    # -- asking ---------------------------------------------------------------------------
+
+    def ask(self, key: Api, request: Message, kind: type[R], read: Callable[[R], T]) -> T:
+        """Of any broker that is up; `read` takes what is wanted out of the answer, or raises ApiError."""
+        return self._until_done(lambda deadline: read(self._call_any(key, request, kind, deadline)))
+
+    def brokers(self) -> list[Broker]:
+        """Those that are up, asked for now."""
+        self._until_done(lambda deadline: self._metadata([], deadline))
+        return sorted(self._brokers.values())
+
     # -- connections --------------------------------------------------------------------
 
     def connection(self, node_id: int, purpose: str) -> BlockingConnection:

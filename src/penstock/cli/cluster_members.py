@@ -1,0 +1,161 @@
+"""`penstock cluster`: brokers that leave, and nodes that vote on the metadata.
+
+A broker leaves in two steps: `drain` moves its replicas to the others, `remove` takes its vote and forgets it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.cluster_moves import Targets, move, throttle_option, watch_option
+from penstock.cli.connection import Target, cluster_command, json_option, split_address
+from penstock.cli.output import show_json
+from penstock.cli.wire_admin import wire_admin
+from penstock.model.errors import ApiError, ErrorCode, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.client.cluster_admin import ClusterAdmin
+    from penstock.core.metadata.image import MetadataImage
+
+broker_argument = click.argument("broker_id", metavar="BROKER", type=click.IntRange(min=0))
+
+
+@click.command("drain")
+@broker_argument
+@throttle_option
+@watch_option
+@click.option("--dry-run", is_flag=True, help="Only print the plan, as `cluster reassign --file` takes it.")
+@json_option
+@cluster_command
+def drain(target: Target, broker_id: int, throttle: int | None, watch: bool, dry_run: bool, as_json: bool) -> None:
+    """Move every replica off a broker, evenly to the others and across racks, so that it can be removed."""
+    with wire_admin(target) as admin:
+        targets = _drain_plan(admin, broker_id)
+        if dry_run:
+            partitions = [
+                {"topic": topic, "partition": partition, "replicas": list(replicas)}
+                for (topic, partition), replicas in targets.items()
+            ]
+            show_json({"version": 1, "partitions": partitions})
+        elif targets:
+            move(target, admin, targets, throttle=throttle, watch=watch, as_json=as_json)
+        elif as_json:
+            show_json([])
+        if not targets:
+            click.echo(f"Broker {broker_id} holds no replicas: `penstock cluster remove {broker_id}`", err=True)
+
+
+def _drain_plan(admin: ClusterAdmin, broker_id: int) -> Targets:
+    from penstock.core.metadata.reassignment import drain_plan
+
+    image = _image(admin)
+    if broker_id not in image.brokers:
+        raise _unknown(broker_id, image)
+    plan = drain_plan(image, broker_id)
+    return {(topic, index): replicas for topic, partitions in plan.items() for index, replicas in partitions.items()}
+
+
+def _image(admin: ClusterAdmin) -> MetadataImage:
+    """What the wire tells of the metadata, as those who make plans want it."""
+    from penstock.core.metadata.image import BrokerState, MetadataImage, PartitionState, TopicState
+
+    image = MetadataImage()
+    for node in admin.nodes().brokers:
+        image.brokers[node.node_id] = BrokerState(
+            node.node_id, 0, b"", {"": (node.host, node.port)}, node.rack, is_fenced=node.is_fenced
+        )
+    moves = {(one.topic, one.partition): one for one in admin.moves()}
+    for one in admin.partitions():
+        topic = image.topics.setdefault(one.topic, TopicState(one.topic, one.topic.encode()))
+        under_way = moves.get((one.topic, one.partition))
+        topic.partitions.append(
+            PartitionState(
+                one.partition,
+                one.replicas,
+                -1 if one.leader is None else one.leader,
+                isr=one.isr,
+                adding=under_way.adding if under_way is not None else (),
+                removing=under_way.removing if under_way is not None else (),
+            )
+        )
+    return image
+
+
+def _unknown(broker_id: int, image: MetadataImage) -> PenstockError:
+    return PenstockError(f"there is no broker {broker_id}: there is {', '.join(map(str, image.brokers))}")
+
+
+@click.command("remove")
+@broker_argument
+@click.option("--force", is_flag=True, help="Although it holds replicas: they are lost to their partitions.")
+@json_option
+@cluster_command
+def remove(target: Target, broker_id: int, force: bool, as_json: bool) -> None:
+    """Forget a broker for good. It must hold no replicas: `cluster drain` moves them away."""
+    with wire_admin(target) as admin:
+        image = _image(admin)
+        is_voter = _is_voter(admin, broker_id)
+        if broker_id not in image.brokers and not is_voter:
+            raise _unknown(broker_id, image)
+        held = sum(broker_id in one.replicas for topic in image.topics.values() for one in topic.partitions)
+        if held and not force:
+            raise PenstockError(
+                f"broker {broker_id} holds {held} replica{'s' * (held > 1)}: move them away first, with "
+                f"`penstock cluster drain {broker_id} --watch` (--force removes it all the same)"
+            )
+        if is_voter:
+            admin.remove_voter(broker_id)
+        if broker_id in image.brokers:
+            admin.unregister(broker_id)
+    if as_json:
+        show_json({"broker": broker_id, "removed": True, "was_voter": is_voter, "replicas": held})
+    else:
+        vote = ", and votes no more" if is_voter else ""
+        click.echo(f"Broker {broker_id} is no longer part of the cluster{vote}. Stop its process, if it runs.")
+
+
+def _is_voter(admin: ClusterAdmin, node_id: int) -> bool:
+    return any(one.is_voter and one.node_id == node_id for one in admin.quorum().replicas)
+
+
+@click.command("add-voter")
+@click.argument("voter_id", metavar="ID", type=click.IntRange(min=0))
+@click.argument("address", metavar="HOST:PORT")
+@json_option
+@cluster_command
+def add_voter(target: Target, voter_id: int, address: str, as_json: bool) -> None:
+    """Let a node that follows the metadata vote on it; HOST:PORT is where the others reach it."""
+    host, port = split_address(address)
+    with wire_admin(target) as admin:
+        try:
+            admin.add_voter(voter_id, (host, port))
+        except ApiError as error:
+            if error.code is ErrorCode.DUPLICATE_VOTER:
+                raise PenstockError(f"node {voter_id} is a voter already") from error
+            raise
+    _tell_voter(voter_id, True, as_json)
+
+
+@click.command("remove-voter")
+@click.argument("voter_id", metavar="ID", type=click.IntRange(min=0))
+@json_option
+@cluster_command
+def remove_voter(target: Target, voter_id: int, as_json: bool) -> None:
+    """Take a node's vote away; it goes on as a broker that only follows the metadata."""
+    with wire_admin(target) as admin:
+        try:
+            admin.remove_voter(voter_id)
+        except ApiError as error:
+            if error.code is ErrorCode.VOTER_NOT_FOUND:
+                raise PenstockError(f"node {voter_id} is no voter: `penstock cluster quorum` shows them") from error
+            raise
+    _tell_voter(voter_id, False, as_json)
+
+
+def _tell_voter(voter_id: int, is_voter: bool, as_json: bool) -> None:
+    if as_json:
+        show_json({"node": voter_id, "voter": is_voter})
+    else:
+        click.echo(f"Node {voter_id} {'votes on the metadata now' if is_voter else 'votes no more'}.")

@@ -1,0 +1,390 @@
+"""`penstock cluster`: which broker leads, and which brokers hold what.
+
+A reassignment is begun and goes on by itself: new replicas are added, catch up, and then the old ones go. `--watch`
+only looks on. A limit on its speed is a setting of brokers and topics, as in Kafka, and is taken back by whoever sees
+the end of it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeGuard
+
+import click
+
+from penstock.cli.connection import Target, cluster_command, complete_topics, json_option
+from penstock.cli.output import show_json, show_table
+from penstock.cli.wire_admin import wire_admin
+from penstock.model.errors import ConfigError, ErrorCode, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.client.cluster_admin import ClusterAdmin, Move, PartitionReplicas
+    from penstock.clients import BlockingAdmin
+
+LOOK_EVERY_S = 1.0
+RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+UNTHROTTLE = "penstock cluster reassignments --unthrottle"
+
+EXAMPLE_PLAN = '{"partitions": [{"topic": "events", "partition": 0, "replicas": [1, 2, 3]}]}'
+
+Targets = dict[tuple[str, int], tuple[int, ...]]
+
+throttle_option = click.option(
+    "--throttle", type=click.IntRange(min=1), metavar="BYTES/S", help="How fast each broker may copy, at most."
+)
+watch_option = click.option("--watch", is_flag=True, help="Show the progress until it is done.")
+
+
+# -- leaders ------------------------------------------------------------------------------
+
+
+@click.command("elect-leaders")
+@click.option("--topic", "topics", multiple=True, shell_complete=complete_topics, help="Only of this one; repeatable.")
+@click.option(
+    "--unclean",
+    is_flag=True,
+    help="Where nobody in sync is left, let any replica lead: records that only others have are lost.",
+)
+@json_option
+@cluster_command
+def elect_leaders(target: Target, topics: tuple[str, ...], unclean: bool, as_json: bool) -> None:
+    """Let the first replica of each partition lead again, as after a restart."""
+    with wire_admin(target) as admin:
+        asked = [(one.topic, one.partition) for one in admin.partitions(topics)] if topics else None
+        verdicts = admin.elect_leaders(asked, is_unclean=unclean)
+        elected = [one for one in verdicts if one.code is ErrorCode.NONE]
+        leaders = {
+            (one.topic, one.partition): one.leader for one in admin.partitions({one.topic for one in elected} or ())
+        }
+    refused = [one for one in verdicts if one.code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)]
+    if as_json:
+        show_json(
+            [
+                {
+                    "topic": one.topic,
+                    "partition": one.partition,
+                    "leader": leaders.get((one.topic, one.partition)),
+                    "error": None if one.code is ErrorCode.NONE else one.code.name,
+                }
+                for one in verdicts
+            ]
+        )
+    else:
+        for one in elected:
+            click.echo(f"{one.topic}-{one.partition} is led by {leaders.get((one.topic, one.partition))} now.")
+        if not elected and not refused:
+            what = "has a leader" if unclean else "is led by its first replica"
+            click.echo(f"Nothing to do: every partition {what}.", err=True)
+    if refused:
+        raise PenstockError("; ".join(f"{one.topic}-{one.partition}: {one.message.rstrip('.')}" for one in refused))
+
+
+# -- replicas -----------------------------------------------------------------------------
+
+
+@click.command("reassign")
+@click.option("--topic", shell_complete=complete_topics, help="Of which topic.")
+@click.option("--partition", type=click.IntRange(min=0), help="Which partition of it.")
+@click.option("--replicas", metavar="ID,ID,...", help="Its new replicas; the first of them leads when it can.")
+@click.option("--file", "path", metavar="PLAN", help="A plan as JSON, as Kafka's own tool writes it.")
+@throttle_option
+@watch_option
+@json_option
+@cluster_command
+def reassign(
+    target: Target,
+    topic: str | None,
+    partition: int | None,
+    replicas: str | None,
+    path: str | None,
+    throttle: int | None,
+    watch: bool,
+    as_json: bool,
+) -> None:
+    """Give partitions other replicas: --topic, --partition and --replicas, or a --file."""
+    if path is not None:
+        if topic is not None or partition is not None or replicas is not None:
+            raise click.UsageError("give --file, or --topic with --partition and --replicas")
+        targets = read_plan(path)
+    elif topic is None or partition is None or replicas is None:
+        raise click.UsageError("give --topic, --partition and --replicas, or --file")
+    else:
+        targets = {(topic, partition): parse_replicas(replicas)}
+    with wire_admin(target) as admin:
+        move(target, admin, targets, throttle=throttle, watch=watch, as_json=as_json)
+
+
+def move(
+    target: Target, admin: ClusterAdmin, targets: Targets, *, throttle: int | None, watch: bool, as_json: bool
+) -> None:
+    """Begin, say so, and look on if asked to. Raises PenstockError."""
+    from penstock.client.cluster_admin import raise_refusals
+
+    before = {(one.topic, one.partition): one for one in admin.partitions(dict.fromkeys(topic for topic, _ in targets))}
+    if throttle is not None:
+        _throttle(target, admin, targets, throttle)
+    raise_refusals(admin.reassign(targets), "cannot reassign")
+    if not as_json:
+        for (topic, partition), replicas in targets.items():
+            known = before.get((topic, partition))
+            click.echo(f"{topic}-{partition}: from {_ids(known.replicas if known else ())} to {_ids(replicas)}")
+    if watch:
+        _watch(admin, as_json=as_json)
+        if throttle is not None:
+            _unthrottle(target, admin)
+    elif as_json:
+        show_json([_target_object(key, before.get(key), replicas) for key, replicas in targets.items()])
+    elif throttle is not None:
+        click.echo(f"The limit stays until it is taken back: {UNTHROTTLE}", err=True)
+
+
+def _target_object(
+    key: tuple[str, int], before: PartitionReplicas | None, replicas: Sequence[int]
+) -> dict[str, object]:
+    old = list(before.replicas) if before is not None else []
+    return {"topic": key[0], "partition": key[1], "from": old, "to": list(replicas)}
+
+
+@click.command("reassignments")
+@watch_option
+@click.option("--unthrottle", is_flag=True, help="Take back the limit of a --throttle.")
+@json_option
+@cluster_command
+def reassignments(target: Target, watch: bool, unthrottle: bool, as_json: bool) -> None:
+    """Reassignments under way: bytes that the new replicas have, of those that they need."""
+    with wire_admin(target) as admin:
+        if unthrottle:
+            _unthrottle(target, admin)
+        if watch:
+            _watch(admin, as_json=as_json)
+            return
+        found = _progress(admin)
+    if as_json:
+        show_json([one.as_object() for one in found])
+    elif found:
+        _show(found)
+    else:
+        click.echo("No reassignments under way.", err=True)
+
+
+@click.command("cancel-reassignment")
+@click.option("--topic", shell_complete=complete_topics, help="Of this topic.")
+@click.option("--partition", type=click.IntRange(min=0), help="Only of this partition of it.")
+@click.option("--all", "is_all", is_flag=True, help="All that are under way.")
+@json_option
+@cluster_command
+def cancel_reassignment(target: Target, topic: str | None, partition: int | None, is_all: bool, as_json: bool) -> None:
+    """Take reassignments back: partitions keep the replicas that they had before."""
+    from penstock.client.cluster_admin import raise_refusals
+
+    if is_all == (topic is not None) or (partition is not None and topic is None):
+        raise click.UsageError("give --topic, with or without --partition, or --all")
+    with wire_admin(target) as admin:
+        wanted = [
+            (one.topic, one.partition)
+            for one in admin.moves()
+            if is_all or (one.topic == topic and partition in (None, one.partition))
+        ]
+        if wanted:
+            raise_refusals(
+                [
+                    one
+                    for one in admin.reassign(dict.fromkeys(wanted))
+                    if one.code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS  # done meanwhile
+                ],
+                "cannot cancel the reassignment of",
+            )
+    if as_json:
+        show_json([{"topic": name, "partition": number} for name, number in wanted])
+    for name, number in () if as_json else wanted:
+        click.echo(f"{name}-{number}: cancelled")
+    if not wanted and not as_json:
+        click.echo("No such reassignment is under way.", err=True)
+
+
+# -- plans --------------------------------------------------------------------------------
+
+
+def parse_replicas(text: str) -> tuple[int, ...]:
+    try:
+        replicas = tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise ConfigError(f"{text!r} is no list of brokers: write their numbers, for example 1,2,3") from None
+    _check_replicas(replicas, repr(text))
+    return replicas
+
+
+def _check_replicas(replicas: Sequence[int], where: str) -> None:
+    if not replicas or min(replicas) < 0 or len(set(replicas)) < len(replicas):
+        raise ConfigError(f"{where}: replicas are numbers of different brokers, at least one")
+
+
+def read_plan(path: str) -> Targets:
+    """{"partitions": [{"topic": ..., "partition": ..., "replicas": [...]}]}. Raises ConfigError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            plan = json.load(file)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from error
+    entries = plan.get("partitions") if isinstance(plan, dict) else None
+    if not isinstance(entries, list) or not entries:
+        raise ConfigError(f"{path} is no plan: write {EXAMPLE_PLAN}")
+    targets: Targets = {}
+    for number, entry in enumerate(entries):
+        where = f"{path}, partitions[{number}]"
+        if not isinstance(entry, dict):
+            raise ConfigError(f"{where}: write topic, partition and replicas")
+        topic, partition, replicas = entry.get("topic"), entry.get("partition"), entry.get("replicas")
+        if not isinstance(topic, str) or not topic:
+            raise ConfigError(f"{where}: topic is the name of one, not {topic!r}")
+        if not _is_number(partition) or partition < 0:
+            raise ConfigError(f"{where}: partition is a number from 0, not {partition!r}")
+        if not isinstance(replicas, list) or not all(map(_is_number, replicas)):
+            raise ConfigError(f"{where}: replicas is a list of numbers of brokers, not {replicas!r}")
+        _check_replicas(replicas, where)
+        if (topic, partition) in targets:
+            raise ConfigError(f"{where}: {topic}-{partition} is in the plan twice")
+        targets[topic, partition] = tuple(replicas)
+    return targets
+
+
+def _is_number(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _ids(replicas: Sequence[int]) -> str:
+    return f"[{','.join(map(str, replicas))}]"
+
+
+# -- progress -----------------------------------------------------------------------------
+
+
+class Progress(NamedTuple):
+    move: Move
+    moved_bytes: int
+    needed_bytes: int
+
+    @property
+    def share(self) -> float:
+        return self.moved_bytes / self.needed_bytes if self.needed_bytes else 1.0
+
+    def as_object(self) -> dict[str, object]:
+        return {
+            "topic": self.move.topic,
+            "partition": self.move.partition,
+            "replicas": list(self.move.replicas),
+            "adding": list(self.move.adding),
+            "removing": list(self.move.removing),
+            "moved_bytes": self.moved_bytes,
+            "needed_bytes": self.needed_bytes,
+        }
+
+
+def _progress(admin: ClusterAdmin) -> list[Progress]:
+    moves = admin.moves()
+    keys = [(one.topic, one.partition) for one in moves]
+    sizes = admin.sizes(keys)
+    leaders = {(one.topic, one.partition): one.leader for one in admin.partitions(dict.fromkeys(t for t, _ in keys))}
+    found: list[Progress] = []
+    for key, one in zip(keys, moves, strict=True):
+        by_broker = sizes.get(key, {})
+        old = [by_broker.get(replica, 0) for replica in one.replicas if replica not in one.adding]
+        leader = leaders.get(key)
+        whole = max(old, default=0) if leader is None else by_broker.get(leader, 0)
+        moved = sum(min(by_broker.get(replica, 0), whole) for replica in one.adding)
+        found.append(Progress(one, moved, whole * len(one.adding)))
+    return found
+
+
+def _show(found: Sequence[Progress]) -> None:
+    show_table(
+        ("TOPIC", "PARTITION", "ADDING", "REMOVING", "MOVED", "NEEDED", "DONE"),
+        [
+            (
+                one.move.topic,
+                one.move.partition,
+                _ids(one.move.adding),
+                _ids(one.move.removing),
+                one.moved_bytes,
+                one.needed_bytes,
+                f"{one.share:.0%}",
+            )
+            for one in found
+        ],
+    )
+
+
+def _watch(admin: ClusterAdmin, *, as_json: bool) -> None:
+    """Until nothing is under way. One line each second, or one object."""
+    last: dict[tuple[str, int], Progress] = {}
+    said = ""
+    while found := _progress(admin):
+        last.update({(one.move.topic, one.move.partition): one for one in found})
+        under_way = {(one.move.topic, one.move.partition) for one in found}
+        # What is through has moved all that it needed.
+        moved = sum(one.moved_bytes if key in under_way else one.needed_bytes for key, one in last.items())
+        said = _say(said, len(last) - len(found), len(last), moved, _needed(last), as_json)
+        time.sleep(LOOK_EVERY_S)
+    if last:
+        _say(said, len(last), len(last), _needed(last), _needed(last), as_json)
+    elif as_json:
+        _say("", 0, 0, 0, 0, as_json)
+    else:
+        click.echo("No reassignments under way.", err=True)
+
+
+def _needed(progress: dict[tuple[str, int], Progress]) -> int:
+    return sum(one.needed_bytes for one in progress.values())
+
+
+def _say(said: str, done: int, count: int, moved: int, needed: int, as_json: bool) -> str:
+    """Only what is new."""
+    if as_json:
+        line = json.dumps({"done": done, "partitions": count, "moved_bytes": moved, "needed_bytes": needed})
+    else:
+        share = f"{moved / needed:.0%}" if needed else "100%"
+        line = f"{done} of {count} partitions done, {moved} of {needed} bytes moved ({share})"
+    if line != said:
+        click.echo(line)
+    return line
+
+
+# -- speed --------------------------------------------------------------------------------
+
+
+def _throttle(target: Target, admin: ClusterAdmin, targets: Targets, rate: int) -> None:
+    """Of those that move, leaders send and new replicas receive no faster. Kafka's tool sets the same."""
+    now = {(one.topic, one.partition): one for one in admin.partitions(dict.fromkeys(topic for topic, _ in targets))}
+    sending: dict[str, list[str]] = {}
+    receiving: dict[str, list[str]] = {}
+    for (topic, partition), replicas in targets.items():
+        known = now.get((topic, partition))
+        old = known.replicas if known is not None else ()
+        sending.setdefault(topic, []).extend(f"{partition}:{replica}" for replica in old)
+        receiving.setdefault(topic, []).extend(f"{partition}:{new}" for new in replicas if new not in old)
+    with target.admin() as settings:
+        for topic in sending:
+            lists = (",".join(sending[topic]), ",".join(receiving[topic]))
+            settings.alter_configs("topic", topic, set_=dict(zip(REPLICAS, lists, strict=True)))
+        for broker in settings.cluster().brokers:
+            settings.alter_configs("broker", str(broker.id), set_=dict.fromkeys(RATES, str(rate)))
+
+
+def _unthrottle(target: Target, admin: ClusterAdmin) -> None:
+    with target.admin() as settings:
+        for broker in settings.cluster().brokers:
+            _take_back(settings, "broker", str(broker.id), RATES)
+        for topic in dict.fromkeys(one.topic for one in admin.partitions()):
+            _take_back(settings, "topic", topic, REPLICAS)
+
+
+def _take_back(settings: BlockingAdmin, kind: Literal["broker", "topic"], name: str, keys: Sequence[str]) -> None:
+    own = [one.name for one in settings.configs(kind, name) if one.source == kind]
+    stale = [key for key in keys if key in own]
+    if stale:
+        settings.alter_configs(kind, name, delete=stale)

@@ -1,0 +1,589 @@
+"""Cluster commands against brokers that a test scripts: what is asked, what is printed, what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from command_line import CommandLine
+from penstock.cli import cluster as cluster_module
+from penstock.cli import cluster_moves
+from penstock.model.errors import ErrorCode
+from penstock.wire.apis import Api
+from penstock.wire.messages import alter_partition_reassignments as alter
+from penstock.wire.messages import describe_log_dirs as log_dirs
+from penstock.wire.messages import describe_quorum as quorum
+from penstock.wire.messages import describe_topic_partitions as described
+from penstock.wire.messages import elect_leaders as electing
+from penstock.wire.messages import list_partition_reassignments as listing
+from penstock.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+from penstock.wire.messages.api_versions import ApiVersionsResponse, FinalizedFeatureKey, SupportedFeatureKey
+from penstock.wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
+from penstock.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from penstock.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from penstock.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from penstock.wire.primitives import Message
+from scripted_broker import ScriptedBroker
+
+PARTITION_BYTES = 1_000
+
+
+class Partition:
+    def __init__(self, leader: int, replicas: list[int], isr: list[int], elr: list[int] | None = None) -> None:
+        self.leader, self.replicas, self.isr, self.elr = leader, replicas, isr, elr or []
+
+
+class ScriptedCluster:
+    """Brokers 1 to 4, of which 4 is fenced and has no replicas. `looks`: called before each answer about moves."""
+
+    def __init__(self) -> None:
+        self.brokers = {1: ScriptedBroker(), 2: ScriptedBroker(), 3: ScriptedBroker()}
+        self.fenced = [4]
+        self.racks = {1: "a", 2: "b", 3: "a", 4: None}
+        self.topics = {
+            "events": [
+                Partition(1, [1, 2], [1, 2]),
+                Partition(2, [2, 3], [2, 3]),
+            ]
+        }
+        self.moves: dict[tuple[str, int], tuple[list[int], list[int]]] = {}
+        self.sizes: dict[tuple[int, str, int], int] = {}
+        self.voters = [1, 2]
+        self.looks: Iterator[Callable[[], None]] = iter(())
+        self.refusals: dict[Api, tuple[ErrorCode, str]] = {}
+        for node_id, broker in self.brokers.items():
+            broker.scripts |= {
+                Api.METADATA: self._metadata,
+                Api.DESCRIBE_CLUSTER: self._describe,
+                Api.DESCRIBE_QUORUM: self._quorum,
+                Api.DESCRIBE_TOPIC_PARTITIONS: self._partitions,
+                Api.LIST_PARTITION_REASSIGNMENTS: self._moves,
+                Api.ALTER_PARTITION_REASSIGNMENTS: self._alter,
+                Api.ELECT_LEADERS: self._elect,
+                Api.UNREGISTER_BROKER: lambda _: UnregisterBrokerResponse(**self._verdict(Api.UNREGISTER_BROKER)),
+                Api.ADD_RAFT_VOTER: lambda _: AddRaftVoterResponse(**self._verdict(Api.ADD_RAFT_VOTER)),
+                Api.REMOVE_RAFT_VOTER: lambda _: RemoveRaftVoterResponse(**self._verdict(Api.REMOVE_RAFT_VOTER)),
+                Api.DESCRIBE_LOG_DIRS: self._log_dirs(node_id),
+            }
+
+    @property
+    def servers(self) -> str:
+        return ",".join(f"127.0.0.1:{broker.port}" for broker in self.brokers.values())
+
+    def asked(self, kind: type[Message]) -> list[Message]:
+        return [request for broker in self.brokers.values() for request in broker.asked(kind)]
+
+    def _verdict(self, key: Api) -> dict[str, object]:
+        code, message = self.refusals.get(key, (ErrorCode.NONE, ""))
+        return {"error_code": code, "error_message": message or None}
+
+    def _metadata(self, request: Message) -> Message:
+        assert isinstance(request, MetadataRequest)
+        names = self.topics if request.topics is None else [topic.name or "" for topic in request.topics]
+        return MetadataResponse(
+            cluster_id="cluster-id",
+            controller_id=2,
+            brokers=[
+                MetadataResponseBroker(node_id=node_id, host="127.0.0.1", port=broker.port)
+                for node_id, broker in self.brokers.items()
+            ],
+            topics=[
+                MetadataResponseTopic(
+                    name=name,
+                    error_code=ErrorCode.NONE if name in self.topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    topic_id=name.encode().ljust(16),
+                    partitions=[
+                        MetadataResponsePartition(
+                            partition_index=index,
+                            leader_id=one.leader,
+                            replica_nodes=one.replicas,
+                            isr_nodes=one.isr,
+                        )
+                        for index, one in enumerate(self.topics.get(name, ()))
+                    ],
+                )
+                for name in names
+            ],
+        )
+
+    def _describe(self, request: Message) -> Message:
+        known = {node_id: broker.port for node_id, broker in self.brokers.items()} | dict.fromkeys(self.fenced, 9)
+        return DescribeClusterResponse(
+            cluster_id="cluster-id",
+            controller_id=2,
+            brokers=[
+                DescribeClusterBroker(
+                    broker_id=node_id,
+                    host="127.0.0.1",
+                    port=port,
+                    rack=self.racks[node_id],
+                    is_fenced=node_id in self.fenced,
+                )
+                for node_id, port in known.items()
+            ],
+        )
+
+    def _quorum(self, request: Message) -> Message:
+        def replica(node_id: int, end: int) -> quorum.ReplicaState:
+            return quorum.ReplicaState(
+                replica_id=node_id,
+                log_end_offset=end,
+                last_fetch_timestamp=100_000 - 1_500 * (node_id - 1),
+                last_caught_up_timestamp=-1 if node_id == 3 else 100_000,
+            )
+
+        found = quorum.ResponsePartitionData(
+            leader_id=1,
+            leader_epoch=5,
+            high_watermark=40,
+            current_voters=[replica(node_id, 42 - node_id) for node_id in self.voters],
+            observers=[replica(3, 30)],
+        )
+        listeners = [quorum.Listener(name="CONTROLLER", host="one", port=9093)]
+        return quorum.DescribeQuorumResponse(
+            topics=[quorum.ResponseTopicData(topic_name="__cluster_metadata", partitions=[found])],
+            nodes=[quorum.Node(node_id=1, listeners=listeners)],
+        )
+
+    def _partitions(self, request: Message) -> Message:
+        assert isinstance(request, described.DescribeTopicPartitionsRequest)
+        return described.DescribeTopicPartitionsResponse(
+            topics=[
+                described.DescribeTopicPartitionsResponseTopic(
+                    name=topic.name,
+                    error_code=ErrorCode.NONE if topic.name in self.topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    partitions=[
+                        described.DescribeTopicPartitionsResponsePartition(
+                            partition_index=index,
+                            leader_id=one.leader,
+                            replica_nodes=one.replicas,
+                            isr_nodes=one.isr,
+                            eligible_leader_replicas=one.elr or None,
+                        )
+                        for index, one in enumerate(self.topics.get(topic.name, ()))
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _moves(self, request: Message) -> Message:
+        next(self.looks, lambda: None)()
+        topics: dict[str, listing.OngoingTopicReassignment] = {}
+        for (topic, index), (adding, removing) in self.moves.items():
+            entry = topics.setdefault(topic, listing.OngoingTopicReassignment(name=topic))
+            entry.partitions.append(
+                listing.OngoingPartitionReassignment(
+                    partition_index=index,
+                    replicas=self.topics[topic][index].replicas,
+                    adding_replicas=adding,
+                    removing_replicas=removing,
+                )
+            )
+        return listing.ListPartitionReassignmentsResponse(topics=list(topics.values()))
+
+    def _alter(self, request: Message) -> Message:
+        assert isinstance(request, alter.AlterPartitionReassignmentsRequest)
+        verdict = self._verdict(Api.ALTER_PARTITION_REASSIGNMENTS)
+        return alter.AlterPartitionReassignmentsResponse(
+            responses=[
+                alter.ReassignableTopicResponse(
+                    name=topic.name,
+                    partitions=[
+                        alter.ReassignablePartitionResponse(partition_index=one.partition_index, **verdict)
+                        for one in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _elect(self, request: Message) -> Message:
+        assert isinstance(request, electing.ElectLeadersRequest)
+        results = []
+        for name, partitions in self.topics.items():
+            verdicts = []
+            for index, one in enumerate(partitions):
+                preferred = one.replicas[0]
+                code = ErrorCode.NONE
+                if one.leader == preferred:
+                    code = ErrorCode.ELECTION_NOT_NEEDED
+                elif preferred not in one.isr and not request.election_type:
+                    code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+                else:
+                    one.leader = preferred
+                if request.topic_partitions is not None or code is not ErrorCode.ELECTION_NOT_NEEDED:
+                    message = "The preferred leader is not in sync." if code else None
+                    verdicts.append(
+                        electing.PartitionResult(partition_id=index, error_code=code, error_message=message)
+                    )
+            results.append(electing.ReplicaElectionResult(topic=name, partition_result=verdicts))
+        return electing.ElectLeadersResponse(replica_election_results=results)
+
+    def _log_dirs(self, node_id: int) -> Callable[[Message], Message]:
+        def answer(request: Message) -> Message:
+            assert isinstance(request, log_dirs.DescribeLogDirsRequest)
+            topics = [
+                log_dirs.DescribeLogDirsTopic(
+                    name=topic.topic,
+                    partitions=[
+                        log_dirs.DescribeLogDirsPartition(
+                            partition_index=index, partition_size=self.sizes[node_id, topic.topic, index]
+                        )
+                        for index in topic.partitions
+                        if (node_id, topic.topic, index) in self.sizes
+                    ],
+                )
+                for topic in request.topics or ()
+            ]
+            return log_dirs.DescribeLogDirsResponse(
+                results=[log_dirs.DescribeLogDirsResult(log_dir="/data", topics=topics)]
+            )
+
+        return answer
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedCluster]:
+    scripted = ScriptedCluster()
+    monkeypatch.setenv("PENSTOCK_BOOTSTRAP_SERVERS", scripted.servers)
+    monkeypatch.setattr(cluster_module, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(cluster_moves, "LOOK_EVERY_S", 0.01)
+    with ExitStack() as stack:
+        for broker in scripted.brokers.values():
+            stack.enter_context(broker)
+        yield scripted
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(monkeypatch, capsys)
+
+
+# -- looking ------------------------------------------------------------------------------
+
+
+def test_describe(run: CommandLine, scripted: ScriptedCluster) -> None:
+    lines = run("cluster", "describe").lines
+    assert lines[:3] == [
+        "Cluster:    cluster-id",
+        "Controller: 2",
+        "BROKER  ADDRESS          RACK  STATE   REPLICAS  LEADS",
+    ]
+    assert [line.split()[::2] for line in lines[3:]] == [
+        ["1", "a", "1"],
+        ["2", "b", "2"],
+        ["3", "a", "1"],
+        ["4", "-", "0"],
+    ]
+    assert [line.split()[3] for line in lines[3:]] == ["up", "up", "up", "fenced"]
+    told = json.loads(run("cluster", "describe", "--json").out)
+    assert told["controller"] == 2
+    assert [one["fenced"] for one in told["brokers"]] == [False, False, False, True]
+
+
+def test_quorum(run: CommandLine, scripted: ScriptedCluster) -> None:
+    assert run("cluster", "quorum").lines == [
+        "Leader:         1 (epoch 5)",
+        "High watermark: 40",
+        "NODE  ROLE      ADDRESS   LOG END  LAG  HEARD      CAUGHT UP",
+        "   1  leader    one:9093       41    0  0.0 s ago  0.0 s ago",
+        "   2  voter     -              40    1  1.5 s ago  0.0 s ago",
+        "   3  observer  -              30   11  3.0 s ago  -",
+    ]
+    told = json.loads(run("cluster", "quorum", "--json").out)
+    assert [(one["id"], one["voter"], one["lag"]) for one in told["replicas"]] == [
+        (1, True, 0),
+        (2, True, 1),
+        (3, False, 11),
+    ]
+
+
+def test_nothing_is_printed_where_nothing_is_missing(run: CommandLine, scripted: ScriptedCluster) -> None:
+    ran = run("cluster", "under-replicated")
+    assert (ran.code, ran.out) == (0, "")
+    scripted.topics["events"][1] = Partition(2, [2, 3], [2], [3])
+    assert run("cluster", "under-replicated").lines == ["events Partition 1: Leader=2, ISR=[2], ELR=[3], Missing=[3]"]
+    told = json.loads(run("cluster", "under-replicated", "--json").out)
+    assert told == [{"topic": "events", "partition": 1, "leader": 2, "replicas": [2, 3], "isr": [2], "elr": [3]}]
+
+
+def test_replicas_that_are_being_added_are_not_missing(run: CommandLine, scripted: ScriptedCluster) -> None:
+    scripted.topics["events"][0].replicas = [3, 1, 2]
+    scripted.moves["events", 0] = ([3], [1])
+    assert run("cluster", "under-replicated").lines == []
+
+
+def test_watching_tells_what_changes(
+    run: CommandLine, scripted: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = iter(([2, 3], [2], [2], [2, 3]))
+
+    def wait(seconds: float) -> None:
+        scripted.topics["events"][1].isr = next(states, None) or _interrupt()
+
+    monkeypatch.setattr(cluster_module.time, "sleep", wait)
+    ran = run("cluster", "under-replicated", "--watch")
+    assert ran.code == 130
+    assert ran.out.splitlines() == [
+        "events Partition 1: Leader=2, ISR=[2], Missing=[3]",
+        "events Partition 1: all replicas are in sync again",
+    ]
+
+
+def _interrupt() -> list[int]:
+    raise KeyboardInterrupt
+
+
+def test_features(run: CommandLine, scripted: ScriptedCluster) -> None:
+    broker = scripted.brokers[1]
+    versions = broker.scripts[Api.API_VERSIONS]
+
+    def answer(request: Message) -> Message:
+        told = versions(request)
+        assert isinstance(told, ApiVersionsResponse)
+        told.supported_features = [SupportedFeatureKey(name="metadata.version", min_version=7, max_version=29)]
+        told.finalized_features = [FinalizedFeatureKey(name="metadata.version", max_version_level=25)]
+        told.finalized_features_epoch = 1
+        return told
+
+    for one in scripted.brokers.values():
+        one.scripts[Api.API_VERSIONS] = answer
+    assert run("cluster", "features").lines == [
+        "FEATURE           SUPPORTED  LEVEL",
+        "metadata.version  7 to 29       25",
+    ]
+    told = json.loads(run("cluster", "features", "--json").out)
+    assert told == [{"feature": "metadata.version", "min_level": 7, "max_level": 29, "level": 25}]
+
+
+def test_topics_describe_shows_who_may_lead_besides_the_isr(run: CommandLine, scripted: ScriptedCluster) -> None:
+    scripted.topics["events"] = [Partition(1, [1, 2, 3], [1, 2, 3]), Partition(-1, [2, 3, 1], [], [2])]
+    assert run("topics", "describe", "--name", "events").lines == [
+        "Partition 0: Leader=1, ISR=[1,2,3]",
+        "Partition 1: Leader=none, ISR=[], ELR=[2]",
+    ]
+
+
+# -- leaders and replicas -----------------------------------------------------------------
+
+
+def test_elect_leaders(run: CommandLine, scripted: ScriptedCluster) -> None:
+    ran = run("cluster", "elect-leaders")
+    assert (ran.code, ran.out) == (0, "")
+    scripted.topics["events"][0].leader = 2
+    assert run("cluster", "elect-leaders", "--topic", "events").lines == ["events-0 is led by 1 now."]
+    (request,) = scripted.asked(electing.ElectLeadersRequest)[1:]
+    assert isinstance(request, electing.ElectLeadersRequest)
+    assert request.topic_partitions is not None
+    assert request.topic_partitions[0].partitions == [0, 1]
+    scripted.topics["events"][1] = Partition(3, [2, 3], [3])
+    refused = run("cluster", "elect-leaders")
+    assert refused.code == 1
+    assert refused.err == "penstock: events-1: The preferred leader is not in sync\n"
+    assert run("cluster", "elect-leaders", "--unclean").lines == ["events-1 is led by 2 now."]
+    assert run("cluster", "elect-leaders", "--topic", "nope").code == 1
+
+
+def test_reassign_one_partition(run: CommandLine, scripted: ScriptedCluster) -> None:
+    ran = run("cluster", "reassign", "--topic", "events", "--partition", "0", "--replicas", "3,2")
+    assert ran.lines == ["events-0: from [1,2] to [3,2]"]
+    (request,) = scripted.asked(alter.AlterPartitionReassignmentsRequest)
+    assert isinstance(request, alter.AlterPartitionReassignmentsRequest)
+    assert [(topic.name, topic.partitions[0].replicas) for topic in request.topics] == [("events", [3, 2])]
+
+
+def test_reassign_by_a_plan_and_watch(run: CommandLine, scripted: ScriptedCluster, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"version": 1, "partitions": [{"topic": "events", "partition": 0, "replicas": [3, 2]}]}')
+
+    def begin() -> None:
+        scripted.topics["events"][0].replicas = [3, 1, 2]
+        scripted.moves["events", 0] = ([3], [1])
+        scripted.sizes = {(1, "events", 0): PARTITION_BYTES, (2, "events", 0): PARTITION_BYTES}
+
+    def go_on() -> None:
+        scripted.sizes[3, "events", 0] = 400
+
+    scripted.looks = iter((begin, go_on, scripted.moves.clear))
+    ran = run("cluster", "reassign", "--file", str(plan), "--watch")
+    assert ran.lines == [
+        "events-0: from [1,2] to [3,2]",
+        "0 of 1 partitions done, 0 of 1000 bytes moved (0%)",
+        "0 of 1 partitions done, 400 of 1000 bytes moved (40%)",
+        "1 of 1 partitions done, 1000 of 1000 bytes moved (100%)",
+    ]
+
+
+def test_reassignments(run: CommandLine, scripted: ScriptedCluster) -> None:
+    assert run("cluster", "reassignments").lines == []
+    scripted.topics["events"][0].replicas = [3, 1, 2]
+    scripted.moves["events", 0] = ([3], [1])
+    scripted.sizes = {(1, "events", 0): PARTITION_BYTES, (3, "events", 0): 250}
+    assert run("cluster", "reassignments").lines == [
+        "TOPIC   PARTITION  ADDING  REMOVING  MOVED  NEEDED  DONE",
+        "events          0  [3]     [1]         250    1000  25%",
+    ]
+    (told,) = json.loads(run("cluster", "reassignments", "--json").out)
+    assert (told["moved_bytes"], told["needed_bytes"], told["adding"]) == (250, 1000, [3])
+
+
+def test_cancel(run: CommandLine, scripted: ScriptedCluster) -> None:
+    assert run("cluster", "cancel-reassignment", "--all").lines == []
+    assert not scripted.asked(alter.AlterPartitionReassignmentsRequest)
+    scripted.moves["events", 0] = ([3], [1])
+    assert run("cluster", "cancel-reassignment", "--topic", "events", "--partition", "1").lines == []
+    assert run("cluster", "cancel-reassignment", "--topic", "events").lines == ["events-0: cancelled"]
+    (request,) = scripted.asked(alter.AlterPartitionReassignmentsRequest)
+    assert isinstance(request, alter.AlterPartitionReassignmentsRequest)
+    assert request.topics[0].partitions[0].replicas is None
+
+
+def test_the_controllers_refusal_is_one_sentence(run: CommandLine, scripted: ScriptedCluster) -> None:
+    scripted.refusals[Api.ALTER_PARTITION_REASSIGNMENTS] = (
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        "Broker 9 is not registered.",
+    )
+    ran = run("cluster", "reassign", "--topic", "events", "--partition", "0", "--replicas", "9")
+    assert (ran.code, ran.err) == (
+        1,
+        "penstock: cannot reassign events-0: Broker 9 is not registered (INVALID_REPLICA_ASSIGNMENT)\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is no plan"),
+        ('{"partitions": []}', "is no plan"),
+        ('{"partitions": [1]}', "partitions[0]: write topic, partition and replicas"),
+        ('{"partitions": [{"partition": 0, "replicas": [1]}]}', "topic is the name of one, not None"),
+        ('{"partitions": [{"topic": "t", "partition": -1, "replicas": [1]}]}', "partition is a number from 0, not -1"),
+        ('{"partitions": [{"topic": "t", "partition": true, "replicas": [1]}]}', "partition is a number"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": ["1"]}]}', "replicas is a list of numbers"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "numbers of different brokers"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "at least one"),
+        (
+            '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}, '
+            '{"topic": "t", "partition": 0, "replicas": [2]}]}',
+            "t-0 is in the plan twice",
+        ),
+    ],
+)
+def test_bad_plans_are_told_in_one_sentence(run: CommandLine, tmp_path: Path, plan: str, says: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(plan)
+    ran = run("cluster", "reassign", "--file", str(path))
+    assert (ran.code, ran.out) == (2, "")
+    assert says in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("reassign",),
+        ("reassign", "--topic", "t"),
+        ("reassign", "--file", "p", "--topic", "t"),
+        ("reassign", "--file", "/nowhere/plan.json"),
+        ("reassign", "--topic", "t", "--partition", "0", "--replicas", "1,x"),
+        ("reassign", "--topic", "t", "--partition", "0", "--replicas", "1,1"),
+        ("reassign", "--topic", "t", "--partition", "-1", "--replicas", "1"),
+        ("reassign", "--topic", "t", "--partition", "0", "--replicas", "1", "--throttle", "0"),
+        ("cancel-reassignment",),
+        ("cancel-reassignment", "--partition", "0"),
+        ("cancel-reassignment", "--topic", "t", "--all"),
+        ("drain", "one"),
+        ("remove", "-1"),
+        ("add-voter", "1"),
+        ("add-voter", "1", "host:port"),
+        ("remove-voter", "x"),
+    ],
+)
+def test_bad_commands_are_refused_before_anything_is_asked(run: CommandLine, words: tuple[str, ...]) -> None:
+    ran = run("cluster", *words)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err
+
+
+# -- members ------------------------------------------------------------------------------
+
+
+def test_drain_moves_everything_to_others(run: CommandLine, scripted: ScriptedCluster) -> None:
+    ran = run("cluster", "drain", "1")
+    assert ran.lines == ["events-0: from [1,2] to [3,2]"], "the fenced broker 4 gets nothing"
+    ran = run("cluster", "drain", "2", "--dry-run")
+    plan = json.loads(ran.out)
+    assert plan["partitions"] == [
+        {"topic": "events", "partition": 0, "replicas": [1, 3]},
+        {"topic": "events", "partition": 1, "replicas": [1, 3]},
+    ]
+    assert len(scripted.asked(alter.AlterPartitionReassignmentsRequest)) == 1
+    ran = run("cluster", "drain", "4")
+    assert (ran.code, ran.out) == (0, "")
+    assert "holds no replicas" in ran.err
+    ran = run("cluster", "drain", "7")
+    assert (ran.code, ran.err) == (1, "penstock: there is no broker 7: there is 1, 2, 3, 4\n")
+
+
+def test_a_broker_that_nobody_can_stand_in_for_is_not_drained(run: CommandLine, scripted: ScriptedCluster) -> None:
+    scripted.topics["events"] = [Partition(1, [1, 2, 3], [1, 2, 3])]
+    ran = run("cluster", "drain", "1")
+    assert ran.code == 1
+    assert "events-0 has 3 replica(s)" in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_remove_refuses_while_there_are_replicas(run: CommandLine, scripted: ScriptedCluster) -> None:
+    ran = run("cluster", "remove", "2")
+    assert ran.code == 1
+    assert "broker 2 holds 2 replicas" in ran.err
+    assert "penstock cluster drain 2 --watch" in ran.err
+    assert not scripted.asked(UnregisterBrokerRequest)
+    assert run("cluster", "remove", "2", "--force").code == 0
+    assert [request.voter_id for request in _removed_voters(scripted)] == [2]
+    assert len(scripted.asked(UnregisterBrokerRequest)) == 1
+
+
+def test_remove_a_broker_that_is_no_voter(run: CommandLine, scripted: ScriptedCluster) -> None:
+    assert run("cluster", "remove", "4").lines == [
+        "Broker 4 is no longer part of the cluster. Stop its process, if it runs."
+    ]
+    assert not _removed_voters(scripted)
+    assert json.loads(run("cluster", "remove", "4", "--json").out)["was_voter"] is False
+    assert run("cluster", "remove", "7").code == 1
+
+
+def _removed_voters(scripted: ScriptedCluster) -> list[RemoveRaftVoterRequest]:
+    return [one for one in scripted.asked(RemoveRaftVoterRequest) if isinstance(one, RemoveRaftVoterRequest)]
+
+
+def test_voters(run: CommandLine, scripted: ScriptedCluster) -> None:
+    assert run("cluster", "add-voter", "3", "three:9093").lines == ["Node 3 votes on the metadata now."]
+    (request,) = scripted.asked(AddRaftVoterRequest)
+    assert isinstance(request, AddRaftVoterRequest)
+    assert (request.voter_id, request.listeners[0].host, request.listeners[0].port) == (3, "three", 9093)
+    assert run("cluster", "remove-voter", "3").lines == ["Node 3 votes no more."]
+    scripted.refusals[Api.ADD_RAFT_VOTER] = (ErrorCode.DUPLICATE_VOTER, "")
+    assert run("cluster", "add-voter", "3", "three:9093").err == "penstock: node 3 is a voter already\n"
+    scripted.refusals[Api.REMOVE_RAFT_VOTER] = (ErrorCode.VOTER_NOT_FOUND, "")
+    assert "node 9 is no voter" in run("cluster", "remove-voter", "9").err
+
+
+def test_a_broker_that_does_not_serve_it_says_so(run: CommandLine, scripted: ScriptedCluster) -> None:
+    for broker in scripted.brokers.values():
+        del broker.scripts[Api.DESCRIBE_QUORUM]
+    ran = run("cluster", "quorum")
+    assert ran.code == 1
+    assert "does not serve DescribeQuorum" in ran.err
