@@ -2,7 +2,7 @@
 
 Partitions say what they want (`Partition.propose_isr`); all that comes up in a turn, or while a request is under way,
 travels in one request. Members that fell behind are looked for now and then, those that caught up show in their
-fetches. Must not know: how the controller is reached, what it decides.
+fetches, or, where nobody writes, are looked for as well. Must not know: how the controller is reached, what it decides.
 
 A change stays pending, and counts for the high watermark, until the controller or the metadata says how it ended: an
 answer that got lost leaves nobody out who might be in.
@@ -132,6 +132,7 @@ class IsrKeeper:
         self.start()
         for partition in self._partitions:
             consider_shrinking(partition)
+            partition.consider_returns()
 
     def ask_for(self, partition: Partition) -> None:
         self._queue[partition] = None

@@ -25,7 +25,7 @@ from penstock.ports.disk import Buffer
 from penstock.records.batch import HEADER_SIZE, BatchHeader, read_header
 from penstock.replica.committed_log import CommitCallback, CommittedLog, tell
 from penstock.replica.host import Host
-from penstock.replica.replication import Follower, Followers
+from penstock.replica.replication import NEVER_MS, Follower, Followers
 from penstock.storage.group_commit import GroupCommit
 from penstock.storage.log import Flush, Log, Position
 
@@ -278,10 +278,7 @@ class Partition(CommittedLog):
         """The replica holds everything below `offset` (on durable topics: stable). `now_ms` is that of `Host`."""
         followers, follower = self._follower(replica_id, broker_epoch)
         is_news = follower.holds(offset, log_start, self.log.log_end_offset, now_ms)
-        joined = followers.joined_by(follower, self.high_watermark, self.epoch_start_offset, now_ms, self.host)
-        if joined is not None:
-            log.info("%r: broker %d has caught up, asking for its return to the ISR", self, replica_id)
-            self.propose_isr(joined)
+        self._look_at_return(followers, follower, now_ms)
         if is_news:
             self._count_replicas()
         if self._awaiting_deletion:
@@ -294,6 +291,18 @@ class Partition(CommittedLog):
         if self._awaiting_deletion:
             self._look_at_deletions()
 
+    def consider_returns(self) -> None:
+        """Where nobody writes there is nothing new to fetch or acknowledge: what followers hold still counts."""
+        if self._followers is not None:
+            for follower in self._followers.by_id.values():
+                self._look_at_return(self._followers, follower, self.host.now_ms())
+
+    def _look_at_return(self, followers: Followers, follower: Follower, now_ms: int) -> None:
+        joined = followers.joined_by(follower, self.high_watermark, self.epoch_start_offset, now_ms, self.host)
+        if joined is not None:
+            log.info("%r: broker %d has caught up, asking for its return to the ISR", self, follower.broker_id)
+            self.propose_isr(joined)
+
     def _follower(self, replica_id: int, broker_epoch: int) -> tuple[Followers, Follower]:
         followers = self._followers
         follower = None if followers is None else followers.by_id.get(replica_id)
@@ -302,6 +311,8 @@ class Partition(CommittedLog):
         registered = self.host.broker_epoch_of(replica_id)
         if broker_epoch >= 0 and registered is not None and registered > broker_epoch:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica_id} of an earlier life asks")
+        if follower.broker_epoch not in (None, broker_epoch):
+            follower.forget(NEVER_MS)  # another life: what it held in the one before must be shown again
         follower.broker_epoch = broker_epoch
         return followers, follower
 

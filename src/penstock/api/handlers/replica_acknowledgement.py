@@ -69,7 +69,11 @@ class DisownHandler:
                 partition = self._partitions.get_by_id(entry.topic_id, entry.partition)
                 partition.check_leader_epoch(entry.leader_epoch)
                 followers = partition.followers
-                if followers is None or replica_id not in followers.isr:
+                if followers is None or replica_id not in followers.by_id:
+                    continue
+                follower = followers.by_id[replica_id]
+                follower.end_offset = min(follower.end_offset, entry.offset)
+                if replica_id not in followers.isr:
                     continue
                 log.warning("%r: broker %d has damage from offset %d on", partition, replica_id, entry.offset)
                 if followers.pending_isr is None:  # else it leaves as one that is behind
