@@ -87,8 +87,18 @@ class Apis:
         self.api_versions = ApiVersionsHandler(image, lambda: membership.quorum.applied_index)
         self.traffic = Traffic()
         self.times = RequestTimes(clock)
-        self.produce = ProduceHandler(partitions, clock, workers, self.traffic, self.times)
-        self.fetch = FetchHandler(partitions, sessions, workers, loop, self.traffic, max_bytes=config.fetch_max_bytes)
+        self.produce = ProduceHandler(
+            partitions, clock, workers, self.traffic, self.times, endpoint_of=cluster.endpoint_of
+        )
+        self.fetch = FetchHandler(
+            partitions,
+            sessions,
+            workers,
+            loop,
+            self.traffic,
+            max_bytes=config.fetch_max_bytes,
+            endpoint_of=cluster.endpoint_of,
+        )
         self.handlers: list[Handler] = [
             self.api_versions,
             self.produce,

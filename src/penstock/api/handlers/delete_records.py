@@ -1,18 +1,23 @@
 """DeleteRecords (key 21), versions 0-2.
 
 Moves the log start offset; -1 means the high watermark. The new start is stable before the
-answer leaves (Kafka persists it at its next checkpoint). Records that acks=1 acknowledged are
+answer leaves (Kafka persists it at its next checkpoint), and all live replicas have deleted the
+records too, or REQUEST_TIMED_OUT says they have not yet. Records that acks=1 acknowledged are
 waited for, so that they can be deleted.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
 from penstock.api.flushes import flushes_under_way
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.replica.hosting import HostedPartitions
+from penstock.replica.partition import Partition
 from penstock.wire.apis import Api
 from penstock.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
@@ -37,6 +42,7 @@ class DeleteRecordsHandler:
         ):
             await flush
         topics: list[DeleteRecordsTopicResult] = []
+        moved: list[tuple[DeleteRecordsPartitionResult, Partition]] = []
         for topic in request.topics:
             results: list[DeleteRecordsPartitionResult] = []
             for asked in topic.partitions:
@@ -46,11 +52,15 @@ class DeleteRecordsHandler:
                     if "delete" not in partition.config.cleanup_policy:
                         raise ApiError(ErrorCode.POLICY_VIOLATION)
                     result.low_watermark = partition.delete_records(asked.offset)
+                    if partition.followers is not None:
+                        moved.append((result, partition))
                 except (ApiError, StorageError) as error:
                     result.error_code = error.code
                 results.append(result)
             topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
         await self._partitions.persist_offsets()
+        if moved:
+            await _everywhere(moved, request.timeout_ms / 1000)
         return DeleteRecordsResponse(topics=topics)
 
     def refuse(self, request: DeleteRecordsRequest, code: ErrorCode, message: str | None) -> DeleteRecordsResponse:
@@ -68,3 +78,27 @@ class DeleteRecordsHandler:
                 for topic in request.topics
             ]
         )
+
+
+async def _everywhere(moved: Sequence[tuple[DeleteRecordsPartitionResult, Partition]], timeout_s: float) -> None:
+    """Wait until the followers have heard of it."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    waiting: list[tuple[DeleteRecordsPartitionResult, Partition, asyncio.Future[ErrorCode]]] = []
+    for result, partition in moved:
+        deleted: asyncio.Future[ErrorCode] = loop.create_future()
+        partition.when_deleted(result.low_watermark, partial(_tell, deleted))
+        waiting.append((result, partition, deleted))
+    for result, partition, deleted in waiting:
+        try:
+            async with asyncio.timeout_at(deadline):
+                code = await deleted
+        except TimeoutError:
+            code = ErrorCode.REQUEST_TIMED_OUT
+        result.error_code = code
+        result.low_watermark = partition.low_watermark if code is ErrorCode.NONE else -1
+
+
+def _tell(deleted: asyncio.Future[ErrorCode], code: ErrorCode) -> None:
+    if not deleted.done():
+        deleted.set_result(code)

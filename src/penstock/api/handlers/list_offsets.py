@@ -7,6 +7,11 @@ the first record at or after it, or -1.
 
 acks=1 is answered before the flush that lets readers see the record. So that a client finds
 what it was told is there, a request that meets such records waits for their flush.
+
+Only the leader answers, and a new one only when its high watermark has reached the place where it
+took over: until then it may be behind what the last one showed (OFFSET_NOT_AVAILABLE, before
+version 5 LEADER_NOT_AVAILABLE). For followers (replica id >= 0) the latest is the end of the log;
+a debugging replica (-2) may ask anybody.
 """
 
 from __future__ import annotations
@@ -33,6 +38,8 @@ from penstock.wire.messages.list_offsets import (
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 _SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 READ_COMMITTED = 1
+DEBUGGING_REPLICA = -2
+FIRST_WITH_OFFSET_NOT_AVAILABLE = 5
 
 
 class ListOffsetsHandler:
@@ -60,7 +67,6 @@ class ListOffsetsHandler:
         return self._answer(ctx, request)
 
     def _answer(self, ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-        read_committed = request.isolation_level == READ_COMMITTED
         topics: list[ListOffsetsTopicResponse] = []
         for topic in request.topics:
             seen: set[int] = set()
@@ -74,9 +80,13 @@ class ListOffsetsHandler:
                     partition = self._partitions.get(topic.name, asked.partition_index)
                     partition.check_online()
                     partition.check_leader_epoch(asked.current_leader_epoch)
-                    _look_up(ctx.version, partition, asked, read_committed, result)
+                    if request.replica_id != DEBUGGING_REPLICA:
+                        partition.check_leading()
+                    _look_up(ctx.version, partition, asked, request, result)
                 except (ApiError, StorageError) as error:
                     result.error_code = error.code
+                    if error.code is ErrorCode.OFFSET_NOT_AVAILABLE and ctx.version < FIRST_WITH_OFFSET_NOT_AVAILABLE:
+                        result.error_code = ErrorCode.LEADER_NOT_AVAILABLE
                 results.append(result)
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
         return ListOffsetsResponse(topics=topics)
@@ -100,15 +110,22 @@ def _look_up(
     version: int,
     partition: Partition,
     asked: ListOffsetsPartition,
-    read_committed: bool,
+    request: ListOffsetsRequest,
     result: ListOffsetsPartitionResponse,
 ) -> None:
     timestamp = asked.timestamp
     if version < _SINCE_VERSION.get(timestamp, 0) or timestamp < EARLIEST_PENDING_UPLOAD:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     log = partition.log
-    limit = partition.last_stable_offset if read_committed else partition.high_watermark
+    if request.replica_id >= 0:
+        limit, is_behind = log.log_end_offset, False
+    else:
+        read_committed = request.isolation_level == READ_COMMITTED
+        limit = partition.last_stable_offset if read_committed else partition.high_watermark
+        is_behind = partition.is_leader and partition.high_watermark < partition.epoch_start_offset
     if timestamp == LATEST:
+        if is_behind:
+            raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
         result.offset = limit
         result.leader_epoch = partition.leader_epoch
         return
@@ -126,3 +143,5 @@ def _look_up(
     if found is not None and found[1] < limit:
         result.timestamp, result.offset = found
         result.leader_epoch = log.epochs.epoch_of(result.offset)
+    elif found is not None and is_behind:
+        raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)

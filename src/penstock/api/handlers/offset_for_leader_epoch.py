@@ -34,13 +34,8 @@ class OffsetForLeaderEpochHandler:
                     partition = self._partitions.get(topic.topic, asked.partition)
                     partition.check_online()
                     partition.check_leader_epoch(asked.current_leader_epoch)
-                    if asked.leader_epoch == partition.leader_epoch:
-                        # Also for an empty log, whose epoch nobody has written in yet.
-                        result.leader_epoch, result.end_offset = asked.leader_epoch, partition.log.log_end_offset
-                    else:
-                        result.leader_epoch, result.end_offset = partition.log.epochs.end_offset_for(
-                            asked.leader_epoch, partition.log.log_end_offset
-                        )
+                    partition.check_leading()
+                    result.leader_epoch, result.end_offset = partition.end_of_epoch(asked.leader_epoch)
                 except (ApiError, StorageError) as error:
                     result.error_code = error.code
                 results.append(result)

@@ -5,6 +5,7 @@
   topic, recompression). Kafka walks the records of every batch.
 - acks=0 is never answered; an error then closes the connection.
 - acks=1 is answered after the write, acks=all at the high watermark (see `replica.partition`).
+- Who leads instead is told with NOT_LEADER_OR_FOLLOWER from version 10 (KIP-951), except by the lane.
 - `compression.type` other than `producer`: the batch is recompressed in a worker before its
   order is fixed, and the connection waits for it.
 - Internal topics are the coordinators' own: INVALID_TOPIC_EXCEPTION. (Kafka lets its admin client in.)
@@ -19,6 +20,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from penstock.api.context import RequestContext
+from penstock.api.leader_hints import EndpointOf, LeaderHints, nowhere
 from penstock.api.produce_lane import ACKS_ALL, LaneReply, ProduceLane
 from penstock.api.request_times import RequestTimes
 from penstock.api.traffic import Traffic
@@ -44,6 +46,8 @@ from penstock.replica.partition import Partition
 from penstock.wire.apis import Api
 from penstock.wire.messages.produce import (
     BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -56,25 +60,26 @@ NOTHING: Mapping[int, ApiError | None] = MappingProxyType({})
 
 # Batches of a compacted topic up to here are checked in place; more go to a worker.
 FEW_RECORDS = 200
+FIRST_WITH_LEADER_HINTS = 10
 
 
 class PendingProduce:
     """A request whose batches are written and whose answer waits for the high watermark."""
 
-    __slots__ = ("_forget", "ctx", "deadline", "left", "response")
+    __slots__ = ("_finish", "ctx", "deadline", "left", "response")
 
     def __init__(
         self,
         ctx: RequestContext,
         response: ProduceResponse,
         deadline: float,
-        forget: Callable[[PendingProduce], object],
+        finish: Callable[[PendingProduce], object],
     ) -> None:
         self.ctx = ctx
         self.response = response
         self.deadline = deadline
         self.left: dict[int, PartitionProduceResponse] = {}
-        self._forget = forget
+        self._finish = finish
 
     def wait_for(self, partition: Partition, offset: int, entry: PartitionProduceResponse) -> None:
         self.left[id(entry)] = entry
@@ -86,14 +91,13 @@ class PendingProduce:
         if code is not ErrorCode.NONE:
             _set_error(entry, code)
         if not self.left:
-            self._forget(self)
-            self.ctx.respond(self.response)
+            self._finish(self)
 
     def expire(self) -> None:
         for entry in self.left.values():
             _set_error(entry, ErrorCode.REQUEST_TIMED_OUT)
         self.left.clear()
-        self.ctx.respond(self.response)
+        self._finish(self)
 
 
 class ProduceHandler:
@@ -102,7 +106,13 @@ class ProduceHandler:
     max_version: ClassVar = 13
 
     def __init__(
-        self, partitions: HostedPartitions, clock: Clock, workers: Workers, traffic: Traffic, times: RequestTimes
+        self,
+        partitions: HostedPartitions,
+        clock: Clock,
+        workers: Workers,
+        traffic: Traffic,
+        times: RequestTimes,
+        endpoint_of: EndpointOf = nowhere,
     ) -> None:
         self._partitions = partitions
         self._clock = clock
@@ -111,6 +121,7 @@ class ProduceHandler:
         self._lane_pending: dict[LaneReply, None] = {}
         self._traffic = traffic
         self._times = times
+        self._hints = LeaderHints(partitions, endpoint_of)
 
     def handle(
         self, ctx: RequestContext, request: ProduceRequest
@@ -156,6 +167,7 @@ class ProduceHandler:
         now_ms = self._clock.now_ms()
         response = ProduceResponse()
         pending: PendingProduce | None = None
+        is_elsewhere = False
         for topic in request.topic_data:
             if by_id:
                 partitions = self._partitions.by_id.get(topic.topic_id)
@@ -174,8 +186,9 @@ class ProduceHandler:
                     _set_error(entry, missing if partitions is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                     continue
                 partition = partitions[data.index]
-                if partition is None:
+                if partition is None or not partition.is_leader:
                     _set_error(entry, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                    is_elsewhere = True
                     continue
                 if partition.topic in INTERNAL_TOPICS:
                     _set_error(
@@ -193,13 +206,14 @@ class ProduceHandler:
                     end = self._append(ctx.version, acks, partition, records, now_ms, entry, is_prepared=is_prepared)
                 except (ApiError, StorageError) as error:
                     _set_error(entry, ErrorCode(error.code), str(error))
+                    is_elsewhere |= error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
                     if isinstance(error, RecordsRefused):
                         entry.record_errors = error.record_errors()
                     continue
                 if acks == ACKS_ALL and end > partition.high_watermark:
                     if pending is None:
                         pending = PendingProduce(
-                            ctx, response, self._clock.monotonic() + request.timeout_ms / 1000, self._pending.pop
+                            ctx, response, self._clock.monotonic() + request.timeout_ms / 1000, self._finish
                         )
                         self._pending[pending] = None
                     pending.wait_for(partition, end, entry)
@@ -208,7 +222,31 @@ class ProduceHandler:
                 ctx.connection.abort(ProtocolError("a produce request with acks=0 failed"))
             ctx.respond_nothing()
             return None
-        return response if pending is None else None
+        if pending is not None:
+            return None
+        if is_elsewhere:
+            self._add_leaders(ctx, response)
+        return response
+
+    def _finish(self, pending: PendingProduce) -> None:
+        self._pending.pop(pending, None)
+        self._add_leaders(pending.ctx, pending.response)
+        pending.ctx.respond(pending.response)
+
+    def _add_leaders(self, ctx: RequestContext, response: ProduceResponse) -> None:
+        if ctx.version < FIRST_WITH_LEADER_HINTS:
+            return
+        leaders: list[int] = []
+        for topic in response.responses:
+            for entry in topic.partition_responses:
+                if entry.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    leader, epoch = self._hints.leader_of(topic.topic_id, topic.name, entry.index)
+                    entry.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
+                    leaders.append(leader)
+        response.node_endpoints = [
+            NodeEndpoint(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+            for node in self._hints.nodes(leaders, ctx)
+        ]
 
     def _append(
         self,
@@ -288,7 +326,6 @@ class ProduceHandler:
         """Answer what waited longer than its client allowed. Called a few times a second."""
         now = self._clock.monotonic()
         for pending in [pending for pending in self._pending if pending.deadline <= now]:
-            del self._pending[pending]
             pending.expire()
         for reply in [reply for reply in self._lane_pending if reply.deadline <= now]:
             del self._lane_pending[reply]
