@@ -28,12 +28,8 @@ from penstock.api.handlers.describe_topic_partitions import DescribeTopicPartiti
 from penstock.api.handlers.incremental_alter_configs import IncrementalAlterConfigsHandler
 from penstock.api.handlers.list_config_resources import ListConfigResourcesHandler
 from penstock.api.topic_creation import TopicCreation
-from penstock.cluster.controller import Controller
-from penstock.cluster.metadata_log import MetadataLog
 from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
-from penstock.core.metadata.image import MetadataImage
-from penstock.core.metadata.records import ClusterCreated
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.net.connection import Connection
 from penstock.ports.disk import File
@@ -42,6 +38,7 @@ from penstock.sim.disk import SimDisk
 from penstock.storage.group_commit import GroupCommit
 from penstock.wire.codec import decode, encode
 from penstock.wire.primitives import Message
+from sole_controller import SoleController
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -95,38 +92,43 @@ class _InlineWorkers:
         return map(work, items)
 
 
+class _Listener:
+    def __init__(self, partitions: HostedPartitions, running: RunningConfig) -> None:
+        self._running = running
+        self.topic_created = partitions.topic_created
+        self.partitions_added = partitions.partitions_added
+        self.partition_changed = partitions.partition_changed
+        self.topic_deleted = partitions.topic_deleted
+        self.config_changed = partitions.config_changed
+
+    def broker_config_changed(self) -> None:
+        self._running.refresh()
+
+
 class AdminBroker:
     def __init__(self, **settings: str) -> None:
         self.settings = {name.replace("_", "."): value for name, value in settings.items()}
         self.random = Random(7)
         self.disk = SimDisk(self.random)
         self.disk.make_directory(DIRECTORY)
+        self.disk.sync_directory("")
         self.loop = asyncio.new_event_loop()
         self._start()
 
     def _start(self) -> None:
         config, warnings = BrokerConfig.load(None, {"log.dirs": DIRECTORY, **self.settings})
         assert warnings == []
-        self.image = MetadataImage()
-        log = MetadataLog(self.disk, DIRECTORY, _Clock())
-        for record in log.replay():
-            self.image.replay(record)
-        if not self.image.cluster_id:
-            created = ClusterCreated("c" * 22)
-            log.append_blocking([created])
-            self.disk.sync_directory(DIRECTORY)
-            self.image.replay(created)
         entropy = _Entropy(self.random)
         commit = GroupCommit(self.loop.call_soon, _InlineFlusher(self.disk, self.loop.call_soon))
-        log.attach(commit)
-        self.running = RunningConfig(config, self.image)
+        workers = _InlineWorkers()
+        self.sole = SoleController(self.loop, self.disk, DIRECTORY, config, commit, workers, _Clock(), entropy)
+        self.image, self.running, self.controller = self.sole.image, self.sole.running, self.sole.controller
         self.partitions = HostedPartitions(
-            self.disk, DIRECTORY, self.running.current, self.image, commit, _InlineWorkers(), _Clock(), entropy
+            self.disk, DIRECTORY, self.running.current, self.image, commit, workers, _Clock(), entropy
         )
         self.partitions.open_all(lambda done, total: None, threads=1)
-        self.controller = Controller(log, self.image, self.partitions, entropy, [config.node_id])
-        self.controller.on_broker_config = self.running.refresh
         self.running.subscribe(self.partitions.broker_config_changed)
+        self.sole.machine.listen(_Listener(self.partitions, self.running), self.image)
         cluster = ClusterView(config.node_id, config.broker_rack, self.image, {})
         resources = ConfigResources(config.node_id, self.controller, self.running)
         handlers: list[Handler] = [
@@ -148,7 +150,7 @@ class AdminBroker:
         self._start()
 
     def close(self) -> None:
-        self.loop.run_until_complete(self.controller.settle())
+        self.loop.run_until_complete(self.sole.machine.settle())
         self.loop.close()
 
     def ask(self, request: Message, version: int | None = None) -> Any:

@@ -294,7 +294,7 @@ def test_delete_by_name_in_every_version(broker: AdminBroker, version: int) -> N
     ]
     assert broker.image.topics == {}
     assert broker.partitions.by_name == {}
-    broker.loop.run_until_complete(broker.controller.settle())
+    broker.loop.run_until_complete(broker.sole.machine.settle())
     assert not [name for name in broker.disk.list_directory(DIRECTORY) if name.startswith("t-")]
     broker.crash()
     assert broker.image.topics == {}

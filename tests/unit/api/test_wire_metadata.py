@@ -7,7 +7,7 @@ import time
 import pytest
 from wire_client import WireClient
 
-from penstock.cluster.metadata_log import MetadataLog
+from penstock.cluster.quorum import Quorum
 from penstock.model.errors import StorageError
 from penstock.testing import Broker
 from penstock.wire.apis import Api
@@ -62,11 +62,11 @@ class TestAutoCreation:
     def test_a_creation_that_fails_later_is_one_line(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        async def fail(self: MetadataLog, records: object) -> None:
+        async def fail(self: Quorum, data: bytes) -> int:
             raise StorageError("no space left")
 
         with Broker() as broker, WireClient(broker.port) as client:
-            monkeypatch.setattr(MetadataLog, "append", fail)
+            monkeypatch.setattr(Quorum, "propose", fail)
             assert ask(client, 12, "unlucky").topics[0].error_code == 3
         assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
             "topic unlucky was not created for a client that asked for it: no space left"

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock.cli.commands import penstock
-from penstock.cluster.metadata_log import DIRECTORY as METADATA_DIRECTORY
+from penstock.cluster.raft_store import DIRECTORY as METADATA_DIRECTORY
 from penstock.core.metadata.records import ClusterCreated, encode
 from penstock.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, read_header
 from penstock.records.builder import Record, build_batch

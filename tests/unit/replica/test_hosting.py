@@ -8,10 +8,8 @@ from random import Random
 
 import pytest
 
-from hosted_world import FixedClock, HostedWorld
-from penstock.cluster.metadata_log import MetadataLog
-from penstock.core.metadata.records import TopicCreated
-from penstock.model.errors import ErrorCode, LogOffline, StorageError
+from hosted_world import HostedWorld
+from penstock.model.errors import ErrorCode, StorageError
 from penstock.sim.disk import SimDisk, SimFile
 from penstock.storage import checkpoints
 
@@ -96,30 +94,3 @@ def test_a_flush_that_cannot_begin_fails_those_who_wait_for_it() -> None:
     assert partition.log.offline is not None
     world.append(world.hosted.get("well", 0), b"key")
     assert world.hosted.get("well", 0).high_watermark == 6
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_replayed_metadata_stays_after_a_power_failure(seed: int) -> None:
-    """A killed process may leave a record in the page cache alone. The next start acts on it, so it must stay."""
-    disk, clock = SimDisk(Random(seed)), FixedClock()
-    disk.make_directory("/data")
-    disk.sync_directory("")
-    first = MetadataLog(disk, "/data", clock)
-    first.append_blocking([TopicCreated("one", bytes(16).hex(), ((1,),))])
-    first._append([TopicCreated("two", bytes([1] * 16).hex(), ((1,),))])  # no flush
-    disk.kill()
-    replayed = list(MetadataLog(disk, "/data", clock).replay())
-    assert len(replayed) == 2
-    disk.crash()
-    assert list(MetadataLog(disk, "/data", clock).replay()) == replayed
-
-
-def test_metadata_that_cannot_be_made_stable_is_not_replayed() -> None:
-    disk, clock = SimDisk(Random(1)), FixedClock()
-    disk.make_directory("/data")
-    disk.sync_directory("")
-    MetadataLog(disk, "/data", clock)._append([TopicCreated("one", bytes(16).hex(), ((1,),))])
-    disk.kill()
-    disk.fail_sync = lambda path: path.endswith(".log")
-    with pytest.raises(LogOffline):
-        MetadataLog(disk, "/data", clock)

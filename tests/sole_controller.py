@@ -1,0 +1,63 @@
+"""A controller that is alone: the real quorum of one voter on a disk of the test's, without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.cluster.broker_watch import BrokerWatch
+from penstock.cluster.controller import Controller
+from penstock.cluster.metadata_machine import MetadataMachine
+from penstock.cluster.peer_links import PeerLinks
+from penstock.cluster.quorum import Quorum
+from penstock.cluster.raft_store import RaftStore
+from penstock.cluster.running_config import RunningConfig
+from penstock.config.broker import BrokerConfig
+from penstock.core.metadata.image import MetadataImage
+from penstock.core.metadata.records import ClusterCreated, encode_entry
+from penstock.core.raft.settings import Settings
+from penstock.ports.clock import Clock, Entropy
+from penstock.ports.disk import Disk
+from penstock.ports.workers import Workers
+from penstock.storage.group_commit import GroupCommit
+
+CLUSTER_ID = "c" * 22
+
+
+class SoleController:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        disk: Disk,
+        directory: str,
+        config: BrokerConfig,
+        commit: GroupCommit,
+        workers: Workers,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self.image = MetadataImage()
+        self.machine = MetadataMachine(self.image)
+        self.store = RaftStore(disk, directory, clock)
+        self.store.attach(loop, commit, workers)
+        node_id = config.node_id
+        links = PeerLinks(loop, node_id, CLUSTER_ID, {}, clock)
+        self.quorum = Quorum(
+            loop,
+            node_id,
+            {node_id: ("127.0.0.1", 9092)},
+            Settings(),
+            self.store,
+            links,
+            self.machine,
+            entropy,
+            clock,
+            snapshot_every_bytes=1 << 30,
+        )
+        self.running = RunningConfig(config, self.image)
+        watch = BrokerWatch(loop, node_id, self.image, self.running, clock, links.lost_since)
+        self.controller = Controller(loop, node_id, self.quorum, self.image, self.running, entropy, watch)
+        self.controller.cluster_id_for_new = CLUSTER_ID
+        self.quorum.start()
+        self.running.refresh()
+        if not self.image.cluster_id:
+            loop.run_until_complete(self.quorum.propose(encode_entry([ClusterCreated(CLUSTER_ID)])))
