@@ -56,6 +56,32 @@ class Flusher:
             on_stable(None)
 
 
+class HeldFlusher:
+    """Flushes when told to."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self.disk = disk
+        self.held: list[tuple[Sequence[File], Sequence[str], Callable[[OSError | None], None]]] = []
+
+    def flush(
+        self, files: Sequence[File], directories: Sequence[str], on_stable: Callable[[OSError | None], None]
+    ) -> None:
+        self.held.append((files, directories, on_stable))
+
+    def let_go(self) -> None:
+        held, self.held = self.held, []
+        for files, directories, on_stable in held:
+            failure: OSError | None = None
+            try:
+                for file in files:
+                    file.sync()
+                for directory in directories:
+                    self.disk.sync_directory(directory)
+            except OSError as error:
+                failure = error
+            on_stable(failure)
+
+
 class Workers:
     """Runs work in place, after whatever a test wants to happen first."""
 

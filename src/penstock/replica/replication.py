@@ -129,13 +129,19 @@ class Followers:
         return tuple(one for one in self._replicas if one in self.isr or one == follower.broker_id)
 
     def out_of_sync(self, leader_end: int, now_ms: int, lag_time_max_ms: int) -> list[int]:
-        """Members that have not caught up for too long."""
+        """Members that have not caught up for too long.
+
+        Asked now and then, so it is also where those that have nothing to catch up with are noted: an idle
+        follower's fetches do not name the partition, and its first record must not find it late.
+        """
         late: list[int] = []
         for broker_id in self.isr:
             if broker_id == self._node_id:
                 continue
             follower = self.by_id.get(broker_id)
-            if follower is None or not follower.is_caught_up(leader_end, now_ms, lag_time_max_ms):
+            if follower is not None and follower.end_offset == leader_end:
+                follower.caught_up_ms = max(follower.caught_up_ms, now_ms)
+            elif follower is None or not follower.is_caught_up(leader_end, now_ms, lag_time_max_ms):
                 late.append(broker_id)
         return late
 

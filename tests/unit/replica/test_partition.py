@@ -8,12 +8,12 @@ from typing import TypeVar
 
 import pytest
 
+from hosted_world import HeldFlusher
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata.image import MetadataImage, PartitionState
 from penstock.core.metadata.records import TopicCreated
 from penstock.model.errors import ErrorCode, StorageError
-from penstock.ports.disk import File
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.replica.host import Host
@@ -28,32 +28,6 @@ NOW_MS = 1_700_000_000_000
 NEVER = str(2**63 - 1)
 A = TypeVar("A")
 T = TypeVar("T")
-
-
-class HeldFlusher:
-    """Flushes when told to."""
-
-    def __init__(self, disk: SimDisk) -> None:
-        self.disk = disk
-        self.held: list[tuple[Sequence[File], Sequence[str], Callable[[OSError | None], None]]] = []
-
-    def flush(
-        self, files: Sequence[File], directories: Sequence[str], on_stable: Callable[[OSError | None], None]
-    ) -> None:
-        self.held.append((files, directories, on_stable))
-
-    def let_go(self) -> None:
-        held, self.held = self.held, []
-        for files, directories, on_stable in held:
-            failure: OSError | None = None
-            try:
-                for file in files:
-                    file.sync()
-                for directory in directories:
-                    self.disk.sync_directory(directory)
-            except OSError as error:
-                failure = error
-            on_stable(failure)
 
 
 class World:

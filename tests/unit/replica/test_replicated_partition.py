@@ -1,0 +1,608 @@
+"""A partition with followers: who counts for the high watermark, who is in sync, and what a change of role does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+
+import pytest
+
+from hosted_world import HeldFlusher
+from penstock.config.broker import BrokerConfig
+from penstock.config.topic import TopicConfig
+from penstock.core.metadata.image import PartitionState
+from penstock.core.metadata.requests import IsrAnswer, IsrChange, ReplicaEpoch
+from penstock.model.errors import ApiError, CorruptBatch, ErrorCode
+from penstock.records.batch import read_header
+from penstock.records.builder import Record, build_batch
+from penstock.replica.committed_log import CommittedLog
+from penstock.replica.host import Host
+from penstock.replica.isr import IsrKeeper, change_of, consider_shrinking, take_answer
+from penstock.replica.partition import Partition
+from penstock.sim.disk import SimDisk
+from penstock.storage.group_commit import GroupCommit
+from penstock.storage.log import Log
+from penstock.storage.log_config import LogConfig
+
+NOW_MS = 1_700_000_000_000
+NEVER = str(2**63 - 1)
+TOPIC_ID = b"t" * 16
+
+
+class Clock:
+    ms = 100_000
+
+    def now_ms(self) -> int:
+        return NOW_MS
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+
+class Told:
+    """A parked fetch."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def notify(self, source: CommittedLog) -> None:
+        self.count += 1
+
+
+class Replica:
+    """One broker's partition; broker 1 unless said otherwise."""
+
+    def __init__(self, overrides: dict[str, str] | None = None, node_id: int = 1, *, is_durable: bool = False) -> None:
+        self.disk = SimDisk(Random(node_id))
+        self.disk.make_directory("/data")
+        self.disk.sync_directory("")
+        self.clock = Clock()
+        self.host = Host(node_id, self.clock)
+        self.alive = {1: 101, 2: 102, 3: 103}
+        self.host.broker_epoch_of = self.alive.get
+        self.host.own_broker_epoch = lambda: self.alive[node_id]
+        self.proposed: list[Partition] = []
+        self.host.propose_isr = self.proposed.append
+        log = Log.open(
+            self.disk,
+            "/data/t-0",
+            LogConfig(),
+            recovery_point=0,
+            log_start_offset=0,
+            clean_shutdown=False,
+            now_ms=NOW_MS,
+        )
+        flush = {} if is_durable else {"flush.messages": NEVER}
+        self.broker = BrokerConfig.load(None, {"log.dirs": "/data"})[0]
+        config = TopicConfig.resolve({**flush, **(overrides or {})}, self.broker)
+        self.flusher = HeldFlusher(self.disk)
+        commit = GroupCommit(lambda callback: callback(), self.flusher)
+        self.partition = Partition("t", TOPIC_ID, 0, log, config, commit, self.host, high_watermark=0)
+        self.told: list[ErrorCode] = []
+        self.epochs = (-1, -1)
+
+    def state(
+        self, leader: int = 1, isr: Sequence[int] = (1, 2, 3), replicas: Sequence[int] = (1, 2, 3), *, epoch: int = -1
+    ) -> None:
+        """Every call is a newer decision of the controller; `epoch`: a new one of the leader."""
+        leader_epoch = epoch if epoch >= 0 else max(self.partition.leader_epoch, 0)
+        state = PartitionState(0, tuple(replicas), leader, leader_epoch, tuple(isr))
+        state.partition_epoch = self.partition.partition_epoch + 1
+        self.partition.apply_state(state)
+
+    def append(self, value: bytes = b"v") -> int:
+        data = build_batch([Record(None, value, (), NOW_MS)])
+        offset = self.partition.append(read_header(data), data, NOW_MS)
+        if offset + 1 > self.partition.high_watermark:
+            self.partition.when_committed(offset + 1, self.told.append)
+        return offset
+
+    def fetched(self, replica: int, offset: int, log_start: int = 0) -> None:
+        epoch = {2: 102, 3: 103}[replica]
+        self.partition.follower_fetched(replica, offset, log_start, self.host.now_ms(), epoch)
+
+    def pass_ms(self, ms: int) -> None:
+        self.clock.ms += ms
+
+
+def leading(overrides: dict[str, str] | None = None, *, is_durable: bool = False) -> Replica:
+    replica = Replica(overrides, is_durable=is_durable)
+    replica.state(epoch=1)
+    return replica
+
+
+def refused(action: Callable[[], object]) -> ErrorCode:
+    with pytest.raises(ApiError) as info:
+        action()
+    return info.value.code
+
+
+class TestHighWatermark:
+    def test_it_is_what_the_slowest_in_sync_replica_has(self) -> None:
+        replica = leading()
+        replica.append()
+        replica.append()
+        assert replica.partition.high_watermark == 0
+        assert replica.partition.read(0, 1000) is None
+        replica.fetched(2, 2)
+        assert replica.partition.high_watermark == 0
+        replica.fetched(3, 1)
+        assert replica.partition.high_watermark == 1
+        assert replica.told == [ErrorCode.NONE]
+        replica.fetched(3, 2)
+        assert replica.partition.high_watermark == 2
+        assert replica.told == [ErrorCode.NONE] * 2
+        found = replica.partition.read(0, 1000)
+        assert found is not None
+        assert found.next_offset == 2
+
+    def test_readers_see_nothing_beyond_it(self) -> None:
+        replica = leading()
+        for _ in range(3):
+            replica.append()
+        replica.fetched(2, 3)
+        replica.fetched(3, 1)
+        found = replica.partition.read(0, 1000)
+        assert found is not None
+        assert found.next_offset == 1
+        for_follower = replica.partition.read_to_end(1, 1000)
+        assert for_follower is not None
+        assert for_follower.next_offset == 3
+
+    def test_it_never_goes_back(self) -> None:
+        replica = leading()
+        replica.append()
+        replica.fetched(2, 1)
+        replica.fetched(3, 1)
+        replica.fetched(3, 0)
+        assert replica.partition.high_watermark == 1
+
+    def test_on_durable_topics_the_leader_counts_by_what_it_flushed(self) -> None:
+        replica = leading(is_durable=True)
+        replica.append()
+        replica.fetched(2, 1)
+        replica.fetched(3, 1)
+        assert replica.partition.high_watermark == 0
+        replica.flusher.let_go()
+        assert replica.partition.high_watermark == 1
+        assert replica.told == [ErrorCode.NONE]
+
+    def test_a_pending_expansion_counts_already_and_a_pending_shrink_not_yet(self) -> None:
+        replica = leading()
+        replica.state(isr=(1, 2))
+        replica.fetched(3, 0)
+        assert replica.proposed == [replica.partition]
+        replica.append()
+        replica.fetched(2, 1)
+        assert replica.partition.high_watermark == 0, "3 may be in sync by now"
+        replica.state(isr=(1, 2, 3))
+        replica.fetched(3, 1)
+        assert replica.partition.high_watermark == 1
+        replica.append()
+        replica.fetched(2, 2)
+        replica.pass_ms(40_000)
+        replica.fetched(2, 2)
+        consider_shrinking(replica.partition)
+        assert replica.partition.followers is not None
+        assert replica.partition.followers.pending_isr == (1, 2)
+        assert replica.partition.high_watermark == 1, "3 is in sync until the controller says otherwise"
+        replica.state(isr=(1, 2))
+        assert replica.partition.high_watermark == 2
+
+    def test_it_does_not_move_below_min_insync_replicas(self) -> None:
+        replica = leading({"min.insync.replicas": "2"})
+        replica.append()
+        replica.state(isr=(1,))
+        assert replica.told == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
+        assert replica.partition.high_watermark == 0
+        assert refused(replica.partition.check_min_isr) is ErrorCode.NOT_ENOUGH_REPLICAS
+        replica.append()
+        assert replica.partition.high_watermark == 0
+        replica.fetched(2, 2)
+        replica.state(isr=(1, 2))
+        assert replica.partition.high_watermark == 2
+
+    def test_alone_in_sync_a_leader_goes_on(self) -> None:
+        replica = leading()
+        replica.state(isr=(1,))
+        replica.append()
+        assert replica.partition.high_watermark == 1
+
+
+class TestRoles:
+    def test_whoever_waits_when_leadership_ends_is_told(self) -> None:
+        replica = leading()
+        replica.append()
+        parked, tail = Told(), Told()
+        replica.partition.waiters[parked] = None
+        replica.partition.tail_waiters[tail] = None
+        replica.state(leader=2, epoch=2)
+        assert replica.told == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        assert parked.count == 1
+        assert tail.count == 1
+        assert refused(replica.append) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert refused(lambda: replica.fetched(3, 1)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def test_older_metadata_changes_nothing(self) -> None:
+        replica = leading()
+        replica.state(leader=2, epoch=2)
+        replica.partition.apply_state(PartitionState(0, (1, 2, 3), 1, 1, (1, 2, 3), replica.partition.partition_epoch))
+        assert not replica.partition.is_leader
+        assert replica.partition.leader_epoch == 2
+
+    def test_without_the_lease_nothing_is_appended(self) -> None:
+        replica = Replica()
+        may_lead = True
+        replica.host.lease = lambda: may_lead
+        replica.state(epoch=1)
+        replica.append()
+        may_lead = False
+        assert refused(replica.append) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert replica.partition.log.log_end_offset == 1
+
+    def test_epochs_are_fenced_on_both_sides(self) -> None:
+        replica = leading()
+        assert refused(lambda: replica.partition.check_leader_epoch(0)) is ErrorCode.FENCED_LEADER_EPOCH
+        assert refused(lambda: replica.partition.check_leader_epoch(2)) is ErrorCode.UNKNOWN_LEADER_EPOCH
+        replica.partition.check_leader_epoch(1)
+
+    def test_a_stranger_is_no_follower(self) -> None:
+        replica = leading()
+        replica.partition.check_follower(2, 1)
+        assert refused(lambda: replica.partition.check_follower(4, 1)) is ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert refused(lambda: replica.partition.check_follower(4, -1)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def test_a_broker_of_an_earlier_life_is_not_believed(self) -> None:
+        replica = leading()
+        replica.append()
+        replica.alive[2] = 202
+        assert refused(lambda: replica.fetched(2, 1)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def test_epochs_end_where_the_next_leader_took_over_although_it_wrote_nothing(self) -> None:
+        replica = leading()
+        replica.append()
+        replica.state(epoch=5)
+        assert replica.partition.epoch_start_offset == 1
+        assert replica.partition.end_of_epoch(5) == (5, 1)
+        assert replica.partition.end_of_epoch(3) == (1, 1)
+        assert replica.partition.end_of_epoch(1) == (1, 1)
+        assert replica.partition.end_of_epoch(0) == (0, 0)
+        replica.append()
+        assert replica.partition.end_of_epoch(5) == (5, 2)
+        assert replica.partition.end_of_epoch(3) == (1, 1)
+
+    def test_a_new_leader_forgets_what_followers_had(self) -> None:
+        replica = leading()
+        replica.append()
+        replica.fetched(2, 1)
+        replica.fetched(3, 1)
+        replica.state(epoch=2)
+        replica.append()
+        assert replica.partition.high_watermark == 1
+        replica.fetched(2, 2)
+        assert replica.partition.high_watermark == 1, "3 has not shown itself in this epoch"
+        replica.fetched(3, 2)
+        assert replica.partition.high_watermark == 2
+
+    def test_appends_wake_followers_and_only_the_high_watermark_wakes_consumers(self) -> None:
+        replica = leading()
+        consumer, follower = Told(), Told()
+        replica.partition.waiters[consumer] = None
+        replica.partition.tail_waiters[follower] = None
+        replica.append()
+        assert (consumer.count, follower.count) == (0, 1)
+        replica.fetched(2, 1)
+        replica.fetched(3, 1)
+        assert (consumer.count, follower.count) == (1, 1)
+
+
+class TestInSyncReplicas:
+    def test_one_that_keeps_pace_stays_although_the_log_is_always_ahead(self) -> None:
+        replica = leading()
+        for _ in range(20):
+            replica.append()
+            end = replica.partition.log.log_end_offset
+            replica.pass_ms(10_000)
+            replica.fetched(2, end - 1)
+            replica.fetched(3, end - 1)
+            consider_shrinking(replica.partition)
+        assert replica.proposed == []
+
+    def test_one_that_falls_behind_is_left_out(self) -> None:
+        replica = leading()
+        replica.append()
+        replica.fetched(2, 1)
+        replica.pass_ms(30_000)
+        consider_shrinking(replica.partition)
+        assert replica.proposed == []
+        replica.pass_ms(1)
+        consider_shrinking(replica.partition)
+        change = change_of(replica.partition)
+        assert change is not None
+        assert change == IsrChange(TOPIC_ID, 0, 1, 0, (ReplicaEpoch(1, 101), ReplicaEpoch(2, 102)))
+        consider_shrinking(replica.partition)
+        assert len(replica.proposed) == 1, "one change at a time"
+
+    def test_idle_followers_are_not_late_with_the_first_record_after_a_long_time(self) -> None:
+        replica = leading()
+        replica.fetched(2, 0)
+        replica.fetched(3, 0)
+        for _ in range(10):
+            replica.pass_ms(15_000)
+            consider_shrinking(replica.partition)
+        replica.append()
+        replica.pass_ms(1)
+        consider_shrinking(replica.partition)
+        assert replica.proposed == []
+
+    @pytest.mark.parametrize("reason", ["fenced", "behind", "another life", "pending", "before the epoch's start"])
+    def test_who_may_not_join(self, reason: str) -> None:
+        replica = leading()
+        replica.append()
+        replica.state(isr=(1, 2))
+        replica.fetched(2, 1)
+        if reason == "before the epoch's start":
+            replica.append()
+            replica.state(isr=(1, 2), epoch=2)
+            assert replica.partition.high_watermark == 1
+            replica.fetched(3, 1)
+            assert replica.proposed == []
+            replica.fetched(3, 2)
+        elif reason == "fenced":
+            del replica.alive[3]
+            replica.fetched(3, 1)
+            assert replica.proposed == []
+            replica.alive[3] = 103
+            replica.fetched(3, 1)
+        elif reason == "behind":
+            replica.fetched(3, 0)
+            assert replica.proposed == []
+            replica.fetched(3, 1)
+        elif reason == "another life":
+            replica.alive[3] = 99  # what we know is older than what it says
+            replica.fetched(3, 1)
+            assert replica.proposed == []
+            replica.alive[3] = 103
+            replica.fetched(3, 1)
+        else:
+            replica.fetched(3, 1)
+            replica.fetched(3, 1)
+        assert replica.proposed == [replica.partition]
+
+    def answer(self, replica: Replica, code: ErrorCode = ErrorCode.NONE, epoch: int = 1) -> bool:
+        change = change_of(replica.partition)
+        assert change is not None
+        isr = tuple(one.broker_id for one in change.new_isr)
+        answer = IsrAnswer(TOPIC_ID, 0, code, 1, epoch, isr, change.partition_epoch + 1)
+        return take_answer(replica.partition, change, answer)
+
+    def proposing(self) -> Replica:
+        replica = leading()
+        replica.state(isr=(1, 2))
+        replica.fetched(3, 0)
+        return replica
+
+    def test_what_the_controller_agrees_to_holds_at_once(self) -> None:
+        replica = self.proposing()
+        assert self.answer(replica)
+        assert replica.partition.isr == (1, 2, 3)
+        assert replica.partition.partition_epoch == 2
+        assert change_of(replica.partition) is None
+
+    def test_a_refusal_is_final_for_a_while(self) -> None:
+        replica = self.proposing()
+        assert self.answer(replica, ErrorCode.INELIGIBLE_REPLICA)
+        assert replica.partition.isr == (1, 2)
+        replica.fetched(3, 0)
+        assert len(replica.proposed) == 1
+        replica.pass_ms(1000)
+        replica.fetched(3, 0)
+        assert len(replica.proposed) == 2
+
+    def test_what_was_decided_otherwise_stays_pending_until_the_metadata_comes(self) -> None:
+        replica = self.proposing()
+        assert self.answer(replica, ErrorCode.INVALID_UPDATE_VERSION)
+        assert change_of(replica.partition) is not None
+        replica.state(isr=(1, 2))
+        assert change_of(replica.partition) is None
+
+    def test_an_answer_that_is_slower_than_the_metadata_says_nothing(self) -> None:
+        replica = self.proposing()
+        change = change_of(replica.partition)
+        assert change is not None
+        replica.state(isr=(1,))
+        assert take_answer(replica.partition, change, IsrAnswer(TOPIC_ID, 0, ErrorCode.NONE, 1, 1, (1, 2, 3), 2))
+        assert replica.partition.isr == (1,)
+
+    def test_any_other_error_is_asked_again(self) -> None:
+        replica = self.proposing()
+        assert not self.answer(replica, ErrorCode.UNKNOWN_SERVER_ERROR)
+        assert not self.answer(replica, ErrorCode.NOT_CONTROLLER)
+
+
+class TestKeeper:
+    async def test_a_turn_is_one_request_and_failures_are_tried_again(self) -> None:
+        first, second = leading(), leading()
+        first.state(isr=(1, 2))
+        second.state(isr=(1, 2))
+        asked: list[list[IsrChange]] = []
+        settled = asyncio.Event()
+        second.partition.index = 1
+
+        async def alter(changes: Sequence[IsrChange]) -> list[IsrAnswer]:
+            asked.append(list(changes))
+            if len(asked) == 1:
+                raise ApiError(ErrorCode.NOT_CONTROLLER)
+            if len(asked) == 3:
+                settled.set()
+            return [
+                IsrAnswer(
+                    change.topic_id,
+                    change.index,
+                    ErrorCode.UNKNOWN_SERVER_ERROR if len(asked) == 2 and change.index == 1 else ErrorCode.NONE,
+                    1,
+                    1,
+                    (1, 2, 3),
+                    change.partition_epoch + 1,
+                )
+                for change in changes
+            ]
+
+        loop = asyncio.get_running_loop()
+        keeper = IsrKeeper([first.partition, second.partition], first.host, alter, loop)
+        second.host.propose_isr = keeper.ask_for
+        first.fetched(3, 0)
+        second.fetched(3, 0)
+        await asyncio.wait_for(settled.wait(), 30)
+        assert [[change.index for change in changes] for changes in asked] == [[0, 1], [0, 1], [1]]
+        assert first.partition.isr == second.partition.isr == (1, 2, 3)
+        keeper.stop()
+
+    async def test_what_falls_behind_is_noticed_without_a_fetch(self) -> None:
+        replica = leading()
+        replica.host.lag_time_max_ms = 20
+        asked = asyncio.Event()
+
+        async def alter(changes: Sequence[IsrChange]) -> list[IsrAnswer]:
+            asked.set()
+            return [IsrAnswer(TOPIC_ID, 0, ErrorCode.NONE, 1, 1, (1,), changes[0].partition_epoch + 1)]
+
+        keeper = IsrKeeper([replica.partition], replica.host, alter, asyncio.get_running_loop())
+        keeper.start()
+        replica.append()
+        replica.pass_ms(21)
+        await asyncio.wait_for(asked.wait(), 30)
+        await asyncio.sleep(0)
+        keeper.stop()
+        assert replica.partition.isr == (1,)
+        assert replica.told == [ErrorCode.NONE]
+
+
+class TestFollowing:
+    def copy(self, leader: Replica, offset: int = 0) -> bytes:
+        found = leader.partition.read_to_end(offset, 1 << 20)
+        assert found is not None
+        return found.read()
+
+    def following(self, *, is_durable: bool = False) -> tuple[Replica, Replica]:
+        leader = leading(is_durable=is_durable)
+        follower = Replica(node_id=2, is_durable=is_durable)
+        follower.state(epoch=1)
+        return leader, follower
+
+    def test_what_was_fetched_is_there_and_visible_up_to_the_leaders_high_watermark(self) -> None:
+        leader, follower = self.following()
+        leader.append()
+        leader.append()
+        parked = Told()
+        follower.partition.waiters[parked] = None
+        follower.partition.append_fetched(self.copy(leader), 1, 1, 0, NOW_MS)
+        assert follower.partition.log.log_end_offset == 2
+        assert follower.partition.claimed_offset() == 2
+        assert follower.partition.high_watermark == 1
+        assert parked.count == 1
+        found = follower.partition.read(0, 1000)
+        assert found is not None
+        assert found.next_offset == 1
+        follower.partition.append_fetched(b"", 1, 9, 1, NOW_MS)
+        assert follower.partition.high_watermark == 2, "no more than it has"
+        assert follower.partition.log.log_start_offset == 1
+        assert follower.partition.end_of_epoch(1) == (1, 2)
+
+    def test_on_durable_topics_it_claims_what_it_flushed(self) -> None:
+        leader, follower = self.following(is_durable=True)
+        leader.append()
+        claimed: list[int] = []
+        follower.partition.when_claimed = lambda partition: claimed.append(partition.claimed_offset())
+        follower.partition.append_fetched(self.copy(leader), 1, 0, 0, NOW_MS)
+        assert follower.partition.claimed_offset() == 0
+        assert claimed == []
+        follower.flusher.let_go()
+        assert claimed == [1]
+
+    def test_damage_is_refused_and_nothing_written(self) -> None:
+        leader, follower = self.following()
+        leader.append()
+        data = bytearray(self.copy(leader))
+        data[-1] ^= 1
+        with pytest.raises(CorruptBatch):
+            follower.partition.append_fetched(data, 1, 0, 0, NOW_MS)
+        assert follower.partition.log.log_end_offset == 0
+
+    def test_what_was_fetched_in_another_role_comes_too_late(self) -> None:
+        leader, follower = self.following()
+        leader.append()
+        data = self.copy(leader)
+        follower.state(leader=3, epoch=2)
+        assert (
+            refused(lambda: follower.partition.append_fetched(data, 1, 0, 0, NOW_MS)) is ErrorCode.FENCED_LEADER_EPOCH
+        )
+        follower.state(leader=2, epoch=3)
+        assert (
+            refused(lambda: follower.partition.append_fetched(data, 3, 0, 0, NOW_MS)) is ErrorCode.FENCED_LEADER_EPOCH
+        )
+
+    def test_what_the_new_leader_does_not_have_is_cut(self) -> None:
+        old, new = self.following()
+        old.append(b"shared")
+        new.partition.append_fetched(self.copy(old), 1, 0, 0, NOW_MS)
+        old.append(b"lost")
+        new.state(leader=2, epoch=2)
+        new.append(b"kept")
+        old.state(leader=2, epoch=2)
+        epoch, end = new.partition.end_of_epoch(1)
+        assert (epoch, end) == (1, 1)
+        old.partition.truncate_to_epoch(epoch, end)
+        assert old.partition.log.log_end_offset == 1
+        old.partition.append_fetched(self.copy(new, 1), 2, 0, 0, NOW_MS)
+        assert self.copy(old) == self.copy(new)
+        assert old.partition.log.epochs.entries() == new.partition.log.epochs.entries()
+
+    def test_a_flush_of_what_was_cut_claims_nothing(self) -> None:
+        leader, follower = self.following(is_durable=True)
+        leader.append()
+        claimed: list[int] = []
+        follower.partition.when_claimed = lambda partition: claimed.append(partition.claimed_offset())
+        follower.partition.append_fetched(self.copy(leader), 1, 0, 0, NOW_MS)
+        follower.partition.truncate_to(0)
+        follower.partition.append_fetched(self.copy(leader), 1, 0, 0, NOW_MS)
+        follower.flusher.let_go()
+        assert follower.partition.claimed_offset() == 0
+        follower.flusher.let_go()
+        assert follower.partition.claimed_offset() == 1
+
+    def test_a_batch_that_begins_before_the_start_comes_whole(self) -> None:
+        leader, follower = self.following()
+        data = build_batch([Record(None, b"v", (), NOW_MS) for _ in range(5)])
+        leader.partition.append(read_header(data), data, NOW_MS)
+        leader.fetched(2, 5)
+        leader.fetched(3, 5)
+        leader.partition.delete_records(3)
+        follower.partition.truncate_fully_and_start_at(3)
+        follower.partition.append_fetched(self.copy(leader, 3), 1, 5, 3, NOW_MS)
+        assert follower.partition.log.log_start_offset == 3
+        assert follower.partition.log.log_end_offset == 5
+        found = follower.partition.read(3, 1000)
+        assert found is not None
+        assert found.next_offset == 5
+
+
+class TestDeletedRecords:
+    def test_the_low_watermark_is_that_of_the_slowest_replica_alive(self) -> None:
+        replica = leading()
+        replica.append()
+        replica.append()
+        replica.fetched(2, 2)
+        replica.fetched(3, 2)
+        assert replica.partition.delete_records(2) == 2
+        done: list[ErrorCode] = []
+        replica.partition.when_deleted(2, done.append)
+        replica.fetched(2, 2, log_start=2)
+        assert done == []
+        assert replica.partition.low_watermark == 0
+        del replica.alive[3]
+        assert replica.partition.low_watermark == 2
+        replica.alive[3] = 103
+        replica.fetched(3, 2, log_start=2)
+        assert done == [ErrorCode.NONE]
