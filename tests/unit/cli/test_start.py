@@ -177,16 +177,17 @@ def test_ready_line_and_clean_stop(tmp_path: Path) -> None:
 
 
 def test_kafka_style_properties_file(tmp_path: Path) -> None:
-    with socket.socket() as probe:
+    with socket.socket() as probe, socket.socket() as other:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        other.bind(("127.0.0.1", 0))
+        port, controller_port = probe.getsockname()[1], other.getsockname()[1]
     file = tmp_path / "server.properties"
     file.write_text(
         f"""process.roles=broker,controller
 node.id=4
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:0
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://:{controller_port}
 controller.listener.names=CONTROLLER
-controller.quorum.bootstrap.servers=127.0.0.1:9093
+controller.quorum.bootstrap.servers=localhost:{controller_port}
 log.dirs={tmp_path}/data
 num.partitions=5
 num.partition=6
