@@ -81,6 +81,7 @@ class Server:
         self.quorum.on_active = lambda term: self.events.append(f"active {term}")
         self.quorum.on_inactive = lambda: self.events.append("inactive")
         self.quorum.on_leader = lambda leader, term: self.events.append(f"leader {leader} {term}")
+        self.quorum.on_failed = lambda error: self.events.append(f"failed: {error}")
         handler = RaftHandler(node_id, lambda: cluster_id, self.quorum.receive)
         self.listener = SimListener(
             ports.loop,

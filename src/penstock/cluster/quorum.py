@@ -18,8 +18,8 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import Protocol
 
+from penstock.cluster.applied_log import AppliedLog, StateMachine
 from penstock.cluster.peer_links import Address, PeerLinks
 from penstock.cluster.proposals import ProposalRefused, Proposals
 from penstock.cluster.raft_codec import decode, encode
@@ -39,7 +39,6 @@ from penstock.core.raft.exchange import (
     Propose,
     Received,
     Refusal,
-    SnapshotReady,
     Tick,
     TransferLeadership,
 )
@@ -56,14 +55,6 @@ MEMBERSHIP_PAUSE_S = 0.05
 TEMPORARY = (Refusal.NOT_CAUGHT_UP, Refusal.CHANGE_IN_PROGRESS, Refusal.TERM_NOT_COMMITTED)
 
 log = logging.getLogger(__name__)
-
-
-class StateMachine(Protocol):
-    def apply(self, index: int, data: bytes) -> None: ...
-
-    def restore(self, index: int, data: bytes) -> None: ...
-
-    def snapshot(self) -> bytes: ...
 
 
 class Quorum:
@@ -86,18 +77,14 @@ class Quorum:
         self._settings = settings
         self._store = store
         self._links = links
-        self._machine = machine
         self._clock = clock
-        self._snapshot_every_bytes = snapshot_every_bytes
         stored = store.stored()
         configuration = Configuration(_first_voters(store, node_id, tuple(voters)))
         random = Random(int.from_bytes(entropy.random_bytes(8), "big"))
         self._core = RaftCore(node_id, configuration, settings, random, stored)
-        self._snapshot = stored.snapshot
+        self._found = stored.snapshot
         self._members = configuration.members
-        self.applied_index = 0
-        self._unsnapshotted_bytes = 0
-        self._is_snapshot_under_way = False
+        self._applied = AppliedLog(machine, snapshot_every_bytes)
 
         self._inbox: deque[Input] = deque()
         self._is_busy = False
@@ -115,6 +102,8 @@ class Quorum:
         self.on_active: Callable[[int], None] = lambda term: None
         self.on_inactive: Callable[[], None] = lambda: None
         self.on_leader: Callable[[int | None, int], None] = lambda leader, term: None
+        self.on_failed: Callable[[Exception], None] = lambda error: None
+        """This server hears of no changes any more: whoever relies on its state machine should stop."""
 
     # ---- asking
 
@@ -135,6 +124,10 @@ class Quorum:
         return self._core.node.term
 
     @property
+    def applied_index(self) -> int:
+        return self._applied.index
+
+    @property
     def commit_index(self) -> int:
         return self._core.node.log.commit_index
 
@@ -150,8 +143,9 @@ class Quorum:
         store, links = self._store, self._links
         store.on_failed, store.on_stalled = self._give_up, self._stalled
         links.on_lost, links.on_back = self._peer_lost, self._peer_back
-        if self._snapshot is not None:
-            self._restore(self._snapshot)
+        if self._found is not None:
+            self._restore(self._found)
+            self._found = None
         if self._core.status.configuration.voters == (self.node_id,):
             self._is_blocking = True
             try:
@@ -166,15 +160,20 @@ class Quorum:
 
     async def stop(self) -> None:
         """A leader hands over first, if somebody can take over."""
-        if self.is_leader and len(self.status.configuration.voters) > 1:
+        if (heir := self._best_heir()) is not None:
             try:
                 async with asyncio.timeout(HAND_OVER_TIMEOUT_S):
-                    await self.transfer_leadership(None)
-            except (ApiError, TimeoutError) as error:
-                log.info("no voter took over the metadata quorum in time: %s", error)
+                    await self.transfer_leadership(heir)
+            except (ApiError, StorageError, TimeoutError) as error:
+                log.info("node %d did not take over the metadata quorum in time: %s", heir, error)
         self._end(ApiError(ErrorCode.NOT_CONTROLLER, "the node is stopping"))
         self._links.stop()
         await self._store.settled()
+
+    def _best_heir(self) -> int | None:
+        """Of the voters that can be reached, the one with the most of the log."""
+        able = [each for each in self.status.replicas if each.is_voter and self._links.is_up(each.node)]
+        return max(able, key=lambda each: each.match_index).node if able else None
 
     def _end(self, error: Exception) -> None:
         if self._is_over:
@@ -202,6 +201,7 @@ class Quorum:
         self._end(self._failure)
         self._links.stop()
         self._tell_leader(None, self.term)
+        self.on_failed(self._failure)
 
     def _stalled(self, error: Exception) -> None:
         log.error("the disk of the metadata log is full, nothing can be changed until there is room: %s", error)
@@ -320,15 +320,15 @@ class Quorum:
             self._leadership_changed(outcome.leadership)
         if outcome.committed:
             self._become_active(outcome.committed)
-            self._take_snapshot_if_due()
+            if (ready := self._applied.snapshot_if_due()) is not None:
+                self._inbox.append(ready)
 
     # ---- disk and peers
 
     def _write(self, outcome: Outcome) -> None:
         generation = outcome.generation
         if outcome.snapshot_to_store is not None:
-            self._unsnapshotted_bytes = 0
-            self._is_snapshot_under_way = True
+            self._applied.begin_storing(outcome.snapshot_to_store)
         if self._is_blocking:
             self._store.store_blocking(outcome)
             self._inbox.append(PersistDone(generation))
@@ -345,8 +345,7 @@ class Quorum:
     def _note_stable(self, outcome: Outcome) -> None:
         self._stable_generation = outcome.generation
         if outcome.snapshot_to_store is not None:
-            self._snapshot = outcome.snapshot_to_store
-            self._is_snapshot_under_way = False
+            self._applied.end_storing()
         while self._held_back and self._held_back[0][0] <= outcome.generation:
             self._send(self._held_back.popleft()[1])
 
@@ -357,18 +356,13 @@ class Quorum:
     # ---- the state machine
 
     def _restore(self, snapshot: Snapshot) -> None:
-        self._machine.restore(snapshot.index, snapshot.data)
-        self.applied_index = snapshot.index
+        self._applied.restore(snapshot)
         self._members = snapshot.configuration.members
-        self._unsnapshotted_bytes = 0
 
     def _apply(self, entry: Entry) -> None:
-        if entry.kind is EntryKind.DATA:
-            self._machine.apply(entry.index, entry.data)
-        elif entry.kind is EntryKind.CONFIGURATION:
+        self._applied.apply(entry)
+        if entry.kind is EntryKind.CONFIGURATION:
             self._follow_configuration(Configuration.decode(entry.data))
-        self.applied_index = entry.index
-        self._unsnapshotted_bytes += entry.size_bytes
         self._proposals.committed(entry)
 
     def _follow_configuration(self, configuration: Configuration) -> None:
@@ -379,13 +373,6 @@ class Quorum:
         if self.node_id in configuration.members:
             for node in gone:
                 self._links.forget(node)
-
-    def _take_snapshot_if_due(self) -> None:
-        """Not before the log has outgrown the last snapshot: writing one costs as much as its size."""
-        due = max(self._snapshot_every_bytes, len(self._snapshot.data) if self._snapshot is not None else 0)
-        if self._unsnapshotted_bytes >= due and not self._is_snapshot_under_way:
-            self._unsnapshotted_bytes = 0
-            self._inbox.append(SnapshotReady(self.applied_index, self._machine.snapshot()))
 
     # ---- roles
 

@@ -343,6 +343,7 @@ def test_a_server_whose_disk_fails_leaves_and_the_others_go_on(caplog: pytest.Lo
             assert not servers.servers[leader].quorum.is_active
             with pytest.raises(StorageError):
                 await servers.propose(leader, b"never")
+            assert servers.servers[leader].events[-1].startswith("failed: ")
             successor = await servers.until_active(within_s=3, among=others(servers, leader))
             await servers.propose(successor, b"after")
             data = servers.servers[successor].history.data
@@ -359,6 +360,28 @@ def test_a_server_whose_disk_fails_leaves_and_the_others_go_on(caplog: pytest.Lo
     critical = [record for record in caplog.records if record.levelno == logging.CRITICAL]
     assert len(critical) == 1
     assert "leaves the metadata quorum until it is restarted" in critical[0].getMessage()
+
+
+def test_a_state_machine_that_raises_ends_the_part_a_server_takes(caplog: pytest.LogCaptureFixture) -> None:
+    with cluster(4) as servers:
+
+        async def main() -> None:
+            await servers.start()
+            leader = await servers.until_active()
+            broken = others(servers, leader)[0]
+
+            def fail(index: int, data: bytes) -> None:
+                raise ValueError("a defect")
+
+            servers.servers[broken].history.apply = fail  # type: ignore[method-assign]
+            await servers.propose(leader, b"one")
+            await asyncio.sleep(1)
+            assert servers.servers[broken].quorum.failure is not None
+            assert servers.servers[broken].quorum.leader_id is None
+            await servers.propose(leader, b"two")
+
+        servers.world.run(main(), timeout_s=60)
+    assert caplog.text.count("leaves the metadata quorum until it is restarted: a defect") == 1
 
 
 # ---- everything at once

@@ -1,0 +1,57 @@
+"""The state machine behind a Raft log: what of the log it has taken in, and when its state is worth a snapshot.
+
+Entries are applied in order and once; a snapshot replaces everything. A snapshot is due when as many bytes were applied
+since the last as the settings say, and as many as the last one is long, for writing one costs as much as its size.
+Knows no disks, messages and roles, nor what entries mean.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from penstock.core.raft.exchange import SnapshotReady
+from penstock.core.raft.messages import Entry, EntryKind, Snapshot
+
+
+class StateMachine(Protocol):
+    def apply(self, index: int, data: bytes) -> None: ...
+
+    def restore(self, index: int, data: bytes) -> None: ...
+
+    def snapshot(self) -> bytes: ...
+
+
+class AppliedLog:
+    def __init__(self, machine: StateMachine, snapshot_every_bytes: int) -> None:
+        self._machine = machine
+        self._snapshot_every_bytes = snapshot_every_bytes
+        self._snapshot_bytes = 0
+        self._bytes_since = 0
+        self._is_being_stored = False
+        self.index = 0
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self._machine.restore(snapshot.index, snapshot.data)
+        self.index = snapshot.index
+        self._snapshot_bytes = len(snapshot.data)
+        self._bytes_since = 0
+
+    def apply(self, entry: Entry) -> None:
+        if entry.kind is EntryKind.DATA:
+            self._machine.apply(entry.index, entry.data)
+        self.index = entry.index
+        self._bytes_since += entry.size_bytes
+
+    def snapshot_if_due(self) -> SnapshotReady | None:
+        due = max(self._snapshot_every_bytes, self._snapshot_bytes)
+        if self._bytes_since < due or self._is_being_stored:
+            return None
+        self._bytes_since = 0
+        return SnapshotReady(self.index, self._machine.snapshot())
+
+    def begin_storing(self, snapshot: Snapshot) -> None:
+        self._is_being_stored = True
+        self._snapshot_bytes = len(snapshot.data)
+
+    def end_storing(self) -> None:
+        self._is_being_stored = False
