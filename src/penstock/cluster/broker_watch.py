@@ -47,6 +47,7 @@ class BrokerWatch:
         self._lost_since = lost_since
         self._heard_s: dict[int, float] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._due_s = 0.0
         self._balanced_s = clock.monotonic()
         self._controller: Fencing | None = None
         self._started_s = 0.0
@@ -91,10 +92,12 @@ class BrokerWatch:
         """A broker that stands alone has nobody to watch, and no timer."""
         if self._controller is None or not any(broker != self._node_id for broker in self._image.brokers):
             return
+        due_s = self._loop.time() + delay_s
         if self._timer is not None:
-            if self._timer.when() <= self._loop.time() + delay_s:
+            if self._due_s <= due_s:
                 return
             self._timer.cancel()
+        self._due_s = due_s
         self._timer = self._loop.call_later(delay_s, self._look)
 
     def _look(self) -> None:
