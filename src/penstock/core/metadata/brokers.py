@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from penstock.core.metadata import features as feature_levels
 from penstock.core.metadata.image import NO_LEADER, BrokerState, MetadataImage
-from penstock.core.metadata.partition_change import Election, Standing, Wanted, change_all, change_partition
+from penstock.core.metadata.partition_change import Loss, Standing, change_all
 from penstock.core.metadata.records import BrokerChanged, BrokerRegistered, BrokerUnregistered, MetadataRecord
 from penstock.model.errors import ApiError, ErrorCode
 
@@ -73,10 +73,15 @@ def register(
     elif not is_same_life:
         was_clean = is_clean and known is not None and previous_epoch == known.epoch
         # A log from before there were registrations is that of its only broker, and on its disk.
-        is_same_disk = image.next_broker_epoch == 0 if known is None else known.directory_id == directory_id
-        records += _end_life(
-            image, broker_id, lambda name: was_clean or durable_topics(name), is_same_disk, min_isr, unclean_ok
-        )
+        is_same_disk = image.next_broker_epoch == 0 if known is None else _may_be_same(known.directory_id, directory_id)
+
+        def loss(topic: str) -> Loss:
+            if not is_same_disk:
+                return Loss.EVERYTHING
+            return Loss.NOTHING if was_clean or durable_topics(topic) else Loss.UNFLUSHED
+
+        held = ((topic, each) for topic, each in image.all_partitions() if broker_id in each.replicas)
+        records += change_all(held, Standing(image, gone=broker_id), min_isr, unclean_ok, loss)
     keeps_state = known is not None and is_same_life and not is_alone
     records.append(
         BrokerRegistered(
@@ -94,31 +99,9 @@ def register(
     return records
 
 
-def _end_life(
-    image: MetadataImage,
-    broker_id: int,
-    has_kept: Callable[[str], bool],
-    is_same_disk: bool,
-    min_isr: Callable[[str], int],
-    unclean_ok: Callable[[str], bool],
-) -> list[MetadataRecord]:
-    """Out of all ISRs, and out of the ELR where it may have lost something."""
-    records: list[MetadataRecord] = []
-    standing = Standing(image, gone=broker_id)
-    for topic, partition in image.all_partitions():
-        if broker_id not in partition.replicas:
-            continue
-        wanted = Wanted.of(partition)
-        wanted.isr = tuple(replica for replica in partition.isr if replica != broker_id)
-        if not is_same_disk:
-            wanted.erased = (broker_id,)
-        elif not has_kept(topic.name):
-            wanted.ineligible = (broker_id,)
-        election = Election.UNCLEAN if unclean_ok(topic.name) else Election.ONLINE
-        change = change_partition(topic, partition, wanted, standing, min_isr(topic.name), election)
-        if change is not None:
-            records.append(change)
-    return records
+def _may_be_same(known: str, told: str) -> bool:
+    """Whether two directory ids are of one disk. An empty one was not told."""
+    return not known or not told or known == told
 
 
 # -- being there ------------------------------------------------------------------------

@@ -27,6 +27,14 @@ class Election(Enum):
     UNCLEAN = "anybody, rather than nobody"
 
 
+class Loss(Enum):
+    """What a broker that goes may have lost of a topic."""
+
+    NOTHING = "it has all it ever acknowledged"
+    UNFLUSHED = "it crashed, and acknowledges before it flushes"
+    EVERYTHING = "it has another disk"
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """Which brokers count, as of the decision being made: the image, and what is about to become of one broker."""
@@ -112,14 +120,23 @@ def change_all(
     standing: Standing,
     min_isr: Callable[[str], int],
     unclean_ok: Callable[[str], bool],
+    loss: Callable[[str], Loss] = lambda _: Loss.NOTHING,
 ) -> list[MetadataRecord]:
-    """What becomes of partitions when brokers are as `standing` says, without the one that goes."""
+    """What becomes of partitions when brokers are as `standing` says, without the one that goes, and what it lost."""
     records: list[MetadataRecord] = []
+    asked: TopicState | None = None
+    minimum, election, lost = 1, Election.ONLINE, Loss.NOTHING
     for topic, partition in affected:
+        if topic is not asked:  # settings are resolved once a topic, not for each of its partitions
+            asked, minimum, lost = topic, min_isr(topic.name), loss(topic.name)
+            election = Election.UNCLEAN if unclean_ok(topic.name) else Election.ONLINE
         wanted = Wanted.of(partition)
         wanted.isr = tuple(replica for replica in partition.isr if replica not in (standing.gone, standing.leaving))
-        election = Election.UNCLEAN if unclean_ok(topic.name) else Election.ONLINE
-        change = change_partition(topic, partition, wanted, standing, min_isr(topic.name), election)
+        if lost is Loss.UNFLUSHED:
+            wanted.ineligible = (standing.gone,)
+        elif lost is Loss.EVERYTHING:
+            wanted.erased = (standing.gone,)
+        change = change_partition(topic, partition, wanted, standing, minimum, election)
         if change is not None:
             records.append(change)
     return records
