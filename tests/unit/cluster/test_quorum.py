@@ -13,7 +13,7 @@ from penstock.cluster.proposals import ProposalRefused
 from penstock.cluster.quorum import Quorum
 from penstock.core.raft.exchange import Change, Refusal
 from penstock.model.errors import ApiError, ErrorCode, StorageError
-from penstock.sim.world import ProcessDied
+from penstock.sim.world import ProcessDied, SimMachine
 from raft_cluster import PORT, Cluster, cluster, host_of
 
 SEEDS = range(1, 6)
@@ -407,10 +407,14 @@ def test_what_was_acknowledged_survives_crashes_kills_and_cuts(seed: int) -> Non
             except (ApiError, ProcessDied, TimeoutError):
                 unknown.append(data)
 
+        async def resume(machine: SimMachine, after_s: float) -> None:
+            await asyncio.sleep(after_s)
+            machine.resume()
+
         async def disturb() -> None:
             node, network = random.choice([1, 2, 3]), servers.world.network
             machine = servers.machine(node)
-            fault = random.randrange(6)
+            fault, other = random.randrange(9), host_of(node % 3 + 1)
             if not machine.is_running:
                 with suppress(ProcessDied):  # it may lose power while it starts
                     await servers.start(node)
@@ -423,7 +427,14 @@ def test_what_was_acknowledged_survives_crashes_kills_and_cuts(seed: int) -> Non
             elif fault == 3:
                 network.isolate(host_of(node))
             elif fault == 4:
-                network.reset(host_of(node), host_of(node % 3 + 1))
+                network.reset(host_of(node), other)
+            elif fault == 5:
+                network.hang(host_of(node), other)
+            elif fault == 6:
+                network.partition([host_of(node)], [other], one_way=True)
+            elif fault == 7:
+                machine.pause()
+                servers.world.spawn("operator", resume(machine, random.random() * 3))
             else:
                 network.heal()
 
@@ -441,7 +452,7 @@ def test_what_was_acknowledged_survives_crashes_kills_and_cuts(seed: int) -> Non
                 servers.machine(node).disk.crash_after = None
                 if not servers.machine(node).is_running:
                     await servers.start(node)
-            await asyncio.sleep(2)
+            await asyncio.sleep(8)  # hung connections are given up, paused processes resumed
             leader = await servers.until_active()
             await servers.propose(leader, b"the end")
             data = await servers.until_equal()
