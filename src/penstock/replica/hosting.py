@@ -16,16 +16,16 @@ import errno
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata.image import MetadataImage, PartitionState, TopicState
-from penstock.model.errors import ApiError, ErrorCode, ForeignDirectory, StorageError
+from penstock.model.errors import ApiError, ErrorCode, ForeignDirectory, LogOffline, StorageError
 from penstock.ports.clock import Clock, Entropy
 from penstock.ports.disk import Disk
 from penstock.ports.workers import Workers
 from penstock.replica.host import Host
+from penstock.replica.offset_files import KnownOffsets, OffsetFiles
 from penstock.replica.partition import Partition
 from penstock.storage import checkpoints
 from penstock.storage.group_commit import GroupCommit, flush_blocking
@@ -103,13 +103,7 @@ class HostedPartitions:
         self.by_id: dict[bytes, list[Partition | None]] = {}
         self.on_role: Callable[[Partition], None] = lambda _: None
         """After a partition has come, gone (`is_deleted`), or heard what the metadata says of it."""
-        # Of the last run, until a partition takes its own or they turn out to be nobody's.
-        self._recovery_points: dict[tuple[str, int], int] = {}
-        self._log_starts: dict[tuple[str, int], int] = {}
-        self._cleaned_offsets: dict[tuple[str, int], int] = {}
-        self._high_watermarks: dict[tuple[str, int], int] = {}
-        self._persisted_high_watermarks: dict[tuple[str, int], int] = {}
-        self._persisted_cleaned_offsets: dict[tuple[str, int], int] = {}
+        self._offsets = OffsetFiles(disk, directory)
         self.was_clean = False
         self._checkpointing = asyncio.Lock()
         self._deleted_since: dict[Partition, int] = {}
@@ -172,14 +166,8 @@ class HostedPartitions:
         A node that has not caught up with the cluster passes `is_image_current=False`: then files and checkpoints
         that the image does not know are kept for topics it will hear of, until `set_strays_aside`.
         """
-        disk, directory = self._disk, self.directory
-        self.was_clean = checkpoints.take_clean_shutdown_marker(disk, directory)
-        self._recovery_points = checkpoints.read_offsets(disk, f"{directory}/{checkpoints.RECOVERY_POINTS}")
-        self._log_starts = checkpoints.read_offsets(disk, f"{directory}/{checkpoints.LOG_START_OFFSETS}")
-        self._cleaned_offsets = checkpoints.read_offsets(disk, f"{directory}/{checkpoints.CLEANED_OFFSETS}")
-        self._high_watermarks = checkpoints.read_offsets(disk, f"{directory}/{checkpoints.HIGH_WATERMARKS}")
-        self._persisted_high_watermarks = dict(self._high_watermarks)
-        self._persisted_cleaned_offsets = dict(self._cleaned_offsets)
+        self.was_clean = checkpoints.take_clean_shutdown_marker(self._disk, self.directory)
+        self._offsets.read()
         self._remove_deleted_directories()
         self._has_strays = True
         if is_image_current:
@@ -224,15 +212,7 @@ class HostedPartitions:
 
     def _forget_strays(self) -> None:
         self._has_strays = False
-        if self._recovery_points or self._log_starts:
-            # Left by topics that were deleted just before a crash.
-            self._recovery_points.clear()
-            self._log_starts.clear()
-            self._write_offsets(checkpoints.RECOVERY_POINTS, self._persisted_recovery_points())
-            self._write_offsets(checkpoints.LOG_START_OFFSETS, self._current_log_starts())
-        self._high_watermarks.clear()
-        self._cleaned_offsets.clear()
-        self._write_cleaned_offsets(self._current_cleaned_offsets())
+        self._offsets.forget_all(self)
 
     def _remove_deleted_directories(self) -> None:
         for name in self._disk.list_directory(self.directory):
@@ -283,15 +263,8 @@ class HostedPartitions:
         settings: LogConfig,
         report: OpeningReport | None = None,
     ) -> Partition:
-        key = (topic.name, state.index)
-        opened = self._open(
-            f"{self.directory}/{topic.name}-{state.index}",
-            settings,
-            self._recovery_points.pop(key, 0),
-            self._log_starts.pop(key, 0),
-            self._cleaned_offsets.pop(key, 0),
-            topic.topic_id,
-        )
+        known = self._offsets.take((topic.name, state.index))
+        opened = self._open(f"{self.directory}/{topic.name}-{state.index}", settings, known, topic.topic_id)
         if report is not None:
             report.partitions += 1
             report.scanned_bytes += opened.recovery.scanned_bytes
@@ -301,7 +274,6 @@ class HostedPartitions:
             log.critical("%s", error)
         for message in opened.recovery.messages:
             log.warning("%s-%d: %s", topic.name, state.index, message)
-        known = self._high_watermarks.pop(key, 0)
         partition = Partition(
             topic.name,
             topic.topic_id,
@@ -311,61 +283,58 @@ class HostedPartitions:
             self._commit,
             self.host,
             # What lies beyond it may differ from what other replicas hold: a sole one has no such doubts.
-            high_watermark=known if len(state.replicas) > 1 else None,
+            high_watermark=known.high_watermark if len(state.replicas) > 1 else None,
         )
         partition.apply_state(state)
         return partition
 
-    def _open(
-        self,
-        directory: str,
-        settings: LogConfig,
-        recovery_point: int,
-        log_start_offset: int,
-        cleaned_offset: int,
-        topic_id: bytes,
-    ) -> Log:
+    def _open(self, directory: str, settings: LogConfig, known: KnownOffsets, topic_id: bytes) -> Log:
         """One damaged log does not stop the broker: its partition is offline, the others serve."""
         try:
             return Log.open(
                 self._disk,
                 directory,
                 settings,
-                recovery_point=recovery_point,
-                log_start_offset=log_start_offset,
+                recovery_point=known.recovery_point,
+                log_start_offset=known.log_start,
                 clean_shutdown=self.was_clean,
                 now_ms=self._clock.now_ms(),
                 topic_id=topic_id,
-                cleaned_offset=cleaned_offset,
+                cleaned_offset=known.cleaned,
             )
         except ForeignDirectory as error:
             # Of a topic of this name that was deleted just before a crash.
             if self._set_aside(directory, STRAY_SUFFIX, str(error)) is not None:
-                return self._open(directory, settings, recovery_point, log_start_offset, cleaned_offset, topic_id)
-            return self._offline(directory, settings, error, recovery_point, log_start_offset, cleaned_offset)
+                return self._open(directory, settings, known, topic_id)
+            return self._offline(directory, settings, error, known)
         except StorageError as error:
-            return self._offline(directory, settings, error, recovery_point, log_start_offset, cleaned_offset)
+            return self._offline(directory, settings, error, known)
 
-    def _offline(
-        self,
-        directory: str,
-        settings: LogConfig,
-        error: StorageError,
-        recovery_point: int,
-        log_start_offset: int,
-        cleaned_offset: int,
-    ) -> Log:
+    def _offline(self, directory: str, settings: LogConfig, error: StorageError, known: KnownOffsets) -> Log:
         log.critical("%s; the partition is offline, its files are left as they are", error)
+        cause = OSError(errno.EIO, str(error))
+        cause.__cause__ = error
         placeholder = Log.offline_at(
             self._disk,
             directory,
             settings,
-            OSError(errno.EIO, str(error)),
-            recovery_point=recovery_point,
-            log_start_offset=log_start_offset,
+            cause,
+            recovery_point=known.recovery_point,
+            log_start_offset=known.log_start,
         )
-        placeholder.cleaned_offset = cleaned_offset
+        placeholder.cleaned_offset = known.cleaned
         return placeholder
+
+    def start_over(self, partition: Partition) -> None:
+        """An empty log in place of one that could not be opened, whose files stay beside it. Raises StorageError."""
+        directory, settings = partition.log.directory, partition.log.config
+        if self._set_aside(directory, STRAY_SUFFIX, "is damaged") is None:
+            raise StorageError(f"{directory} cannot be set aside")
+        fresh = self._open(directory, settings, 0, 0, 0, partition.topic_id)
+        if fresh.offline is not None:
+            raise LogOffline(directory, fresh.offline)
+        partition.log = fresh
+        partition.truncate_fully_and_start_at(0)
 
     def close_all(self, progress: Callable[[int, int], None], threads: int, broker_epoch: int = -1) -> None:
         """Clean shutdown: everything stable, indexes and snapshots written, marker last. Blocks."""
@@ -376,9 +345,7 @@ class HostedPartitions:
         for count, is_closed in enumerate(self._workers.each(self._close_one, partitions, threads)):
             is_clean = is_closed and is_clean
             progress(count + 1, len(partitions))
-        self._write_offsets(checkpoints.RECOVERY_POINTS, self._persisted_recovery_points())
-        self._write_offsets(checkpoints.LOG_START_OFFSETS, self._current_log_starts())
-        self._write_high_watermarks(self._current_high_watermarks())
+        self._offsets.prepare(self)()
         if is_clean and (self.was_clean or not self._has_strays):  # what was not opened is as it was left
             checkpoints.write_clean_shutdown_marker(self._disk, self.directory, broker_epoch)
 
@@ -394,10 +361,6 @@ class HostedPartitions:
         partition.log.persisted_recovery_point = partition.log.stable_offset
         return True
 
-    def _persisted_recovery_points(self) -> dict[tuple[str, int], int]:
-        current = {(partition.topic, partition.index): partition.log.persisted_recovery_point for partition in self}
-        return {**self._recovery_points, **current}
-
     # -- metadata changes ---------------------------------------------------------------
 
     def _clear_the_way(self, topic: TopicState, states: Sequence[PartitionState]) -> None:
@@ -405,14 +368,10 @@ class HostedPartitions:
         for state in states:
             path = f"{self.directory}/{topic.name}-{state.index}"
             if self.host.node_id not in state.replicas or not self._disk.exists(path):
-                self._forget((topic.name, state.index))
+                self._offsets.take((topic.name, state.index))
             elif checkpoints.read_partition_metadata(self._disk, path) != topic.topic_id:
                 self._set_aside(path, STRAY_SUFFIX, "is in the way of a new partition")
-                self._forget((topic.name, state.index))
-
-    def _forget(self, key: tuple[str, int]) -> None:
-        for offsets in (self._recovery_points, self._log_starts, self._cleaned_offsets, self._high_watermarks):
-            offsets.pop(key, None)
+                self._offsets.take((topic.name, state.index))
 
     def topic_created(self, topic: TopicState) -> None:
         self.by_name[topic.name] = self.by_id[topic.topic_id] = []
@@ -598,22 +557,7 @@ class HostedPartitions:
     async def checkpoint_high_watermarks(self) -> None:
         """What each partition knew to be committed, for when this broker comes back and asks who leads."""
         async with self._checkpointing:
-            await self._workers.run(partial(self._write_high_watermarks, self._current_high_watermarks()))
-
-    def _current_high_watermarks(self) -> dict[tuple[str, int], int]:
-        """Of those with other replicas: what is here alone is committed as far as it goes."""
-        current = {
-            (partition.topic, partition.index): partition.high_watermark
-            for partition in self
-            if len(partition.replicas) > 1
-        }
-        return {**self._high_watermarks, **current}
-
-    def _write_high_watermarks(self, high_watermarks: dict[tuple[str, int], int]) -> None:
-        """Only if it says something new: an idle broker, or one that is alone, writes nothing."""
-        if high_watermarks != self._persisted_high_watermarks:
-            self._write_offsets(checkpoints.HIGH_WATERMARKS, high_watermarks)
-            self._persisted_high_watermarks = high_watermarks
+            await self._workers.run(self._offsets.prepare_high_watermarks(self))
 
     async def persist_offsets(self) -> None:
         """Write the checkpoint files anew: after delete-records, and after a topic is gone.
@@ -625,47 +569,4 @@ class HostedPartitions:
             await self._persist_offsets()
 
     async def _persist_offsets(self, risen: Sequence[tuple[Partition, int]] = ()) -> None:
-        recovery_points = self._persisted_recovery_points()
-        for partition, recovery_point in risen:
-            if not partition.is_deleted:
-                recovery_points[partition.topic, partition.index] = recovery_point
-        log_starts = self._current_log_starts()
-        cleaned_offsets = self._current_cleaned_offsets()
-        high_watermarks = self._current_high_watermarks()
-
-        def write() -> None:
-            self._write_offsets(checkpoints.RECOVERY_POINTS, recovery_points)
-            self._write_offsets(checkpoints.LOG_START_OFFSETS, log_starts)
-            self._write_cleaned_offsets(cleaned_offsets)
-            self._write_high_watermarks(high_watermarks)
-
-        await self._workers.run(write)
-
-    def _current_log_starts(self) -> dict[tuple[str, int], int]:
-        current = {
-            (partition.topic, partition.index): partition.log.log_start_offset
-            for partition in self
-            if partition.log.log_start_offset > 0
-        }
-        return {**self._log_starts, **current}
-
-    def _current_cleaned_offsets(self) -> dict[tuple[str, int], int]:
-        current = {
-            (partition.topic, partition.index): partition.log.cleaned_offset
-            for partition in self
-            if partition.log.cleaned_offset > 0
-        }
-        return {**self._cleaned_offsets, **current}
-
-    def _write_cleaned_offsets(self, offsets: dict[tuple[str, int], int]) -> None:
-        """Only if it says something new: most brokers compact little."""
-        if offsets != self._persisted_cleaned_offsets:
-            self._write_offsets(checkpoints.CLEANED_OFFSETS, offsets)
-            self._persisted_cleaned_offsets = offsets
-
-    def _write_offsets(self, name: str, offsets: dict[tuple[str, int], int]) -> None:
-        path = f"{self.directory}/{name}"
-        try:
-            checkpoints.write_offsets(self._disk, path, offsets)
-        except OSError as error:
-            raise StorageError(f"cannot write {path}: {error}") from error
+        await self._workers.run(self._offsets.prepare(self, risen))

@@ -354,9 +354,12 @@ class RecoveredLog:
 
     # -- bounds, epochs, producers ---------------------------------------------------------------------------
 
-    def refuse_loss(self) -> None:
-        """What is below the recovery point was stable. If the log ends before it, files are missing or cut."""
-        if self.log_end_offset < self.recovery_point:
+    def refuse_loss(self, log_start_offset: int) -> None:
+        """What is below the recovery point was stable. If the log ends before it, files are missing or cut.
+
+        Not if all of it was deleted: a follower may have begun its log anew a little before its start.
+        """
+        if max(self.log_end_offset, log_start_offset) < self.recovery_point:
             raise StorageError(
                 f"{self.directory} ends at offset {self.log_end_offset}, but everything below "
                 f"{self.recovery_point} was stable: files are missing or cut off; restore them, "
@@ -474,7 +477,7 @@ def recover(
         log.load_clean()
     else:
         log.load_after_crash()
-    log.refuse_loss()
+    log.refuse_loss(log_start_offset)
     log.settle_bounds(log_start_offset)
     log.load_epochs(clean=clean_shutdown)
     log.load_producers(clean=clean_shutdown)

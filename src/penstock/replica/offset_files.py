@@ -1,0 +1,128 @@
+"""The files beside the logs that say one offset for each partition: recovery points, log starts, what was compacted,
+high watermarks.
+
+They are read once. What they say of a partition is its own as soon as it is opened; the rest is written again with
+every file, for partitions that this broker has not heard of yet, until `forget_all` says that there are none.
+Writing is prepared on the loop and may be done in a worker, by one at a time: see `HostedPartitions.checkpoint`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from penstock.model.errors import StorageError
+from penstock.ports.disk import Disk
+from penstock.replica.partition import Partition
+from penstock.storage import checkpoints
+
+Key: TypeAlias = tuple[str, int]
+Offsets: TypeAlias = dict[Key, int]
+
+
+class KnownOffsets(NamedTuple):
+    """What the last run knew of a partition."""
+
+    recovery_point: int = 0
+    log_start: int = 0
+    cleaned: int = 0
+    high_watermark: int = 0
+
+
+class OffsetFiles:
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._recovery_points: Offsets = {}
+        self._log_starts: Offsets = {}
+        self._cleaned: Offsets = {}
+        self._high_watermarks: Offsets = {}
+        self._written_cleaned: Offsets = {}
+        self._written_high_watermarks: Offsets = {}
+
+    def read(self) -> None:
+        self._recovery_points = self._read(checkpoints.RECOVERY_POINTS)
+        self._log_starts = self._read(checkpoints.LOG_START_OFFSETS)
+        self._cleaned = self._read(checkpoints.CLEANED_OFFSETS)
+        self._high_watermarks = self._read(checkpoints.HIGH_WATERMARKS)
+        self._written_cleaned = dict(self._cleaned)
+        self._written_high_watermarks = dict(self._high_watermarks)
+
+    def _read(self, name: str) -> Offsets:
+        return checkpoints.read_offsets(self._disk, f"{self._directory}/{name}")
+
+    def take(self, key: Key) -> KnownOffsets:
+        """From now on the partition says where it stands."""
+        return KnownOffsets(
+            self._recovery_points.pop(key, 0),
+            self._log_starts.pop(key, 0),
+            self._cleaned.pop(key, 0),
+            self._high_watermarks.pop(key, 0),
+        )
+
+    def forget_all(self, partitions: Iterable[Partition]) -> None:
+        """What is left is nobody's: of topics that were deleted just before a crash, say. Blocks."""
+        has_leftovers = bool(self._recovery_points or self._log_starts)
+        for left in (self._recovery_points, self._log_starts, self._cleaned, self._high_watermarks):
+            left.clear()
+        if has_leftovers:
+            self.prepare(partitions)()
+        else:
+            self._write_cleaned(_cleaned_offsets(partitions))
+
+    def prepare(
+        self, partitions: Iterable[Partition], risen: Sequence[tuple[Partition, int]] = ()
+    ) -> Callable[[], None]:
+        """All files as of now, to be written by what this returns. `risen`: recovery points that come with it."""
+        hosted = list(partitions)
+        recovery_points = self._recovery_points | {_key(one): one.log.persisted_recovery_point for one in hosted}
+        recovery_points |= {_key(one): offset for one, offset in risen if not one.is_deleted}
+        log_starts = self._log_starts | {
+            _key(one): one.log.log_start_offset for one in hosted if one.log.log_start_offset
+        }
+        cleaned = self._cleaned | _cleaned_offsets(hosted)
+        high_watermarks = self._high_watermarks | _high_watermarks(hosted)
+
+        def write() -> None:
+            self._write(checkpoints.RECOVERY_POINTS, recovery_points)
+            self._write(checkpoints.LOG_START_OFFSETS, log_starts)
+            self._write_cleaned(cleaned)
+            self._write_high_watermarks(high_watermarks)
+
+        return write
+
+    def prepare_high_watermarks(self, partitions: Iterable[Partition]) -> Callable[[], None]:
+        high_watermarks = self._high_watermarks | _high_watermarks(partitions)
+        return lambda: self._write_high_watermarks(high_watermarks)
+
+    def _write_cleaned(self, cleaned: Offsets) -> None:
+        """Only if it says something new: most brokers compact little."""
+        if cleaned != self._written_cleaned:
+            self._write(checkpoints.CLEANED_OFFSETS, cleaned)
+            self._written_cleaned = cleaned
+
+    def _write_high_watermarks(self, high_watermarks: Offsets) -> None:
+        """Only if it says something new: an idle broker, or one that is alone, writes nothing."""
+        if high_watermarks != self._written_high_watermarks:
+            self._write(checkpoints.HIGH_WATERMARKS, high_watermarks)
+            self._written_high_watermarks = high_watermarks
+
+    def _write(self, name: str, offsets: Offsets) -> None:
+        path = f"{self._directory}/{name}"
+        try:
+            checkpoints.write_offsets(self._disk, path, offsets)
+        except OSError as error:
+            raise StorageError(f"cannot write {path}: {error}") from error
+
+
+def _key(partition: Partition) -> Key:
+    return partition.topic, partition.index
+
+
+def _cleaned_offsets(partitions: Iterable[Partition]) -> Offsets:
+    return {_key(one): one.log.cleaned_offset for one in partitions if one.log.cleaned_offset > 0}
+
+
+def _high_watermarks(partitions: Iterable[Partition]) -> Offsets:
+    """Of those with other replicas: what is here alone is committed as far as it goes."""
+    return {_key(one): one.high_watermark for one in partitions if len(one.replicas) > 1}
