@@ -27,6 +27,8 @@ EAGER_PAUSE_S = 0.1
 TELL_EVERY_S = 5.0
 LEAVE_TIMEOUT_S = 10.0
 UNFENCE_TIMEOUT_S = 10.0
+NO_CONTROLLER_S = 1.5
+"""A broker that leaves waits so long for a controller to tell."""
 
 
 class QuorumView(Protocol):
@@ -57,6 +59,7 @@ class BrokerLifecycle:
         self._registration = registration
         self._heartbeats: asyncio.Task[None] | None = None
         self._is_leaving = False
+        self._leaving_s = 0.0
         self._may_go = asyncio.Event()
         self._news = asyncio.Event()
         self._answered_s = clock.monotonic()
@@ -148,6 +151,8 @@ class BrokerLifecycle:
             await self.register()
         elif error.code is not ErrorCode.NOT_CONTROLLER:
             log.warning("a heartbeat was refused: %s", error)
+        elif self._is_leaving and self._clock.monotonic() - self._leaving_s >= NO_CONTROLLER_S:
+            self._may_go.set()  # the others are stopping, too
 
     async def _pause(self, pause_s: float) -> None:
         self._news.clear()
@@ -164,6 +169,7 @@ class BrokerLifecycle:
         if self._heartbeats is None or not self._config.controlled_shutdown_enable:
             return
         self._is_leaving = True
+        self._leaving_s = self._clock.monotonic()
         self._news.set()
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
