@@ -217,6 +217,9 @@ class FollowingBroker:
         self.lowered.append((partition, offset))
         partition.log.persisted_recovery_point = min(partition.log.persisted_recovery_point, offset)
 
+    def start_over(self, partition: Partition) -> None:
+        raise NotImplementedError("logs that cannot be opened are the business of real brokers")
+
     def write_own(self, partition: Partition, data: bytes) -> None:
         """What the replica holds before it follows anybody."""
         partition.log.append_replicated(data, self.clock.now_ms())

@@ -27,6 +27,10 @@ class RecoveryPoints(Protocol):
         """What is on disk is at most `offset` when this returns, and nobody raises it before the caller acts."""
         ...
 
+    def start_over(self, partition: Partition) -> None:
+        """An empty log in place of one that could not be opened."""
+        ...
+
 
 class Recovering:
     def __init__(self, points: RecoveryPoints) -> None:
@@ -70,6 +74,10 @@ class Recovering:
         """Drop everything; the next batch gets `offset`."""
         keep = min(offset, partition.log.log_start_offset)
         await self._cut(partition, keep, lambda: partition.truncate_fully_and_start_at(offset))
+
+    async def start_over(self, partition: Partition) -> None:
+        """Nothing of it can be read any more."""
+        await self._cut(partition, 0, lambda: self._points.start_over(partition))
 
     async def cut_at(self, partition: Partition, offset: int) -> None:
         await self._cut(partition, _batch_at(partition, offset), lambda: partition.truncate_to(offset))

@@ -1,6 +1,7 @@
 """A replica that finds damage on its own disk takes what is damaged again from its leader.
 
-Whoever reads (a fetch, compaction, a verification) reports what it found. Until the replica is whole again it must
+Whoever reads (a fetch, compaction, a verification) reports what it found; a log that could not even be opened is found
+when its role is known. Until the replica is whole again it must
 not count as one that has everything, so the order is
 
     leading          ask to be relieved (`give_up_leadership`), if another in-sync replica can take over
@@ -100,6 +101,8 @@ class Repairs:
         event = self._under_way.get(partition)
         if event is not None:
             event.set()
+        elif _could_not_be_opened(partition):
+            self.found(partition)
 
     def stop(self) -> None:
         for task in list(self._tasks):
@@ -107,7 +110,7 @@ class Repairs:
 
     async def _repair(self, partition: Partition, path: str | None) -> None:
         try:
-            found = await self._find(partition, path)
+            found = Scan(None, True) if _could_not_be_opened(partition) else await self._find(partition, path)
             if found.is_damaged:
                 await self._replace(partition, found.last_sound_base)
         except (ApiError, StorageError, OSError) as error:
@@ -182,6 +185,12 @@ class Repairs:
     async def _cut(self, partition: Partition, offset: int) -> None:
         before = partition.log.log_end_offset
         epoch = partition.leader_epoch
+        if _could_not_be_opened(partition):
+            await self._recovering.start_over(partition)
+            if partition.log.offline is None:
+                self.repaired += 1
+                log.warning("%r could not be read: it is fetched anew from broker %d", partition, partition.leader)
+            return
         if offset > partition.log.log_start_offset:
             await self._recovering.cut_at(partition, offset)
         else:
@@ -195,3 +204,8 @@ class Repairs:
                 before,
                 partition.leader,
             )
+
+
+def _could_not_be_opened(partition: Partition) -> bool:
+    """Because of damage, that is; a disk that fails is not mended by writing more to it."""
+    return partition.log.offline is not None and isinstance(partition.log.offline.__cause__, CorruptBatch)

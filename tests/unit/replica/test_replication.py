@@ -198,6 +198,30 @@ def test_a_damaged_follower_leaves_is_mended_and_returns(world: SimWorld) -> Non
     run(world, main())
 
 
+def test_a_log_that_cannot_be_opened_is_fetched_anew(world: SimWorld) -> None:
+    brokers = ThreeBrokers(world, {})
+
+    async def main() -> None:
+        await brokers.start()
+        await brokers.create("t")
+        await brokers.publish("t", 20)
+        sick = next(node for node in IDS if node != brokers.leader())
+        machine, path = brokers.machines[sick], brokers.replica(sick).log.segments[0].path
+        last = brokers.replica(sick).log.position_of(19).position
+        await machine.run(brokers.nodes[sick].stop())
+        machine.exited()
+        machine.disk.flip_bit(path, last + 8)  # the length of the last batch: where the log ends is unknown
+        await brokers.start_one(sick)
+        await until(lambda: brokers.nodes[sick].fetchers.repairs.repaired == 1)
+        await until(lambda: brokers.in_sync() == 3, 60)
+        await brokers.publish("t", 1)
+        await until(brokers.agree)
+        names = machine.disk.list_directory("/data")
+        assert any(name.startswith("t-0.") and name.endswith("-stray") for name in names)  # for people to look at
+
+    run(world, main())
+
+
 def test_hundreds_of_idle_partitions_cost_two_fetches_a_second(world: SimWorld) -> None:
     brokers = ThreeBrokers(world, {})
 
