@@ -63,11 +63,14 @@ class MetadataMachine:
     # -- from the quorum ----------------------------------------------------------------
 
     def apply(self, index: int, data: bytes) -> None:
-        for record in decode_entry(data):
-            deleted = None
+        """An entry is one decision: nobody hears of a part of it before the image holds all of it."""
+        records = decode_entry(data)
+        deleted: dict[str, str] = {}
+        for record in records:
             if isinstance(record, TopicDeleted):
-                deleted = self.image.topics_by_id[bytes.fromhex(record.topic_id)].name
+                deleted[record.topic_id] = self.image.topics_by_id[bytes.fromhex(record.topic_id)].name
             self.image.replay(record)
+        for record in records:
             self._tell(record, deleted)
 
     def restore(self, index: int, data: bytes) -> None:
@@ -99,7 +102,7 @@ class MetadataMachine:
 
     # -- telling ------------------------------------------------------------------------
 
-    def _tell(self, record: MetadataRecord, deleted_name: str | None) -> None:
+    def _tell(self, record: MetadataRecord, deleted: dict[str, str]) -> None:
         match record:
             case BrokerRegistered() | BrokerChanged() | BrokerUnregistered() | PeerAddressSet():
                 self.on_brokers()
@@ -111,15 +114,14 @@ class MetadataMachine:
         image = self.image
         match record:
             case TopicCreated(name):
-                # The overrides of a new topic follow in the next record of the same entry.
                 listener.topic_created(image.topics[name])
             case PartitionsAdded(topic_id):
                 listener.partitions_added(image.topics_by_id[bytes.fromhex(topic_id)])
             case PartitionChanged(topic_id, partition):
                 topic = image.topics_by_id[bytes.fromhex(topic_id)]
                 self._await(listener.partition_changed(topic, topic.partitions[partition]))
-            case TopicDeleted(topic_id) if deleted_name is not None:
-                self._await(listener.topic_deleted(deleted_name, bytes.fromhex(topic_id)))
+            case TopicDeleted(topic_id):
+                self._await(listener.topic_deleted(deleted[topic_id], bytes.fromhex(topic_id)))
             case ConfigChanged(resource_type, name) if resource_type == RESOURCE_TOPIC:
                 listener.config_changed(name)
             case ConfigChanged():
