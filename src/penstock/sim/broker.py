@@ -7,6 +7,7 @@ which are another process and clients of this one.
 from __future__ import annotations
 
 import asyncio
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -33,7 +34,8 @@ class SimDirectory:
     def __init__(self, path: str, cluster_id: str, machine: str) -> None:
         self.path = path
         self.cluster_id = cluster_id
-        self.directory_id = f"disk-of-{machine}".ljust(22, "0")[:22]
+        # As over the wire: 16 bytes in base64. A text that is not the encoding of any would come back as another one.
+        self.directory_id = urlsafe_b64encode(f"disk of {machine}".encode().ljust(16)[:16]).decode().rstrip("=")
 
     def adopt(self, cluster_id: str) -> None:
         self.cluster_id = cluster_id

@@ -277,7 +277,8 @@ class Scenario:
         """By a reader of its own, until it has read what the last probe wrote."""
         final: dict[Place, list[bytes]] = {}
         for place in self.plan.places:
-            last = max((w.offset for w in self.history.writes if w.place == place), default=-1)
+            writes = (write for write in self.history.writes if write.place == place and write.is_idempotent)
+            last = max((write.offset for write in writes), default=-1)
             reader = Reader(self._caller(f"last:{place}"), self.history, [place])
             await self._within(f"reading {place}", reader.run(partial(_has_read, reader, place, last), 0.0))
             seen = self.history.seen.get(place, {})

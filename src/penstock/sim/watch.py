@@ -156,7 +156,7 @@ class Watch:
                 logs = {
                     number: (self._cluster.machines[number].disk, f"{DATA}/{place}")
                     for number in state.replicas
-                    if number in self._cluster.living
+                    if number in self._cluster.living and number not in self.brokers.excused
                 }
                 leader = self._cluster.living.get(state.leader)
                 if leader is None:
