@@ -82,6 +82,7 @@ class BlockingCluster:
         self._coordinators: dict[str, int] = {}
         self._shared: dict[tuple[Address, str], BlockingConnection] = {}
         self._idle: dict[Address, list[BlockingConnection]] = {}
+        self._lost_at: dict[Address, float] = {}
         self._seen: set[int] = set()
         """Every broker that there ever was, as far as we know."""
 
@@ -346,14 +347,23 @@ class BlockingCluster:
     # -- trying again -------------------------------------------------------------------
 
     def _call_any(self, key: Api, request: Message, kind: type[R], deadline: float) -> R:
-        """From whichever broker answers first: connected ones, then in the order in which we know them."""
+        """From whichever broker answers first: connected ones, then in the order in which we know them.
+
+        One that was lost is asked after all others, and none is given all the time while there are others.
+        """
         failures: list[ClientError] = []
         known = dict.fromkeys((*self._bootstrap, *((broker.host, broker.port) for broker in self._brokers.values())))
-        for address in sorted(known, key=lambda address: (address, "control") not in self._shared):
+        order = sorted(known, key=lambda at: (self._lost_at.get(at, 0.0), (at, "control") not in self._shared))
+        for count, address in enumerate(order, 1):
+            timeout_s = _left(deadline) if count == len(order) else _left(deadline) / 2
             try:
-                return self._shared_connection(address, "control").call(key, request, kind, _left(deadline))
+                answer = self._shared_connection(address, "control").call(key, request, kind, timeout_s)
             except LOST as error:
+                self._lost_at[address] = time.monotonic()
                 failures.append(error)
+            else:
+                self._lost_at.pop(address, None)
+                return answer
             if time.monotonic() > deadline:
                 break
         if not failures:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple, TypeVar
 
-from penstock.client.connection import Connection
+from penstock.client.connection import REQUEST_TIMEOUT_S, Connection
 from penstock.client.errors import BrokerUnreachable, ClientError, Overloaded, check, error_code
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
@@ -28,6 +28,8 @@ METADATA_MAX_AGE_S = 30.0
 TOPIC_TIMEOUT_S = 10.0
 RETRY_S = 0.05
 MAX_LEASES = 512
+ANY_TIMEOUT_S = 5.0
+"""For one broker, where others could be asked."""
 
 Address = tuple[str, int]
 R = TypeVar("R", bound=Message)
@@ -76,6 +78,7 @@ class Cluster:
         self._opening: dict[tuple[Address, str], asyncio.Lock] = {}
         self._idle: dict[Address, list[Connection]] = {}
         self._leases = 0
+        self._lost_at: dict[Address, float] = {}
 
     # -- metadata -----------------------------------------------------------------------
 
@@ -152,21 +155,27 @@ class Cluster:
         return answer
 
     async def call_any(self, key: Api, request: Message, kind: type[R]) -> R:
-        """From whichever broker answers first: connected ones, then in the order in which we know them.
-
-        Only for what may be asked twice.
+        """From whichever broker answers first: connected ones, then in the order in which we know them; those that
+        did not answer lately come last. Only for what may be asked twice.
         """
         failure: ClientError = BrokerUnreachable("no broker is known")
-        for address in self._known_addresses():
+        addresses = self._known_addresses()
+        for address in addresses:
+            timeout_s = REQUEST_TIMEOUT_S if address == addresses[-1] else ANY_TIMEOUT_S
             try:
-                return await (await self._shared_connection(address, "control")).call(key, request, kind)
+                connection = await self._shared_connection(address, "control")
+                answer = await connection.call(key, request, kind, timeout_s)
             except ClientError as error:
+                self._lost_at[address] = asyncio.get_running_loop().time()
                 failure = error
+            else:
+                self._lost_at.pop(address, None)
+                return answer
         raise failure
 
     def _known_addresses(self) -> list[Address]:
         known = dict.fromkeys((*self._bootstrap, *((b.host, b.port) for b in self._brokers.values())))
-        return sorted(known, key=lambda address: not self._is_connected(address))
+        return sorted(known, key=lambda at: (self._lost_at.get(at, 0.0), not self._is_connected(at)))
 
     def _is_connected(self, address: Address) -> bool:
         connection = self._shared.get((address, "control"))
@@ -212,6 +221,7 @@ class Cluster:
             try:
                 return await self._shared_connection(address, "control")
             except ClientError as error:
+                self._lost_at[address] = asyncio.get_running_loop().time()
                 failure = error
         raise failure
 

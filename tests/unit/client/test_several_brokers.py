@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 
 from penstock.client import admin, fetching, groups
+from penstock.client.blocking_cluster import BlockingCluster
 from penstock.client.cluster import Cluster
 from penstock.client.errors import BrokerUnreachable
 from penstock.client.fetching import LATEST_MS, TopicPartition
@@ -264,3 +266,36 @@ async def test_a_coordinator_that_stays_away_is_told_of(
             await groups.committed(cluster, "g")
     assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert scripted.brokers[1].asked(FindCoordinatorRequest)
+
+
+async def test_a_broker_that_says_nothing_is_asked_last_from_then_on(
+    scripted: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.client.cluster.ANY_TIMEOUT_S", 0.05)
+    released = threading.Event()
+
+    def silent(request: Message) -> None:
+        released.wait(10)
+
+    scripted.brokers[1].scripts[Api.METADATA] = silent
+    async with client(scripted) as cluster:
+        for _ in range(3):
+            assert len((await cluster.describe()).brokers) == 2
+    assert len(scripted.brokers[1].asked(MetadataRequest)) == 1
+    assert len(scripted.brokers[2].asked(MetadataRequest)) == 3
+    released.set()
+
+
+def test_blocking_too(scripted: ScriptedCluster) -> None:
+    released = threading.Event()
+
+    def silent(request: Message) -> None:
+        released.wait(10)
+
+    scripted.brokers[1].scripts[Api.METADATA] = silent
+    cluster = BlockingCluster([broker.address for broker in scripted.brokers.values()], timeout_s=0.4)
+    for _ in range(3):
+        assert len(cluster.brokers()) == 2
+    assert len(scripted.brokers[1].asked(MetadataRequest)) == 1
+    released.set()
+    cluster.close()
