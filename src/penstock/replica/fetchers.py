@@ -55,6 +55,8 @@ class ReplicaFetchers:
         self.by_leader: dict[int, ReplicaFetcher] = {}
         self._leader_of: dict[Partition, int] = {}
         self._stopping: list[ReplicaFetcher] = []
+        self._earlier_bytes_fetched = 0  # by fetchers that are no more
+        self._earlier_errors = 0
         self._is_stopped = False
         self._is_sweep_due = False
 
@@ -98,6 +100,8 @@ class ReplicaFetchers:
             fetcher = self.by_leader.pop(leader)
             fetcher.stop()
             self._stopping.append(fetcher)
+            self._earlier_bytes_fetched += fetcher.bytes_fetched
+            self._earlier_errors += fetcher.errors
         self._stopping = [fetcher for fetcher in self._stopping if fetcher.has_work]
 
     def hold(self, partition: Partition) -> None:
@@ -135,11 +139,11 @@ class ReplicaFetchers:
 
     @property
     def bytes_fetched(self) -> int:
-        return sum(fetcher.bytes_fetched for fetcher in self.by_leader.values())
+        return self._earlier_bytes_fetched + sum(fetcher.bytes_fetched for fetcher in self.by_leader.values())
 
     @property
     def errors(self) -> int:
-        return sum(fetcher.errors for fetcher in self.by_leader.values())
+        return self._earlier_errors + sum(fetcher.errors for fetcher in self.by_leader.values())
 
     def lags(self) -> Iterator[tuple[Partition, int]]:
         """Each followed partition and how many committed records of its leader are not here."""

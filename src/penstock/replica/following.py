@@ -101,8 +101,11 @@ class FollowerSession:
         """Also for a partition that is followed already: in a new epoch it starts from scratch, at once."""
         known = self.followed.get((partition.topic_id, partition.index))
         if known is not None and known.partition is partition:
+            is_same_epoch = known.asked_epoch == partition.leader_epoch
+            if is_same_epoch and known.is_in_session and not known.is_throttled and known not in self._changed:
+                return known  # other replicas have come or gone, which is nothing to tell the leader
             known.failures = 0
-            known.is_matched = known.is_matched and known.asked_epoch == partition.leader_epoch
+            known.is_matched = known.is_matched and is_same_epoch
             self._delayed.pop(known, None)
             self._changed[known] = None
             return known

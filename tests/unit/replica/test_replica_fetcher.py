@@ -375,6 +375,24 @@ def test_a_new_epoch_is_asked_for_at_once_although_the_leader_holds_a_fetch(worl
     run(world, main())
 
 
+def test_other_replicas_that_come_and_go_are_nothing_to_tell_the_leader(world: SimWorld) -> None:
+    broker = FollowingBroker(world)
+
+    async def main() -> None:
+        await broker.start()
+        await broker.follow()
+        await until(lambda: len(broker.leader.fetches) == 2)
+        await broker.follow(epoch=1, isr=(LEADER, 3))
+        await asyncio.sleep(0.2)
+        assert len(broker.leader.fetches) == 2
+        assert broker.leader.wakes == 0
+        broker.leader.answers.append(says(records=batch(0, 1)))
+        broker.leader.release()
+        await until(lambda: [entry.offset for entry in broker.leader.acknowledged] == [0, 1])
+
+    run(world, main())
+
+
 def test_an_answer_for_an_epoch_that_is_over_is_not_appended(world: SimWorld) -> None:
     broker = FollowingBroker(world, settings=LAZY)
 
@@ -487,8 +505,9 @@ def test_who_follows_nobody_here_any_more_lets_go_of_the_connection(world: SimWo
 
     async def main() -> None:
         await broker.start()
+        broker.leader.answers.append(says(records=batch(0, 1)))
         await broker.follow()
-        await until(lambda: len(broker.leader.fetches) == 1)
+        await until(ends_at(broker.partitions[0], 1))
         await broker.follow(epoch=2, leader=3)  # whose address is not known
         await asyncio.sleep(5)
         assert list(broker.fetchers.by_leader) == [3]
@@ -498,6 +517,7 @@ def test_who_follows_nobody_here_any_more_lets_go_of_the_connection(world: SimWo
         await broker.follow(epoch=3, leader=-1)
         await asyncio.sleep(1)
         assert not broker.fetchers.by_leader
+        assert broker.fetchers.bytes_fetched == len(batch(0, 1))  # what was counted stays counted
 
     run(world, main())
 
