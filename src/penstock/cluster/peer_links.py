@@ -162,7 +162,7 @@ class _Link:
             wire.greet(Hello(self._links.node_id, self._peer, self._links.cluster_id))
             async with asyncio.timeout(GREETING_TIMEOUT_S):
                 await wire.greeted
-        except (OSError, TimeoutError) as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: a host that is no name
             if wire is not None:
                 wire.drop()
             elif isinstance(error, ConnectionRefusedError):
