@@ -41,7 +41,10 @@ class ClusterView:
         active_controller: Callable[[], int | None] = lambda: None,
         voters: Callable[[], Mapping[int, Address]] = dict,
         controller_listeners: Collection[str] = (),
+        suspects: Callable[[], Collection[int]] = tuple,
     ) -> None:
+        """`suspects`: live brokers whose connections have just broken."""
+        self.suspects = suspects
         self.node_id = node_id
         self.rack = rack
         self.image = image

@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 Address: TypeAlias = tuple[str, int]
 EVERY_INTERFACE = ("", "0.0.0.0", "::")
 INCARNATION_BYTES = 16
+SUSPECTED_S = 1.0
 
 
 class Membership:
@@ -184,6 +185,20 @@ class Membership:
     @property
     def private_handlers(self) -> list[PrivateHandler]:
         return [self.raft_handler]
+
+    def suspects(self) -> list[int]:
+        """Brokers that count as live although their connection here broke a moment ago: the controller is about to
+        decide. Empty but for that moment."""
+        if not self._config.is_clustered:
+            return []
+        now_s, lost_since = self._clock.monotonic(), self.links.lost_since
+        return [
+            broker.broker_id
+            for broker in self.image.brokers.values()
+            if not broker.is_fenced
+            and (lost_s := lost_since(broker.broker_id)) is not None
+            and now_s - lost_s < SUSPECTED_S
+        ]
 
     # -- addresses ----------------------------------------------------------------------
 

@@ -211,6 +211,7 @@ class Node:
             lambda: membership.quorum.leader_id,
             membership.voter_addresses,
             [endpoint.name for endpoint in self.config.controller_listeners],
+            membership.suspects,
         )
         self.apis = Apis(
             self._loop, membership, cluster, self.partitions, self.groups, self._workers, self.clock, self._entropy

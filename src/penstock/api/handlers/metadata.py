@@ -7,13 +7,16 @@
   field but cannot answer it: INVALID_REQUEST, as on Kafka.
 - Fenced brokers are not named, and a partition that such a one leads has no leader: LEADER_NOT_AVAILABLE.
   v0 names no replicas that are fenced, and says REPLICA_NOT_AVAILABLE then.
+- Asked for a partition whose leader's connections broke a moment ago, the answer waits for what the controller makes
+  of it, a second at most.
 - Authorized operations are not computed before there are ACLs: asked for, everything is allowed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import ClassVar
+import asyncio
+from collections.abc import Collection, Coroutine
+from typing import Any, ClassVar
 
 from penstock.api.cluster_view import ClusterView
 from penstock.api.context import RequestContext
@@ -35,6 +38,7 @@ from penstock.wire.primitives import NULL_UUID
 ALL_TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 ALL_CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 NOT_ASKED = -(2**31)
+LOOK_AGAIN_S = 0.01
 
 
 class MetadataHandler:
@@ -46,7 +50,26 @@ class MetadataHandler:
         self._cluster = cluster
         self._creation = creation
 
-    def handle(self, ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
+    def handle(
+        self, ctx: RequestContext, request: MetadataRequest
+    ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+        response = self._answer(ctx, request)
+        return self._when_decided(ctx, request) if self._is_about_to_change(response) else response
+
+    def _is_about_to_change(self, response: MetadataResponse) -> bool:
+        suspects = self._cluster.suspects()
+        return bool(suspects) and any(
+            partition.leader_id in suspects for topic in response.topics for partition in topic.partitions
+        )
+
+    async def _when_decided(self, ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
+        """A leader's connections have just broken: in a moment there is another one, or it is back. A client that
+        heard of the old one now would ask again only after a pause of its own, and that is most of what it waits."""
+        while self._is_about_to_change(response := self._answer(ctx, request)):
+            await asyncio.sleep(LOOK_AGAIN_S)
+        return response
+
+    def _answer(self, ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
         operations = ALL_TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
         image = self._cluster.image
         live = frozenset(self._cluster.live_ids())
