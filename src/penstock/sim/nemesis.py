@@ -17,8 +17,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from penstock.records.batch import CRC_START, iterate_headers
 from penstock.sim.broker import DATA
 from penstock.sim.cluster import SimCluster, host_of
+from penstock.sim.disk import SimDisk
 from penstock.sim.network import LAN, LinkProfile
 
 POWER = ("crash", "torn", "failing disk")
@@ -307,28 +309,48 @@ class Nemesis:
     async def _bit_rot(self, fault: Fault, random: Random) -> None:
         """Alone: while nothing else is wrong, on one machine a history, and until it has caught up again."""
         number = self._target(random)
-        if number is None or self._busy or self._tasks_beside() or self._rotten not in (None, number):
+        if number is None or self._busy or self._tasks_beside() or self._rotten is not None:
             return
         if not self._is_well():
             return
-        machine = self._cluster.machines[number]
-        files = [f"{DATA}/{name}" for name in machine.disk.list_directory(DATA) if name.startswith("data-")]
-        logs = [f"{path}/{name}" for path in files for name in machine.disk.list_directory(path) if name[-4:] == ".log"]
-        logs = [path for path in logs if machine.disk.stable_size(path) > 0]
-        if not logs:
+        place = self._batch_byte(self._cluster.machines[number].disk, random)
+        if place is None:
             return
         self._is_alone = True
         self._busy[number] = None
         self._rotten = number
         self.on_rot(number)
-        path = random.choice(logs)
-        position = random.randrange(machine.disk.stable_size(path))
+        path, position = place
         self._note(fault, f"a bit of {host_of(number)}:{path} at {position} flips, and it is restarted")
-        self._cluster.crash(number) if random.random() < 0.5 else self._cluster.kill(number)
-        machine.disk.flip_bit(path, position, random.randrange(8))
+        self._cluster.kill(number)
+        self._cluster.machines[number].disk.flip_bit(path, position, random.randrange(8))
         await self._down(fault, number)
         await self._wait(self._is_well, WELL_WITHIN_S)
         self._is_alone = False
+
+    def _batch_byte(self, disk: SimDisk, random: Random) -> tuple[str, int] | None:
+        """Within what the checksum of a stable batch covers: the bytes before it no replica of Kafka's can judge."""
+        logs = [
+            f"{DATA}/{directory}/{name}"
+            for directory in disk.list_directory(DATA)
+            if directory.startswith("data-")
+            for name in disk.list_directory(f"{DATA}/{directory}")
+            if name.endswith(".log") and disk.stable_size(f"{DATA}/{directory}/{name}") > 0
+        ]
+        if not logs:
+            return None
+        path = random.choice(logs)
+        file = disk.open(path)
+        stable_size = disk.stable_size(path)
+        batches = [
+            (at, header.size_bytes)
+            for at, header in iterate_headers(file.read(0, file.size()), path)
+            if at + header.size_bytes <= stable_size
+        ]
+        if not batches:
+            return None
+        at, size = random.choice(batches)
+        return path, random.randrange(at + CRC_START, at + size)
 
     def _tasks_beside(self) -> bool:
         return len(self._tasks) > 1
