@@ -173,9 +173,11 @@ class TestHighWatermark:
         replica.state(isr=(1, 2))
         replica.fetched(3, 0)
         assert replica.proposed == [replica.partition]
+        del replica.alive[3]  # fenced meanwhile: it would not be asked for any more
         replica.append()
         replica.fetched(2, 1)
         assert replica.partition.high_watermark == 0, "3 may be in sync by now"
+        replica.alive[3] = 103
         replica.state(isr=(1, 2, 3))
         replica.fetched(3, 1)
         assert replica.partition.high_watermark == 1
@@ -569,6 +571,7 @@ class TestFollowing:
         follower.partition.append_fetched(self.copy(leader), 1, 0, 0, NOW_MS)
         follower.flusher.let_go()
         assert follower.partition.claimed_offset() == 0
+        assert claimed == []
         follower.flusher.let_go()
         assert follower.partition.claimed_offset() == 1
 

@@ -1,0 +1,212 @@
+"""Partitions that come and go as the metadata says, and files of those it has not spoken of yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+
+import pytest
+
+from hosted_world import HostedWorld
+from penstock.core.metadata.image import PartitionState
+from penstock.core.metadata.records import TopicCreated, TopicDeleted
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.replica.partition import Partition
+from penstock.storage import checkpoints
+
+SHARED = bytes([9] * 16)
+
+
+class World(HostedWorld):
+    def __init__(self) -> None:
+        self.roles: list[tuple[str, bool, bool]] = []
+        super().__init__({"alone": {}})
+        self.watch()
+
+    def watch(self) -> None:
+        self.hosted.on_role = lambda one: self.roles.append((repr(one), one.is_leader, one.is_deleted))
+
+    @property
+    def me(self) -> int:
+        return self.hosted.host.node_id
+
+    def create(self, *assignments: Sequence[int]) -> None:
+        self.image.replay(TopicCreated("shared", SHARED.hex(), tuple(tuple(one) for one in assignments)))
+        self.hosted.topic_created(self.image.topics["shared"])
+
+    def change(self, index: int, leader: int, replicas: Sequence[int]) -> None:
+        topic = self.image.topics["shared"]
+        old = topic.partitions[index]
+        state = PartitionState(index, tuple(replicas), leader, old.leader_epoch + 1, tuple(replicas))
+        state.partition_epoch = old.partition_epoch + 1
+        topic.partitions[index] = state
+        removal = self.hosted.partition_changed(topic, state)
+        if removal is not None:
+            asyncio.run(_finished(removal))
+
+    def directories(self) -> list[str]:
+        return sorted(name for name in self.disk.list_directory("/data") if name.startswith("shared"))
+
+    def kill(self) -> None:
+        self.disk.kill()
+
+
+async def _finished(removal: Awaitable[None]) -> None:
+    await removal
+
+
+def test_only_what_is_assigned_here_is_hosted() -> None:
+    world = World()
+    other = world.me + 1
+    world.create([world.me, other], [other, world.me], [other])
+    first, second, third = world.hosted.by_name["shared"]
+    assert first is not None
+    assert second is not None
+    assert third is None
+    assert first.is_leader
+    assert not second.is_leader
+    assert [repr(one) for one in world.hosted] == ["alone-0", "shared-0", "shared-1"]
+    assert world.roles == [("shared-0", True, False), ("shared-1", False, False)]
+    with pytest.raises(ApiError) as by_name:
+        world.hosted.get("shared", 2)
+    with pytest.raises(ApiError) as by_id:
+        world.hosted.get_by_id(SHARED, 2)
+    assert by_name.value.code is by_id.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert world.hosted.leader_of(SHARED, "", 2) == (other, 0)
+    assert world.hosted.leader_of(SHARED, "", 3) == (-1, -1)
+
+
+def test_a_partition_that_moves_away_takes_its_files_along_and_may_come_back_empty() -> None:
+    world = World()
+    other = world.me + 1
+    world.create([world.me])
+    partition = world.hosted.get("shared", 0)
+    world.append(partition, b"k")
+    world.append(partition, b"k")
+    told: list[ErrorCode] = []
+    partition.when_committed(9, told.append)
+    world.change(0, other, [other])
+    assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert world.roles[-1] == ("shared-0", False, True)
+    assert world.directories() == []
+    asyncio.run(world.hosted.persist_offsets())
+    assert ("shared", 0) not in checkpoints.read_offsets(world.disk, f"/data/{checkpoints.RECOVERY_POINTS}")
+    world.change(0, other, [other, world.me])
+    back = world.hosted.get("shared", 0)
+    assert back is not partition
+    assert (back.log.log_end_offset, back.high_watermark) == (0, 0)
+    assert world.roles[-1] == ("shared-0", False, False)
+
+
+def test_roles_follow_the_metadata() -> None:
+    world = World()
+    other = world.me + 1
+    world.create([other, world.me])
+    partition = world.hosted.get("shared", 0)
+    assert not partition.is_leader
+    world.change(0, world.me, [other, world.me])
+    assert partition.is_leader
+    assert partition.leader_epoch == 1
+    world.change(0, -1, [other, world.me])
+    assert not partition.is_leader
+
+
+def filled() -> World:
+    """A topic with a flushed record, then the broker is killed."""
+    world = World()
+    world.create([world.me])
+    world.append(world.hosted.get("shared", 0), b"k")
+    asyncio.run(world.hosted.checkpoint())
+    world.kill()
+    return world
+
+
+def reopen(world: World, *, is_image_current: bool) -> None:
+    """The broker starts with metadata that ends before the topic was made."""
+    world.image.replay(TopicDeleted(SHARED.hex()))
+    world.open(is_image_current=is_image_current)
+    world.watch()
+
+
+def test_files_of_a_topic_it_has_not_heard_of_yet_are_kept_for_it() -> None:
+    world = filled()
+    reopen(world, is_image_current=False)
+    assert world.directories() == ["shared-0"]
+    asyncio.run(world.hosted.checkpoint())
+    world.create([world.me])
+    world.hosted.set_strays_aside()
+    partition = world.hosted.get("shared", 0)
+    assert partition.log.log_end_offset == 1
+    assert partition.log.persisted_recovery_point == 1
+    assert world.directories() == ["shared-0"]
+
+
+def test_once_the_metadata_is_current_they_are_strays() -> None:
+    world = filled()
+    reopen(world, is_image_current=False)
+    world.hosted.set_strays_aside()
+    (name,) = world.directories()
+    assert name.endswith("-stray")
+    assert ("shared", 0) not in checkpoints.read_offsets(world.disk, f"/data/{checkpoints.RECOVERY_POINTS}")
+
+
+def test_a_new_topic_of_the_same_name_does_not_inherit() -> None:
+    world = filled()
+    reopen(world, is_image_current=False)
+    other_id = bytes([8] * 16)
+    world.image.replay(TopicCreated("shared", other_id.hex(), ((world.me,),)))
+    world.hosted.topic_created(world.image.topics["shared"])
+    partition = world.hosted.get("shared", 0)
+    assert (partition.log.log_end_offset, partition.log.persisted_recovery_point) == (0, 0)
+    assert [name.endswith("-stray") for name in world.directories()] == [True]
+
+
+def test_what_was_not_opened_after_a_crash_must_not_pass_for_clean() -> None:
+    world = filled()
+    reopen(world, is_image_current=False)
+    world.close()
+    assert not world.disk.exists(f"/data/{checkpoints.CLEAN_SHUTDOWN}")
+    assert checkpoints.read_offsets(world.disk, f"/data/{checkpoints.RECOVERY_POINTS}")["shared", 0] == 1
+
+
+def test_a_replica_that_is_not_assigned_any_more_at_start_is_a_stray() -> None:
+    world = filled()
+    topic = world.image.topics["shared"]
+    topic.partitions[0] = PartitionState(0, (world.me + 1,), world.me + 1, 1, (world.me + 1,))
+    world.open()
+    assert world.hosted.by_name["shared"] == [None]
+    (name,) = world.directories()
+    assert name.endswith("-stray")
+
+
+async def test_a_cut_waits_for_the_checkpoint_under_way() -> None:
+    """Else it would write a recovery point beyond the end of the log, and the log could not be opened any more."""
+    world = World()
+    partition: Partition = world.hosted.get("alone", 0)
+    for _ in range(3):
+        world.append(partition, b"k")
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    make_stable = world.workers.run
+
+    async def slow(work: object) -> object:
+        begun.set()
+        await go_on.wait()
+        return await make_stable(work)  # type: ignore[arg-type]
+
+    world.workers.run = slow  # type: ignore[method-assign, assignment]
+    checkpoint = asyncio.ensure_future(world.hosted.checkpoint())
+    await begun.wait()
+
+    async def cut() -> None:
+        await world.hosted.lower_recovery_point(partition, 1)
+        partition.truncate_to(1)
+
+    cutting = asyncio.ensure_future(cut())
+    await asyncio.sleep(0)
+    assert partition.log.log_end_offset == 3
+    go_on.set()
+    await checkpoint
+    await cutting
+    assert partition.log.log_end_offset == 1
+    points = checkpoints.read_offsets(world.disk, f"/data/{checkpoints.RECOVERY_POINTS}")
+    assert points["alone", 0] == 1
