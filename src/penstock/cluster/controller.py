@@ -16,10 +16,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 from penstock.cluster.broker_watch import BrokerWatch
-from penstock.cluster.running_config import RunningConfig
+from penstock.cluster.running_config import CLUSTER_WIDE, RunningConfig
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata import brokers, decisions, features, partitions, reassignment, scram
-from penstock.core.metadata.image import RESOURCE_TOPIC, MetadataImage
+from penstock.core.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
 from penstock.core.metadata.records import (
     ClusterCreated,
     ConfigChanged,
@@ -47,6 +47,7 @@ from penstock.model.errors import ApiError, ErrorCode, PenstockError
 from penstock.ports.clock import Entropy
 
 PRODUCER_ID_BLOCK = 1000
+MIN_ISR = "min.insync.replicas"
 UNCLEAN = "unclean.leader.election.enable"
 RETRY_PAUSE_S = 0.1
 
@@ -117,7 +118,12 @@ class Controller:
     async def _create_cluster(self) -> None:
         async with self._lock:
             if not self.image.cluster_id:
-                await self._commit([ClusterCreated(self.cluster_id_for_new)])
+                records: list[MetadataRecord] = [ClusterCreated(self.cluster_id_for_new)]
+                if not self._stands_alone:
+                    # Who may lead is decided by it, so all nodes must mean the same number, whatever their files say.
+                    min_isr = str(self._running.current.settings.value(MIN_ISR))
+                    records.append(ConfigChanged(RESOURCE_BROKER, CLUSTER_WIDE, {MIN_ISR: min_isr}))
+                await self._commit(records)
 
     @property
     def _voters(self) -> tuple[int, ...]:
@@ -208,12 +214,20 @@ class Controller:
 
     def _after_config(self, resource_type: int, name: str, overrides: Mapping[str, str]) -> list[MetadataRecord]:
         """A new min.insync.replicas changes who is eligible, in the same entry."""
-        if resource_type != RESOURCE_TOPIC or name not in self.image.topics:
+        image = self.image
+        if resource_type == RESOURCE_TOPIC and name in image.topics:
+            broker = self._running.current
+            after = {name: TopicConfig.resolve(overrides, broker).min_insync_replicas}
+        elif resource_type == RESOURCE_BROKER and name == CLUSTER_WIDE:
+            broker = self._running.with_cluster_wide(overrides)
+            after = {
+                topic: TopicConfig.resolve(image.topic_overrides(topic), broker).min_insync_replicas
+                for topic in image.topics
+            }
+        else:
             return []
-        min_isr = TopicConfig.resolve(overrides, self._running.current).min_insync_replicas
-        if min_isr == self._min_isr(name):
-            return []
-        return partitions.min_isr_changed(self.image, [name], lambda _: min_isr, self._unclean_ok)
+        changed = [topic for topic, min_isr in after.items() if min_isr != self._min_isr(topic)]
+        return partitions.min_isr_changed(image, changed, after.__getitem__, self._unclean_ok) if changed else []
 
     def _topic(self, name: str) -> TopicConfig:
         return TopicConfig.resolve(self.image.topic_overrides(name), self._running.current)
@@ -277,6 +291,7 @@ class Controller:
                 self._min_isr,
                 self._unclean_ok,
                 directory_id=registration.directory_id,
+                features=registration.features,
                 is_alone=broker_id == self._node_id and self._stands_alone,
             )
             index = await self._commit(records)

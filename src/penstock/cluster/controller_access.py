@@ -31,6 +31,7 @@ from penstock.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, Brok
 from penstock.wire.messages.broker_registration import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
+    Feature,
     Listener,
 )
 from penstock.wire.messages.create_topics import (
@@ -199,6 +200,10 @@ class ControllerAccess:
             incarnation_id=registration.incarnation_id,
             listeners=[
                 Listener(name=name, host=host, port=port) for name, (host, port) in registration.endpoints.items()
+            ],
+            features=[
+                Feature(name=name, min_supported_version=low, max_supported_version=high)
+                for name, (low, high) in registration.features.items()
             ],
             rack=registration.rack,
             log_dirs=[uuid_bytes(registration.directory_id)] if registration.directory_id else [],

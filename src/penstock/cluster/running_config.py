@@ -2,15 +2,19 @@
 
 Run-time settings of this broker win over those of the whole cluster, and both over the
 file. Whoever acts on a setting that may change subscribes; it must not be known here who.
-Invariant: what is in the metadata passed `check` first, so `refresh` cannot fail.
+What is in the metadata passed `check` first, on the node that was asked; another node's file may still contradict it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 
 from penstock.config.broker import BrokerConfig
 from penstock.core.metadata.image import RESOURCE_BROKER, MetadataImage
+from penstock.model.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 CLUSTER_WIDE = ""  # resource name of the settings that hold for every broker
 
@@ -32,9 +36,17 @@ class RunningConfig:
         else:
             self._combine(self._stored(CLUSTER_WIDE), overrides)
 
+    def with_cluster_wide(self, overrides: Mapping[str, str]) -> BrokerConfig:
+        """As it would be with these."""
+        return self._combine(overrides, self._stored(str(self._file.node_id)))
+
     def refresh(self) -> None:
-        """The metadata changed."""
-        changed = self._combine(self._stored(CLUSTER_WIDE), self._stored(str(self._file.node_id)))
+        """The metadata changed. What does not go with this node's file is left as it was, and said."""
+        try:
+            changed = self._combine(self._stored(CLUSTER_WIDE), self._stored(str(self._file.node_id)))
+        except ConfigError as error:
+            log.error("settings of the cluster do not go with this node's file, which stays in force: %s", error)
+            return
         if changed.settings == self.current.settings:
             return
         self.current = changed

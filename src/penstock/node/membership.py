@@ -33,6 +33,7 @@ from penstock.cluster.raft_store import RaftStore
 from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Endpoint
+from penstock.core.metadata.features import SUPPORTED
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.requests import Registration
 from penstock.core.raft.settings import Settings
@@ -123,6 +124,7 @@ class Membership:
                 self._endpoints(),
                 config.broker_rack,
                 read_clean_epoch(world.disk, directory.path),
+                features=SUPPORTED,
                 directory_id=directory.directory_id,
             ),
         )

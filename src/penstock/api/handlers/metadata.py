@@ -39,6 +39,7 @@ ALL_TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 ALL_CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 NOT_ASKED = -(2**31)
 LOOK_AGAIN_S = 0.01
+LOOKS = 100
 
 
 class MetadataHandler:
@@ -65,8 +66,12 @@ class MetadataHandler:
     async def _when_decided(self, ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
         """A leader's connections have just broken: in a moment there is another one, or it is back. A client that
         heard of the old one now would ask again only after a pause of its own, and that is most of what it waits."""
-        while self._is_about_to_change(response := self._answer(ctx, request)):
+        response = self._answer(ctx, request)
+        for _ in range(LOOKS):
+            if not self._is_about_to_change(response):
+                break
             await asyncio.sleep(LOOK_AGAIN_S)
+            response = self._answer(ctx, request)
         return response
 
     def _answer(self, ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
