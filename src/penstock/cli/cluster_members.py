@@ -113,9 +113,8 @@ def remove(target: Target, broker_id: int, force: bool, as_json: bool) -> None:
         show_json({"broker": broker_id, "removed": True, "was_voter": is_voter, "replicas": held})
     else:
         vote = ", and votes no more" if is_voter else ""
-        click.echo(
-            f"Broker {broker_id} is no longer part of the cluster{vote}. Stop its process, or it registers again."
-        )
+        click.echo(f"Broker {broker_id} is no longer part of the cluster{vote}.")
+        click.echo("Stop its process, or it registers again.", err=True)
 
 
 def _is_voter(admin: ClusterAdmin, node_id: int) -> bool:
