@@ -330,7 +330,7 @@ class HostedPartitions:
         directory, settings = partition.log.directory, partition.log.config
         if self._set_aside(directory, STRAY_SUFFIX, "is damaged") is None:
             raise StorageError(f"{directory} cannot be set aside")
-        fresh = self._open(directory, settings, 0, 0, 0, partition.topic_id)
+        fresh = self._open(directory, settings, KnownOffsets(0, 0, 0, 0), partition.topic_id)
         if fresh.offline is not None:
             raise LogOffline(directory, fresh.offline)
         partition.log = fresh

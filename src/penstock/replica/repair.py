@@ -4,7 +4,7 @@ Whoever reads (a fetch, compaction, a verification) reports what it found; a log
 when its role is known. Until the replica is whole again it must
 not count as one that has everything, so the order is
 
-    leading          ask to be relieved (`give_up_leadership`), if another in-sync replica can take over
+    leading          ask the controller for in-sync replicas without this one, and so for another leader
     in sync          stop fetching and tell the leader that no more than the sound part is here: it asks the
                      controller to go on without this replica
     out of sync      cut right before the damage, durably, and fetch again from there
@@ -13,14 +13,14 @@ each step begun when the metadata says that the one before has taken effect (`ro
 in sync are as many as `min.insync.replicas` asks for. With fewer, the controller would keep this replica eligible
 (KIP-966), and what is sound in it may exist nowhere else: it goes on as it is until enough others are back.
 
-Must not know: who reports, how leadership moves. Blocks nothing: files are read in workers.
+Must not know: who reports. Blocks nothing: files are read in workers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from penstock.model.errors import ApiError, CorruptBatch, StorageError
@@ -31,6 +31,8 @@ from penstock.replica.partition import Partition
 from penstock.storage.scan import checked_batches
 
 log = logging.getLogger(__name__)
+
+REPEAT_AFTER_S = 5.0
 
 
 class Following(Protocol):
@@ -80,8 +82,6 @@ class Repairs:
         self._workers = workers
         self._under_way: dict[Partition, asyncio.Event] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self.give_up_leadership: Callable[[Partition], None] | None = None
-        """Asks the controller for another leader; whoever composes the broker sets it."""
         self.repaired = 0
 
     @property
@@ -148,22 +148,21 @@ class Repairs:
         start = partition.log.log_start_offset
         # One sound batch goes too: where a damaged one begins cannot be looked up any more.
         offset = start if last_sound_base is None else max(last_sound_base, start)
-        asked_in_epoch = -1
         while not partition.is_deleted:
             changed.clear()
             if not self._is_dispensable(partition):
                 self._following.release(partition)
             elif partition.is_leader:
-                if asked_in_epoch != partition.leader_epoch:
-                    asked_in_epoch = partition.leader_epoch
-                    self._ask_for_relief(partition)
+                self._resign(partition)
             elif partition.leader >= 0:
                 self._following.hold(partition)
                 if self._following.node_id not in partition.isr:
                     await self._cut(partition, offset)
                     return
                 self._following.disown(partition, offset)
-            await changed.wait()
+            with suppress(TimeoutError):  # nobody may have heard
+                async with asyncio.timeout(REPEAT_AFTER_S):
+                    await changed.wait()
 
     def _is_dispensable(self, partition: Partition) -> bool:
         others = [one for one in partition.isr if one != self._following.node_id]
@@ -177,10 +176,13 @@ class Repairs:
             )
         return len(others) >= needed
 
-    def _ask_for_relief(self, partition: Partition) -> None:
-        log.warning("%r is damaged here, where it is led: asking for another leader", partition)
-        if self.give_up_leadership is not None:
-            self.give_up_leadership(partition)
+    def _resign(self, partition: Partition) -> None:
+        """A leader that asks for in-sync replicas without itself asks for another leader among them."""
+        followers = partition.followers
+        if followers is not None and followers.pending_isr is None:
+            others = tuple(one for one in followers.isr if one != self._following.node_id)
+            log.warning("%r is damaged here, where it is led: asking for another leader among %s", partition, others)
+            partition.propose_isr(others)
 
     async def _cut(self, partition: Partition, offset: int) -> None:
         before = partition.log.log_end_offset

@@ -133,19 +133,16 @@ def test_a_new_leader_is_told_too(world: SimWorld) -> None:
 
 def test_a_damaged_leader_asks_to_be_relieved_and_is_mended_as_follower(world: SimWorld) -> None:
     broker = FollowingBroker(world, settings=LAZY)
-    asked: list[Partition] = []
 
     async def main() -> None:
         partition = await follow_to(broker, 9)
         await broker.follow(epoch=2, leader=FOLLOWER, isr=IN_SYNC)
-        broker.fetchers.repairs.give_up_leadership = asked.append
         await report(broker, damage(broker, partition, 4))
-        await until(lambda: asked == [partition])
-        await asyncio.sleep(5)
+        await until(lambda: partition.followers is not None and partition.followers.pending_isr == (LEADER,))
+        await asyncio.sleep(20)
         assert partition.log.log_end_offset == 9
         await broker.follow(epoch=3, leader=LEADER, isr=(LEADER,))
         await until(lambda: is_sound(partition) and partition.log.log_end_offset == 9)
-        assert asked == [partition]
 
     run(world, main())
 
@@ -155,10 +152,11 @@ def test_the_only_replica_in_sync_keeps_what_it_has(world: SimWorld, caplog: pyt
 
     async def main() -> None:
         partition = await follow_to(broker, 9)
-        broker.fetchers.repairs.give_up_leadership = lambda _: pytest.fail("nobody could take over")
         await broker.follow(epoch=2, leader=FOLLOWER, isr=(FOLLOWER,))
         await report(broker, damage(broker, partition, 4))
         await until(lambda: "is damaged and needed" in caplog.text)
+        assert partition.followers is not None
+        assert partition.followers.pending_isr is None
         assert partition.log.log_end_offset == 9
 
     run(world, main())

@@ -93,8 +93,8 @@ def _check_alteration(
             ErrorCode.INVALID_UPDATE_VERSION,
             f"The partition epoch of {name} is {partition.partition_epoch}, not {partition_epoch}.",
         )
-    if broker_id not in new_isr:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"The ISR {list(new_isr)} of {name} is without its leader.")
+    if not new_isr:  # one without its leader is how a leader with a damaged log resigns
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"The ISR of {name} must not be empty.")
     if len(dict.fromkeys(new_isr)) != len(new_isr) or any(broker not in partition.replicas for broker in new_isr):
         raise ApiError(
             ErrorCode.INVALID_REQUEST,

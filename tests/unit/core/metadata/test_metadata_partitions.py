@@ -56,7 +56,7 @@ def test_the_same_isr_again_changes_nothing(cluster: SmallCluster) -> None:
         ({"leader_epoch": -1}, ErrorCode.FENCED_LEADER_EPOCH),
         ({"broker_id": 2, "broker_epoch": 1}, ErrorCode.INVALID_REQUEST),
         ({"partition_epoch": -1}, ErrorCode.INVALID_UPDATE_VERSION),
-        ({"new_isr": [(2, -1)]}, ErrorCode.INVALID_REQUEST),
+        ({"new_isr": []}, ErrorCode.INVALID_REQUEST),
         ({"new_isr": [(1, -1), (4, -1)]}, ErrorCode.INVALID_REQUEST),
         ({"new_isr": [(1, -1), (1, -1)]}, ErrorCode.INVALID_REQUEST),
         ({"new_isr": [(1, -1), (2, 77)]}, ErrorCode.INELIGIBLE_REPLICA),
@@ -65,6 +65,14 @@ def test_the_same_isr_again_changes_nothing(cluster: SmallCluster) -> None:
 def test_alterations_that_are_refused(cluster: SmallCluster, changes: dict[str, object], code: ErrorCode) -> None:
     with refusal(code):
         cluster.alter(1, 2, **changes)
+
+
+def test_a_leader_that_leaves_itself_out_resigns(cluster: SmallCluster) -> None:
+    cluster.alter(1, 2, 3, new_isr=[(2, -1), (3, -1)])
+    assert cluster.roles() == (2, (2, 3), ())
+    assert cluster.partition.leader_epoch == 1
+    with refusal(ErrorCode.NEW_LEADER_ELECTED):
+        partitions.altered(cluster.image, TOPIC_ID, 0, 1)
 
 
 def test_a_fenced_replica_does_not_join_the_isr(cluster: SmallCluster) -> None:
