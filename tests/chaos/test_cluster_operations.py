@@ -16,7 +16,7 @@ from history import pauses
 from history_clients import Traffic
 
 TOPIC, PARTITIONS = "events", 3
-NONE_UNDER_REPLICATED = "No under-replicated partitions.\n"
+NONE_UNDER_REPLICATED = ""
 
 
 @pytest.fixture
