@@ -164,6 +164,13 @@ async def _serve(config: BrokerConfig) -> None:
         # Whatever keeps a broker from starting ends the command in the same way.
         raise ConfigError(str(error)) from error
     stopping = _stop_signal()
+    failures: list[Exception] = []
+
+    def end(error: Exception) -> None:
+        failures.append(error)
+        stopping.set()
+
+    node.when_failed = end
     # What start-up made lives as long as the process: keep the collector from walking it again.
     gc.collect()
     gc.freeze()
@@ -174,6 +181,8 @@ async def _serve(config: BrokerConfig) -> None:
     await stopping.wait()
     log.info("stopping: draining connections and closing logs")
     await node.stop()
+    if failures:
+        raise ConfigError(f"this node has left the cluster: {failures[0]}; mend what it says and start it again")
     log.info("stopped cleanly")
 
 

@@ -48,6 +48,7 @@ class BrokerWatch:
         self._heard_s: dict[int, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = 0.0
+        self._broken: dict[int, None] = {}
         self._balanced_s = clock.monotonic()
         self._controller: Fencing | None = None
         self._started_s = 0.0
@@ -69,6 +70,7 @@ class BrokerWatch:
 
     def heard(self, broker_id: int) -> None:
         self._heard_s[broker_id] = self._clock.monotonic()
+        self._broken.pop(broker_id, None)
         self._look_within(INTERVAL_S)
 
     def forget(self, broker_id: int) -> None:
@@ -76,13 +78,14 @@ class BrokerWatch:
 
     def peer_lost(self, peer: int) -> None:
         """A connection broke: look when the grace is over, if it does not come back."""
+        self._broken[peer] = None
         if peer in self._image.brokers:
             self._look_within(self._running.current.penstock_broker_lost_grace_ms / 1000)
 
     def is_heard_of(self, broker_id: int) -> bool:
         """Whether a broker of this id is running, as far as one can tell."""
-        if self._lost_since(broker_id) is not None:
-            return False
+        if broker_id in self._broken or self._lost_since(broker_id) is not None:
+            return False  # a process that is back at once is another one, until the old one is heard
         silent_s = self._clock.monotonic() - self._heard_s.get(broker_id, 0.0)
         return silent_s * 1000 < self._running.current.broker_session_timeout_ms
 

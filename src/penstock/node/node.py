@@ -59,6 +59,8 @@ class Node:
         self.is_stopping = False
         self.started_ms = self.clock.now_ms()
         self._metrics: Metrics | None = None
+        self.when_failed: Callable[[Exception], None] = lambda error: None
+        """Told when this node can take no further part in its cluster: it should be stopped."""
 
     # -- up -----------------------------------------------------------------------------
 
@@ -134,6 +136,9 @@ class Node:
             self._loop, self.config, self._world, self.directory, self.commit, self._workers, self.listeners
         )
         self._undo.append(self.membership.close)
+        if self.config.is_clustered:
+            # Deaf to the metadata it would go on as if nothing had changed. Alone there is nobody to fall behind.
+            self.membership.quorum.on_failed = lambda error: self.when_failed(error)
         self.membership.open()
         self.image = self.membership.image
         self.running = self.membership.running
