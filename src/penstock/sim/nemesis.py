@@ -23,10 +23,11 @@ from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.disk import SimDisk
 from penstock.sim.network import LAN, LinkProfile
 
-POWER = ("crash", "torn", "failing disk")
+POWER = ("crash", "blackout", "torn", "failing disk")
 KINDS = (
     "kill",
     "crash",
+    "blackout",
     "torn",
     "stop",
     "pause",
@@ -93,6 +94,7 @@ class Nemesis:
         self._deeds: dict[str, Callable[[Fault, Random], Awaitable[None]]] = {
             "kill": self._kill,
             "crash": self._crash,
+            "blackout": self._blackout,
             "torn": self._torn,
             "stop": self._stop,
             "pause": self._pause,
@@ -118,12 +120,15 @@ class Nemesis:
             await asyncio.sleep(max(0.0, began + fault.at_s - loop.time()))
             if self._is_alone:
                 continue
-            task = asyncio.ensure_future(self._deeds[fault.kind](fault, Random(f"{self._seed}/fault {fault.number}")))
-            self._tasks[task] = None
-            task.add_done_callback(self._tasks.pop)
+            self._begin(self._deeds[fault.kind](fault, Random(f"{self._seed}/fault {fault.number}")))
         while self._tasks:
             await next(iter(self._tasks))
         self.heal()
+
+    def _begin(self, deed: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(deed)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     def heal(self) -> None:
         self._network.heal()
@@ -166,6 +171,18 @@ class Nemesis:
             self._note(fault, f"cut the power of {host_of(number)}")
             self._cluster.crash(number)
             await self._down(fault, number)
+
+    async def _blackout(self, fault: Fault, random: Random) -> None:
+        """The power of all machines fails at once; they come back one by one."""
+        numbers = [n for n in self._cluster.started if n not in self._busy and self._cluster.is_running(n)]
+        self._note(fault, f"cut the power of {', '.join(map(host_of, numbers)) or 'nobody'}")
+        for number in numbers:
+            self._busy[number] = None
+            self._cluster.crash(number)
+        random.shuffle(numbers)
+        for number in numbers:
+            await asyncio.sleep(random.random() * fault.lasts_s)
+            self._begin(self._down(fault, number))
 
     async def _torn(self, fault: Fault, random: Random) -> None:
         """In the middle of writing, and perhaps again while it recovers."""
