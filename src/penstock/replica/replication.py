@@ -36,13 +36,13 @@ class Follower:
         "log_start_offset",
     )
 
-    def __init__(self, broker_id: int) -> None:
+    def __init__(self, broker_id: int, caught_up_ms: int = NEVER_MS) -> None:
         self.broker_id = broker_id
         self.broker_epoch: int | None = None  # of its last fetch; None: none yet
-        self.forget(NEVER_MS)
+        self.forget(caught_up_ms)
 
     def forget(self, caught_up_ms: int) -> None:
-        """A new leader epoch: what it holds is unknown, and it has from now on to show it."""
+        """What it holds is unknown; it has from now on to show it."""
         self.end_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
         self.caught_up_ms = caught_up_ms
@@ -73,23 +73,17 @@ class Follower:
 
 
 class Followers:
-    """All other replicas of one partition under one leader, and its in-sync replicas."""
+    """All other replicas of one partition in one leader epoch, and its in-sync replicas."""
 
     __slots__ = ("_node_id", "_refused_until_ms", "_replicas", "by_id", "isr", "pending_isr")
 
     def __init__(self, node_id: int, replicas: Sequence[int], isr: tuple[int, ...], now_ms: int) -> None:
         self._node_id = node_id
-        self.by_id: dict[int, Follower] = {}
+        self.by_id = {one: Follower(one, now_ms) for one in isr}  # of the others nothing is known
         self.isr = isr
         self.pending_isr: tuple[int, ...] | None = None
         self._refused_until_ms = NEVER_MS
         self.assign(replicas)
-        self.begin_epoch(isr, now_ms)
-
-    def begin_epoch(self, isr: tuple[int, ...], now_ms: int) -> None:
-        self.commit(isr)
-        for follower in self.by_id.values():
-            follower.forget(now_ms if follower.broker_id in isr else NEVER_MS)
 
     def assign(self, replicas: Sequence[int]) -> None:
         known, node_id = self.by_id, self._node_id
