@@ -16,21 +16,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from penstock.client.frames import FrameConnection
 from penstock.config.broker import BrokerConfig
-from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
+from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.ports.clock import Clock
 from penstock.replica.divergence import Bounds, Recovering
 from penstock.replica.following import FollowedPartition, FollowerSession
+from penstock.replica.leader_link import LeaderLink, retry_s
 from penstock.replica.partition import Partition
 from penstock.replica.throttle import ReplicationQuota
 from penstock.wire.acknowledgement import DISOWN_KEY, WAKE_FRAME, Acknowledged, acknowledgement_frame
 from penstock.wire.apis import Api
-from penstock.wire.codec import decode_response, encode_request, read_response_header
+from penstock.wire.codec import decode_response, read_response_header
 from penstock.wire.messages.fetch import FetchResponse, PartitionData
 from penstock.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -38,15 +37,12 @@ from penstock.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from penstock.wire.primitives import Message
 
 log = logging.getLogger(__name__)
 
 FETCH_VERSION = 17
 LIST_OFFSETS_VERSION = 9
 LATEST, EARLIEST = -1, -2
-FIRST_RETRY_S = 0.01
-CONNECT_TIMEOUT_S = 5.0
 
 SESSION_IS_GONE = frozenset(
     {
@@ -97,11 +93,7 @@ class ReplicaFetcher:
         self.leader_id = leader_id
         self._recovering = recovering
         self._clock = clock
-        self._client_id = f"broker-{follower.node_id}-fetcher"
         self.session = FollowerSession(follower.node_id, follower.quota)
-        self._connection: FrameConnection | None = None
-        self._awaited: deque[tuple[int, Callable[[memoryview], None]]] = deque()  # correlation id, who takes the answer
-        self._next_id = 0
         self._is_fetching = False
         self._is_parked = False  # the fetch under way may be held by the leader
         self._is_kick_due = False
@@ -110,7 +102,6 @@ class ReplicaFetcher:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = 0.0
         self._is_stopped = False
-        self._lost: asyncio.Future[Exception | None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._last_sent_s = 0.0
         # for observability
@@ -118,12 +109,12 @@ class ReplicaFetcher:
         self.acknowledgements = 0
         self.bytes_fetched = 0
         self.errors = 0
-        self.reconnects = 0
-        self._connecting = loop.create_task(self._stay_connected())
+        self.link = LeaderLink(
+            loop, leader_id, f"broker-{follower.node_id}-fetcher", follower.address_of, self._backoff_s, self._connected
+        )
 
-    @property
-    def is_connected(self) -> bool:
-        return self._connection is not None
+    def _backoff_s(self) -> float:
+        return self._follower.config.replica_fetch_backoff_ms / 1000
 
     # -- which partitions -----------------------------------------------------------------------------------------
 
@@ -140,10 +131,9 @@ class ReplicaFetcher:
     def stop(self) -> None:
         """At once and for good; what is being truncated is truncated."""
         self._is_stopped = True
-        self._connecting.cancel()
         if self._timer is not None:
             self._timer.cancel()
-        self._disconnect()
+        self.link.stop()
 
     @property
     def has_work(self) -> bool:
@@ -160,78 +150,11 @@ class ReplicaFetcher:
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
-    # -- the connection -------------------------------------------------------------------------------------------
-
-    async def _stay_connected(self) -> None:
-        failures = 0
-        while not self._is_stopped:
-            address = self._follower.address_of(self.leader_id)
-            if address is not None and (reason := await self._connect(*address)) is None:
-                if failures:
-                    log.info("connected to broker %d at %s:%d again", self.leader_id, *address)
-                failures = 0
-                assert self._lost is not None
-                error = await self._lost
-                self._disconnect()
-                reason = f"the connection was lost{f': {error}' if error else ''}"
-            elif address is None:
-                reason = "no address of it is known"
-            if failures == 0:
-                log.warning("cannot fetch from broker %d: %s; trying again", self.leader_id, reason)
-            failures += 1
-            self.reconnects += 1
-            await asyncio.sleep(self._retry_s(failures - 1))
-
-    async def _connect(self, host: str, port: int) -> str | None:
-        """What prevented it, or None."""
-        lost: asyncio.Future[Exception | None] = self._loop.create_future()
-
-        def on_lost(error: Exception | None) -> None:
-            if not lost.done():
-                lost.set_result(error)
-
-        self._lost = lost
-        try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                self._connection = await FrameConnection.open(self._loop, host, port, self._received, on_lost)
-        except TimeoutError:
-            return f"{host}:{port} did not answer within {CONNECT_TIMEOUT_S:g} s"
-        except OSError as error:
-            return f"{host}:{port}: {error.strerror or error}"
-        self.session.reset()
-        self._last_sent_s = self._clock.monotonic()
-        self._fetch()
-        return None
-
-    def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-        self._is_fetching = self._is_parked = False
-        awaited, self._awaited = self._awaited, deque()
-        for _, take in awaited:
-            take(memoryview(b""))
-
-    def _retry_s(self, failures: int) -> float:
-        return min(FIRST_RETRY_S * (1 << min(failures, 16)), self._follower.config.replica_fetch_backoff_ms / 1000)
-
-    def _send(self, key: Api, version: int, request: Message, take: Callable[[memoryview], None]) -> None:
-        """`take` gets the body of the answer, empty if there will be none."""
-        assert self._connection is not None
-        parts, _ = encode_request(key, version, self._next_id, self._client_id, request)
-        self._awaited.append((self._next_id, take))
-        self._next_id = (self._next_id + 1) & 0x7FFFFFFF
-        self._connection.send(b"".join(part for part in parts if isinstance(part, bytes)))
-
-    def _received(self, frame: memoryview) -> None:
-        if not self._awaited:
-            raise ProtocolError("an answer nobody asked for")
-        correlation_id, take = self._awaited.popleft()
-        if int.from_bytes(frame[:4], "big") != correlation_id:
-            raise ProtocolError(f"the answer to another request than {correlation_id}")
-        take(frame)
-
     # -- fetching -------------------------------------------------------------------------------------------------
+
+    def _connected(self) -> None:
+        self.session.reset()
+        self._fetch()
 
     def _kick_soon(self) -> None:
         if not self._is_kick_due:
@@ -241,16 +164,16 @@ class ReplicaFetcher:
     def _kick(self) -> None:
         """There is something new to ask for: now, or as soon as the leader has let go of the fetch it holds."""
         self._is_kick_due = False
-        if self._connection is None or self._is_stopped:
+        if not self.link.is_up or self._is_stopped:
             return
         if not self._is_fetching:
             self._fetch()
         elif self._is_parked and self.session.has_changes:
             self._is_parked = False
-            self._connection.send(WAKE_FRAME)
+            self.link.send_frame(WAKE_FRAME)
 
     def _fetch(self) -> None:
-        if self._connection is None or self._is_fetching:
+        if not self.link.is_up or self._is_fetching:
             return
         now_s = self._clock.monotonic()
         request = self.session.next_request(self._follower.config, self._follower.broker_epoch(), now_s)
@@ -261,7 +184,7 @@ class ReplicaFetcher:
         self._is_parked = request.max_wait_ms > 0
         self._last_sent_s = now_s
         self.fetches += 1
-        self._send(Api.FETCH, FETCH_VERSION, request, self._fetched)
+        self.link.send(Api.FETCH, FETCH_VERSION, request, self._fetched)
 
     def _set_timer(self, now_s: float) -> None:
         """While a fetch is under way, to notice when the leader has fallen silent; else for partitions that wait.
@@ -281,14 +204,13 @@ class ReplicaFetcher:
 
     def _look(self) -> None:
         self._timer = None
-        if self._connection is None or self._is_stopped:
+        if not self.link.is_up or self._is_stopped:
             return
         config = self._follower.config
         now_s = self._clock.monotonic()
         silence_s = now_s - self._last_sent_s
         if self._is_fetching and silence_s * 1000 > config.replica_socket_timeout_ms + config.replica_fetch_wait_max_ms:
-            if self._lost is not None and not self._lost.done():
-                self._lost.set_result(TimeoutError(f"no answer for {silence_s:.0f} s"))
+            self.link.give_up(TimeoutError(f"no answer for {silence_s:.0f} s"))
         elif self._is_fetching:
             self._set_timer(now_s)
         else:
@@ -328,7 +250,7 @@ class ReplicaFetcher:
             self._fetch()
             return
         self.errors += 1
-        until_s = self._clock.monotonic() + self._follower.config.replica_fetch_backoff_ms / 1000
+        until_s = self._clock.monotonic() + self._backoff_s()
         log.warning("broker %d refused a fetch: %s; trying again", self.leader_id, code.name)
         self.session.reset()
         for followed in list(self.session.followed.values()):
@@ -372,10 +294,10 @@ class ReplicaFetcher:
             return
         self.errors += 1
         if code in METADATA_IS_COMING:
-            wait_s = self._retry_s(followed.failures)
+            wait_s = retry_s(followed.failures, self._backoff_s())
             followed.failures += 1
         else:
-            wait_s = self._follower.config.replica_fetch_backoff_ms / 1000
+            wait_s = self._backoff_s()
             self._say(followed, f"broker {self.leader_id} answers {code.name}")
         self.session.delay(followed, now_s + wait_s)
 
@@ -383,7 +305,7 @@ class ReplicaFetcher:
         """It arrived and could not be appended: damaged on the way or at the leader, or the disk here is at fault."""
         self.errors += 1
         self._say(followed, f"what broker {self.leader_id} sent from offset {followed.asked_offset} on: {error}")
-        self.session.delay(followed, now_s + self._follower.config.replica_fetch_backoff_ms / 1000)
+        self.session.delay(followed, now_s + self._backoff_s())
 
     def _say(self, followed: FollowedPartition, what: str) -> None:
         """Once, however often it is tried."""
@@ -416,7 +338,7 @@ class ReplicaFetcher:
             await self._recovering.fit_into(partition, Bounds(start_offset, end_offset))
 
     async def _ask_offset(self, partition: Partition, which: int) -> int:
-        if self._connection is None:
+        if not self.link.is_up:
             raise ApiError(ErrorCode.NETWORK_EXCEPTION, "the connection to the leader was lost")
         asked = ListOffsetsPartition(
             partition_index=partition.index, current_leader_epoch=partition.leader_epoch, timestamp=which
@@ -438,7 +360,7 @@ class ReplicaFetcher:
             answer.set_result(message)
 
         self._is_parked = False  # a request that is no fetch makes the leader let go of the one it holds
-        self._send(Api.LIST_OFFSETS, LIST_OFFSETS_VERSION, request, take)
+        self.link.send(Api.LIST_OFFSETS, LIST_OFFSETS_VERSION, request, take)
         response = await answer
         if response is None:
             raise ApiError(ErrorCode.NETWORK_EXCEPTION, "the connection to the leader was lost")
@@ -461,12 +383,10 @@ class ReplicaFetcher:
 
     def disown(self, followed: FollowedPartition, offset: int) -> None:
         """No more than what lies below `offset` is sound here: the leader must not count on this replica."""
-        if self._connection is not None:
-            entries = [self._entry(followed, offset)]
-            frame = acknowledgement_frame(
-                self._follower.node_id, self._follower.broker_epoch(), entries, key=DISOWN_KEY
-            )
-            self._connection.send(frame)
+        entries = [self._entry(followed, offset)]
+        self.link.send_frame(
+            acknowledgement_frame(self._follower.node_id, self._follower.broker_epoch(), entries, key=DISOWN_KEY)
+        )
 
     def _entry(self, followed: FollowedPartition, offset: int) -> Acknowledged:
         partition = followed.partition
@@ -477,7 +397,7 @@ class ReplicaFetcher:
     def _acknowledge(self) -> None:
         self._is_acknowledging_due = False
         claimed, self._claimed = self._claimed, {}
-        if self._connection is None:
+        if not self.link.is_up:
             return  # everything is said again on the next one
         entries = [
             self._entry(followed, followed.partition.claimed_offset())
@@ -489,4 +409,4 @@ class ReplicaFetcher:
         ]
         if entries:
             self.acknowledgements += 1
-            self._connection.send(acknowledgement_frame(self._follower.node_id, self._follower.broker_epoch(), entries))
+            self.link.send_frame(acknowledgement_frame(self._follower.node_id, self._follower.broker_epoch(), entries))

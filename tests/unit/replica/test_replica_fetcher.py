@@ -486,6 +486,26 @@ def test_a_leader_that_is_away_is_tried_again_until_it_is_back(
     assert caplog.text.count("cannot fetch from broker 1") == 1
 
 
+def test_a_leader_that_hangs_up_on_every_fetch_is_tried_ever_less_often(world: SimWorld) -> None:
+    broker = FollowingBroker(world, settings=LAZY)
+
+    def hang_up(_: FetchRequest) -> None:
+        broker.leader.hang_up()
+
+    async def main() -> None:
+        await broker.start()
+        broker.leader.respond = hang_up
+        await broker.follow()
+        await asyncio.sleep(20)
+        assert 20 <= broker.leader.connections <= 30  # soon at first, then once a second
+        broker.leader.respond = lambda _: (
+            says(records=batch(0, 1)) if not broker.partitions[0].log.log_end_offset else None
+        )
+        await until(ends_at(broker.partitions[0], 1), 5)
+
+    run(world, main())
+
+
 def test_a_leader_that_has_fallen_silent_is_connected_to_anew(world: SimWorld) -> None:
     broker = FollowingBroker(world, settings=LAZY)
 
