@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 Alter: TypeAlias = Callable[[Sequence[IsrChange]], Awaitable[Sequence[IsrAnswer]]]
 
 RETRY_S = 0.05
+RETURNS_EVERY_S = 0.5
 
 # The controller has decided something else: what, the metadata will say.
 _DECIDED_OTHERWISE = frozenset(
@@ -114,11 +115,17 @@ class IsrKeeper:
         self._queue: dict[Partition, None] = {}
         self._asking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._shrink_at_s = 0.0
         self._is_stopped = False
         host.propose_isr = self.ask_for
 
     def start(self) -> None:
-        self._timer = self._loop.call_later(self._host.lag_time_max_ms / 2000, self._tick)
+        self._shrink_at_s = self._loop.time() + self._host.lag_time_max_ms / 2000
+        self._look_later()
+
+    def _look_later(self) -> None:
+        wait_s = min(RETURNS_EVERY_S, self._host.lag_time_max_ms / 2000)
+        self._timer = self._loop.call_later(wait_s, self._tick)
 
     def stop(self) -> None:
         """What is pending stays so: another leader, or the next life of this one, sees to it."""
@@ -129,10 +136,16 @@ class IsrKeeper:
             self._asking.cancel()
 
     def _tick(self) -> None:
-        self.start()
+        self._look_later()
+        now_s = self._loop.time()
+        is_shrink_due = now_s >= self._shrink_at_s
+        if is_shrink_due:
+            self._shrink_at_s = now_s + self._host.lag_time_max_ms / 2000
         for partition in self._partitions:
-            consider_shrinking(partition)
-            partition.consider_returns()
+            if is_shrink_due:
+                consider_shrinking(partition)
+            if len(partition.isr) < len(partition.replicas):
+                partition.consider_returns()
 
     def ask_for(self, partition: Partition) -> None:
         self._queue[partition] = None

@@ -22,6 +22,15 @@ from typing import Any, ClassVar
 from penstock.api.context import RequestContext
 from penstock.api.leader_hints import EndpointOf, LeaderHints, nowhere
 from penstock.api.produce_lane import ACKS_ALL, LaneReply, ProduceLane
+from penstock.api.produced_batch import (
+    RecordsRefused,
+    check_codec,
+    check_keys,
+    check_size,
+    check_timestamps,
+    is_small,
+    prepare_all,
+)
 from penstock.api.request_times import RequestTimes
 from penstock.api.traffic import Traffic
 from penstock.config.topic import TopicConfig
@@ -32,20 +41,14 @@ from penstock.ports.disk import Buffer, FileSlice
 from penstock.ports.workers import Workers
 from penstock.records.batch import (
     CONTROL_BIT,
-    HEADER_SIZE,
     TRANSACTIONAL_BIT,
-    BatchHeader,
-    read_header,
     validate_produced,
     with_append_time,
 )
-from penstock.records.builder import MalformedRecords, iterate_records
-from penstock.records.compression import CODEC_BY_NAME, NAMES, ZSTD, decompress, recompress
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
 from penstock.wire.apis import Api
 from penstock.wire.messages.produce import (
-    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceData,
@@ -54,12 +57,9 @@ from penstock.wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from penstock.wire.primitives import Records
 
 NOTHING: Mapping[int, ApiError | None] = MappingProxyType({})
 
-# Batches of a compacted topic up to here are checked in place; more go to a worker.
-FEW_RECORDS = 200
 FIRST_WITH_LEADER_HINTS = 10
 
 
@@ -270,15 +270,15 @@ class ProduceHandler:
                 raise ApiError(ErrorCode.INVALID_RECORD, "clients may not write control batches")
             raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
         if header.attributes & 7 and not is_prepared:
-            _check_codec(header, version)
-        _check_size(records, config)
+            check_codec(header, version)
+        check_size(records, config)
         if len(records) > config.segment_bytes:
             raise ApiError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"a batch of {len(records)} bytes is larger than segment.bytes={config.segment_bytes}",
             )
         if "compact" in config.cleanup_policy and not is_prepared:
-            _check_keys(header, records)
+            check_keys(header, records)
         if acks == ACKS_ALL:
             partition.check_min_isr()
         if config.log_append_time:
@@ -286,7 +286,7 @@ class ProduceHandler:
             header = validate_produced(records)
             entry.log_append_time_ms = now_ms
         else:
-            _check_timestamps(header, config, now_ms)
+            check_timestamps(header, config, now_ms)
         base_offset = partition.append(header, records, now_ms)
         entry.base_offset = base_offset
         entry.log_start_offset = partition.log.log_start_offset
@@ -310,14 +310,14 @@ class ProduceHandler:
             if config.compression_type != "producer":
                 jobs += [(data, config) for data in topic.partition_data]
             elif "compact" in config.cleanup_policy:
-                jobs += [(data, config) for data in topic.partition_data if not _is_small(data.records)]
+                jobs += [(data, config) for data in topic.partition_data if not is_small(data.records)]
         return jobs
 
     async def _prepare_first(
         self, ctx: RequestContext, request: ProduceRequest, jobs: list[tuple[PartitionProduceData, TopicConfig]]
     ) -> ProduceResponse | None:
         """Stage zero: check keys and bring the batches into the topic's codec, then go on as usual."""
-        outcomes = await self._workers.run(lambda: _prepare_all(jobs, ctx.version))
+        outcomes = await self._workers.run(lambda: prepare_all(jobs, ctx.version))
         return self._append_all(ctx, request, outcomes)
 
     # -- time ---------------------------------------------------------------------------
@@ -349,102 +349,3 @@ def _set_error(entry: PartitionProduceResponse, code: ErrorCode, message: str | 
     entry.log_append_time_ms = -1
     entry.log_start_offset = -1
     entry.error_message = message
-
-
-def _level(config: TopicConfig) -> int | None:
-    match config.compression_type:
-        case "gzip":
-            # -1 is zlib's own default, which is what Kafka passes on.
-            return config.compression_gzip_level
-        case "lz4":
-            return config.compression_lz4_level
-        case "zstd":
-            return config.compression_zstd_level
-    return None
-
-
-def _check_codec(header: BatchHeader, version: int) -> None:
-    codec = header.compression
-    if codec >= len(NAMES):
-        raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {codec}")
-    if codec == ZSTD and version < 7:
-        raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs produce requests of version 7 or later")
-
-
-def _check_size(records: Buffer, config: TopicConfig) -> None:
-    if len(records) > config.max_message_bytes:
-        raise ApiError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"a batch of {len(records)} bytes is larger than max.message.bytes={config.max_message_bytes}",
-        )
-
-
-def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
-    newest = header.max_timestamp
-    if newest - now_ms > config.message_timestamp_after_max_ms:
-        raise ApiError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {newest} is more than message.timestamp.after.max.ms="
-            f"{config.message_timestamp_after_max_ms} ahead of the broker's clock",
-        )
-    if header.base_timestamp >= 0 and now_ms - header.base_timestamp > config.message_timestamp_before_max_ms:
-        raise ApiError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {header.base_timestamp} is more than message.timestamp.before.max.ms="
-            f"{config.message_timestamp_before_max_ms} behind the broker's clock",
-        )
-
-
-class RecordsRefused(ApiError):
-    """Records without a key on a compacted topic, by their place in the batch."""
-
-    def __init__(self, indexes: list[int]) -> None:
-        super().__init__(ErrorCode.INVALID_RECORD, "One or more records have been rejected")
-        self._indexes = indexes
-
-    def record_errors(self) -> list[BatchIndexAndErrorMessage]:
-        message = "Compacted topic cannot accept message without key"
-        return [
-            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message) for index in self._indexes
-        ]
-
-
-def _is_small(records: Records) -> bool:
-    """Few enough records, in plain sight, to walk them on the loop."""
-    if not isinstance(records, memoryview) or len(records) < HEADER_SIZE:
-        return True  # refused before anybody walks it
-    header = read_header(records)
-    return header.compression == 0 and header.record_count <= FEW_RECORDS
-
-
-def _check_keys(header: BatchHeader, records: Buffer) -> None:
-    """A compacted topic cannot keep a record that has no key."""
-    payload = decompress(header.compression, memoryview(records)[HEADER_SIZE:])
-    try:
-        missing = [index for index, record in enumerate(iterate_records(header, payload)) if record.key is None]
-    except MalformedRecords as error:
-        raise ApiError(ErrorCode.INVALID_RECORD, str(error)) from error
-    if missing:
-        raise RecordsRefused(missing)
-
-
-def _prepare_all(jobs: list[tuple[PartitionProduceData, TopicConfig]], version: int) -> dict[int, ApiError | None]:
-    """Runs in a worker. By the identity of the data: None when all is well, or why it is refused."""
-    outcomes: dict[int, ApiError | None] = {}
-    for data, config in jobs:
-        if not isinstance(data.records, bytes):
-            continue  # null: refused later
-        outcomes[id(data)] = None
-        try:
-            header = validate_produced(data.records)
-            _check_codec(header, version)
-            _check_size(data.records, config)  # before as well as after, as Kafka does
-            if "compact" in config.cleanup_policy:
-                _check_keys(header, data.records)
-            if config.compression_type != "producer":
-                codec = CODEC_BY_NAME[config.compression_type]
-                if header.compression != codec:
-                    data.records = recompress(header, data.records, codec, _level(config))
-        except ApiError as error:
-            outcomes[id(data)] = error
-    return outcomes
