@@ -72,8 +72,8 @@ def play_many(requests: Sequence[Request], jobs: int) -> Iterator[Verdict]:
 
 
 def find(bug: str, seeds: Sequence[int], jobs: int = 1) -> Verdict | None:
-    """The first history that shows a planted bug; None: none of them does."""
+    """The first history that fails with a planted bug and is good without; None: none of them does."""
     for verdict in play_many([Request(seed, bug=bug) for seed in seeds], jobs):
-        if not verdict.is_good:
+        if not verdict.is_good and play_one(Request(verdict.seed)).is_good:
             return verdict
     return None
