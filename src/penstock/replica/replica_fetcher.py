@@ -271,6 +271,7 @@ class ReplicaFetcher:
         size = len(records) if records else 0
         if size and followed.is_throttled:
             self._follower.quota.record(size, now_s)
+        log_start = partition.log.log_start_offset
         try:
             partition.append_fetched(
                 records or b"", followed.asked_epoch, data.high_watermark, data.log_start_offset, now_ms
@@ -281,8 +282,8 @@ class ReplicaFetcher:
         followed.failures = 0
         followed.last_error = ""
         followed.lag = max(0, data.high_watermark - partition.log.log_end_offset)
-        if size:
-            self.bytes_fetched += size
+        self.bytes_fetched += size
+        if size or partition.log.log_start_offset != log_start:  # who deletes records waits for all to say so
             self.session.changed(followed)
 
     # -- what goes wrong ------------------------------------------------------------------------------------------

@@ -116,6 +116,8 @@ def test_the_log_start_follows_the_leaders(world: SimWorld) -> None:
         ]
         await broker.follow()
         await until(lambda: broker.partitions[0].log.log_start_offset == 3)
+        await until(lambda: len(broker.leader.fetches) == 3)
+        assert [one.log_start_offset for one in asked(broker.leader.fetches[2])] == [3]  # whoever deletes waits for it
 
     run(world, main())
 
