@@ -46,6 +46,7 @@ class SimCluster:
         """Of living processes, from the moment on at which they are made; what is in them may not be complete."""
         self.started: dict[int, None] = {}
         """Those that were part of the cluster at any time."""
+        self._starting: dict[int, asyncio.Lock] = {}
         self._settings = {**SETTINGS, **(settings or {})}
         copies = str(min(3, size))
         self._settings["default.replication.factor"] = self._settings["offsets.topic.replication.factor"] = copies
@@ -79,7 +80,12 @@ class SimCluster:
         return self.machines[number].start(serve)
 
     async def bring_up(self, number: int) -> None:
-        """Start it, again and again if need be, until it serves."""
+        """Start it, again and again if need be, until it serves. Two who want that are one."""
+        async with self._starting.setdefault(number, asyncio.Lock()):
+            if not self.is_running(number):
+                await self._start_until_it_serves(number)
+
+    async def _start_until_it_serves(self, number: int) -> None:
         while True:
             try:
                 await self.start(number)
