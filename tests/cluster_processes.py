@@ -28,6 +28,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from cluster_network import LOOPBACK, Network, RoutedNetwork
 from penstock.config.doors import CLOSED
+from penstock.wire.apis import Api
+from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from raw_client import RawClient
 
 READY = re.compile(rb"ready on \S+")
 START_TIMEOUT_S = 30.0
@@ -297,11 +300,10 @@ class ClusterProcesses:
         self.wait_until(lambda: sorted(self.admin().list_topics(timeout=5).brokers) == expected, f"brokers {expected}")
 
     def wait_in_sync(self, topic: str, timeout_s: float = SETTLE_TIMEOUT_S) -> None:
+        """Until every node says so: one that was away has an old story for a moment."""
+
         def all_in_sync() -> bool:
-            states = self.partitions(topic).values()
-            return bool(states) and all(
-                state.leader >= 0 and sorted(state.isrs) == sorted(state.replicas) for state in states
-            )
+            return all(_says_in_sync(node, topic) for node in self.running if not node.is_aside)
 
         self.wait_until(all_in_sync, f"every replica of {topic} is in sync", timeout_s)
 
@@ -313,7 +315,7 @@ class ClusterProcesses:
             try:
                 if holds():
                     return time.monotonic() - begin
-            except (KafkaException, KeyError) as error:
+            except (KafkaException, KeyError, OSError) as error:
                 said = f" ({error})"
             if time.monotonic() - begin > timeout_s:
                 raise AssertionError(f"not within {timeout_s:.0f} s: {what}{said}\n{self.log_tails()}")
@@ -349,6 +351,15 @@ class ClusterProcesses:
     def discard(self) -> None:
         for node in self.nodes.values():
             node.discard()
+
+
+def _says_in_sync(node: NodeProcess, topic: str) -> bool:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    with RawClient(node.port, timeout_s=5, host=node.host) as client:
+        found = client.call(Api.METADATA, request, MetadataResponse).topics[0]
+    return bool(found.partitions) and all(
+        state.leader_id >= 0 and sorted(state.isr_nodes) == sorted(state.replica_nodes) for state in found.partitions
+    )
 
 
 @contextmanager

@@ -32,6 +32,14 @@ def _latencies(traffic: Traffic) -> list[float]:
 
 def check_promises(cluster: ClusterProcesses, traffic: Traffic, topic: str, partitions: int) -> None:
     """No request of a patient producer failed, its history holds, all replicas agree to the byte, nobody crashed."""
+    try:
+        _check_promises(cluster, traffic, topic, partitions)
+    except AssertionError as error:
+        said = "\n".join(traffic.history.client_errors[-20:])
+        raise AssertionError(f"{error}\nclients said:\n{said}\n{cluster.log_tails(40)}") from None
+
+
+def _check_promises(cluster: ClusterProcesses, traffic: Traffic, topic: str, partitions: int) -> None:
     history = traffic.history
     assert not history.failed, f"{len(history.failed)} failed, first {history.failed[0]}"
     assert len(history.acknowledged) == len(history.sent)

@@ -19,6 +19,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from history import UNKNOWN_OFFSET, Acknowledged, Failed, History, Read, Reset, Sent, Stored
 
 PATIENCE_S = 120.0
+# A broker that is silent, but whose connections are open, is noticed by time alone: 60 s unless told otherwise.
+IMPATIENT = {"socket.timeout.ms": 8000}
 TICK_S = 0.01
 
 
@@ -146,7 +148,16 @@ class SteadyProducer(_Client):
 class Reader(_Client):
     """All partitions from offset 0 on, until told to stop."""
 
-    def __init__(self, name: str, history: History, bootstrap_servers: str, topic: str, partitions: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        history: History,
+        bootstrap_servers: str,
+        topic: str,
+        partitions: int,
+        *,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
         super().__init__(name, history)
         self._topic, self._partitions = topic, partitions
         self._settings: dict[str, Any] = {
@@ -156,6 +167,7 @@ class Reader(_Client):
             "auto.offset.reset": "error",
             "log_level": 0,
             "error_cb": self.on_error,
+            **(settings or {}),
         }
 
     def work(self) -> None:
@@ -209,7 +221,7 @@ class Traffic:
             )
             for number in range(producers)
         ]
-        self.reader = Reader("reader", self.history, bootstrap_servers, topic, partitions)
+        self.reader = Reader("reader", self.history, bootstrap_servers, topic, partitions, settings=settings)
         self.began_s = self.ended_s = time.monotonic()
 
     @property

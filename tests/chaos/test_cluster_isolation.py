@@ -17,7 +17,7 @@ from cluster_network import CLIENTS, NetworkUnavailable, RoutedNetwork
 from cluster_processes import ClusterProcesses, NodeProcess, isolated
 from cluster_promises import Tell, check_promises, describe_traffic
 from history import pauses
-from history_clients import Traffic
+from history_clients import IMPATIENT, Traffic
 from penstock.model.errors import ErrorCode
 from penstock.records.builder import Record, build_batch
 from raw_client import RawClient
@@ -64,7 +64,7 @@ def wait_for_another(cluster: ClusterProcesses, leader: NodeProcess) -> float:
 
 
 def test_isolated_leader(cluster: ClusterProcesses, tell: Tell) -> None:
-    with Traffic(cluster.bootstrap_servers, TOPIC, 1) as traffic:
+    with Traffic(cluster.bootstrap_servers, TOPIC, 1, settings=IMPATIENT) as traffic:
         traffic.pause(1.0)
         leader = cluster.leader_of(TOPIC, 0)
         cut_at = time.monotonic()
@@ -92,7 +92,7 @@ def test_isolated_with_its_clients(cluster: ClusterProcesses, tell: Tell) -> Non
     """As above, but clients lose it too: they must not wait for it forever."""
     network = cluster.network
     assert isinstance(network, RoutedNetwork)
-    with Traffic(cluster.bootstrap_servers, TOPIC, 1) as traffic:
+    with Traffic(cluster.bootstrap_servers, TOPIC, 1, settings=IMPATIENT) as traffic:
         traffic.pause(1.0)
         leader = cluster.leader_of(TOPIC, 0)
         cut_at = time.monotonic()
@@ -111,7 +111,7 @@ def test_follower_that_hears_but_cannot_speak(cluster: ClusterProcesses, tell: T
     """One way only: what a follower sends is lost. It leaves the ISR, the others go on, it comes back."""
     network = cluster.network
     assert isinstance(network, RoutedNetwork)
-    with Traffic(cluster.bootstrap_servers, TOPIC, 1) as traffic:
+    with Traffic(cluster.bootstrap_servers, TOPIC, 1, settings=IMPATIENT) as traffic:
         leader = cluster.leader_of(TOPIC, 0)
         follower = next(node for node in cluster.running if node is not leader)
         cut_at = time.monotonic()

@@ -18,7 +18,7 @@ import pytest
 from cluster_processes import ClusterProcesses, frozen
 from cluster_promises import Tell, check_promises, describe_traffic
 from history import pauses
-from history_clients import Traffic
+from history_clients import IMPATIENT, Traffic
 
 SECONDS = float(os.environ.get("PENSTOCK_CLUSTER_SECONDS", "20"))
 KILL_EVERY_S = 5.0
@@ -77,7 +77,7 @@ def test_all_killed_at_once(cluster: ClusterProcesses, tell: Tell) -> None:
 def test_frozen_leader(cluster: ClusterProcesses, tell: Tell) -> None:
     """SIGSTOP: it answers nobody, yet its sockets stay open. Thawed, it must find out that others lead now."""
     frozen_at: list[float] = []
-    with Traffic(cluster.bootstrap_servers, TOPIC, PARTITIONS) as traffic:
+    with Traffic(cluster.bootstrap_servers, TOPIC, PARTITIONS, settings=IMPATIENT) as traffic:
         traffic.pause(1.0)
         leader = cluster.leader_of(TOPIC, 0)
         frozen_at.append(time.monotonic())
