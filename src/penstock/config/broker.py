@@ -67,9 +67,7 @@ class BrokerConfig(NamedTuple):
     broker_session_timeout_ms: int
     controlled_shutdown_enable: bool
     controller_quorum_election_timeout_ms: int
-    controller_quorum_fetch_timeout_ms: int
     follower_replication_throttled_rate: int
-    initial_broker_registration_timeout_ms: int
     inter_broker_listener_name: str | None
     leader_imbalance_check_interval_seconds: int
     leader_replication_throttled_rate: int
@@ -225,6 +223,8 @@ class BrokerConfig(NamedTuple):
                 fields[field] = settings.first_value((key.name, *key.synonyms), unit=key.unit)
         config = cls(**fields)
         _check_bootstrap(config)
+        if config.is_clustered:
+            _check_membership(config)
         return config
 
     def with_dynamic(self, *, cluster: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
@@ -345,6 +345,20 @@ def _check_bootstrap(config: BrokerConfig) -> None:
             "controller.quorum.bootstrap.servers names this node and others: name the voters of a new cluster in "
             "controller.quorum.voters, or, to join one, only other nodes"
         )
+
+
+def _check_membership(config: BrokerConfig) -> None:
+    """What would have a broker fenced again and again, or reached by none."""
+    interval_ms, timeout_ms = config.broker_heartbeat_interval_ms, config.broker_session_timeout_ms
+    if not 0 < interval_ms < timeout_ms:
+        raise ConfigError(
+            f"broker.heartbeat.interval.ms={interval_ms} and broker.session.timeout.ms={timeout_ms}: "
+            "a broker must be heard of within its session, use a shorter interval"
+        )
+    name = config.inter_broker_listener_name
+    names = [endpoint.name for endpoint in config.listeners]
+    if name and name.upper() not in names:
+        raise ConfigError(f"inter.broker.listener.name={name} is none of {', '.join(names)}: name one of listeners")
 
 
 def _listeners(settings: Settings) -> dict[str, Any]:

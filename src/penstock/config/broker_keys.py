@@ -23,7 +23,7 @@ NODE_ROWS: tuple[Row, ...] = (
     ("alter.config.policy.class.name", "class", None, "", "r", "Java class that may veto configuration changes."),
     ("background.threads", "int", "10", "1..", "c", "Threads for work in the background."),
     ("broker.id", "int", "-1", "", "re", "Older name of node.id."),
-    ("broker.rack", "string", None, "", "re", "Rack of this node, told to clients in Metadata."),
+    ("broker.rack", "string", None, "", "re", "Rack of this node, told to clients; replicas are spread over racks, and see replica.selector.class."),
     ("client.quota.callback.class", "class", None, "", "r", "Java class that computes client quotas."),
     ("config.providers", "list", "", "", "c", "Names of providers that resolve placeholders in settings."),
     ("connections.max.idle.ms", "long", "600000", "", "re", "A connection without traffic for this long is closed."),
@@ -34,7 +34,7 @@ NODE_ROWS: tuple[Row, ...] = (
     ("early.start.listeners", "list", None, "", "r", "Listeners that open before the node has finished starting."),
     ("fetch.max.bytes", "int", "57671680", "1024..", "re", "Most bytes in one fetch response, whatever the client asks for."),
     ("fetch.purgatory.purge.interval.requests", "int", "1000", "", "r", "Waiting Fetch requests between two clean-ups."),
-    ("inter.broker.listener.name", "string", None, "", "r", "Listener that brokers use among themselves."),
+    ("inter.broker.listener.name", "string", None, "", "re", "Listener that other brokers use for this one; the first one if there is none."),
     ("kafka.metrics.polling.interval.secs", "int", "10", "1..", "r", "How often metrics reporters are polled."),
     ("kafka.metrics.reporters", "list", "", "", "r", "Java classes that report the older metrics."),
     ("listener.security.protocol.map", "string", "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", "", "re", "Which security protocol each listener name speaks."),
@@ -125,7 +125,7 @@ LOG_ROWS: tuple[Row, ...] = (
     ("num.recovery.threads.per.data.dir", "int", "2", "1..", "ce", "Threads that load and recover logs at the start."),
     ("producer.id.expiration.check.interval.ms", "int", "600000", "1..", "rei", "How often idle producers are looked at for expiry."),
     ("producer.id.expiration.ms", "int", "86400000", "1..", "ce", "An idempotent producer silent on a partition for this long is forgotten there."),
-    ("unclean.leader.election.enable", "boolean", "false", "", "c", "Default of the topic setting of the same name."),
+    ("unclean.leader.election.enable", "boolean", "false", "", "ce", "Default of the topic setting of the same name."),
 )
 
 PENSTOCK_ROWS: tuple[Row, ...] = (

@@ -83,7 +83,7 @@ COORDINATION_ROWS: tuple[Row, ...] = (
     ("offsets.retention.minutes", "int", "10080", "1..", "r", "How long offsets outlive the last member of their group."),
     ("offsets.topic.compression.codec", "int", "0", "", "r", "Codec number of the offsets topic."),
     ("offsets.topic.num.partitions", "int", "50", "1..", "r", "Partitions of the offsets topic."),
-    ("offsets.topic.replication.factor", "short", "3", "1..", "r", "Replicas of the offsets topic."),
+    ("offsets.topic.replication.factor", "short", "3", "1..", "re", "Replicas of the offsets topic."),
     ("offsets.topic.segment.bytes", "int", "104857600", "1..", "r", "Segment size of the offsets topic."),
     ("share.coordinator.append.linger.ms", "int", "-1", "-1..", "r", "How long the share coordinator gathers writes; -1 adapts by itself."),
     ("share.coordinator.cached.buffer.max.bytes", "int", "1048588", "524288..", "c", "Largest write buffer the share coordinator keeps for reuse."),

@@ -26,10 +26,10 @@ TOPIC_ROWS: tuple[Row, ...] = (
     ("file.delete.delay.ms", "long", "60000", "0..", "ce", "Pause before a removed segment's files are deleted."),
     ("flush.messages", "long", "1", "1..", "ce", "Records written before a flush is forced; 1 makes every acknowledged batch durable first."),
     ("flush.ms", "long", "9223372036854775807", "0..", "ce", "Longest time a record stays unflushed."),
-    ("follower.replication.throttled.replicas", "list", "", "replicas", "c", "Replicas whose replication is throttled on the follower, as partition:broker, or *."),
+    ("follower.replication.throttled.replicas", "list", "", "replicas", "ce", "Replicas whose replication is throttled on the follower, as partition:broker, or *."),
     ("index.interval.bytes", "int", "4096", "0..", "ce", "Bytes of log between two entries of the offset index."),
     ("internal.segment.bytes", "int", None, "", "cei", "Segment size below the usual minimum, for tests; where set it wins over segment.bytes."),
-    ("leader.replication.throttled.replicas", "list", "", "replicas", "c", "Replicas whose replication is throttled on the leader, as partition:broker, or *."),
+    ("leader.replication.throttled.replicas", "list", "", "replicas", "ce", "Replicas whose replication is throttled on the leader, as partition:broker, or *."),
     ("local.retention.bytes", "long", "-2", "-2..", "c", "Size of the local log when segments are also kept remotely; -2 means retention.bytes."),
     ("local.retention.ms", "long", "-2", "-2..", "c", "Age of the local log when segments are also kept remotely; -2 means retention.ms."),
     ("max.compaction.lag.ms", "long", "9223372036854775807", "1..", "ce", "Longest time a record stays uncompacted."),
@@ -50,7 +50,7 @@ TOPIC_ROWS: tuple[Row, ...] = (
     ("segment.index.bytes", "int", "10485760", "4..", "ce", "Largest size of an index; a full index rolls the segment."),
     ("segment.jitter.ms", "long", "0", "0..", "ce", "Most chance taken off segment.ms, so that segments do not roll all at once."),
     ("segment.ms", "long", "604800000", "1..", "ce", "Age at which a segment is rolled even if it is not full."),
-    ("unclean.leader.election.enable", "boolean", "false", "", "c", "Whether a replica that is not in sync may become leader."),
+    ("unclean.leader.election.enable", "boolean", "false", "", "ce", "Whether a replica that is not in sync may become leader."),
 )
 
 # Broker keys that supply the default, nearest first.

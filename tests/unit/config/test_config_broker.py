@@ -240,3 +240,20 @@ def test_other_nodes_make_a_cluster(tmp_path: Path, text: str, is_clustered: boo
     path = tmp_path / "server.properties"
     path.write_text(MINIMAL + text)
     assert BrokerConfig.load(str(path), {})[0].is_clustered is is_clustered
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("broker.session.timeout.ms=2000", "a broker must be heard of within its session"),
+        ("broker.heartbeat.interval.ms=0", "a broker must be heard of within its session"),
+        ("inter.broker.listener.name=INSIDE", "inter.broker.listener.name=INSIDE is none of PLAINTEXT"),
+    ],
+)
+def test_settings_that_keep_a_node_out_of_its_cluster(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(f"{MINIMAL}{text}\n")
+    assert not BrokerConfig.load(str(path), {})[0].is_clustered  # alone they do no harm
+    path.write_text(f"{MINIMAL}{text}\ncontroller.quorum.voters=7@a:1,8@b:1\n")
+    with pytest.raises(ConfigError, match=sentence):
+        BrokerConfig.load(str(path), {})
