@@ -1,0 +1,100 @@
+"""What came out, held against what was sent: the table, the topics, the view. Whatever differs raises Failed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as parquet
+from confluent_kafka import Consumer, TopicPartition
+
+from demo.clickstream import SILENT, Click, Clickstream
+from demo.telling import Failed, say, show
+
+READ_TIMEOUT_S = 60.0
+
+Headers = dict[str, str | bytes | None]
+
+
+def check_table(warehouse: Path, stream: Clickstream) -> None:
+    """Every good click that was acknowledged, once, in the order in which it was sent, and nothing else."""
+    files = list(_committed_files(warehouse / "events"))
+    rows = [row for path in files for row in parquet.read_table(path, coerce_int96_timestamp_unit="us").to_pylist()]
+    for partition in sorted({row["partition"] for row in rows} | set(stream.acknowledged)):
+        found = sorted((row for row in rows if row["partition"] == partition), key=lambda row: row["offset"])
+        sent = stream.sent(partition)
+        stored = [Click(row["user"], row["page"], row["ts"].replace(tzinfo=UTC), row["ms"]) for row in found]
+        if len({row["offset"] for row in found}) != len(found):
+            raise Failed(f"rows of partition {partition} are in the table twice")
+        if len(stored) != len(sent):
+            raise Failed(f"partition {partition} got {len(sent)} good clicks, and the table has {len(stored)} of them")
+        differing = next((at for at, pair in enumerate(zip(stored, sent, strict=True)) if pair[0] != pair[1]), None)
+        if differing is not None:
+            raise Failed(f"row {differing} of partition {partition} is {stored[differing]}, not {sent[differing]}")
+    say(f"table events, {len(rows):,} rows in {len(files)} Parquet files, compared with what was sent:")
+    show(f"equal, row by row: every good click once, in order; {stream.count(good=True) - len(rows)} missing, 0 twice")
+
+
+def _committed_files(table: Path) -> Iterator[Path]:
+    """Those that the table's own log names: a task that failed may have left others."""
+    names = {
+        json.loads(line)["path"].rpartition("/")[2]
+        for entry in (table / "_spark_metadata").iterdir()
+        if not entry.name.startswith(".")  # checksums
+        for line in entry.read_text().splitlines()
+        if line.startswith("{")
+    }
+    return (path for path in sorted(table.rglob("*.parquet")) if path.name in names)
+
+
+def check_results(addresses: str, topic: str, stream: Clickstream) -> None:
+    good, found = stream.count(good=True), len(_read(addresses, topic))
+    if found < good:
+        raise Failed(f"{good} good clicks, but {found} results in {topic}")
+    again = found - good
+    doubled = f", {again:,} of them a second time, as at-least-once allows after a kill" if again else ""
+    say(f"topic {topic}: {found:,} results{doubled}")
+
+
+def check_dead_letters(addresses: str, topic: str, stream: Clickstream) -> None:
+    letters = {(headers.get("error.partition"), headers.get("error.offset")) for headers in _read(addresses, topic)}
+    bad = stream.count(good=False)
+    if len(letters) != bad:
+        raise Failed(f"{bad} bad clicks, but {len(letters)} dead letters")
+    say(f"topic {topic}: {len(letters):,} bad clicks, each with its reason")
+
+
+def _read(addresses: str, topic: str) -> list[Headers]:
+    """Headers of every record, with a stock client."""
+    consumer = Consumer({"bootstrap.servers": addresses, "group.id": "demo", "enable.auto.commit": False, **SILENT})
+    try:
+        known = consumer.list_topics(topic, READ_TIMEOUT_S).topics[topic].partitions
+        partitions = [TopicPartition(topic, number, 0) for number in known]
+        ends = sum(consumer.get_watermark_offsets(one, READ_TIMEOUT_S)[1] for one in partitions)
+        consumer.assign(partitions)
+        found: list[Headers] = []
+        while len(found) < ends:
+            came = consumer.consume(10_000, READ_TIMEOUT_S)
+            if not came:
+                raise Failed(f"{topic} has {ends} records, {len(found)} came")
+            for message in came:
+                if message.error() is not None:
+                    raise Failed(f"cannot consume {topic}: {message.error()}")
+                found.append(dict(message.headers() or []))
+        return found
+    finally:
+        consumer.close()
+
+
+def show_view(warehouse: Path, stream: Clickstream) -> None:
+    files = (warehouse / "page_stats").rglob("*.parquet")
+    rows: list[dict[str, Any]] = [row for path in files for row in parquet.read_table(path).to_pylist()]
+    if {row["page"]: row["views"] for row in rows} != dict(stream.pages):
+        raise Failed("the view page_stats does not have the counts that were clicked")
+    say("materialized view page_stats:")
+    show(f"{'PAGE':<12} {'VIEWS':>8} {'USERS':>6} {'MEAN MS':>8}")
+    for row in sorted(rows, key=lambda row: -int(row["views"])):
+        show(f"{row['page']:<12} {row['views']:>8,} {row['users']:>6} {row['mean_ms']:>8}")
