@@ -25,7 +25,8 @@ class AppliedLog:
     def __init__(self, machine: StateMachine, snapshot_every_bytes: int) -> None:
         self._machine = machine
         self._snapshot_every_bytes = snapshot_every_bytes
-        self._snapshot_bytes = 0
+        self.snapshot_bytes = 0
+        self.snapshots_taken = 0
         self._bytes_since = 0
         self._is_being_stored = False
         self.index = 0
@@ -33,7 +34,7 @@ class AppliedLog:
     def restore(self, snapshot: Snapshot) -> None:
         self._machine.restore(snapshot.index, snapshot.data)
         self.index = snapshot.index
-        self._snapshot_bytes = len(snapshot.data)
+        self.snapshot_bytes = len(snapshot.data)
         self._bytes_since = 0
 
     def apply(self, entry: Entry) -> None:
@@ -43,15 +44,16 @@ class AppliedLog:
         self._bytes_since += entry.size_bytes
 
     def snapshot_if_due(self) -> SnapshotReady | None:
-        due = max(self._snapshot_every_bytes, self._snapshot_bytes)
+        due = max(self._snapshot_every_bytes, self.snapshot_bytes)
         if self._bytes_since < due or self._is_being_stored:
             return None
         self._bytes_since = 0
+        self.snapshots_taken += 1
         return SnapshotReady(self.index, self._machine.snapshot())
 
     def begin_storing(self, snapshot: Snapshot) -> None:
         self._is_being_stored = True
-        self._snapshot_bytes = len(snapshot.data)
+        self.snapshot_bytes = len(snapshot.data)
 
     def end_storing(self) -> None:
         self._is_being_stored = False

@@ -63,6 +63,8 @@ class BrokerLifecycle:
         self._may_go = asyncio.Event()
         self._news = asyncio.Event()
         self._answered_s = clock.monotonic()
+        self.heartbeats = 0
+        self.heartbeats_failed = 0
         self.is_fenced = True
         self._is_in = asyncio.Event()
 
@@ -90,7 +92,8 @@ class BrokerLifecycle:
         while not self._is_known(epoch):
             await self._pause(0.01)
         self._answered_s = self._clock.monotonic()
-        log.info("broker %d is registered with epoch %d", self._config.node_id, epoch)
+        if self._config.is_clustered:
+            log.info("broker %d is registered with epoch %d", self._config.node_id, epoch)
 
     def _is_known(self, epoch: int) -> bool:
         known = self._image.brokers.get(self._config.node_id)
@@ -114,9 +117,20 @@ class BrokerLifecycle:
     def epoch(self) -> int:
         return self._access.broker_epoch
 
+    def brokers_changed(self) -> None:
+        """The metadata may say that this broker was given up: the sooner the controller hears of it the better."""
+        known = self._image.brokers.get(self._config.node_id)
+        if known is not None and known.is_fenced and not self.is_fenced:
+            self._news.set()
+
     def may_lead(self) -> bool:
         """False when the controller has perhaps given this broker up: whoever it made leader may be writing."""
         return (self._clock.monotonic() - self._answered_s) * 1000 < self._config.broker_session_timeout_ms
+
+    @property
+    def unanswered_s(self) -> float:
+        """Since the last heartbeat that was answered was sent."""
+        return self._clock.monotonic() - self._answered_s
 
     def controller_changed(self) -> None:
         """The new one begins to count silence now; let it hear of us."""
@@ -125,12 +139,14 @@ class BrokerLifecycle:
     async def _heartbeat(self) -> None:
         while True:
             sent_s = self._clock.monotonic()
+            self.heartbeats += 1
             is_eager = True
             try:
                 answer = await self._access.heartbeat(
                     self._quorum.applied_index, want_fence=False, want_shut_down=self._is_leaving
                 )
             except ApiError as error:
+                self.heartbeats_failed += 1
                 await self._refused(error)
             else:
                 # What counts is when we asked: the answer may have been long under way.

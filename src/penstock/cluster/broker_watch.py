@@ -22,7 +22,7 @@ INTERVAL_S = 0.5
 class Fencing(Protocol):
     """What the watch needs of `cluster.controller.Controller`."""
 
-    def fence(self, broker_id: int, reason: str) -> Coroutine[Any, Any, None]: ...
+    def fence(self, broker_id: int) -> Coroutine[Any, Any, None]: ...
 
     def move_leaders_back(self) -> Coroutine[Any, Any, None]: ...
 
@@ -86,8 +86,33 @@ class BrokerWatch:
         """Whether a broker of this id is running, as far as one can tell."""
         if broker_id in self._broken or self._lost_since(broker_id) is not None:
             return False  # a process that is back at once is another one, until the old one is heard
-        silent_s = self._clock.monotonic() - self._heard_s.get(broker_id, 0.0)
-        return silent_s * 1000 < self._running.current.broker_session_timeout_ms
+        heard_s = self._heard_s.get(broker_id)
+        if heard_s is None:
+            return False
+        return (self._clock.monotonic() - heard_s) * 1000 < self._running.current.broker_session_timeout_ms
+
+    def silences_s(self) -> dict[int, float]:
+        """How long ago each broker was last heard of; of none while another node is the controller."""
+        now_s = self._clock.monotonic()
+        return {} if self._controller is None else {broker: now_s - at_s for broker, at_s in self._heard_s.items()}
+
+    def reason_to_fence(self, broker_id: int) -> str | None:
+        return self._judge(broker_id)[0]
+
+    def _judge(self, broker_id: int) -> tuple[str | None, float]:
+        """Why it is to be given up now, or in how many seconds to look again."""
+        now_s, config = self._clock.monotonic(), self._running.current
+        heard_s = self._heard_s.setdefault(broker_id, now_s)
+        if (now_s - heard_s) * 1000 >= config.broker_session_timeout_ms:
+            return f"it was silent for {now_s - heard_s:.1f} s", 0.0
+        lost_s = self._lost_since(broker_id)
+        # Lost before this node became the controller, and for long: the one that was it, most likely.
+        if lost_s is None or heard_s > max(lost_s, self._started_s):
+            return None, INTERVAL_S
+        left_s = lost_s + config.penstock_broker_lost_grace_ms / 1000 - now_s
+        if left_s <= 0:
+            return "its connections broke and did not come back", 0.0
+        return None, left_s
 
     # -- looking ------------------------------------------------------------------------
 
@@ -107,30 +132,17 @@ class BrokerWatch:
         self._timer = None
         if self._controller is None:
             return
-        now_s = self._clock.monotonic()
-        config = self._running.current
-        session_s, grace_s = config.broker_session_timeout_ms / 1000, config.penstock_broker_lost_grace_ms / 1000
         again_s = INTERVAL_S
         for broker in self._image.brokers.values():
             if broker.is_fenced or broker.broker_id == self._node_id:
                 continue
-            heard_s = self._heard_s.setdefault(broker.broker_id, now_s)
-            lost_s = self._lost_since(broker.broker_id)
-            if now_s - heard_s >= session_s:
-                self._fence(broker.broker_id, f"it was silent for {now_s - heard_s:.1f} s")
-            elif lost_s is not None and heard_s <= max(lost_s, self._started_s):
-                # Lost before this node became the controller, and for long: the one that was it, most likely.
-                left_s = lost_s + grace_s - now_s
-                if left_s <= 0:
-                    self._fence(broker.broker_id, "its connections broke and did not come back")
-                else:
-                    again_s = min(again_s, left_s)
-        self._balance(now_s)
+            reason, left_s = self._judge(broker.broker_id)
+            if reason is None:
+                again_s = min(again_s, left_s)
+            else:
+                self._controller.run(self._controller.fence(broker.broker_id))
+        self._balance(self._clock.monotonic())
         self._look_within(again_s)
-
-    def _fence(self, broker_id: int, reason: str) -> None:
-        assert self._controller is not None
-        self._controller.run(self._controller.fence(broker_id, reason))
 
     def _balance(self, now_s: float) -> None:
         config = self._running.current

@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from penstock.cluster.broker_watch import BrokerWatch
 from penstock.cluster.running_config import CLUSTER_WIDE, RunningConfig
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata import brokers, decisions, features, partitions, reassignment, scram
-from penstock.core.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
+from penstock.core.metadata.image import NO_LEADER, RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
 from penstock.core.metadata.records import (
     ClusterCreated,
     ConfigChanged,
     MetadataRecord,
+    PartitionChanged,
     PeerAddressSet,
     ProducerIdsAllocated,
     TopicDeleted,
@@ -87,10 +88,11 @@ class Controller:
         self._entropy = entropy
         self._watch = watch
         self._lock = asyncio.Lock()
-        self._registered_at: dict[
-            int, int
-        ] = {}  # broker -> index of its registration, if it happened under this controller
+        self._registered_at: dict[int, int] = {}
+        """By broker, the index of its registration if that was decided here."""
         self._work: dict[asyncio.Task[None], None] = {}
+        self.elections = 0
+        self.unclean_elections = 0
         self.cluster_id_for_new = ""
         """What a cluster that has no id yet shall be called."""
 
@@ -143,7 +145,21 @@ class Controller:
 
     async def _commit(self, records: Sequence[MetadataRecord]) -> int:
         self._check_active()
-        return await self._quorum.propose(encode_entry(list(records))) if records else -1
+        if not records:
+            return -1
+        elections = list(self._elections(records))
+        index = await self._quorum.propose(encode_entry(list(records)))
+        self.elections += len(elections)
+        self.unclean_elections += sum(elections)
+        return index
+
+    def _elections(self, records: Sequence[MetadataRecord]) -> Iterator[bool]:
+        """For each new leader whether it may lack what was committed."""
+        for record in records:
+            if isinstance(record, PartitionChanged) and record.leader is not None and record.leader != NO_LEADER:
+                before = self.image.topics_by_id[bytes.fromhex(record.topic_id)].partitions[record.index]
+                if record.leader != before.leader:
+                    yield record.leader not in before.isr and record.leader not in before.elr
 
     # -- topics -------------------------------------------------------------------------
 
@@ -334,15 +350,18 @@ class Controller:
         broker = brokers.find(self.image, broker_id)
         self._watch.heard(broker_id)
         is_caught_up = current_metadata_offset >= self._registered_at.get(broker_id, 0)
-        if want_shut_down and not broker.in_controlled_shutdown:
+        leaves = want_shut_down and not broker.in_controlled_shutdown
+        comes = broker.is_fenced and is_caught_up and not want_fence and not want_shut_down
+        if leaves or comes:
             async with self._lock:
-                await self._commit(
-                    brokers.begin_controlled_shutdown(self.image, broker_id, self._min_isr, self._unclean_ok)
-                )
-        elif broker.is_fenced and is_caught_up and not want_fence and not want_shut_down:
-            async with self._lock:
-                await self._commit(brokers.unfence(self.image, broker_id, self._min_isr, self._unclean_ok))
-            log.info("broker %d is part of the cluster", broker_id)
+                # A next life of the broker may have registered meanwhile: this one has no say in that.
+                self._check_active()
+                brokers.check_epoch(self.image, broker_id, broker_epoch)
+                broker = brokers.find(self.image, broker_id)
+                change = brokers.begin_controlled_shutdown if leaves else brokers.unfence
+                await self._commit(change(self.image, broker_id, self._min_isr, self._unclean_ok))
+            if comes:
+                log.info("broker %d is part of the cluster", broker_id)
         should_shut_down = want_shut_down and not brokers.awaits_successor(self.image, broker_id)
         return HeartbeatAnswer(is_caught_up, broker.is_fenced, should_shut_down)
 
@@ -354,11 +373,12 @@ class Controller:
         if broker_id in self._observers:
             await self._quorum.change_membership(Change.REMOVE_OBSERVER, broker_id)
 
-    async def fence(self, broker_id: int, reason: str) -> None:
-        """Its leaders move; it comes back with a heartbeat."""
+    async def fence(self, broker_id: int) -> None:
+        """If it is still to be given up when its turn comes. Its leaders move; it comes back with a heartbeat."""
         async with self._lock:
             broker = self.image.brokers.get(broker_id)
-            if not self.is_active or broker is None or broker.is_fenced:
+            reason = self._watch.reason_to_fence(broker_id)
+            if not self.is_active or broker is None or broker.is_fenced or reason is None:
                 return
             log.warning("broker %d is fenced: %s", broker_id, reason)
             await self._commit(brokers.fence(self.image, broker_id, self._min_isr, self._unclean_ok))

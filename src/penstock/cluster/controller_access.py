@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
 from penstock.client.connection import Connection
@@ -17,7 +17,7 @@ from penstock.client.errors import BrokerUnreachable, ConnectionLost, RequestTim
 from penstock.cluster.controller import Controller
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.requests import HeartbeatAnswer, IsrAnswer, IsrChange, Registration, uuid_bytes
-from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.wire.apis import Api
 from penstock.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from penstock.wire.messages.alter_partition import (
@@ -46,6 +46,7 @@ from penstock.wire.primitives import Message
 log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Message)
+T = TypeVar("T")
 Address: TypeAlias = tuple[str, int]
 
 CONNECT_TIMEOUT_S = 1.0
@@ -113,7 +114,7 @@ class ControllerAccess:
     ) -> None:
         """Raises ApiError. The topic is in the controller's image then, and in this one's soon after."""
         if self._controller.is_active:
-            await self._controller.create_topic(name, partitions, replication_factor, assignments, configs)
+            await _here(self._controller.create_topic(name, partitions, replication_factor, assignments, configs))
             return
         request = CreateTopicsRequest(
             topics=[
@@ -147,7 +148,7 @@ class ControllerAccess:
 
     async def _allocate_block(self) -> tuple[int, int]:
         if self._controller.is_active:
-            block = await self._controller.allocate_producer_ids(self._node_id, self.broker_epoch)
+            block = await _here(self._controller.allocate_producer_ids(self._node_id, self.broker_epoch))
             return block.first, block.length
         request = AllocateProducerIdsRequest(broker_id=self._node_id, broker_epoch=self.broker_epoch)
         answer = await self._ask(Api.ALLOCATE_PRODUCER_IDS, request, AllocateProducerIdsResponse)
@@ -157,7 +158,7 @@ class ControllerAccess:
     async def alter_partitions(self, changes: Sequence[IsrChange]) -> list[IsrAnswer]:
         """One try: whoever keeps the ISR asks again with what it knows then. Raises ApiError."""
         if self._controller.is_active:
-            return await self._controller.alter_partitions(self._node_id, self.broker_epoch, changes)
+            return await _here(self._controller.alter_partitions(self._node_id, self.broker_epoch, changes))
         topics: dict[bytes, RequestTopicData] = {}
         for change in changes:
             topic = topics.setdefault(change.topic_id, RequestTopicData(topic_id=change.topic_id))
@@ -193,7 +194,7 @@ class ControllerAccess:
     async def register(self, registration: Registration) -> int:
         """One try; the broker's new epoch."""
         if self._controller.is_active:
-            return await self._controller.register_broker(registration)
+            return await _here(self._controller.register_broker(registration))
         request = BrokerRegistrationRequest(
             broker_id=registration.broker_id,
             cluster_id=registration.cluster_id,
@@ -218,8 +219,10 @@ class ControllerAccess:
     ) -> HeartbeatAnswer:
         """One try."""
         if self._controller.is_active:
-            return await self._controller.heartbeat(
-                self._node_id, self.broker_epoch, current_metadata_offset, want_fence, want_shut_down
+            return await _here(
+                self._controller.heartbeat(
+                    self._node_id, self.broker_epoch, current_metadata_offset, want_fence, want_shut_down
+                )
             )
         request = BrokerHeartbeatRequest(
             broker_id=self._node_id,
@@ -274,11 +277,19 @@ class ControllerAccess:
         address = None if leader is None or leader == self._node_id else self._address_of(leader)
         if address is not None:
             return address
-        if leader is None and self._bootstrap:
-            # Not yet a member: any node of the cluster sends the request on. One after the other.
+        if leader != self._node_id and self._bootstrap:
+            # Not yet a member, or not told enough: any node of the cluster sends the request on. One after the other.
             self._bootstrap.append(self._bootstrap.pop(0))
             return self._bootstrap[0]
         raise ApiError(ErrorCode.NOT_CONTROLLER, "no controller is known")
+
+
+async def _here(decision: Awaitable[T]) -> T:
+    """A full or failed disk under the controller is told as it is over the wire."""
+    try:
+        return await decision
+    except StorageError as error:
+        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
 
 def _check(code: int, message: str | None = None) -> None:

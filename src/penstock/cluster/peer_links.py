@@ -56,6 +56,7 @@ class PeerLinks:
         self._addresses = {peer: address for peer, address in addresses.items() if peer != node_id}
         self._links: dict[int, _Link] = {}
         self._is_started = False
+        self.losses = 0
         self.on_lost: Callable[[int], None] = lambda peer: None
         """Called when a connection breaks, and again whenever nobody listens at the peer's address."""
         self.on_back: Callable[[int], None] = lambda peer: None
@@ -191,6 +192,7 @@ class _Link:
 
     def _is_lost(self) -> None:
         self._wire = None
+        self._links.losses += 1
         self.lost_at_s = self._links.clock.monotonic()
         log.info("lost the connection to node %d at %s:%d", self._peer, *self._address)
         self._links.on_lost(self._peer)

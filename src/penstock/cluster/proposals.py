@@ -7,6 +7,7 @@ happened when an entry of that index and term is committed. Knows nothing of mes
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from typing import TypeVar
 
 from penstock.core.raft.exchange import Accepted, Refusal, Refused
@@ -14,6 +15,8 @@ from penstock.core.raft.messages import Entry
 from penstock.model.errors import ApiError, ErrorCode
 
 T = TypeVar("T")
+
+BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 _CODES = {
     Refusal.NOT_LEADER: ErrorCode.NOT_CONTROLLER,
@@ -37,6 +40,21 @@ class ProposalRefused(ApiError):
         super().__init__(_CODES[refused.refusal], refused.refusal.value + where)
         self.refusal = refused.refusal
         self.leader = refused.leader
+
+
+class ProposalTimes:
+    """From a proposal to its being applied here. `counts` has one entry more than BOUNDS_S, for what took longer."""
+
+    __slots__ = ("counts", "failed", "sum_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_S) + 1)
+        self.sum_s = 0.0
+        self.failed = 0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(BOUNDS_S, seconds)] += 1
+        self.sum_s += seconds
 
 
 class Proposals:

@@ -21,7 +21,7 @@ from random import Random
 
 from penstock.cluster.applied_log import AppliedLog, StateMachine
 from penstock.cluster.peer_links import Address, PeerLinks
-from penstock.cluster.proposals import ProposalRefused, Proposals
+from penstock.cluster.proposals import ProposalRefused, Proposals, ProposalTimes
 from penstock.cluster.raft_codec import decode, encode
 from penstock.cluster.raft_store import RaftStore
 from penstock.core.raft.configuration import Configuration
@@ -97,6 +97,7 @@ class Quorum:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._proposals = Proposals(loop)
+        self.proposal_times = ProposalTimes()
         self._known_leader: tuple[int | None, int] = (None, 0)
         self.is_active = False
         self.on_active: Callable[[int], None] = lambda term: None
@@ -130,6 +131,19 @@ class Quorum:
     @property
     def commit_index(self) -> int:
         return self._core.node.log.commit_index
+
+    @property
+    def log_bytes(self) -> int:
+        return self._store.log.size_bytes
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Of the newest one, 0 if there is none."""
+        return self._applied.snapshot_bytes
+
+    @property
+    def snapshots_taken(self) -> int:
+        return self._applied.snapshots_taken
 
     @property
     def failure(self) -> Exception | None:
@@ -213,8 +227,15 @@ class Quorum:
         """The entry's index, once it is committed and applied here."""
         self._check_usable()
         token, done = self._proposals.begin()
+        began_s = self._clock.monotonic()
         self._post(Propose((Proposal(token, data),)))
-        return await done
+        try:
+            index = await done
+        except (ApiError, StorageError):
+            self.proposal_times.failed += 1
+            raise
+        self.proposal_times.observe(self._clock.monotonic() - began_s)
+        return index
 
     async def change_membership(self, change: Change, node: int, timeout_s: float = MEMBERSHIP_TIMEOUT_S) -> None:
         """Returns when it is committed. `ProposalRefused` (an ApiError) says why not.
@@ -384,7 +405,9 @@ class Quorum:
             self._set_inactive()
         if role in (Role.FOLLOWER, Role.LEADER) and leader is not None:
             whom = "leads" if leader == self.node_id else f"follows node {leader} in"
-            log.info("node %d %s the metadata quorum, term %d", self.node_id, whom, term)
+            is_alone = self._core.status.configuration.members == (self.node_id,)
+            level = logging.DEBUG if is_alone else logging.INFO
+            log.log(level, "node %d %s the metadata quorum, term %d", self.node_id, whom, term)
         self._tell_leader(leader, term)
 
     def _become_active(self, committed: list[Entry]) -> None:
