@@ -40,9 +40,7 @@ def test_a_broker_advertises_what_the_page_lists(generator: ModuleType, penstock
     with RawClient(penstock_broker.port) as client:
         answer = client.call(Api.API_VERSIONS, ApiVersionsRequest(), ApiVersionsResponse, 0)
     advertised = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
-    listed = {
-        entry.key: (entry.min_version, entry.max_version) for entry in generator.entries() if entry.is_advertised
-    }
+    listed = {entry.key: (entry.min_version, entry.max_version) for entry in generator.entries() if entry.is_advertised}
     listed[Api.PRODUCE] = (0, listed[Api.PRODUCE][1])  # as its docstring says
     assert advertised == listed
 
