@@ -115,6 +115,8 @@ class Forwarding:
         self._address_of = address_of
         self._connection: tuple[Address, DirectConnection] | None = None
         self._opening = asyncio.Lock()
+        self.sent = 0
+        self.failed = 0
 
     @property
     def is_active(self) -> bool:
@@ -173,12 +175,15 @@ class Forwarding:
         address = None if leader is None or leader == self._node_id else self._address_of(leader)
         if leader is None or address is None:
             return None
+        self.sent += 1
         try:
             connection = await self._connect(address)
             answer = await self._while_leading(leader, connection, payload, timeout_s)
         except (BrokerUnreachable, ConnectionLost, RequestTimedOut):
+            self.failed += 1
             return None
         if answer.code is ErrorCode.NOT_CONTROLLER:
+            self.failed += 1
             return None
         if answer.code is not ErrorCode.NONE:
             raise ApiError(answer.code)

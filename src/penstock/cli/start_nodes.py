@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -27,10 +28,12 @@ from penstock.model.errors import ConfigError
 
 FIRST_PORT = 9092
 MAX_NODES = 9
+EVERY_INTERFACE = ("", "0.0.0.0", "::")
 STOP_TIMEOUT_S = 30.0
 _PR_SET_PDEATHSIG = 1
 # What a node decides for itself; everything else goes to all of them.
 _OF_A_NODE = ("node.id", "broker.id", "listeners", "advertised.listeners", "log.dirs", "log.dir")
+_DOORS = {"penstock.http.listener": 8082, "penstock.line.listener": 9099}
 _OF_THE_CLUSTER = ("controller.quorum.voters", "controller.quorum.bootstrap.servers", "process.roles")
 
 
@@ -43,11 +46,16 @@ def start_nodes(
     for name in (*_OF_A_NODE, *_OF_THE_CLUSTER):
         if name in overrides:
             raise ConfigError(f"--set {name}=... is not for --nodes, which sets it for each node: leave it out")
+    if host in EVERY_INTERFACE:
+        raise ConfigError(f"--host '{host}' is not for --nodes: name one address of this machine, or leave it out")
     base = Path(data or BrokerConfig.load(None, {})[0].log_dir + "-cluster").expanduser().absolute()
+    _check_same_size(base, count)
     files = _write_files(base, _ports(host or "127.0.0.1", port, count), host or "127.0.0.1", overrides)
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: stopping.set())
+        # Under nohup a hang-up is ignored, and stays so.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: stopping.set())
     nodes = [LocalNode(number, file, log_level) for number, file in enumerate(files, 1)]
     try:
         _run(nodes, base, stopping)
@@ -92,7 +100,11 @@ def _how(code: int) -> str:
 
 def _ports(host: str, first: int | None, count: int) -> list[int]:
     if first == 0:
-        sockets = [socket.create_server((host, 0)) for _ in range(count)]
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            sockets = [socket.create_server((host, 0), family=family) for _ in range(count)]
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {host}: {error.strerror}; use --host 127.0.0.1") from error
         ports = [sock.getsockname()[1] for sock in sockets]
         for sock in sockets:
             sock.close()
@@ -101,6 +113,13 @@ def _ports(host: str, first: int | None, count: int) -> list[int]:
     if first + count - 1 > 65535:
         raise ConfigError(f"--port {first} leaves no room for {count} nodes: use a lower one")
     return list(range(first, first + count))
+
+
+def _check_same_size(base: Path, count: int) -> None:
+    """The voters of a cluster are those it began with; more or fewer processes would not change them."""
+    known = len(list(base.glob("node-*.properties")))
+    if known not in (0, count):
+        raise ConfigError(f"{base} holds a cluster of {known} nodes: use --nodes {known}, or another place with --data")
 
 
 def _write_files(base: Path, ports: list[int], host: str, overrides: Mapping[str, str]) -> list[Path]:
@@ -126,9 +145,11 @@ def _write_files(base: Path, ports: list[int], host: str, overrides: Mapping[str
                 "log.dirs": str(base / f"node-{number}"),
                 **shared,
             }
-            if number == 1:
-                settings.setdefault("penstock.http.listener", f"{shown}:{_door(ports, 8082)}")
-                settings.setdefault("penstock.line.listener", f"{shown}:{_door(ports, 9099)}")
+            for name, usual in _DOORS.items():  # the first node's: there is one of each on a machine
+                if number == 1:
+                    settings.setdefault(name, f"{shown}:{_door(ports, usual)}")
+                else:
+                    settings.pop(name, None)
             file = base / f"node-{number}.properties"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")
@@ -160,7 +181,7 @@ class LocalNode:
             text=True,
             errors="replace",
             start_new_session=True,  # Ctrl-C is this command's to pass on
-            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+            preexec_fn=partial(_end_with_parent, os.getpid()) if sys.platform == "linux" else None,
         )
         assert self._process.stdout is not None
         assert self._process.stderr is not None
@@ -178,7 +199,7 @@ class LocalNode:
     def _read(self, stream: IO[str], is_log: bool) -> None:
         for line in stream:
             if not is_log and " ready on " in line:
-                self.address = line.split(" ready on ", 1)[1].split(":")[0] + ":" + line.split(":")[1].split()[0]
+                self.address = line.split(" ready on ", 1)[1].split(": node ", 1)[0].split()[0]
                 self.is_ready.set()
             click.echo(f"node {self.number} | {line.rstrip()}", err=True)
 
@@ -197,7 +218,7 @@ class LocalNode:
             reader.join(1.0)
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() == 1:
+    if os.getppid() != parent:  # which in a container may well be 1
         os._exit(1)

@@ -327,6 +327,8 @@ class Controller:
         known = self.image.brokers.get(registration.broker_id)
         if known is None or known.is_fenced or known.incarnation_id == registration.incarnation_id:
             return
+        if registration.directory_id and registration.directory_id == known.directory_id:
+            return  # a data directory is locked as long as its process lives
         if registration.broker_id != self._node_id and self._watch.is_heard_of(registration.broker_id):
             raise ApiError(
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,

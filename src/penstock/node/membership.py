@@ -52,6 +52,7 @@ Address: TypeAlias = tuple[str, int]
 EVERY_INTERFACE = ("", "0.0.0.0", "::")
 INCARNATION_BYTES = 16
 SUSPECTED_S = 1.0
+SHORTEST_ELECTION_TIMEOUT_MS = 50
 
 
 class Membership:
@@ -74,7 +75,7 @@ class Membership:
         self.image = MetadataImage()
         self.machine = MetadataMachine(self.image)
         self.machine.on_cluster_id = self._adopt
-        self.machine.on_brokers = self._learn_addresses
+        self.machine.on_brokers = self._brokers_changed
         self._store = RaftStore(world.disk, directory.path, world.clock)
         self._store.attach(loop, commit, workers)
         voters = {voter.node_id: (voter.host, voter.port) for voter in config.controller_quorum_voters}
@@ -86,12 +87,7 @@ class Membership:
             loop,
             config.node_id,
             voters,
-            Settings(
-                election_timeout_ms=config.controller_quorum_election_timeout_ms,
-                lost_leader_grace_ms=min(
-                    config.penstock_broker_lost_grace_ms, config.controller_quorum_election_timeout_ms
-                ),
-            ),
+            _raft_settings(config),
             self._store,
             self.links,
             self.machine,
@@ -100,9 +96,9 @@ class Membership:
             snapshot_every_bytes=config.metadata_log_max_record_bytes_between_snapshots,
         )
         self.running = RunningConfig(config, self.image)
-        self._watch = BrokerWatch(loop, config.node_id, self.image, self.running, world.clock, self.links.lost_since)
+        self.watch = BrokerWatch(loop, config.node_id, self.image, self.running, world.clock, self.links.lost_since)
         self.controller = Controller(
-            loop, config.node_id, self.quorum, self.image, self.running, world.entropy, self._watch
+            loop, config.node_id, self.quorum, self.image, self.running, world.entropy, self.watch
         )
         self.controller.cluster_id_for_new = directory.cluster_id or random_id(world.entropy)
         self.access = ControllerAccess(
@@ -137,7 +133,7 @@ class Membership:
         self.quorum.on_inactive = self.controller.deactivated
         self.quorum.on_leader = lambda leader, term: self.lifecycle.controller_changed()
         self.quorum.start()
-        self.links.on_lost = _both(self.links.on_lost, self._watch.peer_lost)
+        self.links.on_lost = _both(self.links.on_lost, self.watch.peer_lost)
         if self.image.cluster_id and self._directory.cluster_id not in ("", self.image.cluster_id):
             raise ConfigError(
                 f"{self._directory.path}: meta.properties says cluster {self._directory.cluster_id}, "
@@ -247,6 +243,10 @@ class Membership:
                 found[voter] = address
         return found
 
+    def _brokers_changed(self) -> None:
+        self._learn_addresses()
+        self.lifecycle.brokers_changed()
+
     def _learn_addresses(self) -> None:
         for broker in self.image.brokers.values():
             if broker.broker_id not in self._configured and broker.endpoints:
@@ -282,6 +282,18 @@ def _both(first: Callable[[int], None], second: Callable[[int], None]) -> Callab
         second(peer)
 
     return call
+
+
+def _raft_settings(config: BrokerConfig) -> Settings:
+    """Whatever the election timeout is, heartbeats come more often and campaigns are tried again sooner."""
+    usual = Settings()
+    timeout_ms = max(config.controller_quorum_election_timeout_ms, SHORTEST_ELECTION_TIMEOUT_MS)
+    return Settings(
+        election_timeout_ms=timeout_ms,
+        heartbeat_interval_ms=min(usual.heartbeat_interval_ms, timeout_ms // 5),
+        lost_leader_grace_ms=min(config.penstock_broker_lost_grace_ms, timeout_ms),
+        election_retry_ms=min(usual.election_retry_ms, timeout_ms),
+    )
 
 
 def _addresses(config: BrokerConfig) -> list[Address]:

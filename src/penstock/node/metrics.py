@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from penstock.core.metadata.image import NO_LEADER
 from penstock.observability.broker_metrics import RequestMetrics, ServerMetrics, TrafficMetrics
 from penstock.observability.cluster_metrics import GroupMetrics, PartitionMetrics
 from penstock.observability.metrics import Metrics
+from penstock.observability.quorum_metrics import ControllerMetrics, PartitionCensus, QuorumMetrics
+from penstock.observability.replication_metrics import ReplicationMetrics
 from penstock.runtime.process_metrics import ProcessMetrics
 
 if TYPE_CHECKING:
@@ -14,14 +18,25 @@ if TYPE_CHECKING:
 
 
 def metrics_of(node: Node) -> Metrics:
-    apis = node.apis
+    apis, membership, controller = node.apis, node.membership, node.controller
+    census = PartitionCensus(node.image)
+
+    def leaderless() -> Iterator[tuple[str, int]]:
+        if controller.is_active and census.current.leaderless:
+            for topic, state in node.image.all_partitions():
+                if state.leader == NO_LEADER:
+                    yield topic.name, state.index
+
     return Metrics(
         [
             TrafficMetrics(apis.traffic, node.partitions),
             RequestMetrics(apis.dispatcher, apis.times),
-            PartitionMetrics(node.partitions, node.image),
+            PartitionMetrics(node.partitions, leaderless),
+            ReplicationMetrics(node.partitions, node.fetchers, apis.fetch),
             GroupMetrics(node.groups, node.partitions, node.clock),
-            ServerMetrics(node.listeners, node.commit, apis.fetch, node.cleaning, len(node.controller.brokers)),
+            ServerMetrics(node.listeners, node.commit, apis.fetch, node.cleaning, lambda: len(controller.brokers)),
+            ControllerMetrics(controller, membership.watch, census),
+            QuorumMetrics(membership.quorum, membership.links, membership.lifecycle, membership.forwarding),
             ProcessMetrics(node.started_ms),
         ]
     )

@@ -88,7 +88,7 @@ class ServerMetrics:
         commit: GroupCommit,
         fetch: FetchHandler,
         cleaning: LogCleaning,
-        brokers: int,
+        brokers: Callable[[], int],
     ) -> None:
         self._listeners = listeners
         self._commit = commit
@@ -98,7 +98,7 @@ class ServerMetrics:
 
     async def families(self) -> AsyncIterator[Family]:
         fetch, cleaning = self._fetch, self._cleaning
-        yield gauge("kafka_brokers", "Number of brokers in the cluster.", (), _one(self._brokers))
+        yield gauge("kafka_brokers", "Number of brokers in the cluster.", (), _one(self._brokers()))
         yield gauge(
             "penstock_connections",
             "Open connections, by listener.",

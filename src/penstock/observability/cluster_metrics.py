@@ -1,21 +1,24 @@
 """Partitions, topics and groups, under the names that kafka_exporter gives them.
 
 A broker tells of the partitions it leads and the groups it coordinates, and no others, so sums
-over the brokers of a cluster are right. An offset of kafka_exporter's is what a client gets from
-ListOffsets: the high watermark and the log start.
+over the brokers of a cluster are right. The lag of a group is told where its coordinator has a
+replica of the partition, which may be a little behind the leader. An offset of kafka_exporter's is
+what a client gets from ListOffsets: the high watermark and the log start.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from penstock.coordination.groups import GroupCoordinator
 from penstock.core.group.exchange import Committed
-from penstock.core.metadata.image import MetadataImage
+from penstock.core.metadata.image import NO_LEADER
 from penstock.model.errors import ApiError, StorageError
 from penstock.observability.exposition import Family, Sample, gauge
+from penstock.observability.replication_metrics import is_under_replicated
 from penstock.ports.clock import Clock
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
@@ -26,25 +29,25 @@ _GROUP_TOPIC = ("consumergroup", "topic")
 
 
 class PartitionMetrics:
-    def __init__(self, partitions: HostedPartitions, image: MetadataImage) -> None:
+    def __init__(self, partitions: HostedPartitions, leaderless: Callable[[], Iterable[tuple[str, int]]]) -> None:
+        """`leaderless` are the partitions nobody leads, asked of the active controller only."""
         self._partitions = partitions
-        self._image = image
+        self._leaderless = leaderless
 
     async def families(self) -> AsyncIterator[Family]:
         # A copy: topics come and go while the page is being written.
-        hosted = list(self._partitions)
-        replicas = [len(self._replicas(partition)) for partition in hosted]
-        preferred = [(self._replicas(partition) or (-1,))[0] for partition in hosted]
+        hosted = [partition for partition in self._partitions if partition.is_leader]
         labels = [(partition.topic, str(partition.index)) for partition in hosted]
+        leaderless = [(topic, str(index)) for topic, index in self._leaderless()]
 
         def each(name: str, help_text: str, values: Iterator[float]) -> Family:
             return gauge(name, help_text, _PARTITION, zip(labels, values, strict=True))
 
         yield gauge(
             "kafka_topic_partitions",
-            "Number of partitions of this topic.",
+            "Partitions of this topic that this broker leads.",
             ("topic",),
-            [((topic,), len(found)) for topic, found in self._partitions.by_name.items()],
+            [((topic,), count) for topic, count in Counter(topic for topic, _ in labels).items()],
         )
         yield each(
             "kafka_topic_partition_current_offset",
@@ -56,13 +59,19 @@ class PartitionMetrics:
             "Log start offset of a partition.",
             (partition.log.log_start_offset for partition in hosted),
         )
-        yield each("kafka_topic_partition_leader", "Node id of the leader.", (partition.leader for partition in hosted))
+        yield gauge(
+            "kafka_topic_partition_leader",
+            "Node id of the leader, -1 if there is none.",
+            _PARTITION,
+            [(label, partition.leader) for label, partition in zip(labels, hosted, strict=True)]
+            + [(label, NO_LEADER) for label in leaderless],
+        )
         yield each(
             "kafka_topic_partition_leader_is_preferred",
             "1 if the leader is the first of the replicas.",
-            (int(partition.leader == first) for partition, first in zip(hosted, preferred, strict=True)),
+            (int(partition.leader == partition.replicas[0]) for partition in hosted),
         )
-        yield each("kafka_topic_partition_replicas", "Number of replicas.", iter(replicas))
+        yield each("kafka_topic_partition_replicas", "Number of replicas.", (len(p.replicas) for p in hosted))
         yield each(
             "kafka_topic_partition_in_sync_replica",
             "Number of in-sync replicas.",
@@ -70,34 +79,16 @@ class PartitionMetrics:
         )
         yield each(
             "kafka_topic_partition_under_replicated_partition",
-            "1 if fewer replicas are in sync than there are.",
-            (int(len(partition.isr) < count) for partition, count in zip(hosted, replicas, strict=True)),
+            "1 if a replica is not in sync.",
+            (int(is_under_replicated(partition)) for partition in hosted),
         )
         yield each("kafka_log_log_size", "Size of a partition's segments in bytes.", (p.log.size_bytes for p in hosted))
-        for family in self._sums(hosted, replicas):
-            yield family
-
-    def _replicas(self, partition: Partition) -> tuple[int, ...]:
-        topic = self._image.topics_by_id.get(partition.topic_id)
-        if topic is None or partition.index >= len(topic.partitions):
-            return partition.isr  # being deleted
-        return topic.partitions[partition.index].replicas
-
-    def _sums(self, hosted: list[Partition], replicas: list[int]) -> Iterator[Family]:
-        under = sum(len(partition.isr) < count for partition, count in zip(hosted, replicas, strict=True))
-        offline = sum(partition.log.offline is not None for partition in hosted)
-        yield gauge("kafka_server_replicamanager_partitioncount", "Partitions of this broker.", (), [((), len(hosted))])
-        yield gauge(
-            "kafka_server_replicamanager_underreplicatedpartitions",
-            "Partitions of this broker with fewer replicas in sync than there are.",
-            (),
-            [((), under)],
-        )
         yield gauge(
             "kafka_controller_kafkacontroller_offlinepartitionscount",
-            "Partitions that cannot be served because their log failed or could not be opened.",
+            "Partitions that cannot be served: without a leader, as the active controller tells, or led here by a log "
+            "that failed or could not be opened.",
             (),
-            [((), offline)],
+            [((), len(leaderless) + sum(partition.log.offline is not None for partition in hosted))],
         )
 
 
@@ -107,7 +98,8 @@ class Position(NamedTuple):
     labels: tuple[str, str, str]
     offset: int
     lag: int
-    partition: Partition
+    partition: Partition | None
+    """None: no replica of it is here, and its lag not known."""
 
 
 class GroupMetrics:
@@ -129,6 +121,7 @@ class GroupMetrics:
                     members.append(((group_id,), len(group.members)))
                     positions += self._positions(group_id, hosted.shard.offsets.of_group(group_id))
                 await asyncio.sleep(0)
+        known = [position for position in positions if position.partition is not None]
         yield gauge("kafka_consumergroup_members", "Number of members of a group.", _GROUP[:1], members)
         yield gauge(
             "kafka_consumergroup_current_offset",
@@ -146,13 +139,13 @@ class GroupMetrics:
             "kafka_consumergroup_lag",
             "Records a group has yet to commit on a partition.",
             _GROUP,
-            ((position.labels, position.lag) for position in positions),
+            ((position.labels, position.lag) for position in known),
         )
         yield gauge(
             "kafka_consumergroup_lag_sum",
             "Records a group has yet to commit, summed over the partitions of a topic.",
             _GROUP_TOPIC,
-            _summed((position.labels, position.lag) for position in positions),
+            _summed((position.labels, position.lag) for position in known),
         )
         yield gauge(
             "kafka_consumergroup_lag_seconds",
@@ -166,14 +159,17 @@ class GroupMetrics:
             partitions = self._partitions.by_name.get(topic, [])
             for index, committed in by_index.items():
                 if index < len(partitions):
+                    partition = partitions[index]
                     # What retention has deleted is lag too: the group has not seen it.
-                    lag = max(partitions[index].high_watermark - committed.offset, 0)
-                    yield Position((group_id, topic, str(index)), committed.offset, lag, partitions[index])
+                    lag = 0 if partition is None else max(partition.high_watermark - committed.offset, 0)
+                    yield Position((group_id, topic, str(index)), committed.offset, lag, partition)
 
     def _ages(self, positions: list[Position]) -> Iterator[Sample]:
         now_ms = self._clock.now_ms()
         known, self._timestamps = self._timestamps, {}
         for labels, offset, lag, partition in positions:
+            if partition is None:
+                continue
             if not lag:
                 yield labels, 0.0
                 continue

@@ -57,6 +57,7 @@ class ReplicaFetchers:
         self._stopping: list[ReplicaFetcher] = []
         self._earlier_bytes_fetched = 0  # by fetchers that are no more
         self._earlier_errors = 0
+        self._earlier_reconnects = 0
         self._is_stopped = False
         self._is_sweep_due = False
 
@@ -102,6 +103,7 @@ class ReplicaFetchers:
             self._stopping.append(fetcher)
             self._earlier_bytes_fetched += fetcher.bytes_fetched
             self._earlier_errors += fetcher.errors
+            self._earlier_reconnects += fetcher.link.reconnects
         self._stopping = [fetcher for fetcher in self._stopping if fetcher.has_work]
 
     def hold(self, partition: Partition) -> None:
@@ -144,6 +146,10 @@ class ReplicaFetchers:
     @property
     def errors(self) -> int:
         return self._earlier_errors + sum(fetcher.errors for fetcher in self.by_leader.values())
+
+    @property
+    def reconnects(self) -> int:
+        return self._earlier_reconnects + sum(fetcher.link.reconnects for fetcher in self.by_leader.values())
 
     def lags(self) -> Iterator[tuple[Partition, int]]:
         """Each followed partition and how many committed records of its leader are not here."""

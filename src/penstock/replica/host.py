@@ -23,12 +23,23 @@ def _unheard(partition: Partition) -> None:
 
 
 class Host:
-    __slots__ = ("_clock", "broker_epoch_of", "lag_time_max_ms", "lease", "node_id", "own_broker_epoch", "propose_isr")
+    __slots__ = (
+        "_clock",
+        "broker_epoch_of",
+        "isr_expands",
+        "isr_shrinks",
+        "lag_time_max_ms",
+        "lease",
+        "node_id",
+        "own_broker_epoch",
+        "propose_isr",
+    )
 
     def __init__(self, node_id: int, clock: Clock) -> None:
         self.node_id = node_id
         self._clock = clock
         self.lag_time_max_ms = 30_000
+        self.isr_shrinks = self.isr_expands = 0
         self.lease: Callable[[], bool] | None = None
         """Whether this broker may still lead; None: always. To be set before the first partition leads."""
         self.own_broker_epoch: Callable[[], int] = lambda: -1
@@ -36,6 +47,11 @@ class Host:
         """The epoch of a broker that may join an ISR; None if it is unknown, fenced or shutting down."""
         self.propose_isr: Callable[[Partition], None] = _unheard
         """Told of a partition with a pending change of its in-sync replicas."""
+
+    def count_isr_change(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+        """Of a partition that leads here."""
+        self.isr_shrinks += any(one not in after for one in before)
+        self.isr_expands += any(one not in before for one in after)
 
     def now_ms(self) -> int:
         """For lags, which must not jump when somebody sets the wall clock."""

@@ -105,12 +105,13 @@ class Partition(CommittedLog):
         self.leader_epoch = state.leader_epoch
         self.leader = state.leader
         self.replicas, self._adding, self._removing = state.replicas, state.adding, state.removing
-        self.isr = state.isr
+        before, self.isr = self.isr, state.isr
         if state.leader != self.host.node_id:
             self._follow()
         elif is_new_epoch or not self.is_leader:
             self._lead()
         else:
+            self.host.count_isr_change(before, self.isr)
             self._go_on_leading()
 
     def _lead(self) -> None:
@@ -207,11 +208,22 @@ class Partition(CommittedLog):
         return base_offset
 
     @property
-    def _is_under_min_isr(self) -> bool:
+    def effective_min_isr(self) -> int:
         """More replicas than there are cannot be asked for."""
-        return len(self.isr) < effective_min_isr(
-            self.config.min_insync_replicas, self.replicas, self._adding, self._removing
-        )
+        return effective_min_isr(self.config.min_insync_replicas, self.replicas, self._adding, self._removing)
+
+    @property
+    def _is_under_min_isr(self) -> bool:
+        return len(self.isr) < self.effective_min_isr
+
+    @property
+    def adding(self) -> tuple[int, ...]:
+        """Replicas of a reassignment that is under way."""
+        return self._adding
+
+    @property
+    def is_reassigning(self) -> bool:
+        return bool(self._adding or self._removing)
 
     def check_min_isr(self) -> None:
         if len(self.isr) < self.config.min_insync_replicas:
@@ -326,6 +338,7 @@ class Partition(CommittedLog):
 
     def commit_isr(self, isr: tuple[int, ...], partition_epoch: int) -> None:
         """The controller has agreed; the metadata will say the same."""
+        self.host.count_isr_change(self.isr, isr)
         self.isr, self.partition_epoch = isr, partition_epoch
         if self._followers is not None:
             self._followers.commit(isr)

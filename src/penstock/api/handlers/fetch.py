@@ -79,6 +79,7 @@ class FetchHandler:
         self._watches: dict[int, FollowerWatch] = {}  # by session
         self.quota = ReplicationQuota()
         self.cold_reads = 0
+        self.replicated_bytes = 0  # sent to followers
         self.on_damage: Callable[[Partition, str], None] | None = None  # told of the segment, each time it is met
 
     # -- what a fetch needs -----------------------------------------------------------------------------------
@@ -269,6 +270,7 @@ class FetchHandler:
 
     def _count(self, fetch: Fetch, partition: Partition, sent: LogSlice) -> None:
         if fetch.is_of_follower:
+            self.replicated_bytes += sent.size
             if self._is_throttled(partition, fetch.replica_id):
                 self.quota.record(sent.size, self._loop.time())
             return  # replication is no client's traffic

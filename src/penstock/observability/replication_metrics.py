@@ -1,0 +1,169 @@
+"""Replicas of this broker: those it leads, how far behind others are, and how it follows.
+
+Partitions are told of by their leader, so sums over the brokers of a cluster are right. A sample for each replica that
+lags would be most of the page on a bad day, so the worst are told of (`MOST_LAGS`), and the worst of all in one number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from heapq import nlargest
+
+from penstock.api.handlers.fetch import FetchHandler
+from penstock.observability.exposition import Family, Sample, counter, gauge
+from penstock.replica.fetchers import ReplicaFetchers
+from penstock.replica.hosting import HostedPartitions
+from penstock.replica.partition import Partition
+
+MOST_LAGS = 100
+_REPLICA = ("topic", "partition", "replica")
+
+
+def is_under_replicated(partition: Partition) -> bool:
+    """A replica is not in sync; one that a reassignment is adding does not have to be yet."""
+    return any(one not in partition.isr and one not in partition.adding for one in partition.replicas)
+
+
+class ReplicationMetrics:
+    def __init__(self, partitions: HostedPartitions, fetchers: ReplicaFetchers, fetch: FetchHandler) -> None:
+        self._partitions = partitions
+        self._fetchers = fetchers
+        self._fetch = fetch
+
+    async def families(self) -> AsyncIterator[Family]:
+        hosted = list(self._partitions)
+        led = [partition for partition in hosted if partition.is_leader]
+        for family in self._leading(hosted, led):
+            yield family
+        for family in self._following():
+            yield family
+
+    def _leading(self, hosted: list[Partition], led: list[Partition]) -> Iterator[Family]:
+        def count(name: str, help_text: str, number: float) -> Family:
+            return gauge(f"kafka_server_replicamanager_{name}", help_text, (), [((), number)])
+
+        in_sync = [(len(partition.isr), partition.effective_min_isr) for partition in led]
+        yield count("partitioncount", "Partitions of which this broker has a replica.", len(hosted))
+        yield count("leadercount", "Partitions that this broker leads.", len(led))
+        yield count(
+            "underreplicatedpartitions",
+            "Partitions led here with a replica that is not in sync.",
+            sum(map(is_under_replicated, led)),
+        )
+        yield count(
+            "underminisrpartitioncount",
+            "Partitions led here with fewer replicas in sync than min.insync.replicas: acks=all is refused.",
+            sum(found < least for found, least in in_sync),
+        )
+        yield count(
+            "atminisrpartitioncount",
+            "Partitions led here with as many replicas in sync as min.insync.replicas: none may be lost.",
+            sum(found == least for found, least in in_sync),
+        )
+        yield count(
+            "offlinereplicacount",
+            "Replicas here whose log failed or could not be opened.",
+            sum(partition.log.offline is not None for partition in hosted),
+        )
+        moving = [partition for partition in led if partition.is_reassigning]
+        yield count("reassigningpartitions", "Partitions led here that are being reassigned.", len(moving))
+        yield gauge(
+            "penstock_reassignment_left_bytes",
+            "About how much new replicas of partitions led here have yet to fetch.",
+            (),
+            [((), sum(map(_left_bytes, moving)))],
+        )
+        host = self._partitions.host
+        yield counter(
+            "kafka_server_replicamanager_isrshrinks_total",
+            "Changes after which replicas of a partition led here were no longer in sync.",
+            (),
+            [((), host.isr_shrinks)],
+        )
+        yield counter(
+            "kafka_server_replicamanager_isrexpands_total",
+            "Changes after which more replicas of a partition led here were in sync.",
+            (),
+            [((), host.isr_expands)],
+        )
+        yield counter(
+            "kafka_server_brokertopicmetrics_replicationbytesout_total",
+            "Bytes of record batches that followers fetched here.",
+            (),
+            [((), self._fetch.replicated_bytes)],
+        )
+        lags = (sample for partition in led for sample in _lags_of_out_of_sync(partition))
+        yield gauge(
+            "penstock_out_of_sync_replica_lag",
+            "Records that a replica out of sync lacks, as its leader sees it; the worst ones.",
+            _REPLICA,
+            nlargest(MOST_LAGS, lags, key=lambda sample: sample[1]),
+        )
+
+    def _following(self) -> Iterator[Family]:
+        fetchers = self._fetchers
+        lags = [(partition, lag) for partition, lag in fetchers.lags() if not partition.is_deleted]
+        yield gauge(
+            "kafka_server_replicafetchermanager_maxlag",
+            "Committed records that the most backward replica here lacks.",
+            (),
+            [((), max((lag for _, lag in lags), default=0))],
+        )
+        yield gauge(
+            "kafka_server_fetcherlagmetrics_consumerlag",
+            "Committed records that a replica here lacks; the worst ones.",
+            ("topic", "partition"),
+            [
+                ((partition.topic, str(partition.index)), lag)
+                for partition, lag in nlargest(MOST_LAGS, lags, key=lambda found: found[1])
+            ],
+        )
+        yield counter(
+            "kafka_server_brokertopicmetrics_replicationbytesin_total",
+            "Bytes of record batches that this broker fetched as a follower.",
+            (),
+            [((), fetchers.bytes_fetched)],
+        )
+        yield counter(
+            "penstock_replica_fetch_errors_total",
+            "Fetches from leaders that were refused or brought what could not be appended.",
+            (),
+            [((), fetchers.errors)],
+        )
+        yield counter(
+            "penstock_replica_fetch_reconnects_total",
+            "Times a connection to a leader was lost or could not be made.",
+            (),
+            [((), fetchers.reconnects)],
+        )
+        yield counter(
+            "penstock_replica_repairs_total",
+            "Damaged parts of logs that were fetched anew from other replicas.",
+            (),
+            [((), fetchers.repairs.repaired)],
+        )
+
+
+def _lags_of_out_of_sync(partition: Partition) -> Iterator[Sample]:
+    followers = partition.followers
+    if followers is None:
+        return
+    log = partition.log
+    for one, follower in followers.by_id.items():
+        if one not in partition.isr:
+            held = max(follower.end_offset, log.log_start_offset)  # never heard of: it lacks everything
+            yield (partition.topic, str(partition.index), str(one)), max(log.log_end_offset - held, 0)
+
+
+def _left_bytes(partition: Partition) -> int:
+    """By the share of offsets that a new replica lacks: where in the files it stands is not worth looking up."""
+    followers, log = partition.followers, partition.log
+    count = log.log_end_offset - log.log_start_offset
+    if followers is None or count <= 0:
+        return 0
+    left = 0
+    for one in partition.adding:
+        follower = followers.by_id.get(one)
+        held = log.log_start_offset if follower is None else max(follower.end_offset, log.log_start_offset)
+        left += log.size_bytes * max(log.log_end_offset - held, 0) // count
+    return left
