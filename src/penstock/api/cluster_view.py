@@ -42,9 +42,11 @@ class ClusterView:
         voters: Callable[[], Mapping[int, Address]] = dict,
         controller_listeners: Collection[str] = (),
         suspects: Callable[[], Collection[int]] = tuple,
+        is_cut_off: Callable[[], bool] = bool,
     ) -> None:
-        """`suspects`: live brokers whose connections have just broken."""
+        """`suspects`: live brokers whose connections have just broken. `is_cut_off`: nobody of the quorum answers."""
         self.suspects = suspects
+        self.is_cut_off = is_cut_off
         self.node_id = node_id
         self.rack = rack
         self.image = image

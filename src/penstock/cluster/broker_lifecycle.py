@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from penstock.cluster.controller_access import ControllerAccess
@@ -67,6 +68,9 @@ class BrokerLifecycle:
         self.heartbeats_failed = 0
         self.is_fenced = True
         self._is_in = asyncio.Event()
+        self._is_lease_over = False
+        self.on_lease_over: Callable[[], None] = lambda: None
+        """When `may_lead` has become False: whoever waits for this broker to lead need not wait any longer."""
 
     # -- in -----------------------------------------------------------------------------
 
@@ -131,6 +135,15 @@ class BrokerLifecycle:
     def unanswered_s(self) -> float:
         """Since the last heartbeat that was answered was sent."""
         return self._clock.monotonic() - self._answered_s
+
+    def _look_at_lease(self) -> None:
+        if not self._is_lease_over and not self.may_lead():
+            self._is_lease_over = True
+            log.warning(
+                "no controller has answered for %d ms: others may lead what this broker led",
+                self._config.broker_session_timeout_ms,
+            )
+            self.on_lease_over()
 
     def controller_changed(self) -> None:
         """The new one begins to count silence now; let it hear of us."""

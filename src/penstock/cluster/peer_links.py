@@ -102,6 +102,11 @@ class PeerLinks:
         link = self._links.get(peer)
         return link.lost_at_s if link is not None else None
 
+    @property
+    def has_silent_peer(self) -> bool:
+        """Whether some peer does not answer at all: its machine or the way there is gone, or this one's."""
+        return any(link.lost_at_s is not None and not link.is_refused for link in self._links.values())
+
     def is_up(self, peer: int) -> bool:
         link = self._links.get(peer)
         return link is not None and link.lost_at_s is None
@@ -118,6 +123,8 @@ class _Link:
         self._wire: _Wire | None = None
         self._queue: deque[bytes] = deque(maxlen=MAX_QUEUED)
         self._refusal = ""
+        self.is_refused = False
+        """The machine is there, and nobody listens."""
         self.lost_at_s: float | None = links.clock.monotonic()
         self._task = self._loop.create_task(self._keep_up())
 
@@ -157,6 +164,7 @@ class _Link:
     async def _connect(self) -> _Wire | None:
         """Greeted, or refused with a reason; None: not reachable."""
         wire: _Wire | None = None
+        self.is_refused = False
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, wire = await self._loop.create_connection(lambda: _Wire(self._loop), *self._address)
@@ -167,6 +175,7 @@ class _Link:
             if wire is not None:
                 wire.drop()
             elif isinstance(error, ConnectionRefusedError):
+                self.is_refused = True
                 # Said again, as something it sent before it died may have arrived meanwhile.
                 self._links.on_lost(self._peer)
             return None

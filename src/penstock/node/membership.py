@@ -198,6 +198,10 @@ class Membership:
             and now_s - lost_s < SUSPECTED_S
         ]
 
+    def is_cut_off(self) -> bool:
+        """Nobody of the quorum answers, and not because nobody is there: what this node knows may be out of date."""
+        return self._config.is_clustered and not self.lifecycle.may_lead() and self.links.has_silent_peer
+
     # -- addresses ----------------------------------------------------------------------
 
     def _own_address(self) -> Address:

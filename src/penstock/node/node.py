@@ -217,6 +217,7 @@ class Node:
             membership.voter_addresses,
             [endpoint.name for endpoint in self.config.controller_listeners],
             membership.suspects,
+            membership.is_cut_off,
         )
         self.apis = Apis(
             self._loop, membership, cluster, self.partitions, self.groups, self._workers, self.clock, self._entropy
@@ -227,6 +228,7 @@ class Node:
     def _follow_metadata(self) -> None:
         """From here on partitions, fetchers and coordinators hear of every change."""
         self.partitions.on_role = self._role_changed
+        self.membership.lifecycle.on_lease_over = self._lease_over
         self.running.subscribe(self.partitions.broker_config_changed)
         self.partitions.use_image(self.image)
         for partition in self.partitions:
@@ -235,6 +237,10 @@ class Node:
         listener = MetadataListeners(self.partitions, self.groups, self.running)
         self.membership.machine.listen(listener, self._opened)
         self.isr.start()
+
+    def _lease_over(self) -> None:
+        for partition in self.partitions:
+            partition.lease_over()
 
     def _role_changed(self, partition: Partition) -> None:
         self.fetchers.role_changed(partition)

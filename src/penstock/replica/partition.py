@@ -151,6 +151,11 @@ class Partition(CommittedLog):
             callback(code)
         super()._fail(code)
 
+    def lease_over(self) -> None:
+        """This broker may not lead any more, and does not know yet who does: nobody waits for its word."""
+        if self._followers is not None:
+            self._fail_awaiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
     def check_leading(self) -> None:
         if not self.is_leader:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.node_id} does not lead {self!r}")

@@ -20,7 +20,7 @@ from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from penstock.config.broker import BrokerConfig
-from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, StorageError
 from penstock.ports.clock import Clock
 from penstock.replica.divergence import Bounds, Recovering
 from penstock.replica.following import FollowedPartition, FollowerSession
@@ -306,6 +306,9 @@ class ReplicaFetcher:
         """It arrived and could not be appended: damaged on the way or at the leader, or the disk here is at fault."""
         self.errors += 1
         self._say(followed, f"what broker {self.leader_id} sent from offset {followed.asked_offset} on: {error}")
+        if isinstance(error, StorageError) and not isinstance(error, CorruptBatch):
+            # A full disk, or a broken one: writers must not wait for this replica until it is late.
+            self.disown(followed, followed.partition.claimed_offset())
         self.session.delay(followed, now_s + self._backoff_s())
 
     def _say(self, followed: FollowedPartition, what: str) -> None:

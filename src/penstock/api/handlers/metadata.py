@@ -9,6 +9,7 @@
   v0 names no replicas that are fenced, and says REPLICA_NOT_AVAILABLE then.
 - Asked for a partition whose leader's connections broke a moment ago, the answer waits for what the controller makes
   of it, a second at most.
+- A broker that is cut off from the quorum hangs up: the client turns to another one, that knows who leads now.
 - Authorized operations are not computed before there are ACLs: asked for, everything is allowed.
 """
 
@@ -53,7 +54,10 @@ class MetadataHandler:
 
     def handle(
         self, ctx: RequestContext, request: MetadataRequest
-    ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+    ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse] | None:
+        if self._cluster.is_cut_off():
+            ctx.connection.abort()
+            return None
         response = self._answer(ctx, request)
         return self._when_decided(ctx, request) if self._is_about_to_change(response) else response
 

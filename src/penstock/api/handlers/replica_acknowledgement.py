@@ -75,7 +75,7 @@ class DisownHandler:
                 follower.end_offset = min(follower.end_offset, entry.offset)
                 if replica_id not in followers.isr:
                     continue
-                log.warning("%r: broker %d has damage from offset %d on", partition, replica_id, entry.offset)
+                log.warning("%r: broker %d holds nothing sound from offset %d on", partition, replica_id, entry.offset)
                 if followers.pending_isr is None:  # else it leaves as one that is behind
                     partition.propose_isr(tuple(one for one in followers.isr if one != replica_id))
 
