@@ -35,6 +35,7 @@ SECONDS = float(os.environ.get("PENSTOCK_DEMO_SECONDS", "60"))
 KILLED_AT, BACK_AFTER = 0.5, 0.2  # of that time
 PATIENCE_S = 240.0
 LOOK_EVERY_S = 3.0
+SILENCE_S = 15.0
 BAR = 30
 
 
@@ -123,7 +124,10 @@ class Watch:
         self._cluster, self._project, self._stream = cluster, project, stream
         self._worst = 0
         self._deadline = time.monotonic() + SECONDS + PATIENCE_S
+        self._told: tuple[str, int | None] | None = None
+        self._told_at = 0.0
         self.away: Broker | None = None
+        """Killed, and not back yet."""
 
     def look(self) -> dict[str, Any]:
         """The pipeline's status, once nothing has failed."""
@@ -137,10 +141,21 @@ class Watch:
         if time.monotonic() > self._deadline:
             raise Failed("the pipeline did not catch up in time")
         status = self._project.status()
-        lag = lag_of(status)
-        self._worst = max(self._worst, lag or 0)
-        tell_lag(self._stream, lag, self._worst)
+        self._tell(lag_of(status))
         return status
+
+    def _tell(self, lag: int | None) -> None:
+        """Nothing that was told a moment ago."""
+        state = f"{self._stream.total:,} clicks acknowledged" if self._stream.is_alive() else "clicks ended"
+        now = time.monotonic()
+        if (state, lag) == self._told and now < self._told_at + SILENCE_S:
+            return
+        self._told, self._told_at = (state, lag), now
+        if lag is None:
+            say(f"{state:<32} Spark is starting")
+            return
+        self._worst = max(self._worst, lag)
+        say(f"{state:<32} lag {lag:>8,}  {'#' * round(BAR * lag / max(self._worst, 1))}")
 
     def until(self, at: float) -> None:
         while time.monotonic() < at:
@@ -171,12 +186,6 @@ def play(cluster: Cluster, project: Project, stream: Clickstream) -> None:
     watch.until(begin + SECONDS)
     stream.stop()
     watch.until_caught_up()
-
-
-def tell_lag(stream: Clickstream, lag: int | None, worst: int) -> None:
-    bar = "#" * round(BAR * (lag or 0) / worst) if worst else ""
-    state = f"{stream.total:,} clicks acknowledged" if stream.is_alive() else "clicks ended"
-    say(f"{state:<32} lag {'-' if lag is None else format(lag, ','):>8}  {bar}")
 
 
 def tell(cluster: Cluster, project: Project) -> None:
