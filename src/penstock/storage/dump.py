@@ -29,7 +29,7 @@ from penstock.records.batch import (
 )
 from penstock.records.builder import MalformedRecords, Record, iterate_records
 from penstock.records.compression import NAMES, decompress
-from penstock.storage.producer_state import SNAPSHOT_ENTRY, SNAPSHOT_HEAD
+from penstock.storage.producer_state import SNAPSHOT_ENTRY, SNAPSHOT_HEAD, read_earlier_batches
 from penstock.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY
 
 PROBLEM = "problem"
@@ -344,7 +344,9 @@ def dump_snapshot(file: Readable) -> Iterator[Finding]:
         return
     if not crc_is_ok:
         yield problem(2, "checksum does not match")
-    if len(data) != SNAPSHOT_HEAD.size + count * SNAPSHOT_ENTRY.size:
+    end = SNAPSHOT_HEAD.size + count * SNAPSHOT_ENTRY.size
+    earlier = read_earlier_batches(data, end, count) if SNAPSHOT_HEAD.size <= end <= len(data) else None
+    if earlier is None:
         yield problem(6, f"{count} entries do not fit a file of {len(data)} bytes")
     names = (
         "producer_id",
@@ -356,9 +358,12 @@ def dump_snapshot(file: Readable) -> Iterator[Finding]:
         "coordinator_epoch",
         "transaction_first_offset",
     )
-    last = len(data) - SNAPSHOT_ENTRY.size
-    for at in range(SNAPSHOT_HEAD.size, last + 1, SNAPSHOT_ENTRY.size):
-        yield Finding("producer", at, dict(zip(names, SNAPSHOT_ENTRY.unpack_from(data, at), strict=True)))
+    last = min(end, len(data)) - SNAPSHOT_ENTRY.size
+    for number, at in enumerate(range(SNAPSHOT_HEAD.size, last + 1, SNAPSHOT_ENTRY.size)):
+        fields = dict(zip(names, SNAPSHOT_ENTRY.unpack_from(data, at), strict=True))
+        if earlier:
+            fields["earlier_batches"] = [f"{one.first_sequence}@{one.first_offset}" for one in earlier[number][1]]
+        yield Finding("producer", at, fields)
 
 
 def dump_leader_epochs(file: Readable) -> Iterator[Finding]:

@@ -5,8 +5,9 @@ The last five batches of each producer are remembered, so a client with five req
 any of them. State is dropped only when a producer has been idle for `producer_id_expiration_ms`: deleting
 its records does not forget it.
 
-A snapshot holds the state before the offset in its name: Kafka's version 1, which carries only the last batch
-of each producer. The others are found again in the log before it (`recall`), as far as they lie near its end.
+A snapshot holds the state before the offset in its name: Kafka's version 1, which carries only the last batch of each
+producer, and behind it, where Kafka does not look, the batches before the last. In a snapshot that Kafka wrote they are
+missing, and found again in the log before it (`recall`), as far as they lie near its end.
 
     byte  size  field
     0     2     version (1)
@@ -14,6 +15,10 @@ of each producer. The others are found again in the log before it (`recall`), as
     6     4     number of entries
     10    46 each: producer id i64, epoch i16, last sequence i32, last offset i64, offset delta i32,
                 timestamp i64, coordinator epoch i32, first offset of the open transaction i64 (-1: none)
+    then for each entry, in the same order:
+          4     first sequence of the epoch (-1: not known)
+          1     number of batches before the last
+          16 each: first sequence i32, offset delta i32, first offset i64
 """
 
 from __future__ import annotations
@@ -33,6 +38,8 @@ REMEMBERED_BATCHES = 5
 SNAPSHOT_HEAD = Struct(">hIi")
 _CRC_END = 6
 SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
+_EARLIER_HEAD = Struct(">iB")
+_EARLIER_BATCH = Struct(">iiq")
 _CONTROL_VALUE = Struct(">hi")  # version, coordinator epoch
 
 
@@ -83,13 +90,17 @@ class Producer:
 
 
 class ProducerStates:
-    """All producers of one log. `is_dirty`: changed since the last snapshot."""
+    """All producers of one log. `is_dirty`: changed since the last snapshot.
 
-    __slots__ = ("_producers", "_transactions", "is_dirty")
+    `has_earlier_batches`: False for what was read from a snapshot with nothing but the last batch of each.
+    """
+
+    __slots__ = ("_producers", "_transactions", "has_earlier_batches", "is_dirty")
 
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
         self._transactions: set[int] = set()  # producer ids with an open transaction
+        self.has_earlier_batches = True
         self.is_dirty = False
 
     def __len__(self) -> int:
@@ -219,6 +230,12 @@ class ProducerStates:
                 producer.coordinator_epoch,
                 producer.transaction_first_offset,
             )
+        for producer in self._producers.values():
+            first, earlier = producer.first_sequence, producer.batches[:-1]
+            out += _EARLIER_HEAD.pack(-1 if first is None else first, len(earlier))
+            for batch in earlier:
+                delta = batch.last_offset - batch.first_offset
+                out += _EARLIER_BATCH.pack(batch.first_sequence, delta, batch.first_offset)
         out[2:_CRC_END] = crc32c(memoryview(out)[_CRC_END:]).to_bytes(4, "big")
         return bytes(out)
 
@@ -231,14 +248,22 @@ class ProducerStates:
         version, crc, count = SNAPSHOT_HEAD.unpack_from(data)
         if version != 1 or crc != crc32c(memoryview(data)[_CRC_END:]):
             return None
-        if len(data) != SNAPSHOT_HEAD.size + count * SNAPSHOT_ENTRY.size:
+        end = SNAPSHOT_HEAD.size + count * SNAPSHOT_ENTRY.size
+        if count < 0 or len(data) < end:
             return None
-        for entry in SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[SNAPSHOT_HEAD.size :]):
+        earlier = read_earlier_batches(data, end, count)
+        if earlier is None:
+            return None
+        for entry in SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[SNAPSHOT_HEAD.size : end]):
             states._restore(Producer(entry[0], entry[1]), entry)
+        states.has_earlier_batches = len(earlier) == count
+        for producer, (first_sequence, batches) in zip(states, earlier, strict=False):
+            producer.first_sequence = None if first_sequence < 0 else first_sequence
+            producer.batches[:0] = batches
         return states
 
     def recall(self, headers: Iterable[BatchHeader]) -> None:
-        """A snapshot knows the last batch of each producer; the log, just before it, knows some more of them."""
+        """Kafka's snapshot knows the last batch of each producer; the log, just before it, knows some more of them."""
         chains: dict[int, list[ProducedBatch]] = {}
         for header in headers:
             producer = self._producers.get(header.producer_id)
@@ -267,3 +292,29 @@ class ProducerStates:
         self._producers[producer.producer_id] = producer
         if transaction_first_offset >= 0:
             self._transactions.add(producer.producer_id)
+
+
+def read_earlier_batches(data: bytes, start: int, count: int) -> list[tuple[int, list[ProducedBatch]]] | None:
+    """Behind the entries of a snapshot: (first sequence of the epoch, batches before the last) of each producer.
+
+    Empty where Kafka wrote it; None when the bytes make no sense.
+    """
+    if len(data) == start:
+        return []
+    found: list[tuple[int, list[ProducedBatch]]] = []
+    at = start
+    for _ in range(count):
+        if at + _EARLIER_HEAD.size > len(data):
+            return None
+        first_sequence, number = _EARLIER_HEAD.unpack_from(data, at)
+        at += _EARLIER_HEAD.size
+        end = at + number * _EARLIER_BATCH.size
+        if number >= REMEMBERED_BATCHES or end > len(data):
+            return None
+        batches = [
+            ProducedBatch(first, (first + delta) & 0x7FFFFFFF, offset, offset + delta)
+            for first, delta, offset in _EARLIER_BATCH.iter_unpack(memoryview(data)[at:end])
+        ]
+        found.append((first_sequence, batches))
+        at = end
+    return found if at == len(data) else None

@@ -447,7 +447,7 @@ def replay_producers(segments: list[Segment], snapshots: Snapshots, start: int, 
     producers = ProducerStates()
     if newest is not None:
         start, producers = newest
-        if len(producers):
+        if not producers.has_earlier_batches:
             producers.recall(batches_before(segments, start))
     for segment, position, header in headers_from(segments, start, end_offset):
         if header.base_offset >= end_offset:

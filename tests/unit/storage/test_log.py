@@ -416,6 +416,30 @@ def test_a_segment_of_one_large_batch_needs_no_index_and_no_remark(disk: SimDisk
     assert reopened.log_end_offset == 1
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_last_five_batches_of_a_producer_are_remembered_across_segments(disk: SimDisk, clean: bool) -> None:
+    """Whatever lies between them in the log, and however many segments."""
+    log = open_log(disk, LogConfig(segment_bytes=2 * BATCH_BYTES))
+    sent = [
+        build_batch([Record(None, b"v", (), NOW_MS)], producer_id=7, producer_epoch=0, base_sequence=number)
+        for number in range(7)
+    ]
+    offsets = []
+    for data in sent:
+        offsets.append(log.append(read_header(data), data, 0, NOW_MS))
+        append(log)
+        append(log)
+    log.truncate_to(log.log_end_offset - 1)  # replays them too
+    flush(log, disk)
+    recovery_point = log.checkpoint()
+    log.close(clean=clean)
+    log = open_log(disk, LogConfig(segment_bytes=2 * BATCH_BYTES), clean=clean, recovery_point=recovery_point)
+    assert [log.producers.check(read_header(data)) for data in sent[2:]] == offsets[2:]
+    with pytest.raises(ApiError) as caught:
+        log.producers.check(read_header(sent[0]))
+    assert caught.value.code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+
+
 def test_leftovers_are_dropped_at_open(disk: SimDisk) -> None:
     log = open_log(disk)
     append(log)

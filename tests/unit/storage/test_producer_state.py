@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from crc32c import crc32c
 
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, read_header
@@ -128,26 +129,50 @@ def test_a_transaction_holds_back_the_stable_offset_until_its_marker() -> None:
     assert (producer.coordinator_epoch, producer.transaction_first_offset, producer.last_sequence) == (4, -1, 1)
 
 
-def test_a_snapshot_keeps_the_last_batch_of_each_producer() -> None:
-    producers = states((0, 2), (2, 3))
+def test_a_snapshot_keeps_what_is_remembered_of_each_producer() -> None:
+    producers = states(*((number * 2, 2) for number in range(7)))
     data = batch(9, producer_id=8, attributes=TRANSACTIONAL_BIT)
     producers.update(read_header(data), 200, data)
     restored = ProducerStates.decode_snapshot(producers.encode_snapshot())
     assert restored is not None
-    assert restored.check(header(2, 3)) == 102
-    assert restored.check(header(5)) is None
-    assert refusal(restored, header(0, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER  # a snapshot cannot know
+    assert [restored.check(header(sequence, 2)) for sequence in (4, 6, 8, 10, 12)] == [104, 106, 108, 110, 112]
+    assert restored.check(header(14)) is None
+    assert refusal(restored, header(0, 2)) == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
     assert restored.first_unstable_offset == 200
+    assert restored.has_earlier_batches
     assert restored.encode_snapshot() == producers.encode_snapshot()
+
+
+def test_sequences_wrap_around_in_a_snapshot() -> None:
+    producers = states((0x7FFFFFFE, 4), (2, 1))
+    restored = ProducerStates.decode_snapshot(producers.encode_snapshot())
+    assert restored is not None
+    assert restored.check(header(0x7FFFFFFE, 4)) == 100
+
+
+def kafkas_snapshot(producers: ProducerStates) -> bytes:
+    """Nothing behind the entries."""
+    data = bytearray(producers.encode_snapshot()[: 10 + 46 * len(producers)])
+    data[2:6] = crc32c(bytes(data[6:])).to_bytes(4, "big")
+    return bytes(data)
 
 
 def test_kafkas_snapshot_bytes() -> None:
     """Version 1, CRC-32C, one entry of 46 bytes."""
-    assert states((0, 2)).encode_snapshot().hex() == (
+    assert states((0, 2)).encode_snapshot()[:56].hex() == (
         "0001" + states((0, 2)).encode_snapshot()[2:6].hex() + "00000001"
         "0000000000000007" "0000" "00000001" "0000000000000065" "00000001" "00000000000003e8" "ffffffff"
         "ffffffffffffffff"
     )  # fmt: skip
+
+
+def test_a_snapshot_of_kafkas_keeps_the_last_batch() -> None:
+    restored = ProducerStates.decode_snapshot(kafkas_snapshot(states((0, 2), (2, 3))))
+    assert restored is not None
+    assert not restored.has_earlier_batches
+    assert restored.check(header(2, 3)) == 102
+    assert restored.check(header(5)) is None
+    assert refusal(restored, header(0, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER  # it cannot know
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
@@ -176,7 +201,7 @@ def test_idle_producers_expire_but_not_in_a_transaction() -> None:
 def test_the_log_before_a_snapshot_recalls_the_other_batches() -> None:
     appended = [(number * 2, 2) for number in range(8)]
     producers = states(*appended)
-    restored = ProducerStates.decode_snapshot(producers.encode_snapshot())
+    restored = ProducerStates.decode_snapshot(kafkas_snapshot(producers))
     assert restored is not None
     stored = [header(sequence, count)._replace(base_offset=100 + sequence) for sequence, count in appended]
     restored.recall([header(7)._replace(producer_id=9), *stored, header(0, epoch=5)])
@@ -186,7 +211,7 @@ def test_the_log_before_a_snapshot_recalls_the_other_batches() -> None:
 
 
 def test_batches_that_do_not_lead_to_the_snapshot_are_not_recalled() -> None:
-    restored = ProducerStates.decode_snapshot(states((4, 2)).encode_snapshot())
+    restored = ProducerStates.decode_snapshot(kafkas_snapshot(states((4, 2))))
     assert restored is not None
     restored.recall([header(0, 2), header(9, 2)])
     assert refusal(restored, header(0, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
