@@ -1,0 +1,239 @@
+"""The controller: registrations, heartbeats, leaving, and what it counts. Fencing is in `test_broker_watch`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+
+from controller_world import CLUSTER_ID, ControllerWorld, play
+from penstock.cluster.controller import UNCLEAN
+from penstock.core.metadata.image import NO_LEADER, RESOURCE_BROKER, RESOURCE_TOPIC
+from penstock.core.metadata.requests import ElectionKind, IsrChange, ReplicaEpoch
+from penstock.core.raft.exchange import Change
+from penstock.model.errors import ApiError, ErrorCode, StorageError
+
+
+async def refused(work: Awaitable[object]) -> ErrorCode:
+    with pytest.raises(ApiError) as caught:
+        await work
+    return caught.value.code
+
+
+def test_a_new_cluster_gets_its_id_and_one_minimum_for_all() -> None:
+    async def story(there: ControllerWorld) -> None:
+        assert there.image.cluster_id == CLUSTER_ID
+        assert there.image.configs[RESOURCE_BROKER, ""] == {"min.insync.replicas": "2"}
+
+    play(story)
+
+
+def test_a_broker_is_fenced_until_it_has_heard_of_its_registration() -> None:
+    async def story(there: ControllerWorld) -> None:
+        epoch = await there.register(4)
+        assert there.is_fenced(4)
+        assert there.controller.brokers == [1, 2, 3]
+        answer = await there.heartbeat(4, offset=there.quorum.index - 1)
+        assert (answer.is_caught_up, answer.is_fenced) == (False, True)
+        answer = await there.heartbeat(4)
+        assert (answer.is_caught_up, answer.is_fenced) == (True, False)
+        assert there.controller.brokers == [1, 2, 3, 4]
+        assert there.image.brokers[4].epoch == epoch
+
+    play(story)
+
+
+def test_a_broker_that_is_no_voter_becomes_an_observer() -> None:
+    async def story(there: ControllerWorld) -> None:
+        await there.join(4)
+        await asyncio.sleep(0.1)
+        assert there.quorum.changes == [(Change.ADD_OBSERVER, 4)]
+        there.fall_silent(4)
+        await asyncio.sleep(12)
+        await there.controller.unregister_broker(4)
+        assert there.quorum.changes[-1] == (Change.REMOVE_OBSERVER, 4)
+        assert 4 not in there.image.brokers
+
+    play(story)
+
+
+def test_a_broker_of_another_cluster_is_refused() -> None:
+    async def story(there: ControllerWorld) -> None:
+        code = await refused(there.register(4, cluster_id="o" * 22))
+        assert code is ErrorCode.INCONSISTENT_CLUSTER_ID
+        await there.register(5, cluster_id="")  # it does not know of any yet
+        assert 5 in there.image.brokers
+
+    play(story)
+
+
+def test_two_running_brokers_of_one_id_are_refused() -> None:
+    async def story(there: ControllerWorld) -> None:
+        before = there.image.brokers[2].epoch
+        assert await refused(there.register(2, b"second")) is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+        assert there.image.brokers[2].epoch == before
+        assert await there.register(2) == before, "the same life asks again: its answer was lost"
+
+    play(story)
+
+
+def test_a_broker_that_is_back_at_once_is_let_in() -> None:
+    async def story(there: ControllerWorld) -> None:
+        await there.controller.create_topic("t", 1, -1, {0: [2, 1, 3]}, {})
+        there.fall_silent(2)
+        there.break_link(2)
+        there.mend_link(2)  # another process listens there now, well within the grace
+        before = there.image.brokers[2].epoch
+        assert await there.register(2, b"second") > before
+        state = there.image.topics["t"].partitions[0]
+        assert state.leader in (1, 3), "what it led in its last life is taken from it"
+        assert 2 not in state.isr
+
+    play(story)
+
+
+def test_a_heartbeat_of_an_earlier_life_changes_nothing() -> None:
+    async def story(there: ControllerWorld) -> None:
+        there.fall_silent(2)
+        old = there.epochs[2]
+        there.break_link(2)
+        await asyncio.sleep(1)
+        assert there.is_fenced(2)
+        there.quorum.may_commit.clear()
+        registering = asyncio.ensure_future(there.register(2, b"second"))
+        await asyncio.sleep(0.1)
+        # It passes the first check, and waits for its turn behind the registration.
+        late = asyncio.ensure_future(there.controller.heartbeat(2, old, 1 << 40, False, False))
+        await asyncio.sleep(0.1)
+        there.quorum.may_commit.set()
+        await registering
+        assert await refused(late) is ErrorCode.STALE_BROKER_EPOCH
+        assert there.is_fenced(2), "the new life is not caught up"
+
+    play(story)
+
+
+def test_leaders_move_before_a_broker_goes() -> None:
+    async def story(there: ControllerWorld) -> None:
+        await there.controller.create_topic("t", 2, -1, {0: [2, 1, 3], 1: [3, 2, 1]}, {})
+        answer = await there.heartbeat(2, wants_out=True)
+        assert answer.should_shut_down
+        assert there.image.brokers[2].in_controlled_shutdown
+        assert [state.leader for state in there.image.topics["t"].partitions] == [1, 3]
+        assert there.controller.elections == 1
+        assert there.controller.unclean_elections == 0
+
+    play(story)
+
+
+def test_the_last_in_sync_replica_may_go_too() -> None:
+    async def story(there: ControllerWorld) -> None:
+        await there.controller.create_topic("t", 1, -1, {0: [2]}, {})
+        assert (await there.heartbeat(2, wants_out=True)).should_shut_down, "there is nobody to wait for"
+        assert there.image.topics["t"].partitions[0].leader == 2
+
+    play(story)
+
+
+def test_unclean_elections_are_counted() -> None:
+    async def story(there: ControllerWorld) -> None:
+        await there.controller.create_topic("t", 1, -1, {0: [2, 3]}, {"min.insync.replicas": "1"})
+        topic = there.image.topics["t"]
+        change = IsrChange(topic.topic_id, 0, 0, 0, (ReplicaEpoch(2, there.epochs[2]),))
+        [answer] = await there.controller.alter_partitions(2, there.epochs[2], [change])
+        assert (answer.code, answer.isr) == (ErrorCode.NONE, (2,))
+        there.fall_silent(2)
+        there.break_link(2)
+        await asyncio.sleep(1)
+        assert topic.partitions[0].leader == NO_LEADER
+        assert there.controller.elections == 0
+        await there.controller.change_config(RESOURCE_TOPIC, "t", lambda _: {UNCLEAN: "true"}, validate_only=False)
+        assert topic.partitions[0].leader == 3
+        assert (there.controller.elections, there.controller.unclean_elections) == (1, 1)
+
+    play(story)
+
+
+def test_every_method_refuses_where_the_controller_is_not() -> None:
+    async def story(there: ControllerWorld) -> None:
+        controller = there.controller
+        there.quorum.is_active = False
+        controller.deactivated()
+        for work in (
+            controller.create_topic("t", 1, 1, {}, {}),
+            controller.create_partitions("t", 2, None, validate_only=True),
+            controller.delete_topic(bytes(16)),
+            controller.change_config(2, "t", dict, validate_only=True),
+            controller.alter_scram_credentials([]),
+            controller.allocate_producer_ids(1, 0),
+            there.register(2),
+            there.heartbeat(2),
+            controller.unregister_broker(2),
+            controller.alter_partitions(1, 0, []),
+            controller.elect_leaders(ElectionKind.PREFERRED, None),
+            controller.alter_reassignments([]),
+            controller.update_features([], True),
+            controller.add_voter(4, b"", "h", 1),
+            controller.remove_voter(2, b""),
+            controller.move_leaders_back(),
+        ):
+            assert await refused(work) is ErrorCode.NOT_CONTROLLER
+        with pytest.raises(ApiError):
+            controller.list_reassignments(None)
+
+    play(story)
+
+
+def test_producer_ids_are_for_registered_brokers_and_never_given_twice() -> None:
+    async def story(there: ControllerWorld) -> None:
+        first = await there.controller.allocate_producer_ids(2, there.epochs[2])
+        second = await there.controller.allocate_producer_ids(3, there.epochs[3])
+        assert second.first == first.first + first.length
+        code = await refused(there.controller.allocate_producer_ids(2, there.epochs[2] - 1))
+        assert code is ErrorCode.STALE_BROKER_EPOCH
+
+    play(story)
+
+
+def test_a_new_minimum_changes_who_is_eligible_in_the_same_entry() -> None:
+    async def story(there: ControllerWorld) -> None:
+        await there.controller.create_topic("t", 1, -1, {0: [2, 1, 3]}, {"min.insync.replicas": "3"})
+        there.fall_silent(3)
+        there.break_link(3)
+        await asyncio.sleep(1)
+        state = there.image.topics["t"].partitions[0]
+        assert (state.isr, state.elr) == ((2, 1), (3,))
+        before = there.quorum.index
+        await there.controller.change_config(
+            RESOURCE_TOPIC, "t", lambda _: {"min.insync.replicas": "2"}, validate_only=False
+        )
+        assert there.quorum.index == before + 1
+        assert state.elr == (), "the high watermark moves on without it from now on"
+
+    play(story)
+
+
+def test_voters_are_added_and_removed_once() -> None:
+    async def story(there: ControllerWorld) -> None:
+        await there.controller.add_voter(4, b"", "node-4", 9092)
+        assert there.quorum.changes == [(Change.ADD_OBSERVER, 4), (Change.ADD_VOTER, 4)]
+        assert there.image.peers[4] == ("node-4", 9092)
+        assert await refused(there.controller.add_voter(4, b"", "h", 1)) is ErrorCode.DUPLICATE_VOTER
+        await there.controller.remove_voter(4, b"")
+        assert await refused(there.controller.remove_voter(4, b"")) is ErrorCode.VOTER_NOT_FOUND
+
+    play(story)
+
+
+def test_a_full_disk_is_said_and_nothing_has_changed() -> None:
+    async def story(there: ControllerWorld) -> None:
+        there.quorum.failure = StorageError("the disk is full")
+        with pytest.raises(StorageError, match="full"):
+            await there.controller.create_topic("t", 1, -1, {}, {})
+        there.quorum.failure = None
+        assert "t" not in there.image.topics
+        await there.controller.create_topic("t", 1, -1, {}, {})
+        assert "t" in there.image.topics
+
+    play(story)
