@@ -106,7 +106,9 @@ class Proposals:
             _resolve(future, 0)
 
     def refused(self, refused: Refused) -> None:
-        _fail(self._by_token.pop(refused.token), ProposalRefused(refused))
+        future = self._by_token.pop(refused.token, None)
+        if future is not None:
+            _fail(future, ProposalRefused(refused))
 
     def committed(self, entry: Entry) -> None:
         waiting = self._by_index.pop(entry.index, None)

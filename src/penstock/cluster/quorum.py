@@ -50,6 +50,8 @@ from penstock.ports.clock import Clock, Entropy
 
 SHORTEST_TIMER_S = 0.001
 HAND_OVER_TIMEOUT_S = 1.0
+STALLED_AT_MOST_S = 1.0
+"""A leader that has not been able to write for so long hands over."""
 MEMBERSHIP_TIMEOUT_S = 5.0
 MEMBERSHIP_PAUSE_S = 0.05
 TEMPORARY = (Refusal.NOT_CAUGHT_UP, Refusal.CHANGE_IN_PROGRESS, Refusal.TERM_NOT_COMMITTED)
@@ -96,6 +98,7 @@ class Quorum:
         """Messages that wait for writes up to a generation."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
+        self._is_stall_watched = False
         self._proposals = Proposals(loop)
         self.proposal_times = ProposalTimes()
         self._known_leader: tuple[int | None, int] = (None, 0)
@@ -218,8 +221,24 @@ class Quorum:
         self.on_failed(self._failure)
 
     def _stalled(self, error: Exception) -> None:
-        log.error("the disk of the metadata log is full, nothing can be changed until there is room: %s", error)
+        log.error("the disk of the metadata log is full, nothing can be stored until there is room: %s", error)
         self._proposals.fail_all(StorageError(str(error)))
+        if not self._is_stall_watched:
+            self._is_stall_watched = True
+            self._loop.call_later(STALLED_AT_MOST_S, self._hand_over_if_stalled)
+
+    def _hand_over_if_stalled(self) -> None:
+        """Others may have room. Tried for as long as the disk is full: they may not be ready yet."""
+        self._is_stall_watched = not self._is_over and self._store.is_stalled
+        if not self._is_stall_watched:
+            return
+        self._loop.call_later(STALLED_AT_MOST_S, self._hand_over_if_stalled)
+        heir = self._best_heir() if self.is_leader else None
+        if heir is not None:
+            log.warning("node %d hands the metadata quorum over to node %d: its own disk is full", self.node_id, heir)
+            token, done = self._proposals.begin()
+            done.add_done_callback(_forget_outcome)
+            self._post(TransferLeadership(token, heir))
 
     # ---- what others want
 
@@ -443,6 +462,12 @@ class Quorum:
         self._timer = None
         if not self._is_over:
             self._post(Tick())
+
+
+def _forget_outcome(done: asyncio.Future[int]) -> None:
+    """Nobody waits for it."""
+    if not done.cancelled():
+        done.exception()
 
 
 def _first_voters(store: RaftStore, node_id: int, configured: tuple[int, ...]) -> tuple[int, ...]:

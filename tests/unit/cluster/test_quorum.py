@@ -362,6 +362,31 @@ def test_a_server_whose_disk_fails_leaves_and_the_others_go_on(caplog: pytest.Lo
     assert "leaves the metadata quorum until it is restarted" in critical[0].getMessage()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_leader_whose_disk_is_full_hands_over_and_is_back_when_there_is_room(seed: int) -> None:
+    with cluster(seed) as servers:
+
+        async def main() -> None:
+            await servers.start()
+            leader = await servers.until_active()
+            await servers.propose(leader, b"before")
+            disk = servers.machine(leader).disk
+            disk.capacity = 0
+            disk.capacity = -disk.free_bytes()
+            with pytest.raises(StorageError):
+                await servers.propose(leader, b"refused")
+            others = [node for node in servers.voters if node != leader]
+            successor = await servers.until_active(within_s=10.0, among=others)
+            await servers.propose(successor, b"after")
+            assert not servers.servers[leader].quorum.is_leader
+            assert servers.servers[leader].quorum.failure is None
+            disk.capacity = None
+            applied = await servers.until_equal()
+            assert [data for data in applied if data != b"refused"] == [b"before", b"after"]
+
+        servers.world.run(main())
+
+
 def test_a_state_machine_that_raises_ends_the_part_a_server_takes(caplog: pytest.LogCaptureFixture) -> None:
     with cluster(4) as servers:
 
