@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark]'
 	@touch $(STAMP)
 
-demo: install ## The whole story in about two minutes: broker, clicks, a pipeline on Spark, kill -9, results; ends by itself
+demo: install ## The whole story in about two minutes: three brokers, clicks, a pipeline on Spark, kill -9 of a leader, results
 	$(BIN)/python -m demo
 
 # Spark's tests compute and most others wait, so they share two cores well: twenty minutes become twelve.
