@@ -14,75 +14,47 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from random import Random
+from typing import Protocol
 
 from penstock.records.batch import CRC_START, iterate_headers
 from penstock.sim.broker import DATA
+from penstock.sim.campaigns import Campaigns
 from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.disk import SimDisk
+from penstock.sim.fault_plan import Fault
 from penstock.sim.network import LAN, LinkProfile
 
-POWER = ("crash", "blackout", "torn", "failing disk")
-KINDS = (
-    "kill",
-    "crash",
-    "blackout",
-    "torn",
-    "stop",
-    "pause",
-    "cut",
-    "cut one way",
-    "isolate",
-    "flap",
-    "slow link",
-    "reset",
-    "hang",
-    "slow disk",
-    "failing disk",
-    "full disk",
-    "bit rot",
-    "clock",
-)
 SLOW = LinkProfile(0.02, 0.08, 0.02, 0.5, 2e6, 0.3, (4 << 10, 16 << 10))
 ARMED_S = 3.0
 WELL_WITHIN_S = 20.0
 LOOK_AGAIN_S = 0.1
+LEADER_CHANCE = 0.4
+CONTROLLER_CHANCE = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    number: int
-    kind: str
-    at_s: float
-    """From when the enemy is let loose."""
-    lasts_s: float
+class Eyes(Protocol):
+    """Who is who in the cluster, and how it is."""
 
-    def __str__(self) -> str:
-        return f"{self.number}: {self.kind} at {self.at_s:.2f} s for {self.lasts_s:.2f} s"
+    def is_well(self) -> bool:
+        """Every replica has what it should."""
+        ...
 
+    def leaders(self) -> list[int]:
+        """One for each partition that is led."""
+        ...
 
-def draw_plan(random: Random, seconds: float, *, is_power_fair: bool, without: Sequence[str] = ()) -> list[Fault]:
-    """A subset of the kinds for each history: what many kinds together would hide, few show."""
-    kinds = [kind for kind in KINDS if (is_power_fair or kind not in POWER) and kind not in without]
-    chosen = random.sample(kinds, random.randint(2, min(7, len(kinds))))
-    gap_s = random.choice((0.6, 1.5, 3.0))
-    plan: list[Fault] = []
-    at_s = random.uniform(0.2, 1.5)
-    while at_s < seconds:
-        plan.append(Fault(len(plan), random.choice(chosen), at_s, random.uniform(0.1, random.choice((0.6, 2.0, 5.0)))))
-        at_s += random.uniform(0.1, 2) * gap_s
-    return plan
+    def controller(self) -> int | None: ...
 
 
 class Nemesis:
-    def __init__(self, cluster: SimCluster, seed: int, is_well: Callable[[], bool], max_down: int) -> None:
-        """`max_down`: machines that are down or paused at a time. `is_well`: every replica has what it should."""
-        self._cluster = cluster
+    def __init__(self, cluster: SimCluster, seed: int, eyes: Eyes, max_down: int) -> None:
+        """`max_down`: machines that are down or paused at a time, by faults that take one."""
+        self.cluster = self._cluster = cluster
         self._world = cluster.world
         self._network = cluster.world.network
         self._seed = seed
-        self._is_well = is_well
+        self._eyes = eyes
         self._max_down = max_down
         self._busy: dict[int, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -110,6 +82,7 @@ class Nemesis:
             "full disk": self._full_disk,
             "bit rot": self._bit_rot,
             "clock": self._clock,
+            **Campaigns(self).deeds,
         }
 
     async def run(self, plan: Sequence[Fault]) -> None:
@@ -120,12 +93,12 @@ class Nemesis:
             await asyncio.sleep(max(0.0, began + fault.at_s - loop.time()))
             if self._is_alone:
                 continue
-            self._begin(self._deeds[fault.kind](fault, Random(f"{self._seed}/fault {fault.number}")))
+            self.begin(self._deeds[fault.kind](fault, Random(f"{self._seed}/fault {fault.number}")))
         while self._tasks:
             await next(iter(self._tasks))
         self.heal()
 
-    def _begin(self, deed: Awaitable[None]) -> None:
+    def begin(self, deed: Awaitable[None]) -> None:
         task = asyncio.ensure_future(deed)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
@@ -137,62 +110,89 @@ class Nemesis:
             machine.disk.capacity = machine.disk.fail_sync = machine.disk.crash_after = None
             machine.resume()
 
-    def _note(self, fault: Fault, what: str) -> None:
+    def note(self, fault: Fault, what: str) -> None:
         self.counts[fault.kind] += 1
         self._world.trace.note("nemesis", f"{fault.number}: {what}")
 
     # -- machines and processes ---------------------------------------------------------
 
-    def _target(self, random: Random, *, takes_down: bool = True) -> int | None:
+    def is_free(self, number: int) -> bool:
+        return number not in self._busy and self._cluster.is_running(number)
+
+    def take(self, number: int) -> None:
+        self._busy[number] = None
+
+    def give_back(self, number: int) -> None:
+        self._busy.pop(number, None)
+
+    def leader(self, random: Random) -> int | None:
+        leaders = self._eyes.leaders()
+        return random.choice(leaders) if leaders else None
+
+    def controller(self) -> int | None:
+        return self._eyes.controller()
+
+    def _anybody(self, random: Random) -> int:
+        """Rather one that matters: leaders and the controller are hit more often than the others."""
+        aim = random.random()
+        number = (
+            self.leader(random) if aim < LEADER_CHANCE else self.controller() if aim > 1 - CONTROLLER_CHANCE else None
+        )
+        return random.choice(self._cluster.ids) if number is None else number
+
+    def _target(self, random: Random) -> int | None:
         """A machine that is up and that no other fault has taken."""
-        if takes_down and len(self._busy) >= self._max_down:
+        if len(self._busy) >= self._max_down:
             return None
-        free = [n for n in self._cluster.started if n not in self._busy and self._cluster.is_running(n)]
+        number = self._anybody(random)
+        if self.is_free(number):
+            return number
+        free = [number for number in self._cluster.started if self.is_free(number)]
         return random.choice(free) if free else None
 
     async def _down(self, fault: Fault, number: int) -> None:
         """It is dead: for a while, then up again."""
         await asyncio.sleep(fault.lasts_s)
         await self._cluster.bring_up(number)
-        self._busy.pop(number, None)
+        self.give_back(number)
 
     async def _kill(self, fault: Fault, random: Random) -> None:
         number = self._target(random)
         if number is not None:
-            self._busy[number] = None
-            self._note(fault, f"kill {host_of(number)}")
+            self.take(number)
+            self.note(fault, f"kill {host_of(number)}")
             self._cluster.kill(number)
             await self._down(fault, number)
 
     async def _crash(self, fault: Fault, random: Random) -> None:
         number = self._target(random)
         if number is not None:
-            self._busy[number] = None
-            self._note(fault, f"cut the power of {host_of(number)}")
+            self.take(number)
+            self.note(fault, f"cut the power of {host_of(number)}")
             self._cluster.crash(number)
             await self._down(fault, number)
 
     async def _blackout(self, fault: Fault, random: Random) -> None:
         """The power of all machines fails at once; they come back one by one."""
-        numbers = [n for n in self._cluster.started if n not in self._busy and self._cluster.is_running(n)]
-        self._note(fault, f"cut the power of {', '.join(map(host_of, numbers)) or 'nobody'}")
+        numbers = [number for number in self._cluster.started if self.is_free(number)]
+        self.note(fault, f"cut the power of {', '.join(map(host_of, numbers)) or 'nobody'}")
         for number in numbers:
-            self._busy[number] = None
+            self.take(number)
             self._cluster.crash(number)
         random.shuffle(numbers)
         for number in numbers:
             await asyncio.sleep(random.random() * fault.lasts_s)
-            self._begin(self._down(fault, number))
+            self.begin(self._down(fault, number))
 
     async def _torn(self, fault: Fault, random: Random) -> None:
         """In the middle of writing, and perhaps again while it recovers."""
         number = self._target(random)
         if number is None:
             return
-        self._busy[number] = None
+        self.take(number)
         machine = self._cluster.machines[number]
         changes = random.randint(1, 60)
-        self._note(fault, f"cut the power of {host_of(number)} after {changes} changes of its disk")
+        self.note(fault, f"cut the power of {host_of(number)} after {changes} changes of its disk")
         machine.crash_after(changes)
         await self._wait(lambda: not machine.is_running, ARMED_S)
         machine.disk.crash_after = None
@@ -211,14 +211,14 @@ class Nemesis:
         if not machine.is_running:  # the armed change came right after it served
             self._cluster.died(number)
             await self._cluster.bring_up(number)
-        self._busy.pop(number, None)
+        self.give_back(number)
 
     async def _stop(self, fault: Fault, random: Random) -> None:
         number = self._target(random)
         if number is None or number not in self._cluster.nodes:
             return
-        self._busy[number] = None
-        self._note(fault, f"stop {host_of(number)}")
+        self.take(number)
+        self.note(fault, f"stop {host_of(number)}")
         await self._cluster.stop(number)
         await self._down(fault, number)
 
@@ -226,17 +226,17 @@ class Nemesis:
         number = self._target(random)
         if number is None:
             return
-        self._busy[number] = None
-        self._note(fault, f"pause {host_of(number)}")
+        self.take(number)
+        self.note(fault, f"pause {host_of(number)}")
         self._cluster.machines[number].pause()
         await asyncio.sleep(fault.lasts_s)
         self._cluster.machines[number].resume()
-        self._busy.pop(number, None)
+        self.give_back(number)
 
     async def _clock(self, fault: Fault, random: Random) -> None:
         number = random.choice(self._cluster.ids)
         by_ms = random.uniform(-5000, 5000) * random.choice((0.1, 1, 20))
-        self._note(fault, f"the clock of {host_of(number)} jumps by {by_ms:.0f} ms")
+        self.note(fault, f"the clock of {host_of(number)} jumps by {by_ms:.0f} ms")
         self._cluster.machines[number].clock.jump(by_ms)
 
     # -- network ------------------------------------------------------------------------
@@ -247,23 +247,23 @@ class Nemesis:
         random.shuffle(hosts)
         split = random.randint(1, len(hosts) - 1)
         left, right = hosts[:split], hosts[split:]
-        self._note(fault, f"cut {','.join(sorted(left))} {'->' if 'way' in fault.kind else 'from'} the others")
+        self.note(fault, f"cut {','.join(sorted(left))} {'->' if 'way' in fault.kind else 'from'} the others")
         self._network.partition(left, right, one_way="way" in fault.kind)
         await asyncio.sleep(fault.lasts_s)
         self._network.unblock(*_pairs(left, right))
 
     async def _isolate(self, fault: Fault, random: Random) -> None:
         """One from the other machines; clients may still reach it."""
-        host = host_of(random.choice(self._cluster.ids))
+        host = host_of(self._anybody(random))
         others = [host_of(number) for number in self._cluster.ids if host_of(number) != host]
-        self._note(fault, f"isolate {host} from the other brokers")
+        self.note(fault, f"isolate {host} from the other brokers")
         self._network.partition([host], others)
         await asyncio.sleep(fault.lasts_s)
         self._network.unblock(*_pairs([host], others))
 
     async def _flap(self, fault: Fault, random: Random) -> None:
         left, right = random.sample(self._network.hosts, 2)
-        self._note(fault, f"flap {left} and {right}")
+        self.note(fault, f"flap {left} and {right}")
         shut_s, open_s = random.uniform(0.05, 1.0), random.uniform(0.05, 1.0)
         flapping = self._network.flap([left], [right], shut_s=shut_s, open_s=open_s, one_way=random.random() < 0.3)
         await asyncio.sleep(fault.lasts_s)
@@ -271,7 +271,7 @@ class Nemesis:
 
     async def _slow_link(self, fault: Fault, random: Random) -> None:
         left, right = random.sample(self._network.hosts, 2)
-        self._note(fault, f"slow {left}->{right}")
+        self.note(fault, f"slow {left}->{right}")
         self._network.set_profile(left, right, SLOW)
         await asyncio.sleep(fault.lasts_s)
         self._network.set_profile(left, right, LAN)
@@ -279,7 +279,7 @@ class Nemesis:
     async def _break(self, fault: Fault, random: Random) -> None:
         left, right = random.sample(self._network.hosts, 2)
         act = self._network.reset if fault.kind == "reset" else self._network.hang
-        self._note(fault, f"{fault.kind} {act(left, right)} connections from {left} to {right}")
+        self.note(fault, f"{fault.kind} {act(left, right)} connections from {left} to {right}")
 
     # -- disks --------------------------------------------------------------------------
 
@@ -287,7 +287,7 @@ class Nemesis:
         number = random.choice(self._cluster.ids)
         times = self._cluster.machines[number].disk_times
         before = times.sync_s, times.work_s
-        self._note(fault, f"the disk of {host_of(number)} is slow")
+        self.note(fault, f"the disk of {host_of(number)} is slow")
         times.sync_s, times.work_s = random.uniform(0.01, 0.3), random.uniform(0.005, 0.1)
         await asyncio.sleep(fault.lasts_s)
         times.sync_s, times.work_s = before
@@ -297,52 +297,52 @@ class Nemesis:
         number = self._target(random)
         if number is None:
             return
-        self._busy[number] = None
+        self.take(number)
         machine = self._cluster.machines[number]
         chance = random.choice((0.1, 1.0))
-        self._note(fault, f"the disk of {host_of(number)} fails to sync")
+        self.note(fault, f"the disk of {host_of(number)} fails to sync")
         machine.disk.fail_sync = lambda _: random.random() < chance
         await asyncio.sleep(fault.lasts_s)
         machine.disk.fail_sync = None
         self._cluster.crash(number)  # what the disk said it could not keep is not there
         await self._cluster.bring_up(number)
-        self._busy.pop(number, None)
+        self.give_back(number)
 
     async def _full_disk(self, fault: Fault, random: Random) -> None:
         number = self._target(random)
         if number is None:
             return
-        self._busy[number] = None
+        self.take(number)
         disk = self._cluster.machines[number].disk
         disk.capacity = 0
         disk.capacity = -disk.free_bytes() + random.randint(0, 4000)
-        self._note(fault, f"the disk of {host_of(number)} is full")
+        self.note(fault, f"the disk of {host_of(number)} is full")
         await asyncio.sleep(fault.lasts_s)
         disk.capacity = None
         self._cluster.kill(number)
         await self._cluster.bring_up(number)
-        self._busy.pop(number, None)
+        self.give_back(number)
 
     async def _bit_rot(self, fault: Fault, random: Random) -> None:
         """Alone: while nothing else is wrong, on one machine a history, and until it has caught up again."""
         number = self._target(random)
         if number is None or self._busy or self._tasks_beside() or self._rotten is not None:
             return
-        if not self._is_well():
+        if not self._eyes.is_well():
             return
         place = self._batch_byte(self._cluster.machines[number].disk, random)
         if place is None:
             return
         self._is_alone = True
-        self._busy[number] = None
+        self.take(number)
         self._rotten = number
         self.on_rot(number)
         path, position = place
-        self._note(fault, f"a bit of {host_of(number)}:{path} at {position} flips, and it is restarted")
+        self.note(fault, f"a bit of {host_of(number)}:{path} at {position} flips, and it is restarted")
         self._cluster.kill(number)
         self._cluster.machines[number].disk.flip_bit(path, position, random.randrange(8))
         await self._down(fault, number)
-        await self._wait(self._is_well, WELL_WITHIN_S)
+        await self._wait(self._eyes.is_well, WELL_WITHIN_S)
         self._is_alone = False
 
     def _batch_byte(self, disk: SimDisk, random: Random) -> tuple[str, int] | None:

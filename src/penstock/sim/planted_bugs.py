@@ -118,8 +118,20 @@ def _keeps_the_epoch(original: Any) -> Any:
     return change
 
 
-def _any_epoch_will_do(original: Any) -> Any:
-    return lambda self, epoch: None
+def _one_is_enough(original: Any) -> Any:
+    return property(lambda self: False)
+
+
+def _anybody_is_up_to_date(original: Any) -> Any:
+    return lambda self, last_index, last_term: True
+
+
+def _says_so_at_once(original: Any) -> Any:
+    def store(self: Any, outcome: Any, when_stable: Callable[[], None]) -> None:
+        original(self, outcome, lambda: None)
+        self._loop.call_soon(when_stable)
+
+    return store
 
 
 def _forgets_producers(original: Any) -> Any:
@@ -225,9 +237,19 @@ BUGS: dict[str, Bug] = {
             (("penstock.core.metadata.image:_change", _keeps_the_epoch),),
         ),
         Bug(
-            "ignores-epochs",
-            "a leader does not look at the epoch that a fetch comes with",
-            ((f"{PARTITION}.check_leader_epoch", _any_epoch_will_do),),
+            "commits-below-minimum",
+            "the high watermark moves while fewer than min.insync.replicas are in sync",
+            ((f"{PARTITION}._is_under_min_isr", _one_is_enough),),
+        ),
+        Bug(
+            "elects-the-outdated",
+            "voters do not look at how far the log of a candidate goes",
+            (("penstock.core.raft.log:RaftLog.is_at_most", _anybody_is_up_to_date),),
+        ),
+        Bug(
+            "metadata-unflushed",
+            "a voter says it has entries of the metadata log before they are stable",
+            (("penstock.cluster.raft_store:RaftStore.store", _says_so_at_once),),
         ),
         Bug(
             "forgets-producers",

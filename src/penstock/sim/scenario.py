@@ -22,8 +22,9 @@ from typing import Any
 from penstock.sim.checks.groups import check_groups
 from penstock.sim.checks.records import check_records
 from penstock.sim.cluster import SimCluster
+from penstock.sim.fault_plan import Fault, draw_plan
 from penstock.sim.history import History, Outcome, Place, Violation
-from penstock.sim.nemesis import Fault, Nemesis, draw_plan
+from penstock.sim.nemesis import Nemesis
 from penstock.sim.process import current_process
 from penstock.sim.watch import Watch
 from penstock.sim.workload.admin import Operator
@@ -76,7 +77,7 @@ def draw(
     random = Random(f"{seed}/plan")
     size = random.choice((3, 3, 3, 5)) if nodes is None else nodes
     is_durable = random.random() < 0.7
-    seconds = random.choice((4.0, 8.0, 15.0))
+    seconds = random.choice((3.0, 6.0, 10.0))
     topics = []
     for number in range(random.randint(1, 2)):
         settings = {"internal.segment.bytes": str(random.choice((2 << 10, 8 << 10, 1 << 20)))}
@@ -136,7 +137,7 @@ class Scenario:
         self.history = History(world.loop.time)
         self.cluster = SimCluster(world, plan.nodes, joins=plan.joins)
         self.watch = Watch(self.cluster)
-        self.nemesis = Nemesis(self.cluster, plan.seed, self.watch.is_well, plan.max_down)
+        self.nemesis = Nemesis(self.cluster, plan.seed, self.watch, plan.max_down)
         self.nemesis.on_rot = self.watch.excuse
         self._callers: list[Caller] = []
         self._is_over = False
@@ -215,9 +216,9 @@ class Scenario:
             caller = self._caller(name)
             for place in random.sample(places, random.randint(1, len(places))):
                 lane = IdempotentLane(caller, self.history, place, self._now_ms)
-                writers.append(self._spawn(name, lane.run(self._has_ended, random.uniform(0.02, 0.3))))
+                writers.append(self._spawn(name, lane.run(self._has_ended, random.uniform(0.05, 0.4))))
         plain = PlainWriter(self._caller("plain"), self.history, Place(PLAIN_TOPIC, 0), self._now_ms)
-        writers.append(self._spawn("plain", plain.run(self._has_ended, random.uniform(0.02, 0.3))))
+        writers.append(self._spawn("plain", plain.run(self._has_ended, random.uniform(0.05, 0.4))))
         for number in range(plan.readers):
             name = f"r{number}"
             reader = Reader(self._caller(name), self.history, plan.places)

@@ -146,6 +146,24 @@ class Watch:
     def is_well(self) -> bool:
         return not self.ailments()
 
+    def controller(self) -> int | None:
+        """The leader of the metadata quorum's latest term, as far as anybody knows."""
+        found: tuple[int, int] | None = None
+        for number, node in self._cluster.living.items():
+            membership = _part(node, "membership")
+            if membership is not None and membership.quorum.is_leader:
+                found = max(found or (-1, -1), (membership.quorum.term, number))
+        return None if found is None else found[1]
+
+    def leaders(self) -> list[int]:
+        """One for each partition that is led, as the controller's node sees it."""
+        number = self.controller()
+        if number is None:
+            return []
+        topics = self._cluster.living[number].membership.image.topics.values()
+        leaders = [state.leader for topic in topics for state in topic.partitions]
+        return [leader for leader in leaders if leader in self._cluster.ids]
+
     # -- in the end ---------------------------------------------------------------------
 
     def check_ending(self) -> None:

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from penstock.sim.nemesis import KINDS, POWER, draw_plan
+from penstock.sim.fault_plan import KINDS, POWER, draw_plan
 from penstock.sim.scenario import draw, play
 from penstock.sim.seeds import Request, play_one
 

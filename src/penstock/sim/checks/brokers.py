@@ -2,8 +2,8 @@
 
 - A leader epoch of a partition has one leader. Leader epochs and partition epochs grow on every replica.
 - The high watermark of a replica grows while its process lives, and never passes the end of its log.
-- What lies below the high watermark of any leader is in the log of every in-sync replica it names, and in the log of
-  every later leader: nobody may lead without it.
+- What lies below the high watermark of any leader is in the log of every in-sync replica it names, from the moment on
+  at which it names it, and in the log of every later leader: nobody may lead without it.
 - The in-sync replicas a broker goes by at a partition epoch are those of the controller's log at that epoch.
 
 Fed with whatever has the attributes below, so tests can feed it with anything. Must not know: nodes, clients, faults.
@@ -145,13 +145,13 @@ class BrokerChecker:
             )
         if facts.high_watermark > committed:
             self._committed[key] = facts.high_watermark, f"{node} (epoch {facts.leader_epoch})"
-            self._check_replicas(node, name, facts, others)
+        self._check_replicas(node, name, facts, others)
 
     def _check_replicas(self, node: int, name: str, facts: Facts, others: Mapping[int, ReplicaLike]) -> None:
         for member in facts.isr:
             other = others.get(member)
-            if other is None or member in self.excused:
-                continue
+            if other is None or member in self.excused or other.partition_epoch > facts.partition_epoch:
+                continue  # gone, damaged, or ahead of this leader, who may be one no more
             if other.log.log_end_offset < facts.high_watermark:
                 raise Violation(
                     "the high watermark waits for every in-sync replica",

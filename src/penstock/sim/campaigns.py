@@ -1,0 +1,163 @@
+"""Faults in a row that belong together, aimed at those who matter: leaders, the controller, all machines in an order.
+
+Each is fair, because each of its parts is. Must not know: clients, checkers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Protocol
+
+from penstock.sim.cluster import SimCluster, host_of
+from penstock.sim.fault_plan import Fault
+
+SESSION_S = 2.0
+"""After so long without a sign of life a broker is given up (`sim.cluster.SETTINGS`)."""
+
+
+class Enemy(Protocol):
+    """What `sim.nemesis.Nemesis` does for a campaign."""
+
+    cluster: SimCluster
+
+    def note(self, fault: Fault, what: str) -> None: ...
+    def begin(self, deed: Awaitable[None]) -> None: ...
+    def is_free(self, number: int) -> bool:
+        """It is up, and no other fault has taken it."""
+        ...
+
+    def take(self, number: int) -> None: ...
+    def give_back(self, number: int) -> None: ...
+    def leader(self, random: Random) -> int | None:
+        """Of a partition at random; None: nobody knows."""
+        ...
+
+    def controller(self) -> int | None: ...
+
+
+Deed = Callable[[Fault, Random], Awaitable[None]]
+
+
+class Campaigns:
+    def __init__(self, enemy: Enemy) -> None:
+        self._enemy = enemy
+        self._cluster = enemy.cluster
+        self._network = enemy.cluster.world.network
+        self.deeds: dict[str, Deed] = {
+            "brownout": self._brownout,
+            "one by one": self._one_by_one,
+            "fade out": self._one_by_one,
+            "depose": self._depose,
+            "headhunt": self._headhunt,
+            "coup": self._coup,
+        }
+
+    def _free(self) -> list[int]:
+        return [number for number in self._cluster.started if self._enemy.is_free(number)]
+
+    # -- all machines -------------------------------------------------------------------
+
+    async def _brownout(self, fault: Fault, random: Random) -> None:
+        """All disks get slow, and then the power of all machines fails: what waits for a flush is on no platter."""
+        machines = [self._cluster.machines[number] for number in self._cluster.ids]
+        before = [(machine.disk_times, machine.disk_times.sync_s) for machine in machines]
+        self._enemy.note(fault, "all disks are slow, then the power of all machines fails")
+        for machine in machines:
+            machine.disk_times.sync_s = random.uniform(0.1, 0.6)
+        await asyncio.sleep(random.uniform(0.3, 1.5))
+        numbers = self._free()
+        for number in numbers:
+            self._enemy.take(number)
+            self._cluster.crash(number)
+        for times, sync_s in before:
+            times.sync_s = sync_s
+        random.shuffle(numbers)
+        await self._bring_up(numbers, random, fault.lasts_s)
+
+    async def _one_by_one(self, fault: Fault, random: Random) -> None:
+        """All go down one after the other, and come back in that order: the first to be back was the last in sync."""
+        end = self._cluster.crash if fault.kind == "fade out" else self._cluster.kill
+        numbers = self._free()
+        random.shuffle(numbers)
+        self._enemy.note(fault, f"{', '.join(map(host_of, numbers)) or 'nobody'} go down one by one")
+        gone: list[int] = []
+        for number in numbers:
+            if self._enemy.is_free(number):
+                self._enemy.take(number)
+                end(number)
+                gone.append(number)
+                await asyncio.sleep(random.uniform(0.05, 1.0) * random.choice((0.5, SESSION_S)))
+        await self._bring_up(gone, random, fault.lasts_s)
+
+    async def _bring_up(self, numbers: Sequence[int], random: Random, within_s: float) -> None:
+        for number in numbers:
+            await asyncio.sleep(random.random() * within_s / len(numbers))
+            self._enemy.begin(self._up(number))
+
+    async def _up(self, number: int) -> None:
+        await self._cluster.bring_up(number)
+        self._enemy.give_back(number)
+
+    # -- one after the other ------------------------------------------------------------
+
+    async def _depose(self, fault: Fault, random: Random) -> None:
+        """A leader is cut off from the other brokers until they have another; clients still reach it."""
+        number = self._enemy.leader(random)
+        if number is None:
+            return
+        self._enemy.note(fault, f"{host_of(number)} leads, and is cut off")
+        await self._cut_off(number, random.uniform(0.5, 1.5) * SESSION_S)
+        if random.random() < 0.5 and self._enemy.is_free(number):
+            await self._killed(number, random.uniform(0.05, 1.0))
+
+    async def _headhunt(self, fault: Fault, random: Random) -> None:
+        """Whoever leads is killed, and who comes after it."""
+        self._enemy.note(fault, "leaders are killed")
+        for _ in range(random.randint(2, 5)):
+            number = self._enemy.leader(random)
+            if number is not None and self._enemy.is_free(number):
+                self._enemy.begin(self._killed(number, random.uniform(0.05, 1.0)))
+            await asyncio.sleep(random.uniform(0.1, 1.5))
+
+    async def _coup(self, fault: Fault, random: Random) -> None:
+        """The controller is gone, and the next, and the next; sometimes a voter is restarted while they vote."""
+        self._enemy.note(fault, "controllers are removed")
+        for _ in range(random.randint(2, 6)):
+            number = self._enemy.controller()
+            if number is not None and self._enemy.is_free(number):
+                self._enemy.begin(self._removed(number, random))
+            if random.random() < 0.5:
+                await asyncio.sleep(random.uniform(0.0, 0.3))
+                free = self._free()
+                if len(free) > 1:
+                    self._enemy.begin(self._killed(random.choice(free), random.uniform(0.0, 0.1)))
+            await asyncio.sleep(random.uniform(0.1, 1.0))
+
+    async def _removed(self, number: int, random: Random) -> None:
+        for_s = random.uniform(0.1, 1.5)
+        way = random.randrange(3)
+        if way == 0:
+            await self._killed(number, for_s)
+        elif way == 1:
+            await self._cut_off(number, for_s)
+        else:
+            self._enemy.take(number)
+            self._cluster.machines[number].pause()
+            await asyncio.sleep(for_s)
+            self._cluster.machines[number].resume()
+            self._enemy.give_back(number)
+
+    async def _cut_off(self, number: int, for_s: float) -> None:
+        host = host_of(number)
+        others = [host_of(other) for other in self._cluster.ids if other != number]
+        self._network.partition([host], others)
+        await asyncio.sleep(for_s)
+        self._network.unblock(*((a, b) for other in others for a, b in ((host, other), (other, host))))
+
+    async def _killed(self, number: int, for_s: float) -> None:
+        self._enemy.take(number)
+        self._cluster.kill(number)
+        await asyncio.sleep(for_s)
+        await self._up(number)
