@@ -160,10 +160,12 @@ class BrokerLifecycle:
                 )
             except ApiError as error:
                 self.heartbeats_failed += 1
+                self._look_at_lease()
                 await self._refused(error)
             else:
                 # What counts is when we asked: the answer may have been long under way.
                 self._answered_s = max(self._answered_s, sent_s)
+                self._is_lease_over = False
                 if answer.is_fenced != self.is_fenced:
                     self.is_fenced = answer.is_fenced
                     log.info("this broker is %s", "fenced" if self.is_fenced else "part of the cluster")
