@@ -223,28 +223,30 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def _turn(self, deadline_ns: int | None) -> None:
         """What is due now, once; if nothing is, first go to when something will be."""
-        timers = self._timers
-        while timers and not _is_wanted(timers[0][2]):
-            heapq.heappop(timers)
-        if not self._ready:
+        timers, ready = self._timers, self._ready
+        if not ready:
+            while timers and not _is_wanted(timers[0][2]):
+                heapq.heappop(timers)
             if not timers:
                 raise Deadlock(f"nothing is scheduled at {self.time():.6f} s, and these wait:\n{self._waiting()}")
             self._now_ns = max(self._now_ns, round(timers[0][0] * NS))
         self._now_ns += RESOLUTION_NS
         if deadline_ns is not None and self._now_ns > deadline_ns:
             raise TimeLimit(f"not done at {self.time():.3f} s; these wait:\n{self._waiting()}")
-        now = self.time()
-        ready = self._ready
+        now = self._now_ns / NS
         while timers and timers[0][0] <= now:
             ready.append(heapq.heappop(timers)[2])
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if not _is_wanted(handle):
+            if handle.cancelled():
                 continue
             process = process_of(_context_of(handle))
-            if process is not None and process.held is not None:
-                process.held.append(handle)
-                continue
+            if process is not None:
+                if not process.is_alive:
+                    continue
+                if process.held is not None:
+                    process.held.append(handle)
+                    continue
             self.steps += 1
             handle._run()
         if self.after_turn is not None:

@@ -31,6 +31,7 @@ class Watch:
         self._look_every_s = look_every_s
         self._next_look_s = 0.0
         self._processes: dict[int, SimProcess] = {}
+        self._versions: dict[int, tuple[int, int]] = {}  # of the image that was last looked at
         self._failure: Exception | None = None
         self.brokers = BrokerChecker()
         self.quorum = QuorumChecker()
@@ -86,6 +87,7 @@ class Watch:
     def _notice(self, number: int, process: SimProcess) -> None:
         if self._processes.get(number) is not process:
             self._processes[number] = process
+            self._versions.pop(number, None)
             self.brokers.forget(number)
             self.quorum.forget(number)
 
@@ -107,8 +109,11 @@ class Watch:
             membership = _part(node, "membership")
             if membership is not None:
                 self.quorum.look(number, membership.quorum.term, membership.quorum.is_leader)
-                for topic in membership.image.topics.values():
-                    self.brokers.look_at_image(number, topic.name, topic.topic_id, topic.partitions)
+                image = membership.image
+                if self._versions.get(number) != (id(image), image.partitions_version):
+                    self._versions[number] = id(image), image.partitions_version
+                    for topic in image.topics.values():
+                        self.brokers.look_at_image(number, topic.name, topic.topic_id, topic.partitions)
             if _part(node, "partitions") is not None:
                 replicas[number] = [partition for partition in node.partitions if partition.log.offline is None]
         self.brokers.look(replicas)
