@@ -17,7 +17,7 @@ from penstock.cli.output import show_table
 from penstock.model.errors import ConfigError
 from penstock.sim.planted_bugs import BUGS
 from penstock.sim.scenario import Verdict, draw
-from penstock.sim.seeds import Request, play_many, play_one
+from penstock.sim.seeds import Request, find, play_many, play_one
 
 FAILED = 1
 PROGRESS_EVERY_S = 5.0
@@ -41,6 +41,7 @@ def _numbers(_: click.Context, __: click.Parameter, value: str | None) -> tuple[
 @click.option("--nodes", type=click.IntRange(min=1), default=None, help="Brokers, where the seed shall not decide.")
 @click.option("--faults", callback=_numbers, default=None, help="With --seed: only these faults of its plan, as 0,3,4.")
 @click.option("--bug", type=click.Choice(list(BUGS)), default=None, help="Plant this defect: histories should fail.")
+@click.option("--bugs", is_flag=True, help="Plant every defect in turn and look for a seed that shows it.")
 @click.option("--keep-going", is_flag=True, help="Go on after a history that failed.")
 def sim(
     seeds: int,
@@ -51,6 +52,7 @@ def sim(
     nodes: int | None,
     faults: tuple[int, ...] | None,
     bug: str | None,
+    bugs: bool,
     keep_going: bool,
 ) -> int:
     """Simulate a cluster: the real brokers on a seed, under faults, judged by what clients were promised.
@@ -61,8 +63,11 @@ def sim(
         return _one(Request(seed, nodes, faults, bug, keep_trace=trace))
     if trace or faults is not None:
         raise ConfigError("--trace and --faults are about one history: name it with --seed")
+    jobs = jobs or os.cpu_count() or 1
+    if bugs:
+        return _bugs(range(start, start + seeds), jobs)
     requests = [Request(number, nodes, None, bug) for number in range(start, start + seeds)]
-    return _many(requests, jobs or os.cpu_count() or 1, keep_going=keep_going)
+    return _many(requests, jobs, keep_going=keep_going)
 
 
 def _one(request: Request) -> int:
@@ -104,6 +109,21 @@ def _many(requests: list[Request], jobs: int, *, keep_going: bool) -> int:
             click.echo(f"{len(verdicts)} of {len(requests)} histories, {len(failures)} failed", err=True)
     _show_totals(verdicts, time.monotonic() - began)
     return FAILED if failures else 0
+
+
+def _bugs(seeds: range, jobs: int) -> int:
+    """Each is told when it is found; in the end the table of all."""
+    found: list[tuple[str, str, str, str]] = []
+    for bug in BUGS.values():
+        verdict = find(bug.name, seeds, jobs)
+        seed, what = ("none", "") if verdict is None else (str(verdict.seed), verdict.what)
+        click.echo(f"{bug.name}: seed {seed}", err=True)
+        found.append((bug.name, seed, what, bug.story))
+    show_table(["planted bug", "found by seed", "as a breach of", "what it does"], found)
+    missing = [name for name, seed, *_ in found if seed == "none"]
+    if missing:
+        click.echo(f"not found in {len(seeds)} seeds from {seeds.start} on: {', '.join(missing)}", err=True)
+    return FAILED if missing else 0
 
 
 def _show_failure(verdict: Verdict, request: Request) -> None:

@@ -7,8 +7,9 @@ shown.
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
@@ -49,31 +50,29 @@ def play_one(request: Request) -> Verdict:
         return play(draw(request.seed, nodes=request.nodes, only=request.only), keep_trace=request.keep_trace)
 
 
-def play_many(requests: Sequence[Request], jobs: int) -> Iterator[Verdict]:
-    """In the order in which they end. Whoever stops asking stops the rest."""
+def play_many(requests: Iterable[Request], jobs: int) -> Iterator[Verdict]:
+    """In the order of the requests. Whoever stops asking stops the rest."""
     if jobs == 1:
         yield from map(play_one, requests)
         return
-    waiting: dict[Future[Verdict], None] = {}
     coming = iter(requests)
+    waiting: deque[Future[Verdict]] = deque()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         try:
             while True:
                 for request in islice(coming, jobs * WAITING_PER_WORKER - len(waiting)):
-                    waiting[pool.submit(play_one, request)] = None
+                    waiting.append(pool.submit(play_one, request))
                 if not waiting:
                     return
-                for done in wait(list(waiting), return_when=FIRST_COMPLETED).done:
-                    del waiting[done]
-                    yield done.result()
+                yield waiting.popleft().result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def find(bug: str, seeds: Sequence[int], jobs: int = 1) -> Verdict | None:
+def find(bug: str, seeds: Iterable[int], jobs: int = 1) -> Verdict | None:
     """The first history that fails with a planted bug and is good without; None: none of them does."""
-    for verdict in play_many([Request(seed, bug=bug) for seed in seeds], jobs):
+    for verdict in play_many((Request(seed, bug=bug) for seed in seeds), jobs):
         if not verdict.is_good and play_one(Request(verdict.seed)).is_good:
             return verdict
     return None
