@@ -90,6 +90,8 @@ class Controller:
         self._lock = asyncio.Lock()
         self._registered_at: dict[int, int] = {}
         """By broker, the index of its registration if that was decided here."""
+        self._activated_at = 0
+        """The index of all that was decided elsewhere."""
         self._work: dict[asyncio.Task[None], None] = {}
         self.elections = 0
         self.unclean_elections = 0
@@ -110,8 +112,13 @@ class Controller:
     def activated(self) -> None:
         """This node leads the quorum now: silence counts from here on."""
         self._registered_at.clear()
+        status = self._quorum.status
+        self._activated_at = status.commit_index
         if not self.image.cluster_id:
             self.run(self._create_cluster())
+        for broker in self.image.brokers:  # the controller before may have got no further than the registration
+            if broker not in status.configuration.members:
+                self.run(self._add_observer(broker))
         self._watch.start(self)
 
     def deactivated(self) -> None:
@@ -134,6 +141,10 @@ class Controller:
     @property
     def _observers(self) -> tuple[int, ...]:
         return self._quorum.status.configuration.observers
+
+    @property
+    def _members(self) -> tuple[int, ...]:
+        return self._quorum.status.configuration.members
 
     @property
     def _stands_alone(self) -> bool:
@@ -314,7 +325,7 @@ class Controller:
             self._watch.heard(broker_id)
             self._registered_at[broker_id] = index
             epoch = self.image.brokers[broker_id].epoch
-        if broker_id not in self._quorum.status.configuration.members:
+        if broker_id not in self._members:
             self.run(self._add_observer(broker_id))
         return epoch
 
@@ -337,7 +348,7 @@ class Controller:
 
     async def _add_observer(self, node: int) -> None:
         """A node that is no member of the quorum hears of the metadata as an observer."""
-        while self.is_active and node in self.image.brokers and node not in self._observers:
+        while self.is_active and node in self.image.brokers and node not in self._members:
             try:
                 await self._quorum.change_membership(Change.ADD_OBSERVER, node)
             except ApiError as error:
@@ -351,7 +362,7 @@ class Controller:
         brokers.check_epoch(self.image, broker_id, broker_epoch)
         broker = brokers.find(self.image, broker_id)
         self._watch.heard(broker_id)
-        is_caught_up = current_metadata_offset >= self._registered_at.get(broker_id, 0)
+        is_caught_up = current_metadata_offset >= self._registered_at.get(broker_id, self._activated_at)
         leaves = want_shut_down and not broker.in_controlled_shutdown
         comes = broker.is_fenced and is_caught_up and not want_fence and not want_shut_down
         if leaves or comes:
@@ -374,6 +385,8 @@ class Controller:
             self._watch.forget(broker_id)
         if broker_id in self._observers:
             await self._quorum.change_membership(Change.REMOVE_OBSERVER, broker_id)
+            if broker_id in self.image.brokers:  # it runs, and has registered again
+                self.run(self._add_observer(broker_id))
 
     async def fence(self, broker_id: int) -> None:
         """If it is still to be given up when its turn comes. Its leaders move; it comes back with a heartbeat."""

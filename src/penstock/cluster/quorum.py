@@ -108,6 +108,8 @@ class Quorum:
         self.on_leader: Callable[[int | None, int], None] = lambda leader, term: None
         self.on_failed: Callable[[Exception], None] = lambda error: None
         """This server hears of no changes any more: whoever relies on its state machine should stop."""
+        self.on_members: Callable[[], None] = lambda: None
+        """Others take part than before: whoever has come needs an address (`set_address`)."""
 
     # ---- asking
 
@@ -413,6 +415,7 @@ class Quorum:
         if self.node_id in configuration.members:
             for node in gone:
                 self._links.forget(node)
+        self.on_members()
 
     # ---- roles
 

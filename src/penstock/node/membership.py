@@ -132,6 +132,7 @@ class Membership:
         self.quorum.on_active = lambda term: self.controller.activated()
         self.quorum.on_inactive = self.controller.deactivated
         self.quorum.on_leader = lambda leader, term: self.lifecycle.controller_changed()
+        self.quorum.on_members = self._learn_addresses
         self.quorum.start()
         self.links.on_lost = _both(self.links.on_lost, self.watch.peer_lost)
         if self.image.cluster_id and self._directory.cluster_id not in ("", self.image.cluster_id):
@@ -252,10 +253,11 @@ class Membership:
         self.lifecycle.brokers_changed()
 
     def _learn_addresses(self) -> None:
-        for broker in self.image.brokers.values():
-            if broker.broker_id not in self._configured and broker.endpoints:
-                self.links.set_address(broker.broker_id, next(iter(broker.endpoints.values())))
-        for node, address in self.image.peers.items():
+        """Also of those that were forgotten, as they had left: they may be back."""
+        brokers = self.image.brokers
+        addresses = {node: next(iter(state.endpoints.values())) for node, state in brokers.items() if state.endpoints}
+        addresses |= {node: address for node, address in self._configured.items() if node in brokers}
+        for node, address in (addresses | self.image.peers).items():
             self.links.set_address(node, address)
 
     def _adopt(self, cluster_id: str) -> None:

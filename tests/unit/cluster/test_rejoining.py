@@ -1,0 +1,58 @@
+"""Brokers that must become members of the metadata quorum although something came in between."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from controller_world import ControllerWorld, play
+from penstock.core.raft.exchange import Change
+from penstock.sim.cluster import SimCluster
+from penstock.sim.world import SimWorld
+
+
+def test_a_new_controller_adds_the_brokers_that_the_one_before_had_only_registered() -> None:
+    async def story(there: ControllerWorld) -> None:
+        await there.register(4)
+        there.quorum.changes.clear()
+        there.quorum.observers = ()
+        there.controller.deactivated()
+        there.controller.activated()
+        await asyncio.sleep(0.1)
+        assert there.quorum.changes == [(Change.ADD_OBSERVER, 4)]
+
+    play(story)
+
+
+def test_a_new_controller_lets_nobody_in_who_lacks_what_was_decided_before() -> None:
+    async def story(there: ControllerWorld) -> None:
+        await there.register(4)
+        there.controller.deactivated()
+        there.controller.activated()
+        answer = await there.heartbeat(4, offset=there.quorum.index - 1)
+        assert (answer.is_caught_up, answer.is_fenced) == (False, True)
+        answer = await there.heartbeat(4)
+        assert (answer.is_caught_up, answer.is_fenced) == (True, False)
+
+    play(story)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_broker_that_is_removed_while_it_runs_comes_back(seed: int) -> None:
+    with SimWorld(seed) as world:
+        cluster = SimCluster(world, 3)
+
+        async def main() -> None:
+            await asyncio.gather(*map(cluster.bring_up, cluster.voters))
+            leader = cluster.nodes[1].membership.quorum.leader_id
+            assert leader is not None
+            removed = next(node for node in cluster.voters if node != leader)
+            controller = cluster.nodes[leader].membership.controller
+            await cluster.machines[leader].run(controller.remove_voter(removed, b""))
+            await cluster.machines[leader].run(controller.unregister_broker(removed))
+            async with asyncio.timeout(30):
+                while any(removed not in node.image.live_brokers() for node in cluster.living.values()):  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+
+        world.run(main(), timeout_s=120)
