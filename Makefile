@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups bench-spark bench-cluster property chaos chaos-cluster compaction fuzz fuzz-http test-kafka-jars conformance codecs reference clean
+.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups bench-spark bench-cluster property chaos chaos-cluster sim sim-bugs compaction fuzz fuzz-http test-kafka-jars conformance codecs reference clean
 
 help: ## List what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,12 @@ chaos: install ## kill -9, freeze, full disk and flipped bits, ROUNDS times (def
 
 chaos-cluster: install ## Three real brokers: leaders killed for SECONDS (default 120), MB moved (default 1000), cut off, frozen
 	PENSTOCK_CLUSTER_SECONDS=$(or $(SECONDS),120) PENSTOCK_CLUSTER_MOVED_MB=$(or $(MB),1000) $(BIN)/python -m pytest tests/chaos -k cluster --timeout=0 -q
+
+sim: install ## Histories of a whole cluster on seeds, under faults: SEEDS (default 500) from START (default 0)
+	$(BIN)/penstock sim --seeds $(or $(SEEDS),500) --start $(or $(START),0)
+
+sim-bugs: install ## Plant every known bug in turn: one of SEEDS seeds (default 500) must show it; prints which does
+	$(BIN)/penstock sim --bugs --seeds $(or $(SEEDS),500)
 
 compaction: install ## A million updates of a thousand keys, the broker killed while it compacts them, KILLS times (default 40)
 	PENSTOCK_COMPACTION_UPDATES=$(or $(UPDATES),1000000) PENSTOCK_CHAOS_ROUNDS=$(or $(KILLS),40) $(BIN)/python -m pytest tests/chaos/test_cleaning_killed.py --timeout=0 -q -s
