@@ -101,6 +101,8 @@ class Partition(CommittedLog):
         if state.partition_epoch < self.partition_epoch or state.leader_epoch < self.leader_epoch:
             return
         is_new_epoch = state.leader_epoch > self.leader_epoch
+        # A change that the controller has told this leader of already: what is pending by now was asked for after it.
+        is_news = state.partition_epoch > self.partition_epoch
         self.partition_epoch = state.partition_epoch
         self.leader_epoch = state.leader_epoch
         self.leader = state.leader
@@ -112,7 +114,7 @@ class Partition(CommittedLog):
             self._lead()
         else:
             self.host.count_isr_change(before, self.isr)
-            self._go_on_leading()
+            self._go_on_leading(is_news=is_news)
 
     def _lead(self) -> None:
         host = self.host
@@ -125,7 +127,7 @@ class Partition(CommittedLog):
         self._holds(None)
         self._notify()
 
-    def _go_on_leading(self) -> None:
+    def _go_on_leading(self, *, is_news: bool) -> None:
         followers = self._followers
         if len(self.replicas) == 1:
             self._followers = None
@@ -133,7 +135,8 @@ class Partition(CommittedLog):
             self._followers = Followers(self.host.node_id, self.replicas, self.isr, self.host.now_ms())
         else:
             followers.assign(self.replicas)
-            followers.commit(self.isr)
+            if is_news:
+                followers.commit(self.isr)
         self._isr_changed()
 
     def _follow(self) -> None:

@@ -417,6 +417,29 @@ class TestInSyncReplicas:
         assert take_answer(replica.partition, change, IsrAnswer(TOPIC_ID, 0, ErrorCode.NONE, 1, 1, (1, 2, 3), 2))
         assert replica.partition.isr == (1,)
 
+    def test_the_metadata_of_a_change_that_was_answered_leaves_the_next_one_pending(self) -> None:
+        """The answer came first, and by the time the metadata says the same, another follower has asked to return."""
+        replica = leading()
+        replica.state(isr=(1,))
+        replica.append()
+        replica.fetched(2, 1)
+        assert self.answer(replica)  # (1, 2), in an epoch that the metadata has not spoken of
+        replica.append()
+        replica.fetched(3, 1)  # all that is committed
+        asked = change_of(replica.partition)
+        assert asked is not None
+        assert [one.broker_id for one in asked.new_isr] == [1, 2, 3]
+        late = PartitionState(0, (1, 2, 3), 1, 1, (1, 2), replica.partition.partition_epoch)
+        replica.partition.apply_state(late)
+        assert change_of(replica.partition) == asked
+        # The controller may have taken 3 in by now, and elect it next.
+        replica.fetched(2, 2)
+        assert replica.partition.high_watermark == 1
+        assert self.answer(replica)
+        assert replica.partition.high_watermark == 1
+        replica.fetched(3, 2)
+        assert replica.partition.high_watermark == 2
+
     def test_any_other_error_is_asked_again(self) -> None:
         replica = self.proposing()
         assert not self.answer(replica, ErrorCode.UNKNOWN_SERVER_ERROR)
