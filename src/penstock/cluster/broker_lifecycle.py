@@ -108,7 +108,7 @@ class BrokerLifecycle:
         self._heartbeats.add_done_callback(_ended)
 
     async def unfenced(self) -> None:
-        """Returns when others count on this broker, or after a while: it goes on trying."""
+        """Returns when others count on this broker and it has read of that, or after a while: it goes on trying."""
         try:
             async with asyncio.timeout(UNFENCE_TIMEOUT_S):
                 await self._is_in.wait()
@@ -124,8 +124,12 @@ class BrokerLifecycle:
     def brokers_changed(self) -> None:
         """The metadata may say that this broker was given up: the sooner the controller hears of it the better."""
         known = self._image.brokers.get(self._config.node_id)
-        if known is not None and known.is_fenced and not self.is_fenced:
+        if known is None or self.is_fenced:
+            return
+        if known.is_fenced:
             self._news.set()
+        else:
+            self._is_in.set()
 
     def may_lead(self) -> bool:
         """False when the controller has perhaps given this broker up: whoever it made leader may be writing."""
@@ -169,7 +173,7 @@ class BrokerLifecycle:
                 if answer.is_fenced != self.is_fenced:
                     self.is_fenced = answer.is_fenced
                     log.info("this broker is %s", "fenced" if self.is_fenced else "part of the cluster")
-                    if not self.is_fenced:
+                    if self._image.is_live(self._config.node_id):
                         self._is_in.set()
                 if answer.should_shut_down:
                     self._may_go.set()

@@ -113,6 +113,16 @@ class ControllerAccess:
         configs: dict[str, str],
     ) -> None:
         """Raises ApiError. The topic is in the controller's image then, and in this one's soon after."""
+        await self._retrying(lambda: self._create_topic(name, partitions, replication_factor, assignments, configs))
+
+    async def _create_topic(
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        assignments: Mapping[int, Sequence[int]],
+        configs: dict[str, str],
+    ) -> None:
         if self._controller.is_active:
             await _here(self._controller.create_topic(name, partitions, replication_factor, assignments, configs))
             return
@@ -140,7 +150,7 @@ class ControllerAccess:
         async with self._allocating:
             if self._next_producer_id >= self._producer_id_end:
                 # What a crash leaves of a block is never handed out again.
-                first, length = await self._allocate_block()
+                first, length = await self._retrying(self._allocate_block)
                 self._next_producer_id, self._producer_id_end = first, first + length
             producer_id = self._next_producer_id
             self._next_producer_id += 1
@@ -175,7 +185,7 @@ class ControllerAccess:
         request = AlterPartitionRequest(
             broker_id=self._node_id, broker_epoch=self.broker_epoch, topics=list(topics.values())
         )
-        answer = await self._ask_once(Api.ALTER_PARTITION, request, AlterPartitionResponse)
+        answer = await self._ask(Api.ALTER_PARTITION, request, AlterPartitionResponse)
         _check(answer.error_code)
         return [
             IsrAnswer(
@@ -210,7 +220,7 @@ class ControllerAccess:
             log_dirs=[uuid_bytes(registration.directory_id)] if registration.directory_id else [],
             previous_broker_epoch=registration.previous_epoch,
         )
-        answer = await self._ask_once(Api.BROKER_REGISTRATION, request, BrokerRegistrationResponse)
+        answer = await self._ask(Api.BROKER_REGISTRATION, request, BrokerRegistrationResponse)
         _check(answer.error_code)
         return answer.broker_epoch
 
@@ -231,24 +241,25 @@ class ControllerAccess:
             want_fence=want_fence,
             want_shut_down=want_shut_down,
         )
-        answer = await self._ask_once(Api.BROKER_HEARTBEAT, request, BrokerHeartbeatResponse)
+        answer = await self._ask(Api.BROKER_HEARTBEAT, request, BrokerHeartbeatResponse)
         _check(answer.error_code)
         return HeartbeatAnswer(answer.is_caught_up, answer.is_fenced, answer.should_shut_down)
 
     # -- the wire -----------------------------------------------------------------------
 
-    async def _ask(self, key: Api, request: Message, kind: type[R]) -> R:
+    async def _retrying(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Until somebody, and that may have become this node meanwhile, is the controller and answers."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CHANGE_TIMEOUT_S
         while True:
             try:
-                return await self._ask_once(key, request, kind)
+                return await attempt()
             except ApiError as error:
                 if error.code is not ErrorCode.NOT_CONTROLLER or loop.time() >= deadline:
                     raise
             await asyncio.sleep(RETRY_PAUSE_S)
 
-    async def _ask_once(self, key: Api, request: Message, kind: type[R]) -> R:
+    async def _ask(self, key: Api, request: Message, kind: type[R]) -> R:
         """NOT_CONTROLLER also when nobody could be asked."""
         try:
             connection = await self._connect()

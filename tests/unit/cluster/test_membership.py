@@ -1,0 +1,304 @@
+"""Nodes in their cluster, each the production node in a simulated world: how they find, lose and leave each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from penstock.client.connection import Connection
+from penstock.client.errors import ClientError
+from penstock.config.broker import BrokerConfig
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.node.membership import _raft_settings
+from penstock.records.batch import read_header
+from penstock.records.builder import Record, build_batch
+from penstock.sim.broker import CLUSTER_ID, PORT, SimBroker, broker_config
+from penstock.sim.cluster import SimCluster, host_of
+from penstock.sim.world import SimPorts, SimWorld
+
+SESSION_S = 2.0
+Story = Callable[[SimWorld, SimCluster], Coroutine[Any, Any, None]]
+
+
+def play(story: Story, size: int = 3, *, joins: int = 0, seed: int = 5, **settings: str) -> None:
+    with SimWorld(seed) as world:
+
+        async def main() -> None:
+            given = {name.replace("_", "."): value for name, value in settings.items()}
+            cluster = SimCluster(world, size, joins=joins, settings=given)
+            await asyncio.gather(*(cluster.bring_up(number) for number in cluster.voters))
+            await story(world, cluster)
+
+        world.run(main(), timeout_s=900)
+
+
+def active(cluster: SimCluster) -> int:
+    [number] = [number for number, node in cluster.living.items() if node.controller.is_active]
+    return number
+
+
+def another(cluster: SimCluster, *than: int) -> int:
+    return next(number for number in cluster.living if number not in than)
+
+
+async def create(cluster: SimCluster, name: str, replicas: list[int]) -> None:
+    number = active(cluster)
+    work = cluster.nodes[number].controller.create_topic(name, 1, -1, {0: replicas}, {})
+    await cluster.machines[number].run(work)
+    await asyncio.sleep(0.5)
+
+
+def leader_of(cluster: SimCluster, seen_by: int, topic: str) -> int:
+    return cluster.nodes[seen_by].image.topics[topic].partitions[0].leader
+
+
+async def until(condition: Callable[[], bool], within_s: float = 30.0) -> None:
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + within_s
+    while not condition():
+        assert loop.time() < deadline_s, "it did not come to that"
+        await asyncio.sleep(0.02)
+
+
+def test_a_new_cluster_agrees_on_its_id_and_knows_its_brokers() -> None:
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        images = [node.image for node in cluster.nodes.values()]
+        await until(lambda: [image.live_brokers() for image in images] == [[1, 2, 3]] * 3)
+        assert [image.cluster_id for image in images] == [CLUSTER_ID] * 3
+        for node in cluster.nodes.values():
+            assert node.membership.voter_addresses() == {number: (host_of(number), PORT) for number in (1, 2, 3)}
+            assert node.membership.suspects() == []
+
+    play(story)
+
+
+def test_a_node_without_an_id_takes_that_of_the_cluster() -> None:
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        node = cluster.nodes[1]
+        node.directory.cluster_id = node.membership.links.cluster_id = ""
+        node.membership._adopt("n" * 22)
+        assert node.directory.cluster_id == node.membership.links.cluster_id == "n" * 22
+        node.membership._adopt("m" * 22)
+        assert node.directory.cluster_id == "n" * 22, "once"
+
+    play(story)
+
+
+def test_a_node_of_another_cluster_stays_outside() -> None:
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        stranger = world.machine("node-9")
+
+        async def serve(ports: SimPorts) -> SimBroker:
+            voters = ",".join(f"{number}@{host_of(number)}:{PORT}" for number in (1, 2, 3))
+            settings = {"penstock.cluster.id": "o" * 22, "controller.quorum.voters": voters}
+            node = SimBroker(broker_config("node-9", 9, settings), ports)
+            await node.start()
+            return node
+
+        starting = stranger.start(serve)
+        await asyncio.sleep(20)
+        assert not starting.done()
+        assert all(9 not in node.image.brokers for node in cluster.nodes.values())
+
+    play(story)
+
+
+def test_an_observer_joins_hears_of_everything_and_leaves() -> None:
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        await cluster.bring_up(4)
+        assert cluster.nodes[4].image.live_brokers() == [1, 2, 3, 4]
+        status = cluster.nodes[active(cluster)].membership.quorum.status
+        await until(lambda: 4 in cluster.nodes[active(cluster)].membership.quorum.status.configuration.observers)
+        assert 4 not in status.configuration.voters
+        await create(cluster, "t", [4, 1, 2])
+        await until(lambda: "t" in cluster.nodes[4].image.topics)
+        await cluster.stop(4)
+        number = active(cluster)
+        await until(lambda: leader_of(cluster, number, "t") in (1, 2))
+
+    play(story, joins=1)
+
+
+def test_a_killed_broker_loses_its_leadership_well_within_its_session() -> None:
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        controller = active(cluster)
+        victim = another(cluster, controller)
+        await create(cluster, "t", [victim, *(one for one in (1, 2, 3) if one != victim)])
+        cluster.kill(victim)
+        began_s = world.loop.time()
+        await until(lambda: leader_of(cluster, controller, "t") != victim)
+        assert world.loop.time() - began_s < SESSION_S / 2
+        assert not cluster.nodes[controller].image.is_live(victim)
+
+    play(story)
+
+
+def test_a_killed_controller_is_succeeded_and_given_up() -> None:
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        victim = active(cluster)
+        await create(cluster, "t", [victim, *(one for one in (1, 2, 3) if one != victim)])
+        cluster.kill(victim)
+        rest = list(cluster.living)
+        await until(lambda: any(cluster.nodes[one].controller.is_active for one in rest))
+        await until(lambda: all(leader_of(cluster, one, "t") in rest for one in rest))
+        await cluster.bring_up(victim)
+        await until(lambda: cluster.nodes[active(cluster)].image.live_brokers() == [1, 2, 3])
+
+    play(story)
+
+
+def test_a_paused_broker_is_fenced_for_its_silence_and_comes_back() -> None:
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        controller = active(cluster)
+        image = cluster.nodes[controller].image
+        victim = another(cluster, controller)
+        epoch = image.brokers[victim].epoch
+        cluster.machines[victim].pause()
+        await asyncio.sleep(SESSION_S / 2)
+        assert image.is_live(victim), "its kernel keeps the connections"
+        await until(lambda: not image.is_live(victim))
+        cluster.machines[victim].resume()
+        await until(lambda: image.is_live(victim))
+        assert image.brokers[victim].epoch == epoch, "the same life"
+
+    play(story)
+
+
+def test_a_broker_cut_off_does_not_lead_when_another_may() -> None:
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        controller = active(cluster)
+        victim = another(cluster, controller)
+        await create(cluster, "t", [victim, *(one for one in (1, 2, 3) if one != victim)])
+        lonely = cluster.nodes[victim].membership.lifecycle
+        assert lonely.may_lead()
+        world.network.isolate(host_of(victim))
+        await until(lambda: leader_of(cluster, controller, "t") != victim)
+        assert leader_of(cluster, victim, "t") == victim, "it has not heard"
+        await until(lambda: not lonely.may_lead(), within_s=2 * SESSION_S)
+        data = build_batch([Record(b"k", b"v", timestamp_ms=1)])
+        with pytest.raises(ApiError) as caught:
+            cluster.nodes[victim].partitions.get("t", 0).append(read_header(data), data, 1)
+        assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        world.network.heal()
+        await until(lonely.may_lead)
+        await until(lambda: leader_of(cluster, victim, "t") != victim)
+
+    play(story)
+
+
+def test_a_broker_restarted_at_once_is_let_in_at_once() -> None:
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        controller = active(cluster)
+        image = cluster.nodes[controller].image
+        victim = another(cluster, controller)
+        epoch = image.brokers[victim].epoch
+        cluster.kill(victim)
+        began_s = world.loop.time()
+        await cluster.bring_up(victim)
+        assert world.loop.time() - began_s < SESSION_S
+        assert image.brokers[victim].epoch > epoch
+        assert image.is_live(victim)
+
+    play(story)
+
+
+def test_leaders_move_before_a_broker_stops() -> None:
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        controller = active(cluster)
+        victim = another(cluster, controller)
+        await create(cluster, "t", [victim, *(one for one in (1, 2, 3) if one != victim)])
+        node = cluster.nodes[victim]
+        partition = node.partitions.get("t", 0)
+        close, was_leading = node._close_listeners, []
+
+        async def close_listeners() -> None:
+            was_leading.append(partition.is_leader)
+            await close()
+
+        node._undo[node._undo.index(close)] = node._close_listeners = close_listeners  # type: ignore[method-assign]
+        await cluster.stop(victim)
+        assert was_leading == [False], "it has heard of its successor while it still served"
+        assert leader_of(cluster, controller, "t") not in (victim, -1)
+
+    play(story)
+
+
+def test_a_whole_cluster_stops_and_starts_with_what_it_had() -> None:
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        await create(cluster, "t", [1, 2, 3])
+        began_s = world.loop.time()
+        await asyncio.gather(*(cluster.stop(number) for number in (1, 2, 3)))
+        assert world.loop.time() - began_s < 20, "nobody waits for those that are gone"
+        await asyncio.gather(*(cluster.bring_up(number) for number in (1, 2, 3)))
+        number = active(cluster)
+        await until(lambda: leader_of(cluster, number, "t") != -1)
+        assert cluster.nodes[number].image.live_brokers() == [1, 2, 3]
+
+    play(story)
+
+
+def test_broken_connections_to_the_controller_are_made_again() -> None:
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        controller = active(cluster)
+        other = another(cluster, controller)
+        node = cluster.nodes[other]
+        for _ in range(5):
+            world.network.reset(host_of(controller), host_of(other))
+            await cluster.machines[other].run(node.membership.access.allocate_producer_id())
+        failed = node.membership.lifecycle.heartbeats_failed
+        await asyncio.sleep(SESSION_S)
+        assert node.membership.lifecycle.may_lead()
+        assert node.membership.lifecycle.heartbeats_failed <= failed + 1
+
+    play(story)
+
+
+def test_what_a_broker_asks_for_outlives_its_controller() -> None:
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        controller = active(cluster)
+        other = another(cluster, controller)
+        node = cluster.nodes[other]
+        cluster.kill(controller)
+        work = node.membership.access.create_topic("t", 1, 2, {}, {})
+        await cluster.machines[other].run(work)
+        assert "t" in cluster.nodes[active(cluster)].image.topics
+
+    play(story)
+
+
+def test_clients_are_turned_away_until_the_node_is_part_of_the_cluster() -> None:
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        for number in (1, 2, 3):
+            cluster.kill(number)
+        starting = cluster.start(1)  # alone of three: no majority
+        await asyncio.sleep(3)
+        assert not starting.done()
+        with pytest.raises(ClientError):
+            await Connection.open(host_of(1), PORT, "client", 1.0)
+        await cluster.bring_up(2)
+        await starting
+        connection = await Connection.open(host_of(1), PORT, "client", 1.0)
+        connection.close()
+
+    play(story)
+
+
+def config(**settings: str) -> BrokerConfig:
+    return broker_config("node-1", 1, {name.replace("_", "."): value for name, value in settings.items()})
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 1, 49, 100, 150, 1000, 60_000])
+def test_every_election_timeout_makes_a_working_quorum(timeout_ms: int) -> None:
+    settings = _raft_settings(config(controller_quorum_election_timeout_ms=str(timeout_ms)))
+    assert settings.election_timeout_ms == max(timeout_ms, 50)
+    assert settings.heartbeat_interval_ms * 4 < settings.election_timeout_ms
+
+
+def test_a_quorum_with_the_shortest_timeout() -> None:
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        await create(cluster, "t", [1, 2, 3])
+
+    play(story, controller_quorum_election_timeout_ms="60")
