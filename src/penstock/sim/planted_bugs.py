@@ -81,6 +81,10 @@ def _cuts_nothing(original: Any) -> Any:
     return lambda self, epoch, end_offset: self.log.log_end_offset
 
 
+def _nothing_diverges(original: Any) -> Any:
+    return lambda self, partition, asked, data: False
+
+
 def _serves_its_end(original: Any) -> Any:
     return lambda self, offset, max_bytes, **_: self.read_to_end(offset, max_bytes)
 
@@ -197,6 +201,11 @@ BUGS: dict[str, Bug] = {
             "never-truncates",
             "a follower keeps what its new leader does not have",
             ((f"{LOG}.truncation_point", _cuts_nothing),),
+        ),
+        Bug(
+            "hides-divergence",
+            "a leader does not tell a follower that their logs have parted",
+            (("penstock.api.fetch_request:Fetch._diverges", _nothing_diverges),),
         ),
         Bug(
             "serves-uncommitted",

@@ -24,6 +24,7 @@ from penstock.sim.checks.records import check_records
 from penstock.sim.cluster import SimCluster
 from penstock.sim.fault_plan import Fault, draw_plan
 from penstock.sim.history import History, Outcome, Place, Violation
+from penstock.sim.loop import StepLimit
 from penstock.sim.nemesis import Nemesis
 from penstock.sim.process import current_process
 from penstock.sim.watch import Watch
@@ -37,7 +38,8 @@ from penstock.sim.world import SimWorld
 PROGRESS_WITHIN_S = 120.0
 """Of virtual time, for each thing demanded of a healed cluster."""
 LOOK_AGAIN_S = 0.1
-MAX_STEPS = 5_000_000
+MAX_STEPS = 300_000
+"""Ten times what a history takes: more is a broker that spins."""
 PLAIN_TOPIC = "data-plain"
 
 
@@ -371,6 +373,9 @@ def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
             world.run(scenario.run())
     except Violation as error:
         verdict.what, verdict.story = error.what, error.story
+        verdict.details = "".join(traceback.format_exception(error))
+    except StepLimit as error:
+        verdict.what, verdict.story = "nobody spins", str(error)
         verdict.details = "".join(traceback.format_exception(error))
     except Exception as error:  # of whatever kind: it is the history's failure, and told as such
         verdict.what, verdict.story = "no error goes unhandled", f"{type(error).__name__}: {error}"
