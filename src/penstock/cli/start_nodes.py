@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Mapping
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import IO
 
@@ -24,6 +25,7 @@ import click
 
 from penstock import __version__
 from penstock.config.broker import BrokerConfig
+from penstock.config.properties import format_properties
 from penstock.model.errors import ConfigError
 
 FIRST_PORT = 9092
@@ -152,11 +154,18 @@ def _write_files(base: Path, ports: list[int], host: str, overrides: Mapping[str
                     settings.pop(name, None)
             file = base / f"node-{number}.properties"
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")
+            file.write_text("".join(starmap(_line, settings.items())), encoding="utf-8")
             files.append(file)
     except OSError as error:
         raise ConfigError(f"cannot write to {base}: {error.strerror}; choose another place with --data") from error
     return files
+
+
+def _line(name: str, value: str) -> str:
+    """For people to read, so nothing is escaped that need not be."""
+    if value.isprintable() and value == value.strip() and "\\" not in value:
+        return f"{name}={value}\n"
+    return format_properties({name: value})
 
 
 def _door(ports: list[int], usual: int) -> int:

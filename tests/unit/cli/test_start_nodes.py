@@ -1,0 +1,214 @@
+"""`penstock start --nodes`: a cluster of real processes on ports of the system's choice, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from command_line import CommandLine
+from penstock.config.properties import parse_properties
+from penstock.wire.apis import Api
+from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
+from raw_client import RawClient
+
+START = [sys.executable, "-m", "penstock.cli", "start"]
+PATIENCE_S = 60.0
+
+
+class Cluster:
+    """The command and what it has said so far."""
+
+    def __init__(self, data: Path, *arguments: str) -> None:
+        self.data = data
+        self.out: list[str] = []
+        self.err: list[str] = []
+        self.process = subprocess.Popen(
+            [*START, "--nodes", "3", "--port", "0", "--data", str(data), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self._readers = [
+            threading.Thread(target=self.out.extend, args=(self.process.stdout,)),
+            threading.Thread(target=self.err.extend, args=(self.process.stderr,)),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def until(self, what: Callable[[], object]) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not what():
+            assert time.monotonic() < deadline_s, "".join(self.out + self.err)
+            time.sleep(0.02)
+
+    def wait_ready(self) -> str:
+        self.until(lambda: self.out or self.process.poll() is not None)
+        assert self.out, "".join(self.err)
+        return self.out[0]
+
+    def settings(self, number: int) -> dict[str, str]:
+        return parse_properties((self.data / f"node-{number}.properties").read_text())
+
+    def pids(self) -> list[int]:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [int(child) for child in children]
+
+    def pid_of(self, number: int) -> int:
+        name = f"node-{number}.properties"
+        return next(pid for pid in self.pids() if name in Path(f"/proc/{pid}/cmdline").read_text())
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> str:
+        self.process.send_signal(how)
+        return self.rest()
+
+    def rest(self) -> str:
+        """What it says until it ends by itself."""
+        self.process.wait(PATIENCE_S)
+        for reader in self._readers:
+            reader.join(PATIENCE_S)
+        return "".join(self.err)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.stop()
+        self.rest()
+
+
+@contextmanager
+def cluster(data: Path, *arguments: str) -> Iterator[Cluster]:
+    there = Cluster(data, *arguments)
+    try:
+        yield there
+    finally:
+        there.end()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_a_cluster_starts_serves_loses_a_node_and_stops(tmp_path: Path) -> None:
+    data = tmp_path / "a place" / "c=1 \\ é"
+    with cluster(data, "--set", "num.partitions=2") as there:
+        line = there.wait_ready()
+        assert re.match(r"penstock \S+ ready on (127\.0\.0\.1:\d+,?){3}: 3 nodes, data in ", line)
+        addresses = re.findall(r"127\.0\.0\.1:(\d+)", line)
+        assert [there.settings(number)["listeners"] for number in (1, 2, 3)] == [
+            f"PLAINTEXT://127.0.0.1:{port}" for port in addresses
+        ]
+        for number in (1, 2, 3):
+            settings = there.settings(number)
+            assert settings["num.partitions"] == "2"
+            assert settings["min.insync.replicas"] == "2"
+            assert settings["log.dirs"] == str(data / f"node-{number}")
+            assert ("penstock.http.listener" in settings) is (number == 1)
+        with RawClient(int(addresses[2])) as client:
+            client.make_topic("t")
+        pids = there.pids()
+        victim = there.pid_of(3)
+        os.kill(victim, signal.SIGKILL)
+        there.until(lambda: any("node 3 has ended (killed by SIGKILL)" in line for line in there.err))
+        again = next(line for line in there.err if "node 3 has ended" in line)
+        assert f"penstock start {data}/node-3.properties" in again
+        said = there.stop()
+        assert there.process.returncode == 0
+        assert "node 1 | " in said
+        assert "node 2 | " in said
+        assert not any(map(is_running, pids))
+    with cluster(data, "--set", "num.partitions=2") as again_there:  # on other ports, with what it had
+        line = again_there.wait_ready()
+        with RawClient(int(re.findall(r"127\.0\.0\.1:(\d+)", line)[0])) as client:
+            answer = client.call(Api.METADATA, MetadataRequest(topics=None), MetadataResponse, 12)
+            assert [topic.name for topic in answer.topics] == ["t"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel for a signal at the parent's death")
+def test_nodes_do_not_outlive_the_command(tmp_path: Path) -> None:
+    with cluster(tmp_path) as there:
+        there.wait_ready()
+        pids = there.pids()
+        assert len(pids) == 3
+        there.process.kill()
+        there.process.wait(PATIENCE_S)
+        there.until(lambda: not any(map(is_running, pids)))
+
+
+def test_interrupted_while_it_starts(tmp_path: Path) -> None:
+    with cluster(tmp_path) as there:
+        there.until(lambda: there.err)
+        there.stop(signal.SIGINT)
+        assert there.process.returncode == 0
+        assert there.out == []
+
+
+def test_a_node_that_cannot_start_ends_the_command(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--set", "broker.heartbeat.interval.ms=9000") as there:
+        said = there.rest()
+        assert there.process.returncode == 2
+        assert "could not be started, see above" in said
+        assert "| penstock: broker.heartbeat.interval.ms=9000" in said
+
+
+@pytest.fixture
+def penstock(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(monkeypatch, capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--nodes", "10"], "--nodes 10: use a number up to 9"),
+        (["--nodes", "0"], "0 is not in the range x>=1"),
+        (["--nodes", "three"], "'three' is not a valid integer"),
+        (["--nodes", "3", "--port", "65534"], "--port 65534 leaves no room for 3 nodes: use a lower one"),
+        (["--nodes", "3", "--host", ""], "--host '' is not for --nodes: name one address of this machine"),
+        (["--nodes", "3", "--host", "0.0.0.0"], "--host '0.0.0.0' is not for --nodes"),
+        (["--nodes", "3", "--host", "no.such.host.invalid", "--port", "0"], "cannot listen on no.such.host.invalid: "),
+        (["--nodes", "3", "--host", "192.0.2.1", "--port", "0"], "cannot listen on 192.0.2.1: "),
+        (["--nodes", "3", "--set", "node.id=7"], "--set node.id=... is not for --nodes"),
+        (["--nodes", "3", "--set", "listeners=PLAINTEXT://:1"], "--set listeners=... is not for --nodes"),
+        (["--nodes", "3", "--set", "log.dirs=/tmp/x"], "--set log.dirs=... is not for --nodes"),
+        (["--nodes", "3", "--set", "controller.quorum.voters=1@a:1"], "--set controller.quorum.voters=... is not for"),
+        (["--nodes", "3", "--set", "nonsense"], "write KEY=VALUE"),
+        (["--nodes", "3", "some.properties"], "give a properties file or --nodes, not both"),
+    ],
+)
+def test_what_is_refused(penstock: CommandLine, tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    data = tmp_path / "data"
+    ran = penstock("start", "--data", str(data), *arguments)
+    assert ran.code == 2
+    assert sentence in ran.err
+    assert not data.exists(), "nothing is left behind"
+
+
+def test_a_place_that_is_no_directory(penstock: CommandLine, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("hello")
+    ran = penstock("start", "--nodes", "3", "--port", "0", "--data", str(file))
+    assert ran.code == 2
+    assert f"cannot write to {file}: " in ran.err
+    assert "choose another place with --data" in ran.err
+
+
+def test_a_cluster_of_another_size(penstock: CommandLine, tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        (tmp_path / f"node-{number}.properties").write_text("")
+    ran = penstock("start", "--nodes", "5", "--port", "0", "--data", str(tmp_path))
+    assert ran.code == 2
+    assert "holds a cluster of 3 nodes: use --nodes 3, or another place with --data" in ran.err
