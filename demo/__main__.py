@@ -22,7 +22,7 @@ from typing import Any
 
 from demo.brokers import COUNT, PENSTOCK, Broker, Cluster
 from demo.clickstream import Clickstream
-from demo.project import Project, is_idle, lag_of
+from demo.project import Project, is_idle, is_reading, lag_of
 from demo.results import check_dead_letters, check_results, check_table, show_view
 from demo.telling import Failed, say, show
 from penstock.spark.java import JavaNotFound, find_java
@@ -139,10 +139,10 @@ class Watch:
         if self._stream.error:
             raise Failed(self._stream.error)
         status = self._project.status()
-        self._tell(lag_of(status))
+        self._tell(lag_of(status), is_reading(status))
         return status
 
-    def _tell(self, lag: int | None) -> None:
+    def _tell(self, lag: int | None, is_reading: bool) -> None:
         """Nothing that was told a moment ago."""
         state = f"{self._stream.total:,} clicks acknowledged" if self._stream.is_alive() else "clicks ended"
         now = time.monotonic()
@@ -154,7 +154,7 @@ class Watch:
             raise Failed(f"the pipeline has not gone on for {PATIENCE_S:.0f} s")
         self._told, self._told_at = (state, lag), now
         if lag is None:
-            say(f"{state:<32} Spark is starting")
+            say(f"{state:<32} {'Spark reads its first batch' if is_reading else 'Spark is starting'}")
             return
         self._worst = max(self._worst, lag)
         say(f"{state:<32} lag {lag:>8,}  {'#' * round(BAR * lag / max(self._worst, 1))}")
@@ -163,9 +163,8 @@ class Watch:
         while time.monotonic() < at:
             self.look()
 
-    def until_read(self) -> None:
-        """The pipeline has read something of every topic that it reads."""
-        while lag_of(self.look()) is None:
+    def until_reading(self) -> None:
+        while not is_reading(self.look()):
             pass
 
     def until_caught_up(self) -> None:
@@ -179,7 +178,7 @@ def play(cluster: Cluster, project: Project, stream: Clickstream) -> None:
     """Clicks all the while. A leader is killed half way, while the pipeline reads, and comes back later."""
     begin = time.monotonic()
     watch = Watch(cluster, project, stream)
-    watch.until_read()
+    watch.until_reading()
     watch.until(begin + SECONDS * KILLED_AT)
     watch.away = kill_leader(cluster, stream)
     watch.until(time.monotonic() + SECONDS * BACK_AFTER)

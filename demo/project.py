@@ -85,6 +85,11 @@ def lag_of(status: dict[str, Any]) -> int | None:
     return sum(lags) if lags and None not in lags else None
 
 
+def is_reading(status: dict[str, Any]) -> bool:
+    """Spark is up, and clicks are on their way through it or were before."""
+    return lag_of(status) is not None or any(flow["state"] == "running" for flow in status["flows"])
+
+
 def is_idle(status: dict[str, Any]) -> bool:
     """Nothing is left to read."""
     return lag_of(status) == 0 and all(flow["state"] == "completed" for flow in status["flows"])
