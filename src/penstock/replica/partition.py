@@ -269,10 +269,11 @@ class Partition(CommittedLog):
     def _count_replicas(self) -> None:
         """Move the high watermark to what all in-sync replicas hold."""
         followers = self._followers
-        if followers is None or self._is_under_min_isr:
+        claimed = self.claimed_offset()
+        if followers is None or claimed <= self.high_watermark or self._is_under_min_isr:
             return
         host = self.host
-        offset = followers.high_watermark(self.claimed_offset(), self.log.log_end_offset, host.now_ms(), host)
+        offset = followers.high_watermark(claimed, self.log.log_end_offset, host.now_ms(), host)
         if offset > self.high_watermark:
             self.high_watermark = offset  # where it lies is looked up when a reader comes
             self._committed(offset)
@@ -298,7 +299,8 @@ class Partition(CommittedLog):
         """The replica holds everything below `offset` (on durable topics: stable). `now_ms` is that of `Host`."""
         followers, follower = self._follower(replica_id, broker_epoch)
         is_news = follower.holds(offset, log_start, self.log.log_end_offset, now_ms)
-        self._look_at_return(followers, follower, now_ms)
+        if replica_id not in followers.isr:
+            self._look_at_return(followers, follower, now_ms)
         if is_news:
             self._count_replicas()
         if self._awaiting_deletion:
@@ -395,11 +397,11 @@ class Partition(CommittedLog):
         if start == owner.log_end_offset and read_header(data).base_offset < start:
             # The leader's records were deleted up to the middle of a batch: it comes whole, and so does its beginning.
             owner.truncate_fully_and_start_at(read_header(data).base_offset)
-            owner.append_replicated(data, now_ms)
+            owner.append_replicated(data, now_ms, self.leader_epoch)
             owner.advance_log_start(min(start, owner.log_end_offset))
             self._cut_to_end()
         else:
-            owner.append_replicated(data, now_ms)
+            owner.append_replicated(data, now_ms, self.leader_epoch)
 
     def check_following(self, leader_epoch: int) -> None:
         """Whoever fetched for an earlier role of this partition is too late. Raises ApiError."""

@@ -28,6 +28,8 @@ from penstock.ports.disk import File
 from penstock.ports.workers import Workers
 from penstock.replica.divergence import Recovering
 from penstock.replica.partition import Partition
+from penstock.storage.leader_epochs import UNDEFINED_EPOCH, LeaderEpochs
+from penstock.storage.log import MAX_EPOCH
 from penstock.storage.scan import checked_batches
 
 log = logging.getLogger(__name__)
@@ -53,20 +55,34 @@ class Scan(NamedTuple):
     is_damaged: bool
 
 
-def scan(file: File, path: str, size: int, offsets: range, may_have_gaps: bool) -> Scan:
+def scan(
+    file: File,
+    path: str,
+    size: int,
+    offsets: range,
+    may_have_gaps: bool,
+    epochs: LeaderEpochs | None = None,
+    max_epoch: int = MAX_EPOCH,
+) -> Scan:
     """Walk a segment that holds these offsets, with every checksum. Blocks; may run in a thread.
 
-    Offsets lie outside the checksums. Where two neighbours do not fit, either may be the wrong one.
+    Offsets and leader epochs lie outside the checksums. Where two neighbours do not fit, either may be the wrong one.
     """
     last: int | None = None
     before_last: int | None = None
-    expected = offsets.start
+    expected, epoch = offsets.start, UNDEFINED_EPOCH
     try:
         for _, header in checked_batches(file, path, 0, size):
             base = header.base_offset
             if header.next_offset > offsets.stop or base < expected or (base > expected and not may_have_gaps):
                 return Scan(before_last, True)
-            before_last, last, expected = last, base, header.next_offset
+            if header.leader_epoch > max_epoch:
+                return Scan(last, True)
+            if header.leader_epoch < epoch:
+                return Scan(before_last, True)
+            if epochs is not None and epochs.contradicts(header.leader_epoch, header.last_offset):
+                return Scan(before_last, True)
+            before_last, last, expected, epoch = last, base, header.next_offset, header.leader_epoch
     except CorruptBatch:
         return Scan(last, True)
     return Scan(last, False)
@@ -101,8 +117,8 @@ class Repairs:
         event = self._under_way.get(partition)
         if event is not None:
             event.set()
-        elif _could_not_be_opened(partition):
-            self.found(partition)
+        elif _could_not_be_opened(partition) or partition.log.epochs.latest > partition.leader_epoch:
+            self.found(partition)  # no checksum covers the epoch of a batch: only a later leader would have written it
 
     def stop(self) -> None:
         for task in list(self._tasks):
@@ -123,6 +139,7 @@ class Repairs:
         """Where the sound part ends. The segment before is looked at too: the damage may be in the very first batch."""
         owner = partition.log
         may_have_gaps = owner.config.compact or owner.cleaned_offset > 0
+        epochs, max_epoch = owner.epochs.copy(), partition.leader_epoch
         last: int | None = None
         segments = owner.segments
         at = next((index for index, segment in enumerate(segments) if segment.path == path), 1)
@@ -133,7 +150,7 @@ class Repairs:
             file, where, size, offsets = segment.file(), segment.path, segment.size, range(segment.base_offset, end)
 
             def look(file: File = file, where: str = where, size: int = size, offsets: range = offsets) -> Scan:
-                return scan(file, where, size, offsets, may_have_gaps)
+                return scan(file, where, size, offsets, may_have_gaps, epochs, max_epoch)
 
             found = await self._workers.run(look)
             last = found.last_sound_base if found.last_sound_base is not None else last

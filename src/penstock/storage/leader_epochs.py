@@ -27,6 +27,12 @@ class LeaderEpochs:
     def __len__(self) -> int:
         return len(self._epochs)
 
+    def copy(self) -> LeaderEpochs:
+        """For a thread: what it looks at does not change meanwhile."""
+        result = LeaderEpochs()
+        result._epochs, result._starts, result.latest = self._epochs[:], self._starts[:], self.latest
+        return result
+
     def entries(self) -> list[tuple[int, int]]:
         """(epoch, first offset), oldest first."""
         return list(zip(self._epochs, self._starts, strict=True))
@@ -46,6 +52,11 @@ class LeaderEpochs:
     def epoch_of(self, offset: int) -> int:
         at = bisect_right(self._starts, offset) - 1
         return self._epochs[at] if at >= 0 else UNDEFINED_EPOCH
+
+    def contradicts(self, epoch: int, last_offset: int) -> bool:
+        """Whether a batch that ends with `last_offset` cannot be of `epoch`, which no checksum covers."""
+        known = self.epoch_of(last_offset)
+        return known not in (UNDEFINED_EPOCH, epoch)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """(the largest epoch known up to `epoch`, where it ends), as OffsetForLeaderEpoch answers."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import NoReturn
 
-from penstock.model.errors import ApiError, ErrorCode, LogOffline, StorageError
+from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogOffline, StorageError
 from penstock.ports.disk import Buffer, Disk, File
 from penstock.records.batch import LENGTH_OVERHEAD, PREFIX, PREFIX_SIZE, BatchHeader, iterate_headers
 from penstock.storage import rolling, slices, timestamps
@@ -33,6 +33,7 @@ from penstock.storage.cleaner.swap import Swap
 from penstock.storage.durability import Flush, LogCheckpoint, Position, Recovery, Unsynced
 from penstock.storage.files import write_whole
 from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
+from penstock.storage.leader_epochs import LeaderEpochs
 from penstock.storage.log_config import LogConfig
 from penstock.storage.producer_state import ProducerStates
 from penstock.storage.recovery import RecoveredLog, recover, replay_producers
@@ -43,6 +44,7 @@ from penstock.storage.timestamps import Decompress, TimestampOffset
 
 __all__ = ["Flush", "Log", "LogCheckpoint", "LogSlice", "Position", "Recovery"]
 
+MAX_EPOCH = 0x7FFFFFFF
 _HINTS = 64
 _SNAPSHOT_EVERY_BYTES = 4 << 20  # at a checkpoint; less is replayed from the headers as fast
 _pack_prefix = PREFIX.pack
@@ -222,17 +224,23 @@ class Log:
             self.first_unflushed_ms = now_ms
         return base_offset
 
-    def append_replicated(self, data: Buffer, now_ms: int) -> None:
-        """Append batches that carry their offsets and epochs already, as fetched from a leader."""
+    def append_replicated(self, data: Buffer, now_ms: int, max_epoch: int = MAX_EPOCH) -> None:
+        """Append batches that carry their offsets and epochs already, as fetched from the leader of `max_epoch`.
+
+        Epochs rise, up to that. No checksum covers them, so they are refused (CorruptBatch) if they do not.
+        """
         view = memoryview(data)
         headers = list(iterate_headers(data, self.directory))
         if not headers:
             return
-        end_offset = self.log_end_offset
-        for _, header in headers:
+        end_offset, epoch = self.log_end_offset, self.epochs.latest
+        for at, header in headers:
             if header.base_offset < end_offset or header.last_offset_delta < 0:
                 raise StorageError(f"{self.directory}: offset {header.base_offset} after {end_offset}")
-            end_offset = header.next_offset
+            if not epoch <= header.leader_epoch <= max_epoch:
+                expected = f"expected {epoch} to {max_epoch} at offset {header.base_offset}"
+                raise CorruptBatch(self.directory, at, f"leader epoch {header.leader_epoch}, {expected}")
+            end_offset, epoch = header.next_offset, header.leader_epoch
         newest = max(header.max_timestamp for _, header in headers)
         segment = self._make_room(
             len(view), headers[0][1].base_offset, end_offset - 1, newest if newest >= 0 else now_ms
@@ -404,9 +412,12 @@ class Log:
         """Whether these bytes were written or checked by this process."""
         return piece.segment.is_trusted(piece.position, piece.position + piece.size)
 
-    def verify_slice(self, piece: LogSlice) -> LogSlice:
-        """The longest sound prefix, or CorruptBatch when there is none. Blocks; may run in a thread."""
-        return slices.verify(piece, may_have_gaps=self._may_have_gaps)
+    def verify_slice(self, piece: LogSlice, epochs: LeaderEpochs | None = None) -> LogSlice:
+        """The longest sound prefix, or CorruptBatch when there is none. Blocks; may run in a thread.
+
+        `epochs`: a copy, where batches of other epochs than these count as damaged.
+        """
+        return slices.verify(piece, may_have_gaps=self._may_have_gaps, epochs=epochs)
 
     def mark_trusted(self, piece: LogSlice) -> None:
         if piece.generation != self._generation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.model.errors import CorruptBatch
 from penstock.ports.disk import File, FileSlice
+from penstock.storage.leader_epochs import LeaderEpochs
 from penstock.storage.scan import checked_batches
 from penstock.storage.segment import Segment
 
@@ -26,12 +27,13 @@ class LogSlice(FileSlice):
         self.generation = 0
 
 
-def verify(piece: LogSlice, *, may_have_gaps: bool) -> LogSlice:
+def verify(piece: LogSlice, *, may_have_gaps: bool, epochs: LeaderEpochs | None = None) -> LogSlice:
     """The longest sound prefix of whole batches, with the next offset that follows from it.
 
     Raises CorruptBatch when the first batch is bad. Base offset and length lie outside the checksum, so the chain
     is checked too: lengths lead from batch to batch, and offsets follow each other (rise, where compaction
-    `may_have_gaps`). Blocks; touches nothing but the file, so it may run in a thread.
+    `may_have_gaps`). So does the leader epoch, which is held against `epochs` if they are given. Blocks; touches
+    nothing but the file, so it may run in a thread.
     """
     path, start, file = piece.segment.path, piece.position, piece.file
     end, expected = start, piece.offset
@@ -44,6 +46,9 @@ def verify(piece: LogSlice, *, may_have_gaps: bool) -> LogSlice:
                 fits = base_offset == expected or (base_offset > expected and may_have_gaps)
             if not fits or header.next_offset > piece.end_offset:
                 raise CorruptBatch(path, position, f"holds {base_offset} to {header.last_offset}, expected {expected}")
+            if epochs is not None and epochs.contradicts(header.leader_epoch, header.last_offset):
+                known = epochs.epoch_of(header.last_offset)
+                raise CorruptBatch(path, position, f"leader epoch {header.leader_epoch}, expected {known}")
             end, expected = position + header.size_bytes, header.next_offset
     except CorruptBatch:
         if end == start:

@@ -69,11 +69,21 @@ async def shrink(broker: FollowingBroker, epoch: int = 1) -> None:
 
 
 def is_sound(partition: Partition) -> bool:
-    segment = partition.log.segments[0]
-    return not scan(segment.file(), segment.path, segment.size, range(partition.log.log_end_offset), False).is_damaged
+    segment, owner = partition.log.segments[0], partition.log
+    found = scan(
+        segment.file(),
+        segment.path,
+        segment.size,
+        range(owner.log_end_offset),
+        False,
+        owner.epochs,
+        partition.leader_epoch,
+    )
+    return not found.is_damaged
 
 
-@pytest.mark.parametrize("byte", [65, 10, 2, 7])  # in the records, the length, the offset, the offset a little
+# In the records, the length, the offset, the offset a little, the leader epoch a little and much.
+@pytest.mark.parametrize("byte", [65, 10, 2, 7, 15, 13])
 @pytest.mark.parametrize("offset", [0, 1, 7, 19])
 def test_a_replica_that_does_not_count_is_mended_at_once(world: SimWorld, offset: int, byte: int) -> None:
     broker = FollowingBroker(world, settings=LAZY)
@@ -179,6 +189,39 @@ def test_a_replica_without_which_too_few_are_in_sync_stays_until_there_are_more(
         assert partition.log.log_end_offset == 12
         await broker.follow(epoch=1, isr=(LEADER, 3))
         await until(lambda: is_sound(partition) and partition.log.log_end_offset == 12)
+
+    run(world, main())
+
+
+def test_an_epoch_that_no_leader_had_yet_is_damage(world: SimWorld, caplog: pytest.LogCaptureFixture) -> None:
+    """As after a crash: what is not in the checkpoint of epochs was taken from the batches."""
+    broker = FollowingBroker(world, settings=LAZY)
+
+    async def main() -> None:
+        partition = await follow_to(broker, 9)
+        damage(broker, partition, 8, byte=13)
+        partition.log.epochs.assign(1 | 1 << 16, 8)
+        await broker.follow(epoch=2, isr=(LEADER,))
+        await until(lambda: broker.fetchers.repairs.repaired == 1)
+        await until(lambda: is_sound(partition) and partition.log.log_end_offset == 9)
+        assert partition.log.epochs.latest == 1
+
+    run(world, main())
+
+
+def test_batches_of_impossible_epochs_are_not_taken(world: SimWorld, caplog: pytest.LogCaptureFixture) -> None:
+    broker = FollowingBroker(world, settings=LAZY)
+
+    async def main() -> None:
+        partition = await follow_to(broker, 9)
+        await broker.follow(epoch=3, isr=(LEADER,))
+        for epoch in (0, 4):
+            broker.leader.respond = lambda request, epoch=epoch: says(records=batch(9, epoch), high_watermark=10)
+            broker.leader.release()
+            await until(lambda epoch=epoch: f"leader epoch {epoch}, expected 1 to 3" in caplog.text)
+        assert partition.log.log_end_offset == 9
+        broker.leader.respond = lambda request: says(records=batch(9, 3), high_watermark=10)
+        await until(ends_at(partition, 10))
 
     run(world, main())
 

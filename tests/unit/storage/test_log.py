@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, StorageError
 from penstock.ports.disk import Buffer, Disk
 from penstock.records.batch import iterate_headers, read_header, with_append_time
 from penstock.records.builder import Record, build_batch
@@ -213,6 +213,45 @@ def test_replicated_batches_keep_offsets_and_epochs(disk: SimDisk) -> None:
 
 
 # -- read ----------------------------------------------------------------------------------------------------
+
+
+def test_replicated_batches_of_impossible_epochs_are_refused_as_a_whole(disk: SimDisk) -> None:
+    source, log = open_log(disk), open_log(disk, directory="/data/copy-0")
+    for epoch in (1, 1, 4):
+        append(source, epoch=epoch)
+    piece = source.read(0, 10_000)
+    assert piece is not None
+    data = piece.read()
+    with pytest.raises(CorruptBatch, match="leader epoch 4, expected 1 to 3 at offset 2"):
+        log.append_replicated(data, NOW_MS, max_epoch=3)
+    back = bytearray(data)
+    back[BATCH_BYTES + 15] = 0
+    with pytest.raises(CorruptBatch, match="leader epoch 0, expected 1 to 4 at offset 1"):
+        log.append_replicated(back, NOW_MS, max_epoch=4)
+    assert log.log_end_offset == 0
+    log.append_replicated(data, NOW_MS, max_epoch=4)
+    assert log.epochs.entries() == [(1, 0), (4, 2)]
+
+
+def test_a_batch_of_another_epoch_than_is_known_is_not_served_where_epochs_count(disk: SimDisk) -> None:
+    log = open_log(disk)
+    for epoch in (1, 1, 4):
+        append(log, epoch=epoch)
+    piece = log.read(0, 10_000)
+    assert piece is not None
+    assert log.verify_slice(piece, log.epochs.copy()) is piece
+    disk.flip_bit(piece.file.path, BATCH_BYTES + 15)
+    assert log.verify_slice(piece).next_offset == 3
+    assert log.verify_slice(piece, log.epochs.copy()).next_offset == 1
+    second = log.read(1, 10_000)
+    assert second is not None
+    with pytest.raises(CorruptBatch, match="leader epoch 0, expected 1"):
+        log.verify_slice(second, log.epochs.copy())
+    log.advance_log_start(2)
+    log.epochs.truncate_from_start(2)
+    last = log.read(2, 10_000)
+    assert last is not None
+    assert log.verify_slice(last, log.epochs.copy()) is last
 
 
 def test_the_first_batch_comes_whole_even_if_too_large(disk: SimDisk) -> None:
