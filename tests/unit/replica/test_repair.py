@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -193,6 +194,14 @@ def test_a_replica_without_which_too_few_are_in_sync_stays_until_there_are_more(
     run(world, main())
 
 
+def _answer_with(answer: FetchResponse, request: FetchRequest) -> FetchResponse:
+    return answer
+
+
+def _is_told(caplog: pytest.LogCaptureFixture, words: str) -> bool:
+    return words in caplog.text
+
+
 def test_an_epoch_that_no_leader_had_yet_is_damage(world: SimWorld, caplog: pytest.LogCaptureFixture) -> None:
     """As after a crash: what is not in the checkpoint of epochs was taken from the batches."""
     broker = FollowingBroker(world, settings=LAZY)
@@ -216,9 +225,10 @@ def test_batches_of_impossible_epochs_are_not_taken(world: SimWorld, caplog: pyt
         partition = await follow_to(broker, 9)
         await broker.follow(epoch=3, isr=(LEADER,))
         for epoch in (0, 4):
-            broker.leader.respond = lambda request, epoch=epoch: says(records=batch(9, epoch), high_watermark=10)
+            answer = says(records=batch(9, epoch), high_watermark=10)
+            broker.leader.respond = partial(_answer_with, answer)
             broker.leader.release()
-            await until(lambda epoch=epoch: f"leader epoch {epoch}, expected 1 to 3" in caplog.text)
+            await until(partial(_is_told, caplog, f"leader epoch {epoch}, expected 1 to 3"))
         assert partition.log.log_end_offset == 9
         broker.leader.respond = lambda request: says(records=batch(9, 3), high_watermark=10)
         await until(ends_at(partition, 10))
