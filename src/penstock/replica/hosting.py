@@ -25,7 +25,7 @@ from penstock.ports.clock import Clock, Entropy
 from penstock.ports.disk import Disk
 from penstock.ports.workers import Workers
 from penstock.replica.host import Host
-from penstock.replica.offset_files import KnownOffsets, OffsetFiles
+from penstock.replica.offset_files import Key, KnownOffsets, OffsetFiles
 from penstock.replica.partition import Partition
 from penstock.storage import checkpoints
 from penstock.storage.group_commit import GroupCommit, flush_blocking
@@ -108,6 +108,8 @@ class HostedPartitions:
         self._checkpointing = asyncio.Lock()
         self._deleted_since: dict[Partition, int] = {}
         self._has_strays = False
+        self._is_haunted = False
+        """The files beside the logs speak of partitions whose names others have now."""
 
     def _broker_epoch_of(self, broker_id: int) -> int | None:
         broker = self._image.brokers.get(broker_id)
@@ -168,7 +170,7 @@ class HostedPartitions:
         """
         self.was_clean = checkpoints.take_clean_shutdown_marker(self._disk, self.directory)
         self._offsets.read()
-        self._remove_deleted_directories()
+        deleted = self._deleted_directories()
         self._has_strays = True
         if is_image_current:
             self._set_stray_directories_aside()
@@ -181,6 +183,10 @@ class HostedPartitions:
         self._secure_recovered(threads)
         if is_image_current:
             self._forget_strays()
+        if self._is_haunted:
+            self._exorcise()
+        for name in deleted:
+            self._disk.remove_directory(f"{self.directory}/{name}")
         for partition in self:
             self.on_role(partition)
         return report
@@ -214,10 +220,16 @@ class HostedPartitions:
         self._has_strays = False
         self._offsets.forget_all(self)
 
-    def _remove_deleted_directories(self) -> None:
-        for name in self._disk.list_directory(self.directory):
-            if name.endswith(DELETED_SUFFIX):
-                self._disk.remove_directory(f"{self.directory}/{name}")
+    def _deleted_directories(self) -> list[str]:
+        """What is said of their partitions must not be said of others."""
+        deleted = [name for name in self._disk.list_directory(self.directory) if name.endswith(DELETED_SUFFIX)]
+        for name in deleted:
+            partition = name.rpartition(".")[0]
+            topic, _, index = partition.rpartition("-")
+            if index.isdigit() and not self._disk.exists(f"{self.directory}/{partition}"):
+                self._offsets.forget((topic, int(index)))
+                self._is_haunted = True
+        return deleted
 
     def _set_stray_directories_aside(self) -> None:
         known = {
@@ -303,9 +315,10 @@ class HostedPartitions:
                 cleaned_offset=known.cleaned,
             )
         except ForeignDirectory as error:
-            # Of a topic of this name that was deleted just before a crash.
+            # Of a topic of this name that was deleted just before a crash, or while this broker was away.
             if self._set_aside(directory, STRAY_SUFFIX, str(error)) is not None:
-                return self._open(directory, settings, known, topic_id)
+                self._is_haunted = True
+                return self._open(directory, settings, KnownOffsets(), topic_id)
             return self._offline(directory, settings, error, known)
         except StorageError as error:
             return self._offline(directory, settings, error, known)
@@ -367,11 +380,23 @@ class HostedPartitions:
         """What lies in the place of a new partition is its own if it says so: this node hears late of the topic."""
         for state in states:
             path = f"{self.directory}/{topic.name}-{state.index}"
-            if self.host.node_id not in state.replicas or not self._disk.exists(path):
-                self._offsets.take((topic.name, state.index))
-            elif checkpoints.read_partition_metadata(self._disk, path) != topic.topic_id:
+            is_here = self.host.node_id in state.replicas
+            if is_here and self._disk.exists(path):
+                if checkpoints.read_partition_metadata(self._disk, path) == topic.topic_id:
+                    continue
                 self._set_aside(path, STRAY_SUFFIX, "is in the way of a new partition")
-                self._offsets.take((topic.name, state.index))
+            self._offsets.forget((topic.name, state.index))
+            self._is_haunted |= is_here and self._offsets.still_says((topic.name, state.index))
+        if self._is_haunted:
+            self._exorcise()
+
+    def _exorcise(self) -> None:
+        """Write the files beside the logs anew. Blocks for a moment; rare, as when a topic is made again at once."""
+        try:
+            self._offsets.prepare(self)()
+            self._is_haunted = False
+        except StorageError as error:
+            log.error("offsets of deleted partitions may be taken for those of new ones: %s", error)
 
     def topic_created(self, topic: TopicState) -> None:
         self.by_name[topic.name] = self.by_id[topic.topic_id] = []
@@ -419,6 +444,7 @@ class HostedPartitions:
         doomed: list[str] = []
         for partition in partitions:
             self._deleted_since.pop(partition, None)
+            self._offsets.forget((partition.topic, partition.index))
             partition.delete(code)
             partition.log.close(clean=False)
             if self._disk.exists(partition.log.directory):  # made by the first append
@@ -427,11 +453,23 @@ class HostedPartitions:
                     doomed.append(aside)
             self.on_role(partition)
 
+        return self._remove_directories([(one.topic, one.index) for one in partitions], doomed)
+
+    async def _remove_directories(self, keys: Sequence[Key], doomed: Sequence[str]) -> None:
+        """They go last: as long as they are there, a start knows whose offsets the files beside the logs speak of."""
+        try:
+            async with self._checkpointing:
+                if any(self._offsets.still_says(key) for key in keys):  # else others went with them
+                    await self._persist_offsets()
+        except StorageError as error:
+            log.error("files of deleted partitions stay until the next start: %s", error)
+            return
+
         def remove() -> None:
             for path in doomed:
                 self._disk.remove_directory(path)
 
-        return self._workers.run(remove)
+        await self._workers.run(remove)
 
     def resolve_config(self, topic: str) -> TopicConfig:
         return TopicConfig.resolve(self._image.topic_overrides(topic), self.broker)
@@ -560,13 +598,11 @@ class HostedPartitions:
             await self._workers.run(self._offsets.prepare_high_watermarks(self))
 
     async def persist_offsets(self) -> None:
-        """Write the checkpoint files anew: after delete-records, and after a topic is gone.
-
-        What was deleted stays deleted; and a new topic of an old name must not inherit the old
-        one's recovery points, or a torn tail would be taken for stable.
-        """
+        """Write the checkpoint files anew, after delete-records: what was deleted stays deleted."""
         async with self._checkpointing:
             await self._persist_offsets()
 
     async def _persist_offsets(self, risen: Sequence[tuple[Partition, int]] = ()) -> None:
+        turn = self._offsets.turn
         await self._workers.run(self._offsets.prepare(self, risen))
+        self._offsets.written_since(turn)

@@ -4,11 +4,15 @@ high watermarks.
 They are read once. What they say of a partition is its own as soon as it is opened; the rest is written again with
 every file, for partitions that this broker has not heard of yet, until `forget_all` says that there are none.
 Writing is prepared on the loop and may be done in a worker, by one at a time: see `HostedPartitions.checkpoint`.
+
+The files know topics by their names. What they say of one that is gone must be off the disk before another of that name
+takes in anything: after a crash the new one would be cut to the old one's offsets (`forget`, `still_says`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from threading import Lock
 from typing import NamedTuple, TypeAlias
 
 from penstock.model.errors import StorageError
@@ -39,6 +43,10 @@ class OffsetFiles:
         self._high_watermarks: Offsets = {}
         self._written_cleaned: Offsets = {}
         self._written_high_watermarks: Offsets = {}
+        self._said: dict[Key, None] = {}  # whatever may be in a file
+        self._gone: dict[Key, int] = {}  # when it was forgotten, in `turn`s
+        self.turn = 0
+        self._is_writing = Lock()
 
     def read(self) -> None:
         self._recovery_points = self._read(checkpoints.RECOVERY_POINTS)
@@ -47,6 +55,8 @@ class OffsetFiles:
         self._high_watermarks = self._read(checkpoints.HIGH_WATERMARKS)
         self._written_cleaned = dict(self._cleaned)
         self._written_high_watermarks = dict(self._high_watermarks)
+        files = (self._recovery_points, self._log_starts, self._cleaned, self._high_watermarks)
+        self._said = {key: None for file in files for key in file}
 
     def _read(self, name: str) -> Offsets:
         return checkpoints.read_offsets(self._disk, f"{self._directory}/{name}")
@@ -59,6 +69,20 @@ class OffsetFiles:
             self._cleaned.pop(key, 0),
             self._high_watermarks.pop(key, 0),
         )
+
+    def forget(self, key: Key) -> None:
+        """The partition is gone: also what was prepared before, and is written later, says nothing of it."""
+        self.take(key)
+        self.turn += 1
+        self._gone[key] = self.turn
+
+    def still_says(self, key: Key) -> bool:
+        """Whether a file may speak of the partition, until the next writing."""
+        return key in self._said
+
+    def written_since(self, turn: int) -> None:
+        """Nothing that was prepared before `turn` will be written any more."""
+        self._gone = {key: at for key, at in self._gone.items() if at > turn}
 
     def forget_all(self, partitions: Iterable[Partition]) -> None:
         """What is left is nobody's: of topics that were deleted just before a crash, say. Blocks."""
@@ -82,18 +106,36 @@ class OffsetFiles:
         }
         cleaned = self._cleaned | _cleaned_offsets(hosted)
         high_watermarks = self._high_watermarks | _high_watermarks(hosted)
+        turn = self.turn
 
         def write() -> None:
-            self._write(checkpoints.RECOVERY_POINTS, recovery_points)
-            self._write(checkpoints.LOG_START_OFFSETS, log_starts)
-            self._write_cleaned(cleaned)
-            self._write_high_watermarks(high_watermarks)
+            with self._is_writing:
+                files = [self._living(one, turn) for one in (recovery_points, log_starts, cleaned, high_watermarks)]
+                said = {key: None for file in files for key in file}
+                self._said = self._said | said
+                self._write(checkpoints.RECOVERY_POINTS, files[0])
+                self._write(checkpoints.LOG_START_OFFSETS, files[1])
+                self._write_cleaned(files[2])
+                self._write_high_watermarks(files[3])
+                self._said = said
 
         return write
 
     def prepare_high_watermarks(self, partitions: Iterable[Partition]) -> Callable[[], None]:
         high_watermarks = self._high_watermarks | _high_watermarks(partitions)
-        return lambda: self._write_high_watermarks(high_watermarks)
+        turn = self.turn
+
+        def write() -> None:
+            with self._is_writing:
+                living = self._living(high_watermarks, turn)
+                self._said = self._said | dict.fromkeys(living)
+                self._write_high_watermarks(living)
+
+        return write
+
+    def _living(self, offsets: Offsets, turn: int) -> Offsets:
+        gone = self._gone  # of this moment: the loop may put another in its place
+        return {key: offset for key, offset in offsets.items() if gone.get(key, 0) <= turn}
 
     def _write_cleaned(self, cleaned: Offsets) -> None:
         """Only if it says something new: most brokers compact little."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from typing import Any
 
 import pytest
 
@@ -159,6 +160,92 @@ def test_a_new_topic_of_the_same_name_does_not_inherit() -> None:
     partition = world.hosted.get("shared", 0)
     assert (partition.log.log_end_offset, partition.log.persisted_recovery_point) == (0, 0)
     assert [name.endswith("-stray") for name in world.directories()] == [True]
+
+
+AGAIN = bytes([8] * 16)
+
+
+def delete(world: World) -> Any:
+    """Its files are out of the way, and go for good when what is returned is awaited."""
+    world.image.replay(TopicDeleted(SHARED.hex()))
+    return world.hosted.topic_deleted("shared", SHARED)
+
+
+def make_anew(world: World) -> None:
+    """Another topic of the same name, with a record that is acknowledged."""
+    world.image.replay(TopicCreated("shared", AGAIN.hex(), ((world.me,),)))
+    world.hosted.topic_created(world.image.topics["shared"])
+    partition = world.hosted.get("shared", 0)
+    world.append(partition, b"new")
+    assert partition.log.stable_offset == 1
+
+
+def long_lived() -> World:
+    """A topic of which much was written and then deleted, as the files beside the logs say."""
+    world = World()
+    world.create([world.me])
+    partition = world.hosted.get("shared", 0)
+    for _ in range(9):
+        world.append(partition, b"old")
+    partition.delete_records(7)
+    asyncio.run(world.hosted.checkpoint())
+    return world
+
+
+def found_after_a_crash(world: World) -> tuple[object, int, int]:
+    world.disk.crash()
+    world.open()
+    log = world.hosted.get("shared", 0).log
+    return log.offline, log.log_start_offset, log.log_end_offset
+
+
+def test_a_topic_made_anew_keeps_its_records_when_the_broker_crashes() -> None:
+    world = long_lived()
+    removal = delete(world)
+    make_anew(world)
+    removal.close()
+    assert found_after_a_crash(world) == (None, 0, 1)
+
+
+def test_a_checkpoint_that_began_before_the_topic_was_deleted_says_nothing_of_the_next() -> None:
+    world = long_lived()
+    removals: list[Any] = []
+
+    def delete_meanwhile() -> None:
+        world.workers.before = lambda: None
+        removals.append(delete(world))
+        make_anew(world)
+
+    async def persist() -> None:
+        world.workers.before = delete_meanwhile
+        await world.hosted.persist_offsets()
+        world.disk.crash()
+        for removal in removals:
+            removal.close()
+
+    asyncio.run(persist())
+    assert found_after_a_crash(world) == (None, 0, 1)
+
+
+@pytest.mark.parametrize("heard", ["nothing", "of its deletion", "of its deletion long ago"])
+def test_a_topic_made_anew_while_the_broker_was_away_begins_empty(heard: str) -> None:
+    world = long_lived()
+    if heard == "nothing":
+        world.image.replay(TopicDeleted(SHARED.hex()))
+    else:
+        removal = delete(world)
+        if heard == "of its deletion":
+            removal.close()
+        else:
+            asyncio.run(_finished(removal))
+            assert world.directories() == []
+    world.disk.crash()
+    world.image.replay(TopicCreated("shared", AGAIN.hex(), ((world.me,),)))
+    world.open()
+    log = world.hosted.get("shared", 0).log
+    assert (log.offline, log.log_start_offset, log.log_end_offset) == (None, 0, 0)
+    world.append(world.hosted.get("shared", 0), b"new")
+    assert found_after_a_crash(world) == (None, 0, 1)
 
 
 def test_what_was_not_opened_after_a_crash_must_not_pass_for_clean() -> None:
