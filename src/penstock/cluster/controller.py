@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from penstock.cluster.broker_watch import BrokerWatch
 from penstock.cluster.running_config import CLUSTER_WIDE, RunningConfig
+from penstock.config.settings import MIN_ISR
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata import brokers, decisions, features, partitions, reassignment, scram
 from penstock.core.metadata.image import NO_LEADER, RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
@@ -48,7 +49,6 @@ from penstock.model.errors import ApiError, ErrorCode, PenstockError
 from penstock.ports.clock import Entropy
 
 PRODUCER_ID_BLOCK = 1000
-MIN_ISR = "min.insync.replicas"
 UNCLEAN = "unclean.leader.election.enable"
 RETRY_PAUSE_S = 0.1
 
@@ -95,6 +95,8 @@ class Controller:
         self._work: dict[asyncio.Task[None], None] = {}
         self.elections = 0
         self.unclean_elections = 0
+        self.incarnation_id = b""
+        """Of the broker in this process: nobody else may register under its id."""
         self.cluster_id_for_new = ""
         """What a cluster that has no id yet shall be called."""
 
@@ -129,10 +131,25 @@ class Controller:
             if not self.image.cluster_id:
                 records: list[MetadataRecord] = [ClusterCreated(self.cluster_id_for_new)]
                 if not self._stands_alone:
-                    # Who may lead is decided by it, so all nodes must mean the same number, whatever their files say.
-                    min_isr = str(self._running.current.settings.value(MIN_ISR))
-                    records.append(ConfigChanged(RESOURCE_BROKER, CLUSTER_WIDE, {MIN_ISR: min_isr}))
+                    records += self._one_min_isr_for_all()
                 await self._commit(records)
+
+    def _one_min_isr_for_all(self) -> list[MetadataRecord]:
+        """Who may lead is decided by it, so all nodes must mean the same number, whatever their files say."""
+        cluster_wide = self.image.configs.get((RESOURCE_BROKER, CLUSTER_WIDE), {})
+        own = [
+            (name, overrides)
+            for (resource_type, name), overrides in self.image.configs.items()
+            if resource_type == RESOURCE_BROKER and name != CLUSTER_WIDE and MIN_ISR in overrides
+        ]
+        if MIN_ISR in cluster_wide and not own:
+            return []
+        agreed = str(self._running.current.settings.value(MIN_ISR))  # so nothing changes here
+        records = [ConfigChanged(RESOURCE_BROKER, CLUSTER_WIDE, {**cluster_wide, MIN_ISR: agreed})]
+        for name, overrides in own:
+            others = {key: value for key, value in overrides.items() if key != MIN_ISR}
+            records.append(ConfigChanged(RESOURCE_BROKER, name, others))
+        return list(records)
 
     @property
     def _voters(self) -> tuple[int, ...]:
@@ -321,6 +338,8 @@ class Controller:
                 features=registration.features,
                 is_alone=broker_id == self._node_id and self._stands_alone,
             )
+            if records and any(one != broker_id for one in self.image.brokers):
+                records += self._one_min_isr_for_all()  # a broker that stood alone had none
             index = await self._commit(records)
             self._watch.heard(broker_id)
             self._registered_at[broker_id] = index
@@ -335,16 +354,17 @@ class Controller:
 
     def _check_is_gone(self, registration: Registration) -> None:
         """Two running brokers of one id would take each other's place for ever."""
+        if registration.broker_id == self._node_id:
+            if self.incarnation_id and registration.incarnation_id != self.incarnation_id:
+                raise _duplicate(registration.broker_id)
+            return
         known = self.image.brokers.get(registration.broker_id)
         if known is None or known.is_fenced or known.incarnation_id == registration.incarnation_id:
             return
         if registration.directory_id and registration.directory_id == known.directory_id:
             return  # a data directory is locked as long as its process lives
-        if registration.broker_id != self._node_id and self._watch.is_heard_of(registration.broker_id):
-            raise ApiError(
-                ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-                f"Another broker is registered with that broker id: {registration.broker_id}",
-            )
+        if self._watch.is_heard_of(registration.broker_id):
+            raise _duplicate(registration.broker_id)
 
     async def _add_observer(self, node: int) -> None:
         """A node that is no member of the quorum hears of the metadata as an observer."""
@@ -381,6 +401,11 @@ class Controller:
     async def unregister_broker(self, broker_id: int) -> None:
         async with self._lock:
             self._check_active()
+            if broker_id == self._node_id:
+                raise ApiError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"Broker {broker_id} is running, and is the active controller: stop it first, then unregister it.",
+                )
             await self._commit(brokers.unregister(self.image, broker_id, self._min_isr, self._unclean_ok))
             self._watch.forget(broker_id)
         if broker_id in self._observers:
@@ -558,3 +583,9 @@ class Controller:
         for task in list(self._work):
             task.cancel()
         await asyncio.gather(*self._work, return_exceptions=True)
+
+
+def _duplicate(broker_id: int) -> ApiError:
+    return ApiError(
+        ErrorCode.DUPLICATE_BROKER_REGISTRATION, f"Another broker is registered with that broker id: {broker_id}"
+    )

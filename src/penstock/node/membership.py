@@ -106,6 +106,7 @@ class Membership:
         )
         self.forwarding = Forwarding(config.node_id, self.controller, self.quorum, self.address_of)
         self.raft_handler = RaftHandler(config.node_id, lambda: directory.cluster_id, self.quorum.receive)
+        incarnation_id = self.controller.incarnation_id = world.entropy.random_bytes(INCARNATION_BYTES)
         self.lifecycle = BrokerLifecycle(
             loop,
             config,
@@ -116,7 +117,7 @@ class Membership:
             Registration(
                 config.node_id,
                 directory.cluster_id,
-                world.entropy.random_bytes(INCARNATION_BYTES),
+                incarnation_id,
                 self._endpoints(),
                 config.broker_rack,
                 read_clean_epoch(world.disk, directory.path),
