@@ -19,6 +19,7 @@ BROKER_KEYS = KeyTable(
     "broker", (NODE_ROWS, LOG_ROWS, CLUSTER_ROWS, COORDINATION_ROWS, SECURITY_ROWS, PENSTOCK_ROWS), BROKER_SYNONYMS
 )
 
+MIN_ISR = "min.insync.replicas"
 _LISTENER_PREFIX = "listener.name."
 _FACTORS_MS = ((".hours", 3_600_000), (".minutes", 60_000))
 

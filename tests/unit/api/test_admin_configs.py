@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from admin_broker import AdminBroker
 
+from penstock.core.metadata.records import BrokerRegistered
 from penstock.wire.messages import alter_configs, incremental_alter_configs
 from penstock.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from penstock.wire.messages.describe_configs import (
@@ -393,6 +394,65 @@ def test_client_metrics_subscriptions_are_kept(broker: AdminBroker) -> None:
     assert shown(broker, METRICS, "m", "interval.ms") == ("1000", 7, [("interval.ms", "1000", 7)])
     assert shown(broker, METRICS, "m", "match") == ("", 5, [])
     assert shown(broker, METRICS, "m", "metrics") == ("a,b", 7, [("metrics", "a,b", 7)])
+
+
+# -- the minimum in sync --------------------------------------------------------------------------
+
+MIN_ISR = "min.insync.replicas"
+
+
+def join(broker: AdminBroker, *broker_ids: int) -> None:
+    for broker_id in broker_ids:
+        endpoints = {"PLAINTEXT": (f"h{broker_id}", 9092)}
+        broker.image.replay(BrokerRegistered(broker_id, 10 + broker_id, "00" * 16, endpoints, is_fenced=False))
+
+
+def test_a_broker_that_stands_alone_has_a_minimum_of_its_own(broker: AdminBroker) -> None:
+    join(broker, 1)
+    assert alter(broker, BROKER, "1", (MIN_ISR, SET, "2")) == OK
+    assert replace(broker, BROKER, "1", (MIN_ISR, "3")) == OK
+    assert alter(broker, BROKER, "", (MIN_ISR, SET, "2")) == OK
+    assert alter(broker, BROKER, "", (MIN_ISR, DELETE, None)) == OK
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_in_a_cluster_the_minimum_is_set_for_all_brokers(broker: AdminBroker, validate_only: bool) -> None:
+    join(broker, 1, 2)
+    for code, message in (
+        alter(broker, BROKER, "1", (MIN_ISR, SET, "2"), validate_only=validate_only),
+        replace(broker, BROKER, "1", (MIN_ISR, "2"), validate_only=validate_only),
+    ):
+        assert code == 40
+        assert message is not None
+        assert "set it for all of them" in message
+    assert broker.image.configs == {}
+    assert alter(broker, BROKER, "1", ("log.retention.ms", SET, "1000")) == OK
+    assert alter(broker, BROKER, "", (MIN_ISR, SET, "2")) == OK
+    assert alter(broker, TOPIC, "t", (MIN_ISR, SET, "1")) == OK
+
+
+def test_in_a_cluster_the_minimum_of_all_brokers_is_changed_and_not_taken_away(broker: AdminBroker) -> None:
+    join(broker, 1, 2)
+    assert alter(broker, BROKER, "", ("log.retention.ms", SET, "1000")) == OK
+    assert alter(broker, BROKER, "", (MIN_ISR, SET, "2")) == OK
+    for code, message in (
+        alter(broker, BROKER, "", (MIN_ISR, DELETE, None)),
+        replace(broker, BROKER, "", ("log.retention.ms", "1")),
+    ):
+        assert code == 40
+        assert message is not None
+        assert "set another value" in message
+    assert replace(broker, BROKER, "", (MIN_ISR, "3")) == OK
+    assert broker.image.configs == {(BROKER, ""): {MIN_ISR: "3"}}
+
+
+def test_one_that_a_single_broker_had_from_before_can_go(broker: AdminBroker) -> None:
+    join(broker, 1)
+    assert alter(broker, BROKER, "1", (MIN_ISR, SET, "2")) == OK
+    join(broker, 2)
+    assert alter(broker, BROKER, "1", ("log.retention.ms", SET, "1000"))[0] == 40
+    assert alter(broker, BROKER, "1", (MIN_ISR, DELETE, None)) == OK
+    assert broker.image.configs == {}
 
 
 # -- AlterConfigs -------------------------------------------------------------------------------

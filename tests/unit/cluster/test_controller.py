@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from typing import Final, TypedDict
 
 import pytest
 
@@ -13,6 +14,13 @@ from penstock.core.metadata.image import NO_LEADER, RESOURCE_BROKER, RESOURCE_TO
 from penstock.core.metadata.requests import ElectionKind, IsrChange, ReplicaEpoch
 from penstock.core.raft.exchange import Change
 from penstock.model.errors import ApiError, ErrorCode, StorageError
+
+
+class Now(TypedDict):
+    validate_only: bool
+
+
+NOW: Final[Now] = {"validate_only": False}
 
 
 async def refused(work: Awaitable[object]) -> ErrorCode:
@@ -237,3 +245,41 @@ def test_a_full_disk_is_said_and_nothing_has_changed() -> None:
         assert "t" in there.image.topics
 
     play(story)
+
+
+ALONE = {"controller_quorum_voters": "1@node-1:9092"}
+
+
+def test_a_broker_that_stood_alone_agrees_on_one_minimum_with_the_second() -> None:
+    async def story(there: ControllerWorld) -> None:
+        await there.controller.change_config(RESOURCE_BROKER, "", lambda _: {"log.flush.interval.ms": "7"}, **NOW)
+        before = there.quorum.index
+        await there.register(2)
+        assert there.quorum.index == before + 1, "one entry: no moment without it"
+        assert there.image.configs[RESOURCE_BROKER, ""] == {"log.flush.interval.ms": "7", "min.insync.replicas": "2"}
+        await there.controller.change_config(RESOURCE_BROKER, "", lambda _: {"min.insync.replicas": "1"}, **NOW)
+        await there.register(3)
+        assert there.image.configs[RESOURCE_BROKER, ""] == {"min.insync.replicas": "1"}, "what was set since stays"
+
+    play(story, brokers=1, **ALONE)
+
+
+def test_alone_it_goes_by_its_own_settings() -> None:
+    async def story(there: ControllerWorld) -> None:
+        await there.register(1)
+        assert (RESOURCE_BROKER, "") not in there.image.configs
+
+    play(story, brokers=1, **ALONE)
+
+
+def test_a_minimum_that_a_lone_broker_was_given_for_itself_becomes_that_of_all() -> None:
+    async def story(there: ControllerWorld) -> None:
+        own = {"min.insync.replicas": "3", "log.flush.interval.ms": "7"}
+        await there.controller.change_config(RESOURCE_BROKER, "", lambda _: {"min.insync.replicas": "1"}, **NOW)
+        await there.controller.change_config(RESOURCE_BROKER, "1", lambda _: own, **NOW)
+        there.running.refresh()
+        await there.register(2)
+        assert there.image.configs[RESOURCE_BROKER, ""] == {"min.insync.replicas": "3"}
+        assert there.image.configs[RESOURCE_BROKER, "1"] == {"log.flush.interval.ms": "7"}
+
+    play(story, brokers=1, **ALONE)
