@@ -34,6 +34,10 @@ class Enemy(Protocol):
         """Of a partition at random; None: nobody knows."""
         ...
 
+    def replicas(self, random: Random) -> list[int]:
+        """Of a partition at random that is led, its leader last; none: nobody knows."""
+        ...
+
     def controller(self) -> int | None: ...
 
 
@@ -49,6 +53,7 @@ class Campaigns:
             "brownout": self._brownout,
             "one by one": self._one_by_one,
             "fade out": self._one_by_one,
+            "strand": self._strand,
             "depose": self._depose,
             "headhunt": self._headhunt,
             "coup": self._coup,
@@ -77,10 +82,17 @@ class Campaigns:
         await self._bring_up(numbers, random, fault.lasts_s)
 
     async def _one_by_one(self, fault: Fault, random: Random) -> None:
-        """All go down one after the other, and come back in that order: the first to be back was the last in sync."""
-        end = self._cluster.crash if fault.kind == "fade out" else self._cluster.kill
+        """All go down one after the other, and come back in that order: who is back first has been away longest."""
         numbers = self._free()
         random.shuffle(numbers)
+        await self._take_down(fault, numbers, random)
+
+    async def _strand(self, fault: Fault, random: Random) -> None:
+        """Likewise the replicas of one partition, the leader last: where there are others, these note all of it."""
+        await self._take_down(fault, self._enemy.replicas(random), random)
+
+    async def _take_down(self, fault: Fault, numbers: Sequence[int], random: Random) -> None:
+        end = self._cluster.crash if fault.kind == "fade out" else self._cluster.kill
         self._enemy.note(fault, f"{', '.join(map(host_of, numbers)) or 'nobody'} go down one by one")
         gone: list[int] = []
         for number in numbers:

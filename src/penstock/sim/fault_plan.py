@@ -20,6 +20,7 @@ KINDS = (
     "brownout",
     "one by one",
     "fade out",
+    "strand",
     "torn",
     "stop",
     "pause",
@@ -41,12 +42,12 @@ KINDS = (
 )
 THEMES = (
     ("brownout", "fade out", "slow disk", "crash", "torn"),  # what was promised is on no platter
-    ("one by one", "fade out", "kill"),  # who was in sync last is not who comes back first
+    ("strand", "strand", "one by one", "fade out"),  # who was in sync last is not who comes back first
     ("depose", "isolate", "headhunt"),  # leaders that do not know they were replaced
     ("coup", "cut", "flap", "slow link"),  # elections of the metadata quorum
 )
 THEME_CHANCE = 0.5
-LENGTHY = ("one by one", "fade out", "brownout", "depose", "headhunt", "coup")
+LENGTHY = ("one by one", "fade out", "strand", "brownout", "depose", "headhunt", "coup")
 """Each of these is several faults; so many at a time as of the others would only hide each other."""
 
 

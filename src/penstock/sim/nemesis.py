@@ -40,8 +40,8 @@ class Eyes(Protocol):
         """Every replica has what it should."""
         ...
 
-    def leaders(self) -> list[int]:
-        """One for each partition that is led."""
+    def led(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Leader and replicas of each partition that is led."""
         ...
 
     def controller(self) -> int | None: ...
@@ -126,8 +126,15 @@ class Nemesis:
         self._busy.pop(number, None)
 
     def leader(self, random: Random) -> int | None:
-        leaders = self._eyes.leaders()
-        return random.choice(leaders) if leaders else None
+        led = self._eyes.led()
+        return random.choice(led)[0] if led else None
+
+    def replicas(self, random: Random) -> list[int]:
+        led = self._eyes.led()
+        if not led:
+            return []
+        leader, replicas = random.choice(led)
+        return [*(number for number in replicas if number != leader), leader]
 
     def controller(self) -> int | None:
         return self._eyes.controller()

@@ -77,7 +77,7 @@ def draw(
 ) -> Plan:
     """`nodes` where the seed shall not decide; `only`: these faults of the plan; `without`: kinds of faults."""
     random = Random(f"{seed}/plan")
-    size = random.choice((3, 3, 3, 5)) if nodes is None else nodes
+    size = random.choice((3, 3, 5)) if nodes is None else nodes
     is_durable = random.random() < 0.7
     seconds = random.choice((3.0, 6.0, 10.0))
     topics = []

@@ -160,14 +160,14 @@ class Watch:
                 found = max(found or (-1, -1), (membership.quorum.term, number))
         return None if found is None else found[1]
 
-    def leaders(self) -> list[int]:
-        """One for each partition that is led, as the controller's node sees it."""
+    def led(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Leader and replicas of each partition that is led, as the controller's node sees it."""
         number = self.controller()
         if number is None:
             return []
         topics = self._cluster.living[number].membership.image.topics.values()
-        leaders = [state.leader for topic in topics for state in topic.partitions]
-        return [leader for leader in leaders if leader in self._cluster.ids]
+        states = [state for topic in topics for state in topic.partitions]
+        return [(state.leader, state.replicas) for state in states if state.leader in self._cluster.ids]
 
     # -- in the end ---------------------------------------------------------------------
 
