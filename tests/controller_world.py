@@ -48,6 +48,7 @@ class AgreeingQuorum:
         self.observers: tuple[int, ...] = ()
         self.changes: list[tuple[Change, int]] = []
         self.failure: Exception | None = None
+        self._latest: asyncio.Future[int] | None = None
         self.may_commit = asyncio.Event()
         self.may_commit.set()
 
@@ -57,8 +58,17 @@ class AgreeingQuorum:
         return Status(Role.LEADER, 1, NODE, self.index, self.index, configuration, ())
 
     async def propose(self, data: bytes) -> int:
+        """Once it is proposed it may happen, whether somebody waits for it or not."""
         if self.failure is not None:
             raise self.failure
+        self._latest = asyncio.ensure_future(self._agree(data))
+        return await asyncio.shield(self._latest)
+
+    async def settled(self) -> None:
+        if self._latest is not None and self.is_active:
+            await asyncio.wait([self._latest])
+
+    async def _agree(self, data: bytes) -> int:
         await asyncio.sleep(COMMIT_S)
         await self.may_commit.wait()
         if not self.is_active:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from penstock.cluster.broker_watch import BrokerWatch
 from penstock.cluster.running_config import CLUSTER_WIDE, RunningConfig
+from penstock.cluster.turns import Turns
 from penstock.config.settings import MIN_ISR
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata import brokers, decisions, features, partitions, reassignment, scram
@@ -66,6 +67,8 @@ class MetadataQuorum(Protocol):
 
     async def propose(self, data: bytes) -> int: ...
 
+    async def settled(self) -> None: ...
+
     async def change_membership(self, change: Change, node: int) -> None: ...
 
 
@@ -87,7 +90,7 @@ class Controller:
         self._running = running
         self._entropy = entropy
         self._watch = watch
-        self._lock = asyncio.Lock()
+        self._lock = Turns(quorum)
         self._registered_at: dict[int, int] = {}
         """By broker, the index of its registration if that was decided here."""
         self._activated_at = 0

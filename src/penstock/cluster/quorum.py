@@ -54,6 +54,8 @@ STALLED_AT_MOST_S = 1.0
 """A leader that has not been able to write for so long hands over."""
 MEMBERSHIP_TIMEOUT_S = 5.0
 MEMBERSHIP_PAUSE_S = 0.05
+SETTLED_LOOK_S = 0.1
+"""How often whoever waits for the log to settle looks whether this server still leads."""
 TEMPORARY = (Refusal.NOT_CAUGHT_UP, Refusal.CHANGE_IN_PROGRESS, Refusal.TERM_NOT_COMMITTED)
 
 log = logging.getLogger(__name__)
@@ -291,6 +293,13 @@ class Quorum:
         if self.applied_index >= index:
             return True
         return await self._proposals.when_applied(index, timeout_s)
+
+    async def settled(self) -> None:
+        """Returns when all that this leader has in its log is applied, also what nobody waits for any more, or when it
+        leads no more. Raises as `propose` does."""
+        while self.is_leader and self.applied_index < (last := self._core.node.log.last_index):
+            self._check_usable()
+            await self._proposals.when_applied(last, SETTLED_LOOK_S)
 
     def set_address(self, node: int, host: str, port: int) -> None:
         self._links.set_address(node, (host, port))

@@ -1,0 +1,59 @@
+"""Decisions that nobody waits for any more, and those made after them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from controller_world import ControllerWorld, play
+from penstock.model.errors import ApiError, ErrorCode, StorageError
+from raft_cluster import cluster
+
+
+def test_a_decision_whose_asker_has_gone_counts_for_the_next() -> None:
+    """A topic deleted twice would be an entry at which every node fails, now and at every start."""
+
+    async def story(there: ControllerWorld) -> None:
+        topic_id = await there.controller.create_topic("t", 1, -1, {}, {})
+        there.quorum.may_commit.clear()
+        asker = asyncio.ensure_future(there.controller.delete_topic(topic_id))
+        await asyncio.sleep(0.1)
+        asker.cancel()
+        again = asyncio.ensure_future(there.controller.delete_topic(topic_id))
+        await asyncio.sleep(0.1)
+        there.quorum.may_commit.set()
+        with pytest.raises(ApiError) as refused:
+            await again
+        assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_ID
+        assert "t" not in there.image.topics
+
+    play(story)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_a_full_disk_held_up_is_applied_before_anything_is_decided(seed: int) -> None:
+    with cluster(seed, voters=[1]) as servers:
+
+        async def main() -> None:
+            await servers.start()
+            await servers.until_active()
+            quorum = servers.servers[1].quorum
+            await servers.propose(1, b"before")
+            disk = servers.machine(1).disk
+            disk.capacity = 0
+            disk.capacity = -disk.free_bytes()
+            with pytest.raises(StorageError):
+                await servers.propose(1, b"late")
+            with pytest.raises(StorageError, match="full"):
+                await servers.call(1, quorum.settled())
+            disk.capacity = None
+            while True:
+                try:
+                    await servers.call(1, quorum.settled())
+                    break
+                except StorageError:
+                    await asyncio.sleep(0.0005)
+            assert servers.servers[1].history.data == [b"before", b"late"]
+
+        servers.world.run(main())
