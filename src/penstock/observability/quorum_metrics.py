@@ -212,13 +212,12 @@ class QuorumMetrics:
             "penstock_peer_connections_lost_total", "Connections to other nodes that broke.", (), [((), links.losses)]
         )
         yield gauge("penstock_broker_epoch", "Epoch of this broker's registration.", (), [((), lifecycle.epoch)])
-        if lifecycle.heartbeats:  # a broker alone sends none
-            yield gauge(
-                "penstock_heartbeat_age_seconds",
-                "Since this broker sent the last heartbeat that the controller answered.",
-                (),
-                [((), lifecycle.unanswered_s)],
-            )
+        yield gauge(
+            "penstock_heartbeat_age_seconds",
+            "Since this broker sent the last heartbeat that the controller answered.",
+            (),
+            [((), lifecycle.unanswered_s)] if lifecycle.heartbeats else [],  # a broker alone sends none
+        )
         yield counter(
             "penstock_heartbeats_total", "Heartbeats that this broker sent.", (), [((), lifecycle.heartbeats)]
         )
