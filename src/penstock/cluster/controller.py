@@ -445,7 +445,12 @@ class Controller:
             brokers.check_epoch(self.image, broker_id, broker_epoch)
             refused: dict[int, ErrorCode] = {}
             records: list[MetadataRecord] = []
+            seen: dict[tuple[bytes, int], None] = {}  # each is decided on the image as it is
             for at, change in enumerate(changes):
+                if (change.topic_id, change.index) in seen:
+                    refused[at] = ErrorCode.INVALID_UPDATE_VERSION
+                    continue
+                seen[change.topic_id, change.index] = None
                 try:
                     records += partitions.alter_partition(
                         self.image,
@@ -490,7 +495,7 @@ class Controller:
             every = [(topic.name, state.index) for topic, state in self.image.all_partitions()]
             answers: list[PartitionAnswer] = []
             records: list[MetadataRecord] = []
-            for topic, index in every if asked is None else asked:
+            for topic, index in every if asked is None else dict.fromkeys(asked):
                 try:
                     records += partitions.elect(self.image, topic, index, kind, self._min_isr)
                 except ApiError as error:
@@ -509,8 +514,12 @@ class Controller:
             self._check_active()
             answers: list[PartitionAnswer] = []
             records: list[MetadataRecord] = []
+            seen: dict[tuple[str, int], None] = {}
             for move in moves:
                 try:
+                    if (move.topic, move.index) in seen:
+                        raise ApiError(ErrorCode.INVALID_REQUEST, "The partition is named twice in the request.")
+                    seen[move.topic, move.index] = None
                     if move.replicas is None:
                         records += reassignment.cancel(
                             self.image, move.topic, move.index, self._min_isr, self._unclean_ok

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from controller_world import ControllerWorld, play
+from penstock.core.metadata.requests import ElectionKind, IsrChange, Reassignment, ReplicaEpoch
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from raft_cluster import cluster
 
@@ -27,6 +28,31 @@ def test_a_decision_whose_asker_has_gone_counts_for_the_next() -> None:
             await again
         assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_ID
         assert "t" not in there.image.topics
+
+    play(story)
+
+
+def test_a_partition_that_is_named_twice_is_decided_once() -> None:
+    """Each decision is made on the image as it is before the request: two of them would make a third of the two."""
+
+    async def story(there: ControllerWorld) -> None:
+        await there.join(4)
+        await there.controller.create_topic("t", 1, -1, {0: [1, 2, 3]}, {})
+        answers = await there.controller.alter_reassignments(
+            [Reassignment("t", 0, (2, 3, 4)), Reassignment("t", 0, (2, 3))]
+        )
+        assert [answer.error and answer.error.code for answer in answers] == [None, ErrorCode.INVALID_REQUEST]
+        state = there.image.topics["t"].partitions[0]
+        assert (state.replicas, state.adding, state.removing) == ((2, 3, 4, 1), (4,), (1,))
+        epochs = tuple(ReplicaEpoch(broker, there.epochs[broker]) for broker in (1, 2))
+        change = IsrChange(there.image.topics["t"].topic_id, 0, state.leader_epoch, state.partition_epoch, epochs)
+        codes = await there.controller.alter_partitions(1, there.epochs[1], [change, change])
+        assert [answer.code for answer in codes] == [ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION]
+        assert state.partition_epoch == change.partition_epoch + 1
+        answers = await there.controller.elect_leaders(ElectionKind.PREFERRED, [("t", 0), ("t", 0)])
+        assert len(answers) == 1
+        assert state.leader == 2
+        assert state.leader_epoch == change.leader_epoch + 1
 
     play(story)
 
