@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal, ParamSpec, Protocol, TypeVar
 
 import click
 
 from penstock.cli.connection import Target, cluster_command, complete_groups, complete_topics, json_option
 from penstock.cli.output import show_json, show_table
 from penstock.cli.pairs import parse_pairs
+from penstock.cli.wire_admin import broker_settings
 from penstock.model.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.clients import ConfigSetting
+    from penstock.client.broker_settings import BrokerSettings
+    from penstock.clients import BlockingAdmin, ConfigSetting
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Kind = Literal["topic", "broker", "group"]
+Resource = tuple[Kind, str] | None
+"""A kind and a name; None for all brokers."""
 
 
 def resource_options(command: Callable[P, R]) -> Callable[P, R]:
     for option in (
         click.option("--group", help="Settings of a group.", shell_complete=complete_groups),
+        click.option("--all-brokers", is_flag=True, help="Settings that hold for all brokers."),
         click.option("--broker", help="Settings of a broker, by its id.", metavar="ID"),
         click.option("--topic", help="Settings of a topic.", shell_complete=complete_topics),
     ):
@@ -41,12 +47,20 @@ def configs() -> None:
 @json_option
 @cluster_command
 def describe(
-    target: Target, topic: str | None, broker: str | None, group: str | None, show_all: bool, as_json: bool
+    target: Target,
+    topic: str | None,
+    broker: str | None,
+    all_brokers: bool,
+    group: str | None,
+    show_all: bool,
+    as_json: bool,
 ) -> None:
     """Settings that differ from the default, and who set them."""
-    kind, name = _resource(topic, broker, group)
-    with target.admin() as admin:
-        found = [one for one in admin.configs(kind, name) if show_all or one.source != "default"]
+    resource = _resource(topic, broker, group, all_brokers)
+    if resource is None and show_all:
+        raise click.UsageError("--all: what is not set for all brokers is each broker's own; see --broker ID")
+    with _settings(target, resource) as settings:
+        found = [one for one in settings.described() if show_all or one.source != "default"]
     if as_json:
         show_json(
             [
@@ -62,8 +76,10 @@ def describe(
         )
     elif found:
         show_table(("NAME", "VALUE", "SET BY"), [(one.name, _value(one), one.source) for one in found])
+    elif resource is None:
+        click.echo("Nothing is set for all brokers at run time.", err=True)
     else:
-        click.echo(f"All settings of {kind} {name} are at their defaults (--all shows them).", err=True)
+        click.echo(f"All settings of {_noun(resource)} are at their defaults (--all shows them).", err=True)
 
 
 @configs.command("set")
@@ -75,20 +91,21 @@ def set_(
     target: Target,
     topic: str | None,
     broker: str | None,
+    all_brokers: bool,
     group: str | None,
     settings: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Change settings; the others stay as they are."""
-    kind, name = _resource(topic, broker, group)
+    resource = _resource(topic, broker, group, all_brokers)
     wanted = parse_pairs("setting", settings)
-    with target.admin() as admin:
-        admin.alter_configs(kind, name, set_=wanted)
+    with _settings(target, resource) as found:
+        found.alter(wanted, ())
     if as_json:
-        show_json({kind: name, "set": wanted})
+        show_json({**_told(resource), "set": wanted})
         return
     for key, value in wanted.items():
-        click.echo(f"{kind} {name}: {key}={value}")
+        click.echo(f"{_noun(resource)}: {key}={value}")
 
 
 @configs.command("delete")
@@ -97,26 +114,86 @@ def set_(
 @json_option
 @cluster_command
 def delete(
-    target: Target, topic: str | None, broker: str | None, group: str | None, names: tuple[str, ...], as_json: bool
+    target: Target,
+    topic: str | None,
+    broker: str | None,
+    all_brokers: bool,
+    group: str | None,
+    names: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Take settings back to their defaults."""
-    kind, name = _resource(topic, broker, group)
-    with target.admin() as admin:
-        known = {one.name for one in admin.configs(kind, name)}
+    resource = _resource(topic, broker, group, all_brokers)
+    with _settings(target, resource) as settings:
+        known = {one.name for one in settings.described()}
         unknown = [key for key in names if key not in known]
         if unknown:  # which brokers take as deleted already
-            raise ConfigError(f"a {kind} has no setting {', '.join(unknown)}: nothing was changed")
-        admin.alter_configs(kind, name, delete=names)
-        now = {one.name: one for one in admin.configs(kind, name)}
+            missing = ", ".join(unknown)
+            raise ConfigError(
+                f"{missing}: not set for all brokers; nothing was changed"
+                if resource is None
+                else f"a {resource[0]} has no setting {missing}: nothing was changed"
+            )
+        settings.alter({}, names)
+        now = {one.name: one for one in settings.described()}
     if as_json:
-        show_json({kind: name, "deleted": {key: now[key].value if key in now else None for key in names}})
+        show_json({**_told(resource), "deleted": {key: now[key].value if key in now else None for key in names}})
         return
+    default = "what each broker's file says" if resource is None else "its default"
     for key in names:
-        click.echo(f"{kind} {name}: {key} is back at {_value(now[key]) if key in now else 'its default'}")
+        click.echo(f"{_noun(resource)}: {key} is back at {_value(now[key]) if key in now else default}")
 
 
-def _resource(topic: str | None, broker: str | None, group: str | None) -> tuple[Kind, str]:
-    given: list[tuple[Kind, str]] = []
+# -- whose settings -----------------------------------------------------------------------
+
+
+class Settings(Protocol):
+    """Of one resource."""
+
+    def described(self) -> list[ConfigSetting]: ...
+
+    def alter(self, set_: Mapping[str, str], delete: Sequence[str]) -> None: ...
+
+
+class _Named:
+    def __init__(self, admin: BlockingAdmin, kind: Kind, name: str) -> None:
+        self._admin, self._kind, self._name = admin, kind, name
+
+    def described(self) -> list[ConfigSetting]:
+        return self._admin.configs(self._kind, self._name)
+
+    def alter(self, set_: Mapping[str, str], delete: Sequence[str]) -> None:
+        self._admin.alter_configs(self._kind, self._name, set_=set_, delete=delete)
+
+
+class _OfAllBrokers:
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._settings = settings
+
+    def described(self) -> list[ConfigSetting]:
+        from penstock.clients import ConfigSetting
+
+        return [
+            ConfigSetting(one.name, one.value, "cluster", one.is_read_only, one.is_sensitive)
+            for one in self._settings.describe()
+        ]
+
+    def alter(self, set_: Mapping[str, str], delete: Sequence[str]) -> None:
+        self._settings.alter(set_, delete)
+
+
+@contextmanager
+def _settings(target: Target, resource: Resource) -> Iterator[Settings]:
+    if resource is None:
+        with broker_settings(target) as found:
+            yield _OfAllBrokers(found)
+    else:
+        with target.admin() as admin:
+            yield _Named(admin, *resource)
+
+
+def _resource(topic: str | None, broker: str | None, group: str | None, all_brokers: bool) -> Resource:
+    given: list[Resource] = []
     if topic is not None:
         given.append(("topic", topic))
     if broker is not None:
@@ -125,9 +202,19 @@ def _resource(topic: str | None, broker: str | None, group: str | None) -> tuple
         given.append(("broker", broker))
     if group is not None:
         given.append(("group", group))
+    if all_brokers:
+        given.append(None)
     if len(given) != 1:
-        raise click.UsageError("give one of --topic, --broker, --group")
+        raise click.UsageError("give one of --topic, --broker, --all-brokers, --group")
     return given[0]
+
+
+def _noun(resource: Resource) -> str:
+    return "all brokers" if resource is None else " ".join(resource)
+
+
+def _told(resource: Resource) -> dict[str, object]:
+    return {"all_brokers": True} if resource is None else {resource[0]: resource[1]}
 
 
 def _value(setting: ConfigSetting) -> str:

@@ -9,19 +9,36 @@ from typing import TYPE_CHECKING
 from penstock.cli.connection import Target
 
 if TYPE_CHECKING:
+    from penstock.client.blocking_cluster import BlockingCluster
+    from penstock.client.broker_settings import BrokerSettings
     from penstock.client.cluster_admin import ClusterAdmin
 
 
 @contextmanager
 def wire_admin(target: Target) -> Iterator[ClusterAdmin]:
-    from penstock.client.blocking_cluster import BlockingCluster
     from penstock.client.cluster_admin import ClusterAdmin
+
+    with _connected(target) as cluster:
+        yield ClusterAdmin(cluster)
+
+
+@contextmanager
+def broker_settings(target: Target) -> Iterator[BrokerSettings]:
+    from penstock.client.broker_settings import BrokerSettings
+
+    with _connected(target) as cluster:
+        yield BrokerSettings(cluster)
+
+
+@contextmanager
+def _connected(target: Target) -> Iterator[BlockingCluster]:
+    from penstock.client.blocking_cluster import BlockingCluster
     from penstock.client.security import security_from_settings
 
     target.check()
     security = security_from_settings({name: str(value) for name, value in target.settings.items()})
     connected = BlockingCluster(target.addresses(), "penstock-cli", security, target.timeout_s)
     try:
-        yield ClusterAdmin(connected)
+        yield connected
     finally:
         connected.close()

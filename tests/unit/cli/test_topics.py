@@ -167,6 +167,41 @@ def test_configs(cli: CommandLine, topic: str) -> None:
     assert "there is no broker 7: there is 1" in cli("configs", "describe", "--broker", "7").err
 
 
+def test_configs_of_all_brokers(cli: CommandLine) -> None:
+    nothing = cli("configs", "describe", "--all-brokers")
+    assert (nothing.code, nothing.err) == (0, "Nothing is set for all brokers at run time.\n")
+    assert cli("configs", "set", "--all-brokers", "log.cleaner.backoff.ms=16000").lines == [
+        "all brokers: log.cleaner.backoff.ms=16000"
+    ]
+    try:
+        assert [line.split() for line in cli("configs", "describe", "--all-brokers").lines] == [
+            ["NAME", "VALUE", "SET", "BY"],
+            ["log.cleaner.backoff.ms", "16000", "cluster"],
+        ]
+        described = json.loads(cli("configs", "describe", "--broker", "1", "--json").out)
+        assert {"log.cleaner.backoff.ms": "cluster"}.items() <= {
+            one["name"]: one["source"] for one in described
+        }.items()
+        refused = cli("configs", "set", "--all-brokers", "log.cleaner.backoff.ms=soon")
+        assert refused.code == 1
+        assert "log.cleaner.backoff.ms" in refused.err
+        refused = cli("configs", "delete", "--all-brokers", "log.cleaner.backoff.ms", "log.retention.ms")
+        assert (refused.code, refused.err) == (
+            2,
+            "penstock: log.retention.ms: not set for all brokers; nothing was changed\n",
+        )
+    finally:
+        deleted = cli("configs", "delete", "--all-brokers", "log.cleaner.backoff.ms")
+    assert deleted.lines == ["all brokers: log.cleaner.backoff.ms is back at what each broker's file says"]
+    assert json.loads(cli("configs", "describe", "--all-brokers", "--json").out) == []
+    told = cli("configs", "set", "--all-brokers", "log.cleaner.backoff.ms=15000", "--json").out
+    assert json.loads(told) == {"all_brokers": True, "set": {"log.cleaner.backoff.ms": "15000"}}
+    told = cli("configs", "delete", "--all-brokers", "log.cleaner.backoff.ms", "--json").out
+    assert json.loads(told) == {"all_brokers": True, "deleted": {"log.cleaner.backoff.ms": None}}
+    assert cli("configs", "describe", "--all-brokers", "--broker", "1").code == 2
+    assert cli("configs", "describe", "--all-brokers", "--all").code == 2
+
+
 def test_topics_of_the_system(cli: CommandLine, penstock_broker: Broker, topic: str) -> None:
     cli("topics", "create", "--name", topic, "--partitions", "1")
     with BlockingAdmin(penstock_broker.bootstrap_servers) as admin:
