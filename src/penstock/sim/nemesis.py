@@ -95,7 +95,7 @@ class Nemesis:
                 continue
             self.begin(self._deeds[fault.kind](fault, Random(f"{self._seed}/fault {fault.number}")))
         while self._tasks:
-            await next(iter(self._tasks))
+            await asyncio.gather(*self._tasks)  # gives way even if all are done and only their callbacks are due
         self.heal()
 
     def begin(self, deed: Awaitable[None]) -> None:
