@@ -346,7 +346,8 @@ class Node:
             timer.cancel()
         self.cleaning.stop()
         while self._jobs:
-            await next(iter(self._jobs))
+            # Not one by one: a job that is done, but not yet taken out, would be waited for without giving way.
+            await asyncio.gather(*self._jobs)
 
     async def _serve(self) -> None:
         self.membership.serve(self.apis.dispatcher)
