@@ -58,6 +58,7 @@ class Fetch:
         "_handler",
         "_is_notified",
         "_is_parked",
+        "_may_wait",
         "_parked_on",
         "_timer",
         "asked",
@@ -82,6 +83,7 @@ class Fetch:
         self.ctx = ctx
         self.min_bytes = request.min_bytes
         self.max_bytes = max_bytes
+        self._may_wait = request.max_wait_ms > 0 and request.min_bytes > 0
         self.read_committed = request.isolation_level == READ_COMMITTED
         self.rack = request.rack_id
         self.replica_id, self.replica_epoch = request.replica_id, -1
@@ -113,9 +115,14 @@ class Fetch:
 
     def first_look(self) -> None:
         """At what was asked; a follower's fetch says what it holds, once."""
+        if self.watch is None:
+            self._look(self.asked, is_first=True)
+            return
+        news = self.watch.take_news()
         self._look(self.asked, is_first=True)
-        if self.watch is not None:
-            self._look(self.watch.take_news())
+        if news:
+            asked = dict.fromkeys(self.asked)
+            self._look([one for one in news if one not in asked])
 
     def _look(self, asked: Iterable[SessionPartition], *, is_first: bool = False) -> None:
         """Read each of them; what it brings takes the place of what was found before."""
@@ -128,6 +135,8 @@ class Fetch:
                 partition = self._handler.find(self.ctx.version, one)
                 if self.watch is not None:
                     self.watch.watch(one, partition)
+                if is_first and self._has_all(partition, one):
+                    continue
                 if self.is_of_follower:
                     data = self._read_for_follower(partition, one, is_first=is_first)
                 else:
@@ -171,6 +180,26 @@ class Fetch:
             partition.check_online()
             partition.check_offset(asked.fetch_offset)
         return data
+
+    def _has_all(self, partition: Partition, asked: SessionPartition) -> bool:
+        """A follower that keeps pace asks for what is not there yet: noted, and looked at when there is news."""
+        if (
+            not self._may_wait
+            or self.watch is None
+            or self.watch.is_eager
+            or asked.fetch_offset != partition.log.log_end_offset
+            or asked.last_fetched_epoch != partition.leader_epoch
+            or asked.current_leader_epoch != partition.leader_epoch
+            or asked.sent_log_start_offset != partition.log.log_start_offset
+            or asked.had_error
+        ):
+            return False
+        partition.check_follower(self.replica_id, asked.current_leader_epoch)
+        partition.check_online()
+        self._take_note(partition, asked)
+        if asked.sent_high_watermark != partition.high_watermark:
+            self.watch.put_back(asked)  # told with the next answer
+        return True
 
     def _read_for_follower(self, partition: Partition, asked: SessionPartition, *, is_first: bool) -> PartitionData:
         partition.check_leader_epoch(asked.current_leader_epoch)

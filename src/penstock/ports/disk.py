@@ -50,6 +50,10 @@ class File(Protocol):
         """Whether reading this range would be served from memory without waiting."""
         ...
 
+    def read_cached(self, position: int, size: int) -> bytes | None:
+        """The whole range if it is in memory; None: it is not, or that cannot be told. Never waits."""
+        ...
+
     def close(self) -> None: ...
 
 

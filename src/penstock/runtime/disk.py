@@ -78,6 +78,14 @@ class OsFile:
             return error.errno in _UNSUPPORTED
         return True
 
+    def read_cached(self, position: int, size: int) -> bytes | None:
+        buffer = bytearray(size)
+        try:
+            got = os.preadv(self._fd, (buffer,), position, os.RWF_NOWAIT)
+        except OSError:
+            return None
+        return bytes(buffer) if got == size else None
+
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:

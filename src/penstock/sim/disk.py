@@ -133,6 +133,10 @@ class SimFile:
     def is_cached(self, position: int, size: int) -> bool:
         return not self._disk.is_cold
 
+    def read_cached(self, position: int, size: int) -> bytes | None:
+        data = None if self._disk.is_cold else self.read(position, size)
+        return data if data is not None and len(data) == size else None
+
     def close(self) -> None:
         self._is_open = False
 

@@ -233,18 +233,26 @@ class Log:
         headers = list(iterate_headers(data, self.directory))
         if not headers:
             return
-        end_offset, epoch = self.log_end_offset, self.epochs.latest
+        end_offset, epoch, newest = self.log_end_offset, self.epochs.latest, -1
         for at, header in headers:
-            if header.base_offset < end_offset or header.last_offset_delta < 0:
-                raise StorageError(f"{self.directory}: offset {header.base_offset} after {end_offset}")
-            if not epoch <= header.leader_epoch <= max_epoch:
-                expected = f"expected {epoch} to {max_epoch} at offset {header.base_offset}"
-                raise CorruptBatch(self.directory, at, f"leader epoch {header.leader_epoch}, {expected}")
-            end_offset, epoch = header.next_offset, header.leader_epoch
-        newest = max(header.max_timestamp for _, header in headers)
-        segment = self._make_room(
-            len(view), headers[0][1].base_offset, end_offset - 1, newest if newest >= 0 else now_ms
-        )
+            base_offset, _, batch_epoch, _, _, _, last_offset_delta, _, timestamp, *_ = header
+            if base_offset < end_offset or last_offset_delta < 0:
+                raise StorageError(f"{self.directory}: offset {base_offset} after {end_offset}")
+            if not epoch <= batch_epoch <= max_epoch:
+                expected = f"expected {epoch} to {max_epoch} at offset {base_offset}"
+                raise CorruptBatch(self.directory, at, f"leader epoch {batch_epoch}, {expected}")
+            end_offset, epoch = base_offset + last_offset_delta + 1, batch_epoch
+            if timestamp > newest:
+                newest = timestamp
+        if newest < 0:
+            newest = now_ms
+        segment = self._segments.active
+        if (
+            segment.size + len(view) > segment.limit_bytes
+            or newest > segment.roll_after_timestamp
+            or end_offset - 1 - segment.base_offset > MAX_RELATIVE_OFFSET
+        ):
+            segment = self._make_room(len(view), headers[0][1].base_offset, end_offset - 1, newest)
         start = segment.size
         assert segment.writer is not None
         try:

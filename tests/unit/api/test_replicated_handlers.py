@@ -331,7 +331,7 @@ class TestConsumers:
         now = fetch_of((T, 0, 0), max_wait_ms=0)
         data = data_of(ask(broker.fetch, client, now, 13))[T, 0]
         assert data.high_watermark == 1
-        assert read_header(data.records.read()).next_offset == 1
+        assert read_header(data.records).next_offset == 1
         ahead = data_of(ask(broker.fetch, client, fetch_of((T, 0, 2), max_wait_ms=0), 13))[T, 0]
         assert (ahead.error_code, bool(ahead.records)) == (0, False)
         gone = data_of(ask(broker.fetch, client, fetch_of((T, 0, 3), max_wait_ms=0), 13))[T, 0]

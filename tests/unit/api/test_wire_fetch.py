@@ -345,6 +345,7 @@ def test_an_input_error_in_one_partition_leaves_the_others_served(
         return read(file, position, size)
 
     monkeypatch.setattr(OsFile, "is_cached", lambda file, position, size: False)
+    monkeypatch.setattr(OsFile, "read_cached", lambda file, position, size: None)
     monkeypatch.setattr(OsFile, "read", failing_read)
     response = wire.call(Api.FETCH, 12, fetch_request(topic, partitions=(0, 1, 2)))
     answers = response.responses[0].partitions

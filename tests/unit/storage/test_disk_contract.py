@@ -39,6 +39,8 @@ def test_write_read_truncate(disk: Disk, root: str) -> None:
     file.sync()
     assert disk.open(f"{root}/f").read(0, 100) == b"abcd"
     assert file.is_cached(0, 4)
+    assert file.read_cached(0, 4) == file.read(0, 4)
+    assert file.read_cached(1, 1 << 20) is None, 'less than asked for is not the whole range'
     assert FileSlice(file, 1, 2).read() == b"bc"
     file.close()
     with pytest.raises(OSError, match=r"closed|descriptor"):
@@ -118,3 +120,5 @@ def test_a_cold_page_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert file.is_cached(0, 5000)
     assert not file.is_cached(100, 9000)
     assert probed == [0, 4999, 100, 9099]
+    assert file.read_cached(100, 9000) is None
+    assert file.read_cached(6000, 10) is None
