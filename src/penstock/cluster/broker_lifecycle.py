@@ -28,6 +28,7 @@ EAGER_PAUSE_S = 0.1
 TELL_EVERY_S = 5.0
 LEAVE_TIMEOUT_S = 10.0
 UNFENCE_TIMEOUT_S = 10.0
+READ_TIMEOUT_S = 10.0
 NO_CONTROLLER_S = 1.5
 """A broker that leaves waits so long for a controller to tell."""
 
@@ -93,7 +94,11 @@ class BrokerLifecycle:
                 log.warning("still waiting to join the cluster: %s", reason)
             await asyncio.sleep(RETRY_PAUSE_S)
         self._access.broker_epoch = epoch
+        deadline_s = self._clock.monotonic() + READ_TIMEOUT_S
         while not self._is_known(epoch):
+            if self._clock.monotonic() >= deadline_s:
+                await self.register()  # unregistered meanwhile, perhaps; one that is just slow keeps its epoch
+                return
             await self._pause(0.01)
         self._answered_s = self._clock.monotonic()
         if self._config.is_clustered:

@@ -8,7 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.cluster.broker_lifecycle import LEAVE_TIMEOUT_S, NO_CONTROLLER_S, UNFENCE_TIMEOUT_S, BrokerLifecycle
+from penstock.cluster.broker_lifecycle import (
+    LEAVE_TIMEOUT_S,
+    NO_CONTROLLER_S,
+    READ_TIMEOUT_S,
+    UNFENCE_TIMEOUT_S,
+    BrokerLifecycle,
+)
 from penstock.cluster.controller_access import ControllerAccess
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.records import BrokerChanged, BrokerRegistered
@@ -142,6 +148,19 @@ def test_a_broker_is_registered_when_its_own_metadata_says_so() -> None:
         assert not registering.done()
         broker.controller.tell()
         await registering
+
+    play(story)
+
+
+def test_a_registration_that_never_shows_is_made_again() -> None:
+    async def story(broker: Broker) -> None:
+        broker.controller.is_image_current = False  # somebody unregistered it before it could read of itself
+        registering = asyncio.ensure_future(broker.lifecycle.register())
+        await asyncio.sleep(READ_TIMEOUT_S + 0.1)
+        assert broker.controller.registrations == 2
+        broker.controller.tell()
+        await registering
+        assert broker.lifecycle.epoch == 20
 
     play(story)
 
