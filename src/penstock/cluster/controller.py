@@ -326,6 +326,9 @@ class Controller:
                     f"Expected cluster ID {self.image.cluster_id}, but got cluster ID {registration.cluster_id}",
                 )
             self._check_is_gone(registration)
+            if broker_id in self._observers and self._has_another_disk(registration):
+                # What the quorum believes to be on its disk is not there: it begins anew.
+                await self._quorum.change_membership(Change.REMOVE_OBSERVER, broker_id)
             records = brokers.register(
                 self.image,
                 broker_id,
@@ -350,6 +353,10 @@ class Controller:
         if broker_id not in self._members:
             self.run(self._add_observer(broker_id))
         return epoch
+
+    def _has_another_disk(self, registration: Registration) -> bool:
+        known = self.image.brokers.get(registration.broker_id)
+        return known is not None and known.directory_id != registration.directory_id
 
     def _stopped_cleanly(self, registration: Registration) -> bool:
         known = self.image.brokers.get(registration.broker_id)

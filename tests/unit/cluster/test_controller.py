@@ -66,6 +66,19 @@ def test_a_broker_that_is_no_voter_becomes_an_observer() -> None:
     play(story)
 
 
+def test_an_observer_with_another_disk_begins_anew() -> None:
+    async def story(there: ControllerWorld) -> None:
+        await there.register(4, directory_id="A" * 22)
+        await asyncio.sleep(0.1)
+        await there.register(4, b"second", directory_id="A" * 22)
+        assert there.quorum.changes == [(Change.ADD_OBSERVER, 4)]
+        await there.register(4, b"third", directory_id="B" * 22)
+        await asyncio.sleep(0.1)
+        assert there.quorum.changes[1:] == [(Change.REMOVE_OBSERVER, 4), (Change.ADD_OBSERVER, 4)]
+
+    play(story)
+
+
 def test_a_broker_of_another_cluster_is_refused() -> None:
     async def story(there: ControllerWorld) -> None:
         code = await refused(there.register(4, cluster_id="o" * 22))

@@ -106,6 +106,31 @@ def test_a_node_of_another_cluster_stays_outside() -> None:
     play(story)
 
 
+def test_a_second_node_of_a_running_ones_id_stays_outside() -> None:
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        await cluster.bring_up(4)
+        double = world.machine("node-9")
+
+        async def serve(ports: SimPorts) -> SimBroker:
+            voters = ",".join(f"{number}@{host_of(number)}:{PORT}" for number in (1, 2, 3))
+            node = SimBroker(broker_config("node-9", 4, {"controller.quorum.voters": voters}), ports)
+            await node.start()
+            return node
+
+        image = cluster.nodes[active(cluster)].image
+        epoch = image.brokers[4].epoch
+        starting = double.start(serve)
+        await asyncio.sleep(10)
+        assert not starting.done()
+        assert image.brokers[4].epoch == epoch
+        assert image.brokers[4].endpoints == {"PLAINTEXT": (host_of(4), PORT)}
+        cluster.kill(4)  # whoever is left is let in
+        await starting
+        assert image.brokers[4].endpoints == {"PLAINTEXT": ("node-9", PORT)}
+
+    play(story, joins=1)
+
+
 def test_an_observer_joins_hears_of_everything_and_leaves() -> None:
     async def story(world: SimWorld, cluster: SimCluster) -> None:
         await cluster.bring_up(4)
