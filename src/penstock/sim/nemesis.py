@@ -28,6 +28,8 @@ from penstock.sim.network import LAN, LinkProfile
 SLOW = LinkProfile(0.02, 0.08, 0.02, 0.5, 2e6, 0.3, (4 << 10, 16 << 10))
 ARMED_S = 3.0
 WELL_WITHIN_S = 20.0
+EPOCH_CHANCE = 0.2
+EPOCH_START = 12  # of the partition leader epoch in a batch
 LOOK_AGAIN_S = 0.1
 LEADER_CHANCE = 0.4
 CONTROLLER_CHANCE = 0.2
@@ -353,7 +355,7 @@ class Nemesis:
         self._is_alone = False
 
     def _batch_byte(self, disk: SimDisk, random: Random) -> tuple[str, int] | None:
-        """Within what the checksum of a stable batch covers: the bytes before it no replica of Kafka's can judge."""
+        """Within what the checksum of a stable batch covers; or far up in its leader epoch, which no leader had yet."""
         logs = [
             f"{DATA}/{directory}/{name}"
             for directory in disk.list_directory(DATA)
@@ -374,6 +376,8 @@ class Nemesis:
         if not batches:
             return None
         at, size = random.choice(batches)
+        if random.random() < EPOCH_CHANCE:
+            return path, at + EPOCH_START
         return path, random.randrange(at + CRC_START, at + size)
 
     def _tasks_beside(self) -> bool:

@@ -29,7 +29,7 @@ from penstock.sim.nemesis import Nemesis
 from penstock.sim.process import current_process
 from penstock.sim.watch import Watch
 from penstock.sim.workload.admin import Operator
-from penstock.sim.workload.caller import TROUBLE, Caller
+from penstock.sim.workload.caller import TROUBLE, Caller, Leader
 from penstock.sim.workload.members import Member
 from penstock.sim.workload.producers import IdempotentLane, PlainWriter
 from penstock.sim.workload.readers import Reader
@@ -62,6 +62,7 @@ class Plan:
     topics: tuple[TopicPlan, ...]
     producers: int
     readers: int
+    has_replica_reader: bool
     members: int
     has_operator: bool
     max_down: int
@@ -101,6 +102,7 @@ def draw(
         topics=tuple(topics),
         producers=random.randint(1, 3),
         readers=random.randint(1, 2),
+        has_replica_reader=Random(f"{seed}/replica reader").random() < 0.4,
         members=random.choice((0, 1, 2, 3)),
         has_operator=random.random() < 0.5,
         max_down=random.choice((1, 1, (size + 1) // 2, size)),
@@ -181,6 +183,7 @@ class Scenario:
             await self._within("readers, members and the operator", asyncio.gather(*others))
             await self._get_well()
             await self._probe()
+            await self._mend()
             final = await self._read_all()
             await self._look_up_offsets()
             self.watch.look()
@@ -225,6 +228,10 @@ class Scenario:
             name = f"r{number}"
             reader = Reader(self._caller(name), self.history, plan.places)
             others.append(self._spawn(name, reader.run(self._has_ended, random.uniform(0.0, 0.1))))
+        if plan.has_replica_reader:
+            caller = self._caller("any")
+            reader = Reader(caller, self.history, plan.places, partial(_any_replica, caller))
+            others.append(self._spawn("any", reader.run(self._has_ended, random.uniform(0.0, 0.1))))
         for number in range(plan.members):
             name = f"m{number}"
             member = Member(self._caller(name), self.history, "group", [topic.name for topic in plan.topics])
@@ -276,6 +283,20 @@ class Scenario:
             lane = IdempotentLane(self._caller(f"probe:{place}"), self.history, place, self._now_ms)
             await self._within(f"a write to {place}", lane.run(partial(_has_written, lane), 0.0))
 
+    async def _mend(self) -> None:
+        """Damage is found by reading: read everything on the machine that has some, until all of it can be read."""
+        for number in list(self.watch.brokers.excused):
+            ends = self.watch.high_watermarks(number)
+            places = [place for place in self.plan.places if ends.get(place)]
+            caller = self._caller(f"mend:{number}")
+            for place in places:
+                reader = Reader(caller, self.history, [place], partial(_this_one, number))
+                await self._within(
+                    f"mending {place} on {number}", reader.run(partial(_has_read, reader, place, ends[place] - 1), 0.0)
+                )
+        await self._get_well()
+        self.watch.pardon()
+
     async def _read_all(self) -> dict[Place, list[bytes]]:
         """By a reader of its own, until it has read what the last probe wrote."""
         final: dict[Place, list[bytes]] = {}
@@ -320,6 +341,14 @@ class Scenario:
                 raise Violation("a deleted topic stays deleted", f"{action.topic} is there")
 
 
+def _this_one(number: int, place: Place, leader: Leader) -> int:
+    return number
+
+
+def _any_replica(caller: Caller, place: Place, leader: Leader) -> int:
+    return caller.random.choice(caller.replicas.get(place) or [leader.node_id])
+
+
 def _has_written(lane: IdempotentLane) -> bool:
     return lane.next_number > 0
 
@@ -344,6 +373,8 @@ class _Remarks(logging.Handler):
             violation = Violation("brokers have no defects", f"{who}: {record.getMessage()}: {error!r}")
             violation.__cause__ = error
             self._scenario.watch.failed(violation)
+        elif record.levelno == logging.CRITICAL and "it is not served" in record.getMessage():
+            self._scenario.watch.found_damage(who, record.getMessage())
 
 
 @contextmanager

@@ -73,6 +73,16 @@ class Watch:
         """Its disk was damaged: what it lacks is no broker's fault."""
         self.brokers.excused[number] = None
 
+    def found_damage(self, host: str, what: str) -> None:
+        """A broker says so."""
+        number = int(host.partition("#")[0].rpartition("-")[2])
+        if number not in self.brokers.excused:
+            self.failed(Violation("what is sound is not taken for damaged", f"{host}: {what}"))
+
+    def pardon(self) -> None:
+        """All damage was repaired: from here on nobody is excused."""
+        self.brokers.excused.clear()
+
     def failed(self, error: Exception) -> None:
         """Ends the run after this turn."""
         if self._failure is None:
@@ -168,6 +178,16 @@ class Watch:
         topics = self._cluster.living[number].membership.image.topics.values()
         states = [state for topic in topics for state in topic.partitions]
         return [(state.leader, state.replicas) for state in states if state.leader in self._cluster.ids]
+
+    def high_watermarks(self, number: int) -> dict[Place, int]:
+        """Of what this node has a replica of, as the leaders have it. While the cluster is well."""
+        living = self._cluster.living
+        return {
+            Place(topic.name, state.index): living[state.leader].partitions.get(topic.name, state.index).high_watermark
+            for topic in living[number].image.topics.values()
+            for state in topic.partitions
+            if number in state.replicas and state.leader in living
+        }
 
     # -- in the end ---------------------------------------------------------------------
 

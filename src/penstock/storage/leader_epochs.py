@@ -56,7 +56,7 @@ class LeaderEpochs:
     def contradicts(self, epoch: int, last_offset: int) -> bool:
         """Whether a batch that ends with `last_offset` cannot be of `epoch`, which no checksum covers."""
         known = self.epoch_of(last_offset)
-        return known not in (UNDEFINED_EPOCH, epoch)
+        return epoch < UNDEFINED_EPOCH or known not in (UNDEFINED_EPOCH, epoch)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """(the largest epoch known up to `epoch`, where it ends), as OffsetForLeaderEpoch answers."""

@@ -144,3 +144,16 @@ def test_what_raft_rules_out() -> None:
         quorum.applied(2, 1, b"two")
     with pytest.raises(Violation, match="entries are applied once"):
         quorum.applied(1, 1, b"one")
+
+
+def test_a_damaged_follower_may_go_back_and_a_leader_never(checker: BrokerChecker) -> None:
+    follower = FakeReplica()
+    checker.look({1: [follower]})
+    checker.excused[1] = None
+    follower.high_watermark = 9
+    checker.look({1: [follower]})
+    one = leader()
+    checker.look({2: [one]})
+    checker.excused[2] = None
+    one.high_watermark = 9
+    assert broken(checker, {2: one}) == "the high watermark only grows"

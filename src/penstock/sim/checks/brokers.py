@@ -1,7 +1,8 @@
 """What brokers must never do, judged while they run by looking at their partitions.
 
 - A leader epoch of a partition has one leader. Leader epochs and partition epochs grow on every replica.
-- The high watermark of a replica grows while its process lives, and never passes the end of its log.
+- The high watermark of a replica grows while its process lives, and never passes the end of its log. (A follower with a
+  damaged disk is excused: it is cut before the damage.)
 - What lies below the high watermark of any leader is in the log of every in-sync replica it names, from the moment on
   at which it names it, and in the log of every later leader: nobody may lead without it.
 - The in-sync replicas a broker goes by at a partition epoch are those of the controller's log at that epoch.
@@ -106,7 +107,7 @@ class BrokerChecker:
                 if known is not None and known[0] is replica:
                     if known[1] == facts:
                         continue
-                    _check_growth(node, replica, known[1], facts)
+                    _check_growth(node, replica, known[1], facts, is_excused=node in self.excused)
                 self._facts[node, key] = replica, facts
                 changed.append((node, replica, facts))
         for node, replica, facts in changed:
@@ -191,9 +192,9 @@ class BrokerChecker:
                 )
 
 
-def _check_growth(node: int, replica: ReplicaLike, before: Facts, now: Facts) -> None:
+def _check_growth(node: int, replica: ReplicaLike, before: Facts, now: Facts, *, is_excused: bool) -> None:
     name = f"{replica.topic}-{replica.index} on {node}"
     if now.leader_epoch < before.leader_epoch or now.partition_epoch < before.partition_epoch:
         raise Violation("epochs only grow", f"{name}: {before}, then {now}")
-    if now.high_watermark < before.high_watermark:
+    if now.high_watermark < before.high_watermark and not (is_excused and not now.is_leader):  # repaired: cut
         raise Violation("the high watermark only grows", f"{name}: {before}, then {now}")

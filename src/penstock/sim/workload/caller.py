@@ -44,6 +44,7 @@ class Caller:
         self.random = random
         self.counts: Counter[str] = Counter()
         self.leaders: dict[Place, Leader] = {}
+        self.replicas: dict[Place, list[int]] = {}
         self.topics: dict[str, int] = {}
         """The number of partitions, as last heard."""
         self._bootstrap = list(bootstrap)
@@ -118,6 +119,7 @@ class Caller:
             self.topics[topic.name] = len(topic.partitions)
             for partition in topic.partitions:
                 place = Place(topic.name, partition.partition_index)
+                self.replicas[place] = list(partition.replica_nodes)
                 self._learn(place, Leader(partition.leader_id, partition.leader_epoch, topic.topic_id))
         return answer
 

@@ -1,7 +1,8 @@
 """Readers from the first offset on that write down every record, and now and then begin again.
 
 They know the leader epoch they read under and say so, as Kafka's clients do, so a leader of the past does not answer
-them: a leader of that epoch which does not have what was read before has lost it. Must not know: faults, checkers.
+them: a leader of that epoch which does not have what was read before has lost it. Some read from any replica (KIP-392):
+one that is behind has nothing yet, but what it gives out is what everybody else reads. Must not know: faults, checkers.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ AGAIN_CHANCE = 0.01
 
 
 class Reader:
-    def __init__(self, caller: Caller, history: History, places: Sequence[Place]) -> None:
+    def __init__(
+        self,
+        caller: Caller,
+        history: History,
+        places: Sequence[Place],
+        choose: Callable[[Place, Leader], int] = lambda place, leader: leader.node_id,
+    ) -> None:
+        """`choose` says which broker is asked."""
+        self._choose = choose
         self._caller = caller
         self._history = history
         self.positions = dict.fromkeys(places, 0)
@@ -52,6 +61,7 @@ class Reader:
         """Whether there was something. Raises what the caller raises, ApiError, Violation."""
         caller = self._caller
         leader = await caller.leader(place)
+        asked = self._choose(place, leader)
         position = self.positions[place]
         request = FetchRequest(
             replica_id=-1,
@@ -74,13 +84,13 @@ class Reader:
             ],
         )
         answer = await caller.ask(
-            caller.address_of(leader.node_id), Api.FETCH, request, FetchResponse, purpose="read", wait_s=WAIT_MS / 1000
+            caller.address_of(asked), Api.FETCH, request, FetchResponse, purpose="read", wait_s=WAIT_MS / 1000
         )
         if answer.error_code:
             raise ApiError(error_code(answer.error_code), "no data")
         data = answer.responses[0].partitions[0]
         code = error_code(data.error_code)
-        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE and asked == leader.node_id:
             raise Violation(
                 "a read is stable",
                 f"{caller.name} read {place} up to {position}, and broker {leader.node_id} (epoch {leader.epoch}) "
@@ -88,7 +98,7 @@ class Reader:
             )
         if code is not ErrorCode.NONE:
             raise ApiError(code, f"cannot read {place}")
-        self.positions[place] = self._take(place, leader, position, data)
+        self.positions[place] = self._take(place, leader._replace(node_id=asked), position, data)
         return self.positions[place] > position
 
     def _take(self, place: Place, leader: Leader, position: int, data: PartitionData) -> int:
