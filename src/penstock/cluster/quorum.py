@@ -181,15 +181,22 @@ class Quorum:
 
     async def stop(self) -> None:
         """A leader hands over first, if somebody can take over."""
-        if (heir := self._best_heir()) is not None:
-            try:
-                async with asyncio.timeout(HAND_OVER_TIMEOUT_S):
-                    await self.transfer_leadership(heir)
-            except (ApiError, StorageError, TimeoutError) as error:
-                log.info("node %d did not take over the metadata quorum in time: %s", heir, error)
+        await self.hand_over()
         self._end(ApiError(ErrorCode.NOT_CONTROLLER, "the node is stopping"))
         self._links.stop()
         await self._store.settled()
+
+    async def hand_over(self) -> None:
+        """Lead no more, if somebody can take over. Better while others are heard: their answers come over connections
+        of their own."""
+        heir = None if self._is_over else self._best_heir()
+        if heir is None:
+            return
+        try:
+            async with asyncio.timeout(HAND_OVER_TIMEOUT_S):
+                await self.transfer_leadership(heir)
+        except (ApiError, StorageError, TimeoutError) as error:
+            log.info("node %d did not take over the metadata quorum in time: %s", heir, error)
 
     def _best_heir(self) -> int | None:
         """Of the voters that can be reached, the one with the most of the log."""

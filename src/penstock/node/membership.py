@@ -273,6 +273,7 @@ class Membership:
         if any(broker != self._config.node_id for broker in self.image.live_brokers()):
             log.info("moving leaders to other brokers")
             await self.lifecycle.leave()
+            await self.quorum.hand_over()  # before listeners are closed, and this node is deaf to the others
 
     async def close(self) -> None:
         await self.lifecycle.stop()
