@@ -52,7 +52,7 @@ async def commit(node: Node, offset: int) -> None:
 @pytest.mark.asyncio
 async def test_offline_and_under_replicated_partitions(node: Node) -> None:
     assert await read(node, "kafka_controller_kafkacontroller_offlinepartitionscount") == {(): 0}
-    broken, lonely = node.partitions.by_name["t"]
+    broken, lonely = node.partitions.get("t", 0), node.partitions.get("t", 1)
     broken.log.offline = OSError(errno.EIO, "the disk is gone")
     lonely.isr = ()
     assert await read(node, "kafka_controller_kafkacontroller_offlinepartitionscount") == {(): 1}
