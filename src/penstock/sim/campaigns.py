@@ -16,6 +16,9 @@ from penstock.sim.fault_plan import Fault
 SESSION_S = 2.0
 """After so long without a sign of life a broker is given up (`sim.cluster.SETTINGS`)."""
 
+NOTICED_S = 0.4
+"""A process that dies is missed sooner: its connections break."""
+
 
 class Enemy(Protocol):
     """What `sim.nemesis.Nemesis` does for a campaign."""
@@ -85,14 +88,26 @@ class Campaigns:
         """All go down one after the other, and come back in that order: who is back first has been away longest."""
         numbers = self._free()
         random.shuffle(numbers)
-        await self._take_down(fault, numbers, random)
+        end = self._cluster.crash if fault.kind == "fade out" else self._cluster.kill
+        slowest_s = random.choice((0.5, SESSION_S))
+        gone = await self._take_down(fault, numbers, end, lambda: random.uniform(0.05, slowest_s))
+        await self._bring_up(gone, random, fault.lasts_s)
 
     async def _strand(self, fault: Fault, random: Random) -> None:
-        """Likewise the replicas of one partition, the leader last: where there are others, these note all of it."""
-        await self._take_down(fault, self._enemy.replicas(random), random)
+        """The replicas of a partition, each once the one before is out of sync, the leader last and last to return.
 
-    async def _take_down(self, fault: Fault, numbers: Sequence[int], random: Random) -> None:
-        end = self._cluster.crash if fault.kind == "fade out" else self._cluster.kill
+        Where there are others, these elect as soon as they may.
+        """
+        replicas = self._enemy.replicas(random)
+        gone = await self._take_down(fault, replicas, self._cluster.kill, lambda: NOTICED_S + random.random())
+        await self._bring_up(gone[:-1], random, fault.lasts_s)
+        await asyncio.sleep(NOTICED_S + random.random())
+        await self._bring_up(gone[-1:], random, fault.lasts_s)
+
+    async def _take_down(
+        self, fault: Fault, numbers: Sequence[int], end: Callable[[int], None], pause_s: Callable[[], float]
+    ) -> list[int]:
+        """Those that no other fault has taken."""
         self._enemy.note(fault, f"{', '.join(map(host_of, numbers)) or 'nobody'} go down one by one")
         gone: list[int] = []
         for number in numbers:
@@ -100,8 +115,8 @@ class Campaigns:
                 self._enemy.take(number)
                 end(number)
                 gone.append(number)
-                await asyncio.sleep(random.uniform(0.05, 1.0) * random.choice((0.5, SESSION_S)))
-        await self._bring_up(gone, random, fault.lasts_s)
+                await asyncio.sleep(pause_s())
+        return gone
 
     async def _bring_up(self, numbers: Sequence[int], random: Random, within_s: float) -> None:
         for number in numbers:

@@ -127,11 +127,13 @@ def _anybody_is_up_to_date(original: Any) -> Any:
 
 
 def _says_so_at_once(original: Any) -> Any:
-    def store(self: Any, outcome: Any, when_stable: Callable[[], None]) -> None:
-        original(self, outcome, lambda: None)
-        self._loop.call_soon(when_stable)
+    def try_append(self: Any, write: Any) -> bool:
+        is_appended: bool = original(self, write)
+        while self._appended:
+            self._loop.call_soon(self._appended.popleft()[1])
+        return is_appended
 
-    return store
+    return try_append
 
 
 def _forgets_producers(original: Any) -> Any:
@@ -245,7 +247,7 @@ BUGS: dict[str, Bug] = {
         Bug(
             "metadata-unflushed",
             "a voter says it has entries of the metadata log before they are stable",
-            (("penstock.cluster.raft_store:RaftStore.store", _says_so_at_once),),
+            (("penstock.cluster.raft_store:RaftStore._try_append", _says_so_at_once),),
         ),
         Bug(
             "forgets-producers",

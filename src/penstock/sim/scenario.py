@@ -222,8 +222,10 @@ class Scenario:
             for place in random.sample(places, random.randint(1, len(places))):
                 lane = IdempotentLane(caller, self.history, place, self._now_ms)
                 writers.append(self._spawn(name, lane.run(self._has_ended, random.uniform(0.05, 0.4))))
-        plain = PlainWriter(self._caller("plain"), self.history, Place(PLAIN_TOPIC, 0), self._now_ms)
-        writers.append(self._spawn("plain", plain.run(self._has_ended, random.uniform(0.05, 0.4))))
+        caller = self._caller("plain")
+        for place in [Place(PLAIN_TOPIC, 0), *random.sample(places, random.randint(0, len(places)))]:
+            plain = PlainWriter(caller, self.history, place, self._now_ms)
+            writers.append(self._spawn("plain", plain.run(self._has_ended, random.uniform(0.05, 0.4))))
         for number in range(plan.readers):
             name = f"r{number}"
             reader = Reader(self._caller(name), self.history, plan.places)
