@@ -209,6 +209,7 @@ class FollowingBroker:
             ports.workers,
             ports.clock,
         )
+        host.on_offline = self.fetchers.withdrawals.look_at
         self.clock = ports.clock
 
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:

@@ -228,6 +228,7 @@ class Node:
     def _follow_metadata(self) -> None:
         """From here on partitions, fetchers and coordinators hear of every change."""
         self.partitions.on_role = self._role_changed
+        self.partitions.host.on_offline = self.fetchers.withdrawals.look_at
         self.membership.lifecycle.on_lease_over = self._lease_over
         self.running.subscribe(self.partitions.broker_config_changed)
         self.partitions.use_image(self.image)

@@ -21,6 +21,7 @@ from penstock.replica.partition import Partition
 from penstock.replica.repair import Repairs
 from penstock.replica.replica_fetcher import ReplicaFetcher
 from penstock.replica.throttle import ReplicationQuota
+from penstock.replica.withdrawal import Withdrawals
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class ReplicaFetchers:
         self.quota = ReplicationQuota()
         self.recovering = Recovering(partitions)
         self.repairs = Repairs(loop, self, self.recovering, workers)
+        self.withdrawals = Withdrawals(loop, self)
         self.by_leader: dict[int, ReplicaFetcher] = {}
         self._leader_of: dict[Partition, int] = {}
         self._stopping: list[ReplicaFetcher] = []
@@ -88,6 +90,7 @@ class ReplicaFetchers:
             partition.when_claimed = fetcher.claimed
             fetcher.follow(partition)
         self.repairs.role_changed(partition)
+        self.withdrawals.look_at(partition)
 
     def _sweep_soon(self) -> None:
         """After all changes of this turn: most partitions move on to a leader that is followed already."""

@@ -19,7 +19,7 @@ def _nobody(broker_id: int) -> int | None:
 
 
 def _unheard(partition: Partition) -> None:
-    """Without a controller the in-sync replicas stay as they are."""
+    """Without a controller the in-sync replicas, and leaders, stay as they are."""
 
 
 class Host:
@@ -31,6 +31,7 @@ class Host:
         "lag_time_max_ms",
         "lease",
         "node_id",
+        "on_offline",
         "own_broker_epoch",
         "propose_isr",
     )
@@ -47,6 +48,8 @@ class Host:
         """The epoch of a broker that may join an ISR; None if it is unknown, fenced or shutting down."""
         self.propose_isr: Callable[[Partition], None] = _unheard
         """Told of a partition with a pending change of its in-sync replicas."""
+        self.on_offline: Callable[[Partition], None] = _unheard
+        """Told, repeatedly, of a partition whose log is offline."""
 
     def count_isr_change(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
         """Of a partition that leads here."""

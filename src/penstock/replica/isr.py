@@ -2,7 +2,8 @@
 
 Partitions say what they want (`Partition.propose_isr`); all that comes up in a turn, or while a request is under way,
 travels in one request. Members that fell behind are looked for now and then, those that caught up show in their
-fetches, or, where nobody writes, are looked for as well. Must not know: how the controller is reached, what it decides.
+fetches, or, where nobody writes, are looked for as well; so are logs that went offline (`Host.on_offline`). Must not
+know: how the controller is reached, what it decides.
 
 A change stays pending, and counts for the high watermark, until the controller or the metadata says how it ended: an
 answer that got lost leaves nobody out who might be in.
@@ -146,6 +147,8 @@ class IsrKeeper:
                 consider_shrinking(partition)
             if len(partition.isr) < len(partition.replicas):
                 partition.consider_returns()
+            if partition.log.offline is not None:
+                self._host.on_offline(partition)
 
     def ask_for(self, partition: Partition) -> None:
         self._queue[partition] = None

@@ -255,6 +255,10 @@ class Partition(CommittedLog):
             elif self.when_claimed is not None:
                 self.when_claimed(self)
 
+    def _went_offline(self, error: OSError) -> None:
+        super()._went_offline(error)
+        self.host.on_offline(self)
+
     # -- high watermark ---------------------------------------------------------------------------------------
 
     def _holds(self, end: Position | None) -> None:

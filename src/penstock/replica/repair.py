@@ -117,7 +117,7 @@ class Repairs:
         event = self._under_way.get(partition)
         if event is not None:
             event.set()
-        elif _could_not_be_opened(partition) or partition.log.epochs.latest > partition.leader_epoch:
+        elif could_not_be_opened(partition) or partition.log.epochs.latest > partition.leader_epoch:
             self.found(partition)  # no checksum covers the epoch of a batch: only a later leader would have written it
 
     def stop(self) -> None:
@@ -126,7 +126,7 @@ class Repairs:
 
     async def _repair(self, partition: Partition, path: str | None) -> None:
         try:
-            found = Scan(None, True) if _could_not_be_opened(partition) else await self._find(partition, path)
+            found = Scan(None, True) if could_not_be_opened(partition) else await self._find(partition, path)
             if found.is_damaged:
                 await self._replace(partition, found.last_sound_base)
         except (ApiError, StorageError, OSError) as error:
@@ -204,7 +204,7 @@ class Repairs:
     async def _cut(self, partition: Partition, offset: int) -> None:
         before = partition.log.log_end_offset
         epoch = partition.leader_epoch
-        if _could_not_be_opened(partition):
+        if could_not_be_opened(partition):
             await self._recovering.start_over(partition)
             if partition.log.offline is None:
                 self.repaired += 1
@@ -225,6 +225,6 @@ class Repairs:
             )
 
 
-def _could_not_be_opened(partition: Partition) -> bool:
+def could_not_be_opened(partition: Partition) -> bool:
     """Because of damage, that is; a disk that fails is not mended by writing more to it."""
     return partition.log.offline is not None and isinstance(partition.log.offline.__cause__, CorruptBatch)

@@ -68,6 +68,11 @@ class Follower:
         if self.end_offset >= leader_end:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
 
+    def disown(self, offset: int) -> None:
+        """It says itself that from `offset` on nothing here counts: nobody waits for it as for one that is late."""
+        self.end_offset = min(self.end_offset, offset)
+        self.caught_up_ms = NEVER_MS
+
     def is_caught_up(self, leader_end: int, now_ms: int, lag_time_max_ms: int) -> bool:
         return self.end_offset == leader_end or now_ms - self.caught_up_ms <= lag_time_max_ms
 

@@ -3,8 +3,8 @@
 - Acknowledgement: a follower has made stable what it fetched (`wire.acknowledgement`). It may move the high
   watermark, and with it whoever waits for acks=all. Of a partition that this broker does not lead, or not in that
   epoch, it says nothing: the follower will hear of the new leader and start over.
-- Disowning: a follower has found its log damaged. It must not be elected, so the controller is asked at once to go on
-  without it.
+- Disowning: a follower has found its log damaged, or cannot write to it. It must not be elected, so the controller is
+  asked at once to go on without it.
 - Wake: a barrier, so it waits for the fetch that is parked before it, and that fetch makes way (`when_blocked`).
 """
 
@@ -71,8 +71,7 @@ class DisownHandler:
                 followers = partition.followers
                 if followers is None or replica_id not in followers.by_id:
                     continue
-                follower = followers.by_id[replica_id]
-                follower.end_offset = min(follower.end_offset, entry.offset)
+                followers.by_id[replica_id].disown(entry.offset)
                 if replica_id not in followers.isr:
                     continue
                 log.warning("%r: broker %d holds nothing sound from offset %d on", partition, replica_id, entry.offset)

@@ -1,0 +1,214 @@
+"""A log that goes offline: the replica stops counting and leading, and others go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from penstock.client.admin import create_topic
+from penstock.client.cluster import Cluster
+from penstock.client.fetching import TopicPartition, fetch_one
+from penstock.client.producer import Producer
+from penstock.core.metadata.image import NO_LEADER, PartitionState
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.records.batch import read_header
+from penstock.records.builder import Record
+from penstock.replica.partition import Partition
+from penstock.sim.cluster import SimCluster
+from penstock.sim.world import SimWorld
+from scripted_leader import FOLLOWER, LEADER, FollowingBroker, batch, batches, ends_at, says, until
+
+LAZY = {"flush.messages": "1000000"}
+IN_SYNC = (LEADER, FOLLOWER)
+
+
+@pytest.fixture
+def world() -> Iterator[SimWorld]:
+    with SimWorld(4) as made:
+        yield made
+
+
+def run(world: SimWorld, work: Coroutine[Any, Any, None]) -> None:
+    world.run(work, timeout_s=600)
+
+
+async def follow_to(broker: FollowingBroker, count: int, isr: tuple[int, ...] = IN_SYNC) -> Partition:
+    await broker.start()
+    broker.leader.answers.append(says(records=batches(0, count, epoch=1), high_watermark=count))
+    await broker.follow(isr=isr)
+    await until(ends_at(broker.partitions[0], count))
+    return broker.partitions[0]
+
+
+async def fail_flush(broker: FollowingBroker, partition: Partition, offset: int) -> None:
+    """The next batch of the leader arrives, and cannot be made stable."""
+    broker.machine.disk.fail_sync = lambda path: path.endswith(".log")
+    broker.leader.answers.append(says(records=batch(offset, 1), high_watermark=offset))
+    broker.leader.release()
+    await until(lambda: partition.log.offline is not None)
+
+
+async def lead(broker: FollowingBroker, isr: tuple[int, ...]) -> None:
+    await broker.follow(epoch=2, leader=FOLLOWER, isr=isr)
+
+
+async def append(broker: FollowingBroker, partition: Partition) -> list[ErrorCode]:
+    """As leader. How it ends is in the list, once it has."""
+    outcomes: list[ErrorCode] = []
+
+    async def work() -> None:
+        data = batch(0, 0)
+        base = partition.append(read_header(data), data, broker.clock.now_ms())
+        partition.when_committed(base + 1, outcomes.append)
+
+    await broker.machine.run(work())
+    return outcomes
+
+
+def asked_for(broker: FollowingBroker) -> int:
+    return sum(1 for fetch in broker.leader.fetches if any(topic.partitions for topic in fetch.topics))
+
+
+# -- following ------------------------------------------------------------------------------------
+
+
+def test_a_follower_that_cannot_flush_leaves_the_in_sync_replicas_at_once(world: SimWorld) -> None:
+    broker = FollowingBroker(world)
+
+    async def main() -> None:
+        partition = await follow_to(broker, 9)
+        await fail_flush(broker, partition, 9)
+        began = world.loop.time()
+        await until(lambda: bool(broker.leader.disowned))
+        assert world.loop.time() - began < 0.1, "nobody waits until it is late"
+        assert [entry.offset for entry in broker.leader.disowned] == [-1], "not even what it had before"
+        await broker.follow(isr=(LEADER,))
+        broker.leader.acknowledged.clear()
+        before = asked_for(broker)
+        await asyncio.sleep(20)
+        assert asked_for(broker) == before, "a fetch would look as if it kept up"
+        assert broker.leader.acknowledged == []
+        assert len(broker.leader.disowned) == 1, "it has left"
+
+    run(world, main())
+
+
+def test_the_next_leader_is_told_too_and_so_is_one_that_has_not_heard(world: SimWorld) -> None:
+    broker = FollowingBroker(world, settings=LAZY)
+
+    async def main() -> None:
+        partition = await follow_to(broker, 9)
+        broker.machine.disk.fail_sync = lambda path: path.endswith(".log")
+        await broker.machine.run(flush(partition))
+        await until(lambda: len(broker.leader.disowned) == 1)
+        await broker.follow(epoch=2, isr=IN_SYNC)
+        await until(lambda: len(broker.leader.disowned) == 2)
+        assert broker.leader.disowned[-1].leader_epoch == 2
+        await broker.machine.run(look(broker))
+        assert len(broker.leader.disowned) == 2
+        await asyncio.sleep(5)
+        await broker.machine.run(look(broker))
+        await until(lambda: len(broker.leader.disowned) == 3)
+
+    run(world, main())
+
+
+async def flush(partition: Partition) -> None:
+    partition._commit.request(partition)
+
+
+async def look(broker: FollowingBroker) -> None:
+    """As the keeper of in-sync replicas does now and then."""
+    for partition in broker.partitions:
+        partition.host.on_offline(partition)
+
+
+# -- leading --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("minimum", ["1", "2"])
+def test_a_leader_asks_to_be_relieved_by_whoever_is_in_sync(world: SimWorld, minimum: str) -> None:
+    broker = FollowingBroker(world, settings={"min.insync.replicas": minimum})
+
+    async def main() -> None:
+        partition = await follow_to(broker, 9)
+        await lead(broker, IN_SYNC)
+        broker.machine.disk.fail_sync = lambda path: path.endswith(".log")
+        outcomes = await append(broker, partition)
+        await until(lambda: bool(outcomes))
+        assert outcomes == [ErrorCode.KAFKA_STORAGE_ERROR]
+        assert partition.followers is not None
+        assert partition.followers.pending_isr == (LEADER,)
+        await broker.follow(epoch=3, isr=(LEADER,))
+        before = asked_for(broker)
+        await asyncio.sleep(5)
+        assert asked_for(broker) == before
+
+    run(world, main())
+
+
+def test_a_leader_that_nobody_can_relieve_waits_for_others(world: SimWorld, caplog: pytest.LogCaptureFixture) -> None:
+    broker = FollowingBroker(world)
+
+    async def main() -> None:
+        partition = await follow_to(broker, 9)
+        await lead(broker, (FOLLOWER,))
+        broker.machine.disk.fail_sync = lambda path: path.endswith(".log")
+        await append(broker, partition)
+        await until(lambda: "nobody else is in sync" in caplog.text)
+        assert partition.followers is not None
+        assert partition.followers.pending_isr is None
+        await lead(broker, (FOLLOWER, 3))
+        assert partition.followers.pending_isr == (3,)
+
+    run(world, main())
+
+
+# -- the whole cluster ----------------------------------------------------------------------------
+
+
+def test_the_cluster_goes_on_and_a_restart_brings_the_replica_back() -> None:
+    with SimWorld(5) as world:
+        servers = SimCluster(world, 3)
+        machine = world.machine("client")
+
+        def state() -> PartitionState:
+            return next(iter(servers.living.values())).image.topics["t"].partitions[0]
+
+        async def main() -> None:
+            await asyncio.gather(*(servers.bring_up(number) for number in servers.ids))
+            await machine.start(lambda ports: idle())
+            await machine.run(story())
+
+        async def idle() -> None:
+            pass
+
+        async def story() -> None:
+            cluster = Cluster(servers.addresses, "test")
+            await create_topic(cluster, "t", 1, 3)
+            producer = Producer(cluster)
+            for number in range(5):
+                await producer.publish("t", Record(b"k", b"%d" % number, (), 1), 0)
+            sick = state().leader
+            servers.machines[sick].disk.fail_sync = lambda path: "/t-0/" in path
+            with pytest.raises(ApiError, match="KAFKA_STORAGE_ERROR"):
+                await producer.publish("t", Record(b"k", b"open", (), 1), 0)
+            await until(lambda: state().leader not in (sick, NO_LEADER), timeout_s=1.0)
+            assert len(state().isr) == 2
+            for number in range(5, 10):
+                await producer.publish("t", Record(b"k", b"%d" % number, (), 1), 0)
+            servers.machines[sick].disk.fail_sync = None
+            await asyncio.sleep(5)
+            assert sick not in state().isr
+            await servers.stop(sick)
+            await servers.bring_up(sick)
+            await until(lambda: len(state().isr) == 3)
+            found = await fetch_one(cluster, TopicPartition("t", 0), 0, max_wait_ms=100)
+            values = [record.value for record in found.records if record.value != b"open"]
+            assert values == [b"%d" % number for number in range(10)]
+            cluster.close()
+
+        world.run(main(), timeout_s=600)
