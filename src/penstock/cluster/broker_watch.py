@@ -48,7 +48,7 @@ class BrokerWatch:
         self._heard_s: dict[int, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = 0.0
-        self._broken: dict[int, None] = {}
+        self._broken: dict[int, float] = {}  # since when, of those not heard of since then
         self._balanced_s = clock.monotonic()
         self._controller: Fencing | None = None
         self._started_s = 0.0
@@ -77,8 +77,8 @@ class BrokerWatch:
         self._heard_s.pop(broker_id, None)
 
     def peer_lost(self, peer: int) -> None:
-        """A connection broke: look when the grace is over, if it does not come back."""
-        self._broken[peer] = None
+        """A connection broke, or nobody listens there: look when the grace is over, if it does not come back."""
+        self._broken.setdefault(peer, self._clock.monotonic())
         if peer in self._image.brokers:
             self._look_within(self._running.current.penstock_broker_lost_grace_ms / 1000)
 
@@ -106,6 +106,9 @@ class BrokerWatch:
         if (now_s - heard_s) * 1000 >= config.broker_session_timeout_ms:
             return f"it was silent for {now_s - heard_s:.1f} s", 0.0
         lost_s = self._lost_since(broker_id)
+        if lost_s is not None:
+            # The last heartbeat of one that was killed may be read after its end; that nobody listens is said again.
+            lost_s = max(lost_s, self._broken.get(broker_id, lost_s))
         # Lost before this node became the controller, and for long: the one that was it, most likely.
         if lost_s is None or heard_s > max(lost_s, self._started_s):
             return None, INTERVAL_S

@@ -66,6 +66,21 @@ def test_a_heartbeat_after_the_loss_outweighs_it() -> None:
     play(story)
 
 
+def test_a_heartbeat_that_is_read_after_the_end_of_its_sender_does_not_save_it() -> None:
+    async def story(there: ControllerWorld) -> None:
+        there.fall_silent(3)
+        there.break_link(3)
+        await asyncio.sleep(0.01)
+        await there.heartbeat(3)  # was under way on another connection
+        await asyncio.sleep(0.01)
+        for _ in range(4):
+            there.watch.peer_lost(3)  # nobody listens there
+            await asyncio.sleep(GRACE_S / 2)
+        assert there.is_fenced(3)
+
+    play(story)
+
+
 def test_what_was_heard_while_fencing_waited_its_turn_counts() -> None:
     async def story(there: ControllerWorld) -> None:
         there.quorum.may_commit.clear()
