@@ -395,9 +395,21 @@ class RecoveredLog:
                 self.report.messages.append(f"{error}; rebuilt from the batches")
                 start = self.log_start_offset
         self.epochs.truncate_from_end(start)
+        is_trusted = True
         for _, _, header in headers_from(self.segments, start, self.log_end_offset):
+            if is_trusted and header.leader_epoch < self.epochs.latest and header.base_offset >= start:
+                is_trusted = False
+                self._distrust(header)
             self.epochs.assign(header.leader_epoch, header.base_offset)
         self.epochs.truncate_from_start(self.log_start_offset)
+
+    def _distrust(self, header: BatchHeader) -> None:
+        """Epochs never go back, so one of the batches is damaged: what was scanned is checked again when it is read."""
+        self.report.messages.append(
+            f"leader epoch {header.leader_epoch} at offset {header.base_offset}, after {self.epochs.latest}"
+        )
+        for segment in self.segments:
+            segment.trusted_from = segment.size
 
     def load_producers(self, *, clean: bool) -> None:
         if self.snapshots.offsets:

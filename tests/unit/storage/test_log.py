@@ -254,6 +254,24 @@ def test_a_batch_of_another_epoch_than_is_known_is_not_served_where_epochs_count
     assert log.verify_slice(last, log.epochs.copy()) is last
 
 
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_what_recovery_scans_is_checked_again_where_epochs_go_back(disk: SimDisk, damaged: int) -> None:
+    log = open_log(disk)
+    for _ in range(3):
+        append(log, epoch=2)
+    flush(log, disk)
+    log.close(clean=False)
+    disk.flip_bit(f"{DIRECTORY}/{0:020d}.log", damaged * BATCH_BYTES + 12, 3)
+    log = open_log(disk)
+    assert log.log_end_offset == 3  # nothing is lost: no checksum says that it is bad
+    assert any("leader epoch 2 at offset" in message for message in log.recovery.messages)
+    piece = log.read(damaged + 1, 10_000)
+    assert piece is not None
+    assert not log.slice_is_trusted(piece)
+    with pytest.raises(CorruptBatch):
+        log.verify_slice(piece, log.epochs.copy())
+
+
 def test_the_first_batch_comes_whole_even_if_too_large(disk: SimDisk) -> None:
     log = open_log(disk)
     append(log, 1, 2, 3)
