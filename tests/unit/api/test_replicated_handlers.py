@@ -296,6 +296,23 @@ class TestFollowers:
         await asyncio.sleep(0)
         assert data_of(late(client, FetchResponse, 1, 17))[T, 0].high_watermark == 1
 
+    async def test_one_that_begins_anew_leaves_no_session_behind(self) -> None:
+        """As one does whose only partition had to wait; else every append would tell all that it ever began."""
+        broker, client, other = Broker(), Client(), Client()
+        ask(broker.fetch, other, fetch_of((T, 0, 0), replica=3, session=(0, 0), max_wait_ms=0), 17)
+        for _ in range(5):
+            opened = ask(broker.fetch, client, fetch_of((T, 0, 0), replica=2, session=(0, 0), max_wait_ms=0), 17)
+        assert len(broker.fetch.sessions) == len(broker.partition.tail_waiters) == 2
+        assert ask(broker.fetch, client, fetch_of(replica=2, session=(opened.session_id, 1)), 17) is None
+        broker.fill()
+        await asyncio.sleep(0)
+        assert set(data_of(late(client, FetchResponse, 1, 17))) == {(T, 0)}
+        client.close()
+        assert len(broker.fetch.sessions) == 1
+        other.close()
+        assert len(broker.fetch.sessions) == 0
+        assert not client.when_closed
+
     async def test_losing_leadership_answers_a_parked_follower(self) -> None:
         broker, client = Broker(), Client()
         assert ask(broker.fetch, client, fetch_of((T, 0, 0), replica=2, session=(0, 0)), 17) is None

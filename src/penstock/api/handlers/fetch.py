@@ -28,6 +28,7 @@ from penstock.api.follower_watch import FollowerWatch
 from penstock.api.leader_hints import EndpointOf, LeaderHints, nowhere
 from penstock.api.traffic import Traffic
 from penstock.model.errors import CorruptBatch, ErrorCode, ProtocolError, StorageError
+from penstock.net.connection import Connection
 from penstock.ports.workers import Workers
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
@@ -79,6 +80,7 @@ class FetchHandler:
         self._traffic = traffic
         self._hints = LeaderHints(partitions, endpoint_of)
         self._watches: dict[int, FollowerWatch] = {}  # by session
+        self._follower_sessions: dict[Connection, int] = {}
         self.quota = ReplicationQuota()
         self.cold_reads = 0
         self.replicated_bytes = 0  # sent to followers
@@ -184,10 +186,22 @@ class FetchHandler:
         fetch.asked = [session.put(partition) for partition in asked]
         if fetch.is_of_follower:
             fetch.watch = self._watches[session.id] = FollowerWatch(is_eager=self._is_rack_aware)
-            closes = partial(self._close_session, session.id)
-            when_closed = fetch.ctx.connection.when_closed
-            when_closed[closes] = None
-            fetch.watch.on_close = lambda: when_closed.pop(closes, None)
+            self._tie_to_connection(session.id, fetch.watch, fetch.ctx.connection)
+
+    def _tie_to_connection(self, session_id: int, watch: FollowerWatch, connection: Connection) -> None:
+        """One session a connection: a follower that begins anew does not come back to the one before."""
+        before = self._follower_sessions.get(connection)
+        if before is not None:
+            self._close_session(before)
+        closes = partial(self._close_session, session_id)
+        connection.when_closed[closes] = None
+        self._follower_sessions[connection] = session_id
+
+        def untie() -> None:
+            connection.when_closed.pop(closes, None)
+            self._follower_sessions.pop(connection, None)
+
+        watch.on_close = untie
 
     def _close_session(self, session_id: int) -> None:
         self.sessions.close(session_id)
