@@ -253,12 +253,36 @@ class ClusterAdmin:
 
     # -- changing -----------------------------------------------------------------------
 
-    def elect_leaders(self, partitions: Iterable[tuple[str, int]] | None, *, is_unclean: bool) -> list[Verdict]:
-        """None: all partitions, of which those that need no election are left out of the answer."""
+    def elect_leaders(self, partitions: Sequence[tuple[str, int]] | None, *, is_unclean: bool) -> list[Verdict]:
+        """None: all partitions, of which those that need no election are left out of the answer.
+
+        Where an answer got lost and the question was asked again, here or on its way to the controller, the second
+        answer is that no election is needed. What was elected meanwhile is told as such all the same.
+        """
         topics: dict[str, list[int]] = {}
         for topic, partition in partitions or ():
             topics.setdefault(topic, []).append(partition)
+        needed = self._in_need(None if partitions is None else topics, is_unclean)
+        verdicts = {(one.topic, one.partition): one for one in self._elect(partitions is None, topics, is_unclean)}
+        unexplained = [
+            where
+            for where in needed
+            if where not in verdicts or verdicts[where].code is ErrorCode.ELECTION_NOT_NEEDED
+            if partitions is None or where[1] in topics[where[0]]
+        ]
+        if unexplained:
+            still = self._in_need([topic for topic, _ in unexplained], is_unclean)
+            verdicts |= {where: Verdict(*where, ErrorCode.NONE, "") for where in unexplained if where not in still}
+        return sorted(verdicts.values())
 
+    def _in_need(self, topics: Iterable[str] | None, is_unclean: bool) -> dict[tuple[str, int], None]:
+        return {
+            (one.topic, one.partition): None
+            for one in self.partitions(topics)
+            if (one.leader is None if is_unclean else one.leader != one.replicas[0])
+        }
+
+    def _elect(self, is_all: bool, topics: Mapping[str, list[int]], is_unclean: bool) -> list[Verdict]:
         def read(answer: electing.ElectLeadersResponse) -> list[Verdict]:
             check(answer.error_code)
             return sorted(
@@ -270,7 +294,7 @@ class ClusterAdmin:
         request = electing.ElectLeadersRequest(
             election_type=UNCLEAN if is_unclean else PREFERRED,
             topic_partitions=None
-            if partitions is None
+            if is_all
             else [electing.TopicPartitions(topic=topic, partitions=asked) for topic, asked in topics.items()],
             timeout_ms=TIMEOUT_MS,
         )

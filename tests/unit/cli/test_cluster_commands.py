@@ -395,6 +395,25 @@ def test_elect_leaders(run: CommandLine, scripted: ScriptedCluster) -> None:
     assert run("cluster", "elect-leaders", "--topic", "nope").code == 1
 
 
+@pytest.mark.parametrize("words", [(), ("--topic", "events")])
+@pytest.mark.parametrize("flags", [(), ("--unclean",)])
+def test_an_election_whose_answer_got_lost_is_told(
+    run: CommandLine, scripted: ScriptedCluster, words: tuple[str, ...], flags: tuple[str, ...]
+) -> None:
+    """As when the controller changes while it answers: asked again, it says that there is nothing to do."""
+    scripted.topics["events"][0].leader = 2 if not flags else -1
+    for broker in scripted.brokers.values():
+
+        def elect_twice(request: Message) -> Message:
+            scripted._elect(request)
+            return scripted._elect(request)
+
+        broker.scripts[Api.ELECT_LEADERS] = elect_twice
+    assert run("cluster", "elect-leaders", *words, *flags).lines == ["events-0 is led by 1 now."]
+    again = run("cluster", "elect-leaders", *words, *flags)
+    assert (again.out, again.err.partition(":")[0]) == ("", "Nothing to do")
+
+
 def test_reassign_one_partition(run: CommandLine, scripted: ScriptedCluster) -> None:
     ran = run("cluster", "reassign", "--topic", "events", "--partition", "0", "--replicas", "3,2")
     assert ran.lines == ["events-0: from [1,2] to [3,2]"]
