@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -170,6 +171,44 @@ class TestPartitions:
             (p.leader_id, p.isr_nodes, p.eligible_leader_replicas, p.last_known_elr, p.offline_replicas)
             for p in topic.partitions
         ] == [(-1, [], [1, 2], [3], [3]), (2, [2, 3, 1], [], [], [3]), (-1, [3, 1, 2], [], [], [3])]
+
+
+class TestLeaderThatHasJustGone:
+    """Broker 2 leads, and its connections broke a moment ago."""
+
+    async def begin(self, image: MetadataImage) -> tuple[asyncio.Future[Any], list[None]]:
+        self.suspects = [2]
+        cluster = view(image, suspects=lambda: self.suspects)
+        answers: list[None] = []
+        named_brokers = cluster.brokers
+
+        def counting(*asked: Any, **options: Any) -> Any:
+            answers.append(None)
+            return named_brokers(*asked, **options)
+
+        cluster.brokers = counting  # type: ignore[method-assign]
+        handler = MetadataHandler(cluster, cast(TopicCreation, SimpleNamespace()))
+        pending = handler.handle(context(handler, 12), MetadataRequest(topics=None))
+        assert asyncio.iscoroutine(pending)
+        answer = asyncio.ensure_future(pending)
+        await asyncio.sleep(0.05)
+        assert not answer.done()
+        return answer, answers
+
+    async def test_the_answer_names_the_next_one_and_is_put_together_when_that_is_there(
+        self, image: MetadataImage
+    ) -> None:
+        answer, answers = await self.begin(image)
+        assert len(answers) == 1, "nothing has changed"
+        image.replay(PartitionChanged(TOPIC_ID, 1, leader=1, isr=(1,)))
+        assert (await answer).topics[0].partitions[1].leader_id == 1
+        assert len(answers) == 2
+
+    async def test_one_that_is_back_is_named(self, image: MetadataImage) -> None:
+        answer, answers = await self.begin(image)
+        self.suspects = []
+        assert (await answer).topics[0].partitions[1].leader_id == 2
+        assert len(answers) == 1
 
 
 class TestDescribeCluster:

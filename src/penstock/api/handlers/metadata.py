@@ -59,7 +59,7 @@ class MetadataHandler:
             ctx.connection.abort()
             return None
         response = self._answer(ctx, request)
-        return self._when_decided(ctx, request) if self._is_about_to_change(response) else response
+        return self._when_decided(ctx, request, response) if self._is_about_to_change(response) else response
 
     def _is_about_to_change(self, response: MetadataResponse) -> bool:
         suspects = self._cluster.suspects()
@@ -67,15 +67,21 @@ class MetadataHandler:
             partition.leader_id in suspects for topic in response.topics for partition in topic.partitions
         )
 
-    async def _when_decided(self, ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
+    async def _when_decided(
+        self, ctx: RequestContext, request: MetadataRequest, response: MetadataResponse
+    ) -> MetadataResponse:
         """A leader's connections have just broken: in a moment there is another one, or it is back. A client that
-        heard of the old one now would ask again only after a pause of its own, and that is most of what it waits."""
-        response = self._answer(ctx, request)
+        heard of the old one now would ask again only after a pause of its own, and that is most of what it waits.
+
+        Many ask at that time: what has not changed is not put together again."""
+        image = self._cluster.image
         for _ in range(LOOKS):
+            seen = image.partitions_version, image.brokers_version
+            await asyncio.sleep(LOOK_AGAIN_S)
+            if seen != (image.partitions_version, image.brokers_version):
+                response = self._answer(ctx, request)
             if not self._is_about_to_change(response):
                 break
-            await asyncio.sleep(LOOK_AGAIN_S)
-            response = self._answer(ctx, request)
         return response
 
     def _answer(self, ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
