@@ -20,16 +20,18 @@ from random import Random
 from typing import Any
 
 from penstock.sim.checks.groups import check_groups
+from penstock.sim.checks.keyed import check_keyed
 from penstock.sim.checks.records import check_records
 from penstock.sim.cluster import SimCluster
 from penstock.sim.fault_plan import Fault, draw_plan
-from penstock.sim.history import History, Outcome, Place, Violation
+from penstock.sim.history import History, Outcome, Place, Seen, Violation
 from penstock.sim.loop import StepLimit
 from penstock.sim.nemesis import Nemesis
 from penstock.sim.process import current_process
 from penstock.sim.watch import Watch
 from penstock.sim.workload.admin import Operator
 from penstock.sim.workload.caller import TROUBLE, Caller, Leader
+from penstock.sim.workload.keyed import KeyedLane
 from penstock.sim.workload.members import Member
 from penstock.sim.workload.producers import IdempotentLane, PlainWriter
 from penstock.sim.workload.readers import Reader
@@ -41,6 +43,8 @@ LOOK_AGAIN_S = 0.1
 MAX_STEPS = 300_000
 """Ten times what a history takes: more is a broker that spins."""
 PLAIN_TOPIC = "data-plain"
+KEYED = Place("keyed", 0)
+COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "2048", "min.cleanable.dirty.ratio": "0.01"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class Plan:
     producers: int
     readers: int
     has_replica_reader: bool
+    is_compacting: bool
     members: int
     has_operator: bool
     max_down: int
@@ -103,6 +108,7 @@ def draw(
         producers=random.randint(1, 3),
         readers=random.randint(1, 2),
         has_replica_reader=Random(f"{seed}/replica reader").random() < 0.4,
+        is_compacting=Random(f"{seed}/compaction").random() < 0.3,
         members=random.choice((0, 1, 2, 3)),
         has_operator=random.random() < 0.5,
         max_down=random.choice((1, 1, (size + 1) // 2, size)),
@@ -143,6 +149,8 @@ class Scenario:
         self.watch = Watch(self.cluster)
         self.nemesis = Nemesis(self.cluster, plan.seed, self.watch, plan.max_down)
         self.nemesis.on_rot = self.watch.excuse
+        self._keyed = History(world.loop.time)
+        """Of the topic that is compacted."""
         self._callers: list[Caller] = []
         self._is_over = False
 
@@ -185,16 +193,23 @@ class Scenario:
             await self._probe()
             await self._mend()
             final = await self._read_all()
+            keyed = await self._read_keyed() if self.plan.is_compacting else {}
             await self._look_up_offsets()
             self.watch.look()
             self.watch.check_ending()
         check_records(self.history, final)
         check_groups(self.history)
+        if self.plan.is_compacting:
+            check_keyed(self._keyed, KEYED, keyed)
         self._check_topics()
 
     async def _make_topics(self) -> None:
         operator = self._operator()
-        for topic in self.plan.topics:
+        topics = list(self.plan.topics)
+        if self.plan.is_compacting:
+            flush = {} if self.plan.is_durable else {"flush.messages": "9223372036854775807"}
+            topics.append(TopicPlan(KEYED.topic, 1, {**COMPACTED, **flush}))
+        for topic in topics:
             await self._within(f"topic {topic.name}", self._make_topic(operator, topic))
 
     def _operator(self) -> Operator:
@@ -230,6 +245,14 @@ class Scenario:
             name = f"r{number}"
             reader = Reader(self._caller(name), self.history, plan.places)
             others.append(self._spawn(name, reader.run(self._has_ended, random.uniform(0.0, 0.1))))
+        if plan.is_compacting:
+            for number in range(2):
+                keyed = KeyedLane(self._caller(f"k{number}"), self._keyed, KEYED, self._now_ms)
+                writers.append(self._spawn("keyed", keyed.run(self._has_ended, 0.1)))
+            caller = self._caller("keys")
+            choose = partial(_any_replica, caller)
+            reader = Reader(caller, self._keyed, [KEYED], choose, may_have_holes=True)
+            others.append(self._spawn("keys", reader.run(self._has_ended, 0.05)))
         if plan.has_replica_reader:
             caller = self._caller("any")
             reader = Reader(caller, self.history, plan.places, partial(_any_replica, caller))
@@ -310,6 +333,15 @@ class Scenario:
             seen = self.history.seen.get(place, {})
             final[place] = [seen[offset].value for offset in range(reader.positions[place])]
         return final
+
+    async def _read_keyed(self) -> dict[int, Seen]:
+        """What is there in the end; and once more what everybody read."""
+        last = max((write.offset for write in self._keyed.writes), default=-1)
+        found = History(self.world.loop.time)
+        for history in (found, self._keyed):
+            reader = Reader(self._caller("last:keyed"), history, [KEYED], may_have_holes=True)
+            await self._within(f"reading {KEYED}", reader.run(partial(_has_read, reader, KEYED, last), 0.0))
+        return found.seen.get(KEYED, {})
 
     async def _look_up_offsets(self) -> None:
         if not self.history.commits:

@@ -35,9 +35,12 @@ class Reader:
         history: History,
         places: Sequence[Place],
         choose: Callable[[Place, Leader], int] = lambda place, leader: leader.node_id,
+        *,
+        may_have_holes: bool = False,
     ) -> None:
-        """`choose` says which broker is asked."""
+        """`choose` says which broker is asked; `may_have_holes`: what is read is compacted."""
         self._choose = choose
+        self._may_have_holes = may_have_holes
         self._caller = caller
         self._history = history
         self.positions = dict.fromkeys(places, 0)
@@ -120,14 +123,15 @@ class Reader:
             for record in iterate_records(header, batch[HEADER_SIZE:]):
                 if record.offset < position:
                     continue
-                if record.offset != position:
+                if record.offset != position and not self._may_have_holes:
                     raise Violation(
                         "offsets have no holes",
                         f"{self._caller.name} reads {place} at {position} and gets {record.offset} from broker "
                         f"{leader.node_id} (epoch {leader.epoch})",
                     )
                 value = (record.value or b"").partition(b" ")[0]
-                self._history.saw(place, position, value, self._caller.name, leader.node_id, leader.epoch)
-                position += 1
+                self._history.saw(place, record.offset, value, self._caller.name, leader.node_id, leader.epoch)
+                position = record.offset + 1
+            position = max(position, header.next_offset)
             at += header.size_bytes
         return position

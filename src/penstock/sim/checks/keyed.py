@@ -1,0 +1,45 @@
+"""What was written to and read from a compacted partition: records may go, but never the last one of a key.
+
+Must not know: brokers, faults, how histories come about.
+"""
+
+from __future__ import annotations
+
+from penstock.sim.history import History, Outcome, Place, Seen, Violation, Write
+from penstock.sim.workload.keyed import key_of
+
+
+def check_keyed(history: History, place: Place, final: dict[int, Seen]) -> None:
+    """`history`: everything that was ever read; `final`: what is there in the end, by offset."""
+    writes = {write.value: write for write in history.writes if write.place == place}
+    _check_reads(writes, place, history.seen.get(place, {}))
+    last: dict[bytes, int] = {}
+    for offset, seen in sorted(final.items()):
+        last[key_of(writes[seen.value])] = offset
+    for write in writes.values():
+        if write.outcome is Outcome.ACKNOWLEDGED and last.get(key_of(write), -1) < write.offset:
+            raise Violation(
+                "compaction keeps the last record of a key",
+                f"{write.value!r} was acknowledged at {place}@{write.offset}, and the last of its key is at "
+                f"{last.get(key_of(write), -1)}",
+            )
+
+
+def _check_reads(writes: dict[bytes, Write], place: Place, seen: dict[int, Seen]) -> None:
+    numbers: dict[str, tuple[int, int]] = {}
+    for offset, read in sorted(seen.items()):
+        write = writes.get(read.value)
+        if write is None:
+            raise Violation("nothing is made up", f"{place}@{offset} is {read.value!r}, which nobody wrote")
+        if write.outcome is Outcome.ACKNOWLEDGED and write.offset != offset:
+            raise Violation(
+                "what is acknowledged is kept at its offset",
+                f"{write.value!r} was acknowledged at {place}@{write.offset} and read at {offset}",
+            )
+        before, where = numbers.get(write.lane, (-1, -1))
+        if write.number <= before:
+            raise Violation(
+                "a lane is in order",
+                f"{place}: number {write.number} of {write.lane} at {offset}, after {before} at {where}",
+            )
+        numbers[write.lane] = write.number, offset
