@@ -89,6 +89,7 @@ def produce(
         compression=compression,
         partitioner=partitioner,
         delivery_timeout_ms=int(target.timeout_s * 1000),
+        timeout_counts_from="progress",
         client_id="penstock-cli",
         settings=target.settings,
     )

@@ -40,6 +40,8 @@ METADATA_PAUSE_S = 0.05
 CREATION_GRACE_S = 2.0
 FULL_QUEUE_PAUSE_S = 0.002
 LOCAL_PARTITION = -1  # librdkafka decides
+NEVER_MS = 0
+PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 SMALLEST_RECORD_LIMIT, LARGEST_RECORD_LIMIT = 1000, 1_000_000_000  # what librdkafka takes for message.max.bytes
 
 
@@ -54,6 +56,7 @@ class ProducerOptions(TypedDict, total=False):
     partitioner: Partitioner
     retries: int | None
     delivery_timeout_ms: int
+    timeout_counts_from: Literal["sending", "progress"]
     buffer_size_bytes: int
     metrics_interval_ms: int
     client_id: str
@@ -73,6 +76,9 @@ class ProducerConfig:
     retries: int | None = None
     """None: until delivery_timeout_ms is over."""
     delivery_timeout_ms: int = 120_000
+    timeout_counts_from: Literal["sending", "progress"] = "sending"
+    """sending: each record has its own time, also that in the buffer. progress: all that wait are given up when no
+    record was answered for so long, and none before, however much there is to send."""
     buffer_size_bytes: int = 64 * 1024 * 1024
     """Of records not acknowledged; when full, `send` waits."""
     metrics_interval_ms: int = 1000
@@ -88,6 +94,8 @@ class ProducerConfig:
     def librdkafka(self) -> dict[str, object]:
         if self.acks not in ("all", 0, 1):
             raise ValueError(f'acks is "all", 1 or 0, not {self.acks!r}')
+        if self.timeout_counts_from not in ("sending", "progress"):
+            raise ValueError(f'timeout_counts_from is "sending" or "progress", not {self.timeout_counts_from!r}')
         named: dict[str, object] = {
             "acks": self.acks,
             "enable.idempotence": self.acks == "all" if self.idempotent is None else self.idempotent,
@@ -96,7 +104,7 @@ class ProducerConfig:
             "linger.ms": self.linger_ms,
             "compression.type": self.compression,
             "partitioner": NATIVE,
-            "delivery.timeout.ms": self.delivery_timeout_ms,
+            "delivery.timeout.ms": NEVER_MS if self.timeout_counts_from == "progress" else self.delivery_timeout_ms,
             "queue.buffering.max.kbytes": max(1, self.buffer_size_bytes // 1024),
             "statistics.interval.ms": self.metrics_interval_ms,
         }
@@ -109,6 +117,9 @@ class ProducerEngine:
     def __init__(self, servers: str | None, config: ProducerConfig, after_poll: Callable[[], None]) -> None:
         self._connection = Connection(servers, config.client_id, config.settings)
         self.delivery_timeout_s = config.delivery_timeout_ms / 1000
+        self._counts_from_progress = config.timeout_counts_from == "progress"
+        self._progress_at_s = time.monotonic()
+        self._has_given_up = False
         self._after_poll = after_poll
         self._statistics = Statistics()
         self._latencies: deque[float] = deque(maxlen=LATENCIES_KEPT)
@@ -208,6 +219,10 @@ class ProducerEngine:
 
     def flush(self, timeout_s: float) -> None:
         """Blocks until everything sent so far was acknowledged or failed."""
+        if self._counts_from_progress:
+            while not self.is_flushed():  # or given up, by the serving thread
+                self._client.flush(POLL_S)
+            return
         left = self._client.flush(timeout_s)
         if left:
             if self._connection.is_down:
@@ -235,10 +250,23 @@ class ProducerEngine:
         while not (self._is_closed and self.is_flushed()):
             self._client.poll(POLL_S)
             self._after_poll()
+            if self._counts_from_progress:
+                self._look_at_progress()
         self._after_poll()
+
+    def _look_at_progress(self) -> None:
+        now_s = time.monotonic()
+        if self.is_flushed():
+            self._progress_at_s = now_s
+        elif now_s > self._progress_at_s + self.delivery_timeout_s:
+            self._has_given_up = True
+            self._progress_at_s = now_s
+            self._client.purge()  # what is sent from now on has its own chance
 
     def _on_delivery(self, sink: Sink, error: KafkaError | None, message: Message) -> None:
         topic = message.topic() or ""
+        if error is None or error.code() not in PURGED:
+            self._progress_at_s = time.monotonic()
         if error is not None:
             self._failed += 1
             sink(self._delivery_error(error, topic, message.partition(), message.key()))
@@ -275,6 +303,10 @@ class ProducerEngine:
 
     def _delivery_error(self, error: KafkaError, topic: str, partition: int | None, key: object) -> ClientError:
         doing = f"a record for {topic} was not delivered"
+        if self._has_given_up and error.code() in PURGED:
+            if self._connection.is_down:
+                return Unreachable(self._connection.servers)
+            return DeliveryFailed(f"{doing}: no answer in time; it may or may not have happened", "TIMED_OUT")
         if error.code() == KafkaError._UNKNOWN_PARTITION:
             return UnknownTopic(f"{doing}: the topic has no partition {partition}", error.name())
         if error.code() == KafkaError.INVALID_RECORD:
