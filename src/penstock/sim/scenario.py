@@ -31,6 +31,7 @@ from penstock.sim.process import current_process
 from penstock.sim.watch import Watch
 from penstock.sim.workload.admin import Operator
 from penstock.sim.workload.caller import TROUBLE, Caller, Leader
+from penstock.sim.workload.consumers import ConsumerMember
 from penstock.sim.workload.keyed import KeyedLane
 from penstock.sim.workload.members import Member
 from penstock.sim.workload.producers import IdempotentLane, PlainWriter
@@ -69,6 +70,8 @@ class Plan:
     has_replica_reader: bool
     is_compacting: bool
     members: int
+    consumers: int
+    """Members of a group of the new protocol."""
     has_operator: bool
     max_down: int
     faults: tuple[Fault, ...]
@@ -110,6 +113,7 @@ def draw(
         has_replica_reader=Random(f"{seed}/replica reader").random() < 0.4,
         is_compacting=Random(f"{seed}/compaction").random() < 0.3,
         members=random.choice((0, 1, 2, 3)),
+        consumers=max(0, Random(f"{seed}/consumers").randint(-3, 3)),
         has_operator=random.random() < 0.5,
         max_down=random.choice((1, 1, (size + 1) // 2, size)),
         faults=tuple(faults),
@@ -261,6 +265,10 @@ class Scenario:
             name = f"m{number}"
             member = Member(self._caller(name), self.history, "group", [topic.name for topic in plan.topics])
             others.append(self._spawn(name, member.run(self._has_ended, random.uniform(0.1, 0.4))))
+        for number in range(plan.consumers):
+            name = f"c{number}"
+            consumer = ConsumerMember(self._caller(name), self.history, "modern", [topic.name for topic in plan.topics])
+            others.append(self._spawn(name, consumer.run(self._has_ended, random.uniform(0.1, 0.4))))
         if plan.has_operator:
             others.append(self._spawn("operator", self._operator().run(self._has_ended, random.uniform(0.5, 2))))
         for number in self.cluster.ids[plan.nodes :]:
@@ -344,10 +352,14 @@ class Scenario:
         return found.seen.get(KEYED, {})
 
     async def _look_up_offsets(self) -> None:
-        if not self.history.commits:
-            return
-        member = Member(self._caller("auditor"), self.history, "group", [])
-        places = list(dict.fromkeys(commit.place for commit in self.history.commits))
+        committed: dict[str, dict[Place, None]] = {}
+        for commit in self.history.commits:
+            committed.setdefault(commit.group, {})[commit.place] = None
+        for group, places in committed.items():
+            await self._look_up_offsets_of(group, list(places))
+
+    async def _look_up_offsets_of(self, group: str, places: Sequence[Place]) -> None:
+        member = Member(self._caller(f"auditor of {group}"), self.history, group, [])
 
         async def look_up() -> None:
             while True:

@@ -1,0 +1,107 @@
+"""Members of a group of the new protocol (KIP-848), which commit as those of the classic one do.
+
+The coordinator assigns; a member takes what it is told, gives up at once what it is no longer told, and says so with
+its next heartbeat. A member epoch and a partition have one owner at most. Must not know: faults, checkers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from penstock.client.errors import check
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.sim.history import Assigned, History, Place
+from penstock.sim.workload.caller import TROUBLE, Caller
+from penstock.sim.workload.members import RETRY_S, STAY_CHANCE, Member
+from penstock.wire.apis import Api
+from penstock.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+
+REBALANCE_TIMEOUT_MS = 5000
+LEAVE_EPOCH = -1
+JOIN_EPOCH = 0
+# The group goes on without this member, or with another life of it: what it owned is not its own any more.
+FENCED = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH))
+
+
+class ConsumerMember(Member):
+    def __init__(self, caller: Caller, history: History, group: str, topics: Sequence[str]) -> None:
+        super().__init__(caller, history, group, topics)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.member_id = f"{self._caller.random.getrandbits(64):016x}"
+        self._lose()
+
+    def _lose(self) -> None:
+        self.generation = JOIN_EPOCH
+        self._next = {}
+
+    async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
+        while not is_over():
+            try:
+                await self._beat(is_full=True)
+                while not is_over() and self._caller.random.random() < STAY_CHANCE:
+                    await self._commit()
+                    await self._beat()
+                    await self._caller.pause(pause_s)
+                if not is_over():
+                    await self._leave()
+            except TROUBLE as error:
+                self._caller.note(error)
+                self._coordinator = None
+                if isinstance(error, ApiError) and error.code in FENCED:
+                    self._lose()
+                await self._caller.pause(RETRY_S)
+
+    async def _beat(self, *, is_full: bool = False) -> None:
+        """As long as the answer brings other partitions than are owned, what is owned is said again."""
+        while True:
+            answer = await self._ask(self.generation, is_full=is_full or self.generation == JOIN_EPOCH)
+            self.generation = answer.member_epoch
+            if answer.assignment is None:
+                return
+            told = await self._places(answer.assignment.topic_partitions)
+            self._history.assigned.append(Assigned(self.group, self.generation, self.member_id, told))
+            if set(told) == self._next.keys():
+                return
+            new = [place for place in told if place not in self._next]
+            kept = {place: offset for place, offset in self._next.items() if place in told}
+            self._next = kept  # given up at once; what is new begins where the group is
+            self._next = kept | await self.committed(new)
+            is_full = True
+
+    async def _ask(self, epoch: int, *, is_full: bool) -> ConsumerGroupHeartbeatResponse:
+        owned: dict[bytes, list[int]] = {}
+        for place in self._next:
+            owned.setdefault(self._caller.leaders[place].topic_id, []).append(place.partition)
+        parts = [TopicPartitions(topic_id=topic_id, partitions=indexes) for topic_id, indexes in owned.items()]
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=self.group,
+            member_id=self.member_id,
+            member_epoch=epoch,
+            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS if is_full else -1,
+            subscribed_topic_names=list(self._topics) if is_full else None,
+            topic_partitions=parts if is_full else None,
+        )
+        answer = await self._caller.ask(
+            await self._address(),
+            Api.CONSUMER_GROUP_HEARTBEAT,
+            request,
+            ConsumerGroupHeartbeatResponse,
+            purpose=self.group,
+        )
+        check(answer.error_code, answer.error_message)
+        return answer
+
+    async def _places(self, assigned: Sequence[TopicPartitions]) -> tuple[Place, ...]:
+        await self._caller.refresh(self._topics)
+        names = {leader.topic_id: place.topic for place, leader in self._caller.leaders.items()}
+        return tuple(Place(names[one.topic_id], index) for one in assigned for index in one.partitions)
+
+    async def _leave(self) -> None:
+        await self._ask(LEAVE_EPOCH, is_full=False)
+        self._begin_anew()
