@@ -53,9 +53,13 @@ class GroupCommit:
             self._dirty.append(log)
             if not self._scheduled:
                 self._scheduled = True
-                self._call_soon(self._start)
+                self._call_soon(self._gather)
         elif state == FLUSHING:
             log.flush_state = FLUSHING_AND_DIRTY
+
+    def _gather(self) -> None:
+        """What else has arrived comes along, and answers that are due leave before threads compete with the loop."""
+        self._call_soon(self._start)
 
     def _start(self) -> None:
         self._scheduled = False

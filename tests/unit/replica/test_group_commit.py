@@ -51,6 +51,10 @@ class Loop:
         for callback in soon:
             callback()
 
+    def settle(self) -> None:
+        while self.soon:
+            self.turn()
+
 
 def make() -> tuple[Loop, ManualFlusher, GroupCommit]:
     loop, flusher = Loop(), ManualFlusher()
@@ -63,27 +67,39 @@ def test_what_is_dirty_in_one_turn_is_one_flush_a_log() -> None:
     for log in (one, other, one, one):
         commit.request(log)
     assert not flusher.started
-    loop.turn()
+    loop.settle()
     assert [(len(files), directories) for files, directories, _ in flusher.started] == [(2, ["one"]), (1, ["other"])]
     flusher.started[0][2](None)
     assert one.ended == [None]
     assert other.ended == []
 
 
+def test_what_arrives_in_the_turn_after_the_first_comes_along() -> None:
+    loop, flusher, commit = make()
+    one, other = FakeLog("one"), FakeLog("other")
+    commit.request(one)
+    loop.turn()
+    assert not flusher.started
+    commit.request(other)
+    loop.settle()
+    assert [directories for _, directories, _ in flusher.started] == [["one"], ["other"]]
+    assert commit.flushes == 2
+
+
 def test_requests_during_a_flush_are_one_more_flush() -> None:
     loop, flusher, commit = make()
     log = FakeLog("log")
     commit.request(log)
-    loop.turn()
+    loop.settle()
     for _ in range(10):
         commit.request(log)
-    loop.turn()
+    loop.settle()
     assert len(flusher.started) == 1
     flusher.started[0][2](None)
-    loop.turn()
+    loop.settle()
     assert len(flusher.started) == 2
     flusher.started[1][2](None)
-    loop.turn()
+    loop.settle()
     assert len(flusher.started) == 2
     assert log.flush_state == IDLE
 
@@ -92,9 +108,9 @@ def test_a_slow_log_does_not_hold_another() -> None:
     loop, flusher, commit = make()
     slow, quick = FakeLog("slow"), FakeLog("quick")
     commit.request(slow)
-    loop.turn()
+    loop.settle()
     commit.request(quick)
-    loop.turn()
+    loop.settle()
     assert len(flusher.started) == 2
     flusher.started[1][2](None)
     assert quick.ended == [None]
@@ -106,7 +122,7 @@ def test_an_error_goes_to_the_log_whose_file_it_was() -> None:
     good, bad = FakeLog("good"), FakeLog("bad", files=3)
     commit.request(good)
     commit.request(bad)
-    loop.turn()
+    loop.settle()
     error = OSError(5, "Input/output error")
     flusher.started[0][2](None)
     flusher.started[1][2](error)
@@ -119,7 +135,7 @@ def test_nothing_to_flush_is_no_flush() -> None:
     log = FakeLog("log")
     log.has_work = False
     commit.request(log)
-    loop.turn()
+    loop.settle()
     assert not flusher.started
     assert log.flush_state == IDLE
 
@@ -132,10 +148,10 @@ def test_when_idle_waits_for_dirty_and_flushing_logs() -> None:
     assert told == ["at once"]
     commit.request(log)
     commit.when_idle(lambda: told.append("later"))
-    loop.turn()
+    loop.settle()
     commit.request(log)
     flusher.started[0][2](None)
     assert told == ["at once"]
-    loop.turn()
+    loop.settle()
     flusher.started[1][2](None)
     assert told == ["at once", "later"]
