@@ -229,7 +229,9 @@ class SimDisk:
         if old not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such file", old)
         with self._boundary:
-            gone = [name for name in sorted(self._names) if name == old or name.startswith(old + "/")]
+            gone = [old]
+            if self._names[old] is None:
+                gone += [name for name in sorted(self._names) if name.startswith(old + "/")]
             for name in gone:  # a directory takes along what is in it, settled for simplicity
                 for change in self._name_changes.pop(name, []):
                     self._settle_name(change)
