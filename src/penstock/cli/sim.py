@@ -15,8 +15,9 @@ import click
 
 from penstock.cli.output import show_table
 from penstock.model.errors import ConfigError
+from penstock.sim.plan import draw
 from penstock.sim.planted_bugs import BUGS
-from penstock.sim.scenario import Verdict, draw
+from penstock.sim.scenario import Verdict
 from penstock.sim.seeds import Request, find, play_many, play_one
 
 FAILED = 1

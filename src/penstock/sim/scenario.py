@@ -1,4 +1,4 @@
-"""One history: everything drawn from a seed, a cluster tormented while clients use it, healed, and judged.
+"""One history, as planned: a cluster tormented while clients use it, healed, and judged.
 
 Safety is judged while it runs and at the end; progress only after everything is healed, and then within a bounded
 virtual time: every partition led and fully replicated, every writer done, a write and a read everywhere. The same seed
@@ -16,17 +16,16 @@ from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from random import Random
 from typing import Any
 
 from penstock.sim.checks.groups import check_groups
 from penstock.sim.checks.keyed import check_keyed
 from penstock.sim.checks.records import check_records
 from penstock.sim.cluster import SimCluster
-from penstock.sim.fault_plan import Fault, draw_plan
 from penstock.sim.history import History, Outcome, Place, Seen, Violation
 from penstock.sim.loop import StepLimit
 from penstock.sim.nemesis import Nemesis
+from penstock.sim.plan import PLAIN_TOPIC, Plan, TopicPlan
 from penstock.sim.process import current_process
 from penstock.sim.watch import Watch
 from penstock.sim.workload.admin import Operator
@@ -43,81 +42,8 @@ PROGRESS_WITHIN_S = 120.0
 LOOK_AGAIN_S = 0.1
 MAX_STEPS = 300_000
 """Ten times what a history takes: more is a broker that spins."""
-PLAIN_TOPIC = "data-plain"
 KEYED = Place("keyed", 0)
 COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "2048", "min.cleanable.dirty.ratio": "0.01"}
-
-
-@dataclass(frozen=True, slots=True)
-class TopicPlan:
-    name: str
-    partitions: int
-    settings: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Everything about a history that is decided before it begins."""
-
-    seed: int
-    nodes: int
-    joins: int
-    seconds: float
-    is_durable: bool
-    topics: tuple[TopicPlan, ...]
-    producers: int
-    readers: int
-    has_replica_reader: bool
-    is_compacting: bool
-    members: int
-    consumers: int
-    """Members of a group of the new protocol."""
-    has_operator: bool
-    max_down: int
-    faults: tuple[Fault, ...]
-
-    @property
-    def places(self) -> list[Place]:
-        return [Place(topic.name, index) for topic in self.topics for index in range(topic.partitions)]
-
-
-def draw(
-    seed: int, *, nodes: int | None = None, only: Sequence[int] | None = None, without: Sequence[str] = ()
-) -> Plan:
-    """`nodes` where the seed shall not decide; `only`: these faults of the plan; `without`: kinds of faults."""
-    random = Random(f"{seed}/plan")
-    size = random.choice((3, 3, 5)) if nodes is None else nodes
-    is_durable = random.random() < 0.7
-    seconds = random.choice((3.0, 6.0, 10.0))
-    topics = []
-    for number in range(random.randint(1, 2)):
-        settings = {"internal.segment.bytes": str(random.choice((2 << 10, 8 << 10, 1 << 20)))}
-        if not is_durable:
-            settings["flush.messages"] = "9223372036854775807"
-        topics.append(TopicPlan(f"data-{number}", random.randint(1, 2), settings))
-    topics.append(TopicPlan(PLAIN_TOPIC, 1, {}))
-    if size < 3:
-        without = (*without, "bit rot")  # there must be others to repair it from
-    faults = draw_plan(Random(f"{seed}/faults"), seconds, is_power_fair=is_durable, without=without)
-    if only is not None:
-        faults = [fault for fault in faults if fault.number in only]
-    return Plan(
-        seed=seed,
-        nodes=size,
-        joins=1 if size > 1 and random.random() < 0.15 else 0,
-        seconds=seconds,
-        is_durable=is_durable,
-        topics=tuple(topics),
-        producers=random.randint(1, 3),
-        readers=random.randint(1, 2),
-        has_replica_reader=Random(f"{seed}/replica reader").random() < 0.4,
-        is_compacting=Random(f"{seed}/compaction").random() < 0.3,
-        members=random.choice((0, 1, 2, 3)),
-        consumers=max(0, Random(f"{seed}/consumers").randint(-3, 3)),
-        has_operator=random.random() < 0.5,
-        max_down=random.choice((1, 1, (size + 1) // 2, size)),
-        faults=tuple(faults),
-    )
 
 
 @dataclass

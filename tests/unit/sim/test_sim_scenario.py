@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from penstock.sim.fault_plan import KINDS, POWER, draw_plan
-from penstock.sim.scenario import draw, play
+from penstock.sim.plan import draw
+from penstock.sim.scenario import play
 from penstock.sim.seeds import Request, play_one
 
 SEEDS = range(*map(int, os.environ.get("PENSTOCK_SIM_SEEDS", "0:8").split(":")))
