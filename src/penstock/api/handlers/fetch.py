@@ -224,7 +224,7 @@ class FetchHandler:
             if inline is not None:
                 self._count(fetch, partition, piece)
                 data.records = inline
-            elif not piece.file.is_cached(piece.position, piece.size):
+            elif not _is_unflushed(partition, piece) and not piece.file.is_cached(piece.position, piece.size):
                 cold.append((data, partition))
         return self._warm_and_respond(fetch, cold) if cold else self._respond(fetch)
 
@@ -332,6 +332,11 @@ class FetchHandler:
 
     def refuse(self, request: FetchRequest, code: ErrorCode, message: str | None) -> FetchResponse:
         return FetchResponse(error_code=code)
+
+
+def _is_unflushed(partition: Partition, piece: LogSlice) -> bool:
+    """Just written, and nothing leaves memory before it is on the disk: what a follower that keeps pace asks for."""
+    return partition.is_durable and piece.offset >= partition.log.stable_offset
 
 
 def _is_news(asked: SessionPartition, data: PartitionData) -> bool:
