@@ -26,7 +26,7 @@ from penstock.config.describe import (
     describe_group,
     describe_topic,
 )
-from penstock.config.settings import MIN_ISR
+from penstock.config.settings import AGREED_ON
 from penstock.core.metadata.decisions import check_topic_name
 from penstock.model.errors import ApiError, ConfigError, ErrorCode
 
@@ -171,7 +171,7 @@ class ConfigResources:
         settings = self._running.current.settings
         overrides = alter_broker(current, alterations, settings, cluster_wide=name == CLUSTER_WIDE)
         if len(self._controller.image.brokers) > 1:
-            self._check_min_isr(name, overrides)
+            self._check_agreed(name, overrides)
         if name not in (CLUSTER_WIDE, str(self._node_id)):
             return overrides  # checked there, against a file that is not known here
         try:
@@ -180,12 +180,13 @@ class ConfigResources:
             raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from error
         return overrides
 
-    def _check_min_isr(self, name: str, overrides: Mapping[str, str]) -> None:
-        """The controller decides by it who may lead, so in a cluster all brokers must mean the same number."""
-        if name != CLUSTER_WIDE and MIN_ISR in overrides:
-            raise ConfigError(
-                f"{MIN_ISR} must be the same on all brokers: set it for all of them "
-                "(penstock configs set --all-brokers) or for a topic, not for a single broker"
-            )
-        if name == CLUSTER_WIDE and MIN_ISR not in overrides and MIN_ISR in self._overrides(ResourceType.BROKER, name):
-            raise ConfigError(f"{MIN_ISR} of all brokers cannot be taken away in a cluster: set another value")
+    def _check_agreed(self, name: str, overrides: Mapping[str, str]) -> None:
+        """Who may lead is decided by them, so in a cluster all brokers must mean the same."""
+        for key in AGREED_ON:
+            if name != CLUSTER_WIDE and key in overrides:
+                raise ConfigError(
+                    f"{key} must be the same on all brokers: set it for all of them "
+                    "(penstock configs set --all-brokers) or for a topic, not for a single broker"
+                )
+            if name == CLUSTER_WIDE and key not in overrides and key in self._overrides(ResourceType.BROKER, name):
+                raise ConfigError(f"{key} of all brokers cannot be taken away in a cluster: set another value")

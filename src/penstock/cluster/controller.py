@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from penstock.cluster.broker_watch import BrokerWatch
 from penstock.cluster.running_config import CLUSTER_WIDE, RunningConfig
 from penstock.cluster.turns import Turns
-from penstock.config.settings import MIN_ISR
+from penstock.config.settings import AGREED_ON
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata import brokers, decisions, features, partitions, reassignment, scram
 from penstock.core.metadata.image import NO_LEADER, RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
@@ -134,23 +134,23 @@ class Controller:
             if not self.image.cluster_id:
                 records: list[MetadataRecord] = [ClusterCreated(self.cluster_id_for_new)]
                 if not self._stands_alone:
-                    records += self._one_min_isr_for_all()
+                    records += self._agreed_settings()
                 await self._commit(records)
 
-    def _one_min_isr_for_all(self) -> list[MetadataRecord]:
-        """Who may lead is decided by it, so all nodes must mean the same number, whatever their files say."""
+    def _agreed_settings(self) -> list[MetadataRecord]:
+        """Settings that must be the same on all nodes, whatever their files say, as they are here."""
         cluster_wide = self.image.configs.get((RESOURCE_BROKER, CLUSTER_WIDE), {})
         own = [
             (name, overrides)
             for (resource_type, name), overrides in self.image.configs.items()
-            if resource_type == RESOURCE_BROKER and name != CLUSTER_WIDE and MIN_ISR in overrides
+            if resource_type == RESOURCE_BROKER and name != CLUSTER_WIDE and any(key in overrides for key in AGREED_ON)
         ]
-        if MIN_ISR in cluster_wide and not own:
+        if all(key in cluster_wide for key in AGREED_ON) and not own:
             return []
-        agreed = str(self._running.current.settings.value(MIN_ISR))  # so nothing changes here
-        records = [ConfigChanged(RESOURCE_BROKER, CLUSTER_WIDE, {**cluster_wide, MIN_ISR: agreed})]
+        agreed = {key: str(self._running.current.settings.value(key)) for key in AGREED_ON}  # nothing changes here
+        records = [ConfigChanged(RESOURCE_BROKER, CLUSTER_WIDE, {**cluster_wide, **agreed})]
         for name, overrides in own:
-            others = {key: value for key, value in overrides.items() if key != MIN_ISR}
+            others = {key: value for key, value in overrides.items() if key not in AGREED_ON}
             records.append(ConfigChanged(RESOURCE_BROKER, name, others))
         return list(records)
 
@@ -345,7 +345,7 @@ class Controller:
                 is_alone=broker_id == self._node_id and self._stands_alone,
             )
             if records and any(one != broker_id for one in self.image.brokers):
-                records += self._one_min_isr_for_all()  # a broker that stood alone had none
+                records += self._agreed_settings()  # a broker that stood alone had none
             index = await self._commit(records)
             self._watch.heard(broker_id)
             self._registered_at[broker_id] = index

@@ -20,6 +20,9 @@ BROKER_KEYS = KeyTable(
 )
 
 MIN_ISR = "min.insync.replicas"
+FLUSH_MESSAGES = "log.flush.interval.messages"
+AGREED_ON = (MIN_ISR, FLUSH_MESSAGES)
+"""All brokers of a cluster must mean the same by these: they decide who may lead, and what a replica holds."""
 _LISTENER_PREFIX = "listener.name."
 _FACTORS_MS = ((".hours", 3_600_000), (".minutes", 60_000))
 

@@ -21,6 +21,7 @@ class Now(TypedDict):
 
 
 NOW: Final[Now] = {"validate_only": False}
+FLUSHES: Final = {"log.flush.interval.messages": "1"}
 
 
 async def refused(work: Awaitable[object]) -> ErrorCode:
@@ -32,7 +33,7 @@ async def refused(work: Awaitable[object]) -> ErrorCode:
 def test_a_new_cluster_gets_its_id_and_one_minimum_for_all() -> None:
     async def story(there: ControllerWorld) -> None:
         assert there.image.cluster_id == CLUSTER_ID
-        assert there.image.configs[RESOURCE_BROKER, ""] == {"min.insync.replicas": "2"}
+        assert there.image.configs[RESOURCE_BROKER, ""] == {"min.insync.replicas": "2", **FLUSHES}
 
     play(story)
 
@@ -269,10 +270,15 @@ def test_a_broker_that_stood_alone_agrees_on_one_minimum_with_the_second() -> No
         before = there.quorum.index
         await there.register(2)
         assert there.quorum.index == before + 1, "one entry: no moment without it"
-        assert there.image.configs[RESOURCE_BROKER, ""] == {"log.flush.interval.ms": "7", "min.insync.replicas": "2"}
-        await there.controller.change_config(RESOURCE_BROKER, "", lambda _: {"min.insync.replicas": "1"}, **NOW)
+        assert there.image.configs[RESOURCE_BROKER, ""] == {
+            "log.flush.interval.ms": "7",
+            "min.insync.replicas": "2",
+            **FLUSHES,
+        }
+        since = {"min.insync.replicas": "1", "log.flush.interval.messages": "500"}
+        await there.controller.change_config(RESOURCE_BROKER, "", lambda _: since, **NOW)
         await there.register(3)
-        assert there.image.configs[RESOURCE_BROKER, ""] == {"min.insync.replicas": "1"}, "what was set since stays"
+        assert there.image.configs[RESOURCE_BROKER, ""] == since, "what was set since stays"
 
     play(story, brokers=1, **ALONE)
 
@@ -292,7 +298,7 @@ def test_a_minimum_that_a_lone_broker_was_given_for_itself_becomes_that_of_all()
         await there.controller.change_config(RESOURCE_BROKER, "1", lambda _: own, **NOW)
         there.running.refresh()
         await there.register(2)
-        assert there.image.configs[RESOURCE_BROKER, ""] == {"min.insync.replicas": "3"}
+        assert there.image.configs[RESOURCE_BROKER, ""] == {"min.insync.replicas": "3", **FLUSHES}
         assert there.image.configs[RESOURCE_BROKER, "1"] == {"log.flush.interval.ms": "7"}
 
     play(story, brokers=1, **ALONE)
