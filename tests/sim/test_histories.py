@@ -11,7 +11,8 @@ from collections import Counter
 import pytest
 
 from penstock.sim.fault_plan import KINDS
-from penstock.sim.scenario import draw, play
+from penstock.sim.plan import draw
+from penstock.sim.scenario import play
 from penstock.sim.seeds import Request, play_one
 
 DEFAULT_SEEDS = "0:250"

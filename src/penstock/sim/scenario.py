@@ -40,7 +40,7 @@ from penstock.sim.world import SimWorld
 PROGRESS_WITHIN_S = 120.0
 """Of virtual time, for each thing demanded of a healed cluster."""
 LOOK_AGAIN_S = 0.1
-MAX_STEPS = 300_000
+MAX_STEPS = 400_000
 """Ten times what a history takes: more is a broker that spins."""
 KEYED = Place("keyed", 0)
 COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "2048", "min.cleanable.dirty.ratio": "0.01"}
@@ -378,7 +378,7 @@ def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
         verdict.what, verdict.story = error.what, error.story
         verdict.details = "".join(traceback.format_exception(error))
     except StepLimit as error:
-        verdict.what, verdict.story = "nobody spins", str(error)
+        verdict.what, verdict.story = "histories come to an end", str(error)
         verdict.details = "".join(traceback.format_exception(error))
     except Exception as error:  # of whatever kind: it is the history's failure, and told as such
         verdict.what, verdict.story = "no error goes unhandled", f"{type(error).__name__}: {error}"
