@@ -1,8 +1,8 @@
-"""The controller: one decision at a time, each on the image that the last one left.
+"""The controller: which brokers belong to the cluster, and, with its two bases, every decision on the metadata.
 
 Every node has one; it is active on the node that leads the metadata quorum, once that has applied what was committed
-before. `core.metadata` says what to do; this shell has the records agreed on and returns when they are applied here, so
-what was answered is in this node's image. Elsewhere every method raises NOT_CONTROLLER.
+before. What all decisions have in common is in `cluster.deciding`, those on topics and on partitions are in
+`cluster.topic_decisions` and `cluster.partition_decisions`: one object for whoever asks, as they take turns.
 
 Which brokers live is watched by `broker_watch`, which has the lost ones fenced here. Must not know: sockets,
 the data of partitions.
@@ -12,67 +12,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from penstock.cluster.broker_watch import BrokerWatch
+from penstock.cluster.deciding import MetadataQuorum
+from penstock.cluster.partition_decisions import PartitionDecisions
 from penstock.cluster.running_config import CLUSTER_WIDE, RunningConfig
-from penstock.cluster.turns import Turns
+from penstock.cluster.topic_decisions import TopicDecisions
 from penstock.config.settings import AGREED_ON
-from penstock.config.topic import TopicConfig
-from penstock.core.metadata import brokers, decisions, features, partitions, reassignment, scram
-from penstock.core.metadata.image import NO_LEADER, RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
+from penstock.core.metadata import brokers, features
+from penstock.core.metadata.image import RESOURCE_BROKER, MetadataImage
 from penstock.core.metadata.records import (
     ClusterCreated,
     ConfigChanged,
     MetadataRecord,
-    PartitionChanged,
     PeerAddressSet,
-    ProducerIdsAllocated,
-    TopicDeleted,
-    encode_entry,
 )
 from penstock.core.metadata.requests import (
-    ElectionKind,
     FeatureUpdate,
     HeartbeatAnswer,
-    IsrAnswer,
-    IsrChange,
-    OngoingReassignment,
-    PartitionAnswer,
-    ProducerIdBlock,
-    Reassignment,
     Registration,
 )
-from penstock.core.raft.core import Status
 from penstock.core.raft.exchange import Change
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
 from penstock.ports.clock import Entropy
 
-PRODUCER_ID_BLOCK = 1000
-UNCLEAN = "unclean.leader.election.enable"
 RETRY_PAUSE_S = 0.1
 
 log = logging.getLogger(__name__)
 
 
-class MetadataQuorum(Protocol):
-    """What the controller needs of `cluster.quorum.Quorum`."""
-
-    @property
-    def is_active(self) -> bool: ...
-
-    @property
-    def status(self) -> Status: ...
-
-    async def propose(self, data: bytes) -> int: ...
-
-    async def settled(self) -> None: ...
-
-    async def change_membership(self, change: Change, node: int) -> None: ...
-
-
-class Controller:
+class Controller(TopicDecisions, PartitionDecisions):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -83,36 +54,20 @@ class Controller:
         entropy: Entropy,
         watch: BrokerWatch,
     ) -> None:
+        super().__init__(node_id, quorum, image, running, entropy)
         self._loop = loop
-        self._node_id = node_id
-        self._quorum = quorum
-        self.image = image
-        self._running = running
-        self._entropy = entropy
         self._watch = watch
-        self._lock = Turns(quorum)
         self._registered_at: dict[int, int] = {}
         """By broker, the index of its registration if that was decided here."""
         self._activated_at = 0
         """The index of all that was decided elsewhere."""
         self._work: dict[asyncio.Task[None], None] = {}
-        self.elections = 0
-        self.unclean_elections = 0
         self.incarnation_id = b""
         """Of the broker in this process: nobody else may register under its id."""
         self.cluster_id_for_new = ""
         """What a cluster that has no id yet shall be called."""
 
     # -- being it -----------------------------------------------------------------------
-
-    @property
-    def is_active(self) -> bool:
-        return self._quorum.is_active
-
-    @property
-    def brokers(self) -> list[int]:
-        """Those that serve. A broker that stands alone and is not registered yet counts."""
-        return self.image.live_brokers() or [self._node_id]
 
     def activated(self) -> None:
         """This node leads the quorum now: silence counts from here on."""
@@ -169,149 +124,6 @@ class Controller:
     @property
     def _stands_alone(self) -> bool:
         return not any(broker != self._node_id for broker in self.image.brokers) and self._voters == (self._node_id,)
-
-    def _check_active(self) -> None:
-        if not self._quorum.is_active:
-            raise ApiError(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")
-
-    async def _commit(self, records: Sequence[MetadataRecord]) -> int:
-        self._check_active()
-        if not records:
-            return -1
-        elections = list(self._elections(records))
-        index = await self._quorum.propose(encode_entry(list(records)))
-        self.elections += len(elections)
-        self.unclean_elections += sum(elections)
-        return index
-
-    def _elections(self, records: Sequence[MetadataRecord]) -> Iterator[bool]:
-        """For each new leader whether it may lack what was committed."""
-        for record in records:
-            if isinstance(record, PartitionChanged) and record.leader is not None and record.leader != NO_LEADER:
-                before = self.image.topics_by_id[bytes.fromhex(record.topic_id)].partitions[record.index]
-                if record.leader != before.leader:
-                    yield record.leader not in before.isr and record.leader not in before.elr
-
-    # -- topics -------------------------------------------------------------------------
-
-    async def create_topic(
-        self,
-        name: str,
-        partitions: int,
-        replication_factor: int,
-        assignments: Mapping[int, Sequence[int]],
-        configs: dict[str, str],
-        *,
-        validate_only: bool = False,
-    ) -> bytes:
-        """The new topic's id. Raises ApiError."""
-        async with self._lock:
-            self._check_active()
-            topic_id = self._new_topic_id()
-            config = self._running.current
-            records = decisions.create_topic(
-                self.image,
-                self.brokers,
-                name,
-                topic_id,
-                config.num_partitions if partitions == -1 else partitions,
-                config.default_replication_factor if replication_factor == -1 else replication_factor,
-                assignments,
-                configs,
-            )
-            if not validate_only:
-                await self._commit(records)
-            return topic_id
-
-    async def create_partitions(
-        self, name: str, count: int, assignments: Sequence[Sequence[int]] | None, *, validate_only: bool
-    ) -> None:
-        async with self._lock:
-            self._check_active()
-            records = decisions.create_partitions(self.image, self.brokers, name, count, assignments)
-            if not validate_only:
-                await self._commit(records)
-
-    async def delete_topic(self, topic_id: bytes) -> None:
-        async with self._lock:
-            self._check_active()
-            if topic_id not in self.image.topics_by_id:
-                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-            await self._commit([TopicDeleted(topic_id.hex())])
-
-    async def change_config(
-        self,
-        resource_type: int,
-        name: str,
-        decide: Callable[[Mapping[str, str]], dict[str, str]],
-        *,
-        validate_only: bool,
-    ) -> None:
-        """`decide` maps the current overrides to the new ones, or raises."""
-        async with self._lock:
-            self._check_active()
-            current = self.image.configs.get((resource_type, name), {})
-            overrides = decide(current)
-            if not validate_only and overrides != current:
-                records: list[MetadataRecord] = [ConfigChanged(resource_type, name, overrides)]
-                records += self._after_config(resource_type, name, overrides)
-                await self._commit(records)
-                if overrides.get(UNCLEAN) != current.get(UNCLEAN):
-                    await self._commit(partitions.elect_leaderless(self.image, self._min_isr, self._unclean_ok))
-
-    def _after_config(self, resource_type: int, name: str, overrides: Mapping[str, str]) -> list[MetadataRecord]:
-        """A new min.insync.replicas changes who is eligible, in the same entry."""
-        image = self.image
-        if resource_type == RESOURCE_TOPIC and name in image.topics:
-            broker = self._running.current
-            after = {name: TopicConfig.resolve(overrides, broker).min_insync_replicas}
-        elif resource_type == RESOURCE_BROKER and name == CLUSTER_WIDE:
-            broker = self._running.with_cluster_wide(overrides)
-            after = {
-                topic: TopicConfig.resolve(image.topic_overrides(topic), broker).min_insync_replicas
-                for topic in image.topics
-            }
-        else:
-            return []
-        changed = [topic for topic, min_isr in after.items() if min_isr != self._min_isr(topic)]
-        return partitions.min_isr_changed(image, changed, after.__getitem__, self._unclean_ok) if changed else []
-
-    def _topic(self, name: str) -> TopicConfig:
-        return TopicConfig.resolve(self.image.topic_overrides(name), self._running.current)
-
-    def _min_isr(self, topic: str) -> int:
-        return self._topic(topic).min_insync_replicas
-
-    def _unclean_ok(self, topic: str) -> bool:
-        return self._topic(topic).unclean_leader_election_enable
-
-    def _is_durable(self, topic: str) -> bool:
-        return self._topic(topic).flush_messages <= 1
-
-    async def alter_scram_credentials(
-        self, changes: Sequence[scram.Deletion | scram.Upsertion]
-    ) -> dict[str, ApiError | None]:
-        """By user, in the order of the request: None, or why it was refused."""
-        async with self._lock:
-            self._check_active()
-            records, outcomes = scram.alter_credentials(self.image, changes)
-            await self._commit(records)
-            return outcomes
-
-    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
-        async with self._lock:
-            self._check_active()
-            brokers.check_epoch(self.image, broker_id, broker_epoch)
-            first = self.image.next_producer_id
-            await self._commit([ProducerIdsAllocated(first + PRODUCER_ID_BLOCK)])
-            return ProducerIdBlock(first, PRODUCER_ID_BLOCK)
-
-    def _new_topic_id(self) -> bytes:
-        while True:
-            topic_id = self._entropy.random_bytes(16)
-            # Ids whose base64 form starts with a dash break command lines; Kafka avoids them too.
-            if topic_id[0] >> 2 != 62 and topic_id not in self.image.topics_by_id and any(topic_id[:15]):
-                return topic_id
 
     # -- brokers ------------------------------------------------------------------------
 
@@ -432,129 +244,6 @@ class Controller:
                 return
             log.warning("broker %d is fenced: %s", broker_id, reason)
             await self._commit(brokers.fence(self.image, broker_id, self._min_isr, self._unclean_ok))
-
-    async def move_leaders_back(self) -> None:
-        """To the preferred replicas, where too many are elsewhere."""
-        async with self._lock:
-            self._check_active()
-            records = partitions.preferred_imbalance(self.image, self._min_isr)
-            if records:
-                log.info("leadership of %d partitions moves back to the preferred replicas", len(records))
-                await self._commit(records)
-
-    # -- partitions ---------------------------------------------------------------------
-
-    async def alter_partitions(
-        self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
-    ) -> list[IsrAnswer]:
-        async with self._lock:
-            self._check_active()
-            brokers.check_epoch(self.image, broker_id, broker_epoch)
-            refused: dict[int, ErrorCode] = {}
-            records: list[MetadataRecord] = []
-            seen: dict[tuple[bytes, int], None] = {}  # each is decided on the image as it is
-            for at, change in enumerate(changes):
-                if (change.topic_id, change.index) in seen:
-                    refused[at] = ErrorCode.INVALID_UPDATE_VERSION
-                    continue
-                seen[change.topic_id, change.index] = None
-                try:
-                    records += partitions.alter_partition(
-                        self.image,
-                        change.topic_id,
-                        change.index,
-                        broker_id,
-                        broker_epoch,
-                        change.leader_epoch,
-                        change.partition_epoch,
-                        change.new_isr,
-                        self._min_isr,
-                        self._unclean_ok,
-                    )
-                except ApiError as error:
-                    refused[at] = error.code
-            await self._commit(records)
-            return [
-                IsrAnswer(change.topic_id, change.index, refused[at])
-                if at in refused
-                else self._altered(broker_id, change)
-                for at, change in enumerate(changes)
-            ]
-
-    def _altered(self, broker_id: int, change: IsrChange) -> IsrAnswer:
-        try:
-            state = partitions.altered(self.image, change.topic_id, change.index, broker_id)
-        except ApiError as error:
-            return IsrAnswer(change.topic_id, change.index, error.code)
-        return IsrAnswer(
-            change.topic_id,
-            change.index,
-            ErrorCode.NONE,
-            state.leader,
-            state.leader_epoch,
-            state.isr,
-            state.partition_epoch,
-        )
-
-    async def elect_leaders(self, kind: ElectionKind, asked: Sequence[tuple[str, int]] | None) -> list[PartitionAnswer]:
-        async with self._lock:
-            self._check_active()
-            every = [(topic.name, state.index) for topic, state in self.image.all_partitions()]
-            answers: list[PartitionAnswer] = []
-            records: list[MetadataRecord] = []
-            for topic, index in every if asked is None else dict.fromkeys(asked):
-                try:
-                    records += partitions.elect(self.image, topic, index, kind, self._min_isr)
-                except ApiError as error:
-                    if asked is None and error.code is ErrorCode.ELECTION_NOT_NEEDED:
-                        continue
-                    answers.append(PartitionAnswer(topic, index, error))
-                else:
-                    answers.append(PartitionAnswer(topic, index))
-            await self._commit(records)
-            return answers
-
-    async def alter_reassignments(
-        self, moves: Sequence[Reassignment], allow_factor_change: bool = True
-    ) -> list[PartitionAnswer]:
-        async with self._lock:
-            self._check_active()
-            answers: list[PartitionAnswer] = []
-            records: list[MetadataRecord] = []
-            seen: dict[tuple[str, int], None] = {}
-            for move in moves:
-                try:
-                    if (move.topic, move.index) in seen:
-                        raise ApiError(ErrorCode.INVALID_REQUEST, "The partition is named twice in the request.")
-                    seen[move.topic, move.index] = None
-                    if move.replicas is None:
-                        records += reassignment.cancel(
-                            self.image, move.topic, move.index, self._min_isr, self._unclean_ok
-                        )
-                    else:
-                        records += reassignment.begin(
-                            self.image,
-                            move.topic,
-                            move.index,
-                            move.replicas,
-                            self._min_isr,
-                            allow_replication_factor_change=allow_factor_change,
-                        )
-                except ApiError as error:
-                    answers.append(PartitionAnswer(move.topic, move.index, error))
-                else:
-                    answers.append(PartitionAnswer(move.topic, move.index))
-            await self._commit(records)
-            return answers
-
-    def list_reassignments(self, asked: Sequence[tuple[str, int]] | None) -> list[OngoingReassignment]:
-        self._check_active()
-        if asked is None:
-            return reassignment.ongoing(self.image)
-        topics: dict[str, list[int]] = {}
-        for topic, index in asked:
-            topics.setdefault(topic, []).append(index)
-        return reassignment.ongoing(self.image, topics)
 
     # -- features and voters ------------------------------------------------------------
 

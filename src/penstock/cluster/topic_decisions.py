@@ -1,0 +1,138 @@
+"""Decisions on topics, settings, credentials and producer ids: a part of the controller (see `cluster.deciding`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from penstock.cluster.deciding import Deciding, MetadataQuorum
+from penstock.cluster.running_config import CLUSTER_WIDE, RunningConfig
+from penstock.config.topic import TopicConfig
+from penstock.core.metadata import brokers, decisions, partitions, scram
+from penstock.core.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
+from penstock.core.metadata.records import ConfigChanged, MetadataRecord, ProducerIdsAllocated, TopicDeleted
+from penstock.core.metadata.requests import ProducerIdBlock
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.ports.clock import Entropy
+
+PRODUCER_ID_BLOCK = 1000
+UNCLEAN = "unclean.leader.election.enable"
+
+
+class TopicDecisions(Deciding):
+    def __init__(
+        self,
+        node_id: int,
+        quorum: MetadataQuorum,
+        image: MetadataImage,
+        running: RunningConfig,
+        entropy: Entropy,
+    ) -> None:
+        super().__init__(node_id, quorum, image, running)
+        self._entropy = entropy
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        assignments: Mapping[int, Sequence[int]],
+        configs: dict[str, str],
+        *,
+        validate_only: bool = False,
+    ) -> bytes:
+        """The new topic's id. Raises ApiError."""
+        async with self._lock:
+            self._check_active()
+            topic_id = self._new_topic_id()
+            config = self._running.current
+            records = decisions.create_topic(
+                self.image,
+                self.brokers,
+                name,
+                topic_id,
+                config.num_partitions if partitions == -1 else partitions,
+                config.default_replication_factor if replication_factor == -1 else replication_factor,
+                assignments,
+                configs,
+            )
+            if not validate_only:
+                await self._commit(records)
+            return topic_id
+
+    async def create_partitions(
+        self, name: str, count: int, assignments: Sequence[Sequence[int]] | None, *, validate_only: bool
+    ) -> None:
+        async with self._lock:
+            self._check_active()
+            records = decisions.create_partitions(self.image, self.brokers, name, count, assignments)
+            if not validate_only:
+                await self._commit(records)
+
+    async def delete_topic(self, topic_id: bytes) -> None:
+        async with self._lock:
+            self._check_active()
+            if topic_id not in self.image.topics_by_id:
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+            await self._commit([TopicDeleted(topic_id.hex())])
+
+    async def change_config(
+        self,
+        resource_type: int,
+        name: str,
+        decide: Callable[[Mapping[str, str]], dict[str, str]],
+        *,
+        validate_only: bool,
+    ) -> None:
+        """`decide` maps the current overrides to the new ones, or raises."""
+        async with self._lock:
+            self._check_active()
+            current = self.image.configs.get((resource_type, name), {})
+            overrides = decide(current)
+            if not validate_only and overrides != current:
+                records: list[MetadataRecord] = [ConfigChanged(resource_type, name, overrides)]
+                records += self._after_config(resource_type, name, overrides)
+                await self._commit(records)
+                if overrides.get(UNCLEAN) != current.get(UNCLEAN):
+                    await self._commit(partitions.elect_leaderless(self.image, self._min_isr, self._unclean_ok))
+
+    def _after_config(self, resource_type: int, name: str, overrides: Mapping[str, str]) -> list[MetadataRecord]:
+        """A new min.insync.replicas changes who is eligible, in the same entry."""
+        image = self.image
+        if resource_type == RESOURCE_TOPIC and name in image.topics:
+            broker = self._running.current
+            after = {name: TopicConfig.resolve(overrides, broker).min_insync_replicas}
+        elif resource_type == RESOURCE_BROKER and name == CLUSTER_WIDE:
+            broker = self._running.with_cluster_wide(overrides)
+            after = {
+                topic: TopicConfig.resolve(image.topic_overrides(topic), broker).min_insync_replicas
+                for topic in image.topics
+            }
+        else:
+            return []
+        changed = [topic for topic, min_isr in after.items() if min_isr != self._min_isr(topic)]
+        return partitions.min_isr_changed(image, changed, after.__getitem__, self._unclean_ok) if changed else []
+
+    async def alter_scram_credentials(
+        self, changes: Sequence[scram.Deletion | scram.Upsertion]
+    ) -> dict[str, ApiError | None]:
+        """By user, in the order of the request: None, or why it was refused."""
+        async with self._lock:
+            self._check_active()
+            records, outcomes = scram.alter_credentials(self.image, changes)
+            await self._commit(records)
+            return outcomes
+
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
+        async with self._lock:
+            self._check_active()
+            brokers.check_epoch(self.image, broker_id, broker_epoch)
+            first = self.image.next_producer_id
+            await self._commit([ProducerIdsAllocated(first + PRODUCER_ID_BLOCK)])
+            return ProducerIdBlock(first, PRODUCER_ID_BLOCK)
+
+    def _new_topic_id(self) -> bytes:
+        while True:
+            topic_id = self._entropy.random_bytes(16)
+            # Ids whose base64 form starts with a dash break command lines; Kafka avoids them too.
+            if topic_id[0] >> 2 != 62 and topic_id not in self.image.topics_by_id and any(topic_id[:15]):
+                return topic_id
