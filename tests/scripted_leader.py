@@ -18,7 +18,7 @@ from penstock.records.batch import read_header, with_prefix
 from penstock.records.builder import Record, build_batch
 from penstock.replica.fetchers import ReplicaFetchers
 from penstock.replica.host import Host
-from penstock.replica.hosting import log_config
+from penstock.replica.log_directories import log_config
 from penstock.replica.partition import Partition
 from penstock.sim.world import SimPorts, SimWorld
 from penstock.storage.group_commit import GroupCommit

@@ -294,7 +294,11 @@ class Node:
         self._undo.append(self._stop_timers)
         self._every(EXPIRE_INTERVAL_S, "expire", self.apis.produce.expire)
         # The scheduler interval's default is "never" in Kafka, because flush.ms is; a topic may still set it.
-        self._every(min(settings.log_flush_scheduler_interval_ms, 1000) / 1000, "flush", self.partitions.flush_overdue)
+        self._every(
+            min(settings.log_flush_scheduler_interval_ms, 1000) / 1000,
+            "flush",
+            self.partitions.housekeeping.flush_overdue,
+        )
         self._every(settings.log_retention_check_interval_ms / 1000, "retention", self._apply_retention)
         self._every(settings.log_flush_offset_checkpoint_interval_ms / 1000, "checkpoint", self._checkpoint)
         if settings.is_clustered:
@@ -312,13 +316,13 @@ class Node:
         self._timers[name] = self._loop.call_later(interval_s, tick)
 
     def _checkpoint(self) -> None:
-        self._run(self.partitions.checkpoint())
+        self._run(self.partitions.housekeeping.checkpoint())
 
     def _checkpoint_high_watermarks(self) -> None:
-        self._run(self.partitions.checkpoint_high_watermarks())
+        self._run(self.partitions.housekeeping.checkpoint_high_watermarks())
 
     def _remove_deleted_files(self) -> None:
-        self._run(self.partitions.remove_deleted_files())
+        self._run(self.partitions.housekeeping.remove_deleted_files())
 
     def _clean_later(self) -> None:
         backoff_s = self.running.current.log_cleaner_backoff_ms / 1000  # may change while the broker runs
@@ -329,7 +333,7 @@ class Node:
         self._run(self.cleaning.run())
 
     def _apply_retention(self) -> None:
-        self.partitions.apply_retention()
+        self.partitions.housekeeping.apply_retention()
 
     def _run(self, work: Awaitable[object]) -> None:
         async def run() -> None:

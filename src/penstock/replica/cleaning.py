@@ -141,7 +141,7 @@ class LogCleaning:
     async def _clean_unguarded(self, partition: Partition, found: Survey) -> bool:
         owner = partition.log
         if owner.persisted_recovery_point < found.end_offset:
-            await self._partitions.checkpoint([partition])
+            await self._partitions.housekeeping.checkpoint([partition])
             if owner.persisted_recovery_point < found.end_offset or partition.is_deleted:
                 return False
         generation = owner.generation
@@ -187,7 +187,7 @@ class LogCleaning:
         self.cleanings += 1
         self.bytes_read += cleaned.bytes_read
         self.bytes_written += cleaned.bytes_written
-        await self._partitions.persist_offsets()
+        await self._partitions.housekeeping.persist_offsets()
         log.info(
             "%r: compacted up to offset %d: kept %d of %d records, %d keys in the dirty part, wrote %d of %d bytes",
             partition,

@@ -2,8 +2,7 @@
 
 Lookups are plain dictionaries of lists, because produce and fetch go through them for
 every partition of every request; where a partition has no replica here the list holds None.
-Housekeeping (retention, flush.ms, checkpoints) runs on timers of the node and does its
-blocking parts in workers.
+Files are the business of `log_directories`, what logs need now and then that of `housekeeping`.
 
 Files of a partition that the metadata does not place here are nobody's, but only metadata that
 is current may say so: see `open_all` and `set_strays_aside`.
@@ -11,33 +10,27 @@ is current may say so: see `open_all` and `set_strays_aside`.
 
 from __future__ import annotations
 
-import asyncio
-import errno
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata.image import MetadataImage, PartitionState, TopicState
-from penstock.model.errors import ApiError, ErrorCode, ForeignDirectory, LogOffline, StorageError
+from penstock.model.errors import ApiError, ErrorCode, LogOffline, StorageError
 from penstock.ports.clock import Clock, Entropy
 from penstock.ports.disk import Disk
 from penstock.ports.workers import Workers
 from penstock.replica.host import Host
+from penstock.replica.housekeeping import Housekeeping
+from penstock.replica.log_directories import DELETED_SUFFIX, STRAY_SUFFIX, LogDirectories, log_config
 from penstock.replica.offset_files import Key, KnownOffsets, OffsetFiles
 from penstock.replica.partition import Partition
 from penstock.storage import checkpoints
-from penstock.storage.group_commit import GroupCommit, flush_blocking
-from penstock.storage.log import Log, LogCheckpoint
+from penstock.storage.group_commit import GroupCommit
 from penstock.storage.log_config import LogConfig
 
 log = logging.getLogger(__name__)
-
-DELETED_SUFFIX = "-delete"
-STRAY_SUFFIX = "-stray"
-MAX_FILE_NAME = 255
-METADATA_DIRECTORY = "__cluster_metadata-0"
 
 
 @dataclass(slots=True)
@@ -49,31 +42,6 @@ class OpeningReport:
     scanned_bytes: int = 0
     truncated_bytes: int = 0
     rebuilt_indexes: int = 0
-
-
-def log_config(config: TopicConfig, broker: BrokerConfig) -> LogConfig:
-    is_compacted = "compact" in config.cleanup_policy
-    return LogConfig(
-        segment_bytes=config.segment_bytes,
-        # Only sealed segments are compacted, so none may grow for longer than a record may stay uncompacted.
-        segment_ms=min(config.segment_ms, config.max_compaction_lag_ms) if is_compacted else config.segment_ms,
-        segment_jitter_ms=config.segment_jitter_ms,
-        index_interval_bytes=config.index_interval_bytes,
-        segment_index_bytes=config.segment_index_bytes,
-        retention_ms=config.retention_ms,
-        retention_bytes=config.retention_bytes,
-        flush_messages=config.flush_messages,
-        flush_ms=config.flush_ms,
-        compact=is_compacted,
-        delete="delete" in config.cleanup_policy,
-        min_cleanable_dirty_ratio=config.min_cleanable_dirty_ratio,
-        min_compaction_lag_ms=config.min_compaction_lag_ms,
-        max_compaction_lag_ms=config.max_compaction_lag_ms,
-        delete_retention_ms=config.delete_retention_ms,
-        max_message_bytes=config.max_message_bytes,
-        file_delete_delay_ms=config.file_delete_delay_ms,
-        producer_id_expiration_ms=broker.producer_id_expiration_ms,
-    )
 
 
 class HostedPartitions:
@@ -104,12 +72,9 @@ class HostedPartitions:
         self.on_role: Callable[[Partition], None] = lambda _: None
         """After a partition has come, gone (`is_deleted`), or heard what the metadata says of it."""
         self._offsets = OffsetFiles(disk, directory)
-        self.was_clean = False
-        self._checkpointing = asyncio.Lock()
-        self._deleted_since: dict[Partition, int] = {}
+        self._directories = LogDirectories(disk, directory, self._offsets, clock, entropy)
+        self.housekeeping = Housekeeping(self, self._offsets, commit, workers, clock)
         self._has_strays = False
-        self._is_haunted = False
-        """The files beside the logs speak of partitions whose names others have now."""
 
     def _broker_epoch_of(self, broker_id: int) -> int | None:
         broker = self._image.brokers.get(broker_id)
@@ -168,13 +133,13 @@ class HostedPartitions:
         A node that has not caught up with the cluster passes `is_image_current=False`: then files and checkpoints
         that the image does not know are kept for topics it will hear of, until `set_strays_aside`.
         """
-        self.was_clean = checkpoints.take_clean_shutdown_marker(self._disk, self.directory)
+        self._directories.was_clean = checkpoints.take_clean_shutdown_marker(self._disk, self.directory)
         self._offsets.read()
-        deleted = self._deleted_directories()
+        deleted = self._directories.deleted()
         self._has_strays = True
         if is_image_current:
             self._set_stray_directories_aside()
-        report = OpeningReport(was_clean=self.was_clean)
+        report = OpeningReport(was_clean=self._directories.was_clean)
         total = sum(len(topic.partitions) for topic in self._image.topics.values())
         for topic in self._image.topics.values():
             self.by_name[topic.name] = self.by_id[topic.topic_id] = []
@@ -183,7 +148,7 @@ class HostedPartitions:
         self._secure_recovered(threads)
         if is_image_current:
             self._forget_strays()
-        if self._is_haunted:
+        if self._directories.is_haunted:
             self._exorcise()
         for name in deleted:
             self._disk.remove_directory(f"{self.directory}/{name}")
@@ -199,16 +164,9 @@ class HostedPartitions:
             for partition in self
             if partition.is_durable and partition.log.stable_offset < partition.log.log_end_offset
         ]
-        for error in self._workers.each(self._flush_blocking, unstable, threads):
+        for error in self._workers.each(self._directories.make_stable, unstable, threads):
             if error is not None:
                 log.critical("%s", error)
-
-    def _flush_blocking(self, owner: Log) -> StorageError | None:
-        try:
-            flush_blocking(self._disk, owner)
-        except StorageError as error:
-            return error
-        return None
 
     def set_strays_aside(self) -> None:
         """The image is current now: what it does not place here belongs to nobody. Blocks for a moment."""
@@ -220,17 +178,6 @@ class HostedPartitions:
         self._has_strays = False
         self._offsets.forget_all(self)
 
-    def _deleted_directories(self) -> list[str]:
-        """What is said of their partitions must not be said of others."""
-        deleted = [name for name in self._disk.list_directory(self.directory) if name.endswith(DELETED_SUFFIX)]
-        for name in deleted:
-            partition = name.rpartition(".")[0]
-            topic, _, index = partition.rpartition("-")
-            if index.isdigit() and not self._disk.exists(f"{self.directory}/{partition}"):
-                self._offsets.forget((topic, int(index)))
-                self._is_haunted = True
-        return deleted
-
     def _set_stray_directories_aside(self) -> None:
         known = {
             f"{topic.name}-{state.index}"
@@ -238,23 +185,7 @@ class HostedPartitions:
             for state in topic.partitions
             if self.host.node_id in state.replicas
         }
-        for name in self._disk.list_directory(self.directory):
-            if name not in known and name.rpartition("-")[2].isdigit() and name != METADATA_DIRECTORY:
-                self._set_aside(f"{self.directory}/{name}", STRAY_SUFFIX, "is no partition of this broker's")
-
-    def _set_aside(self, path: str, suffix: str, reason: str | None = None) -> str | None:
-        """Rename a directory out of the way of its name; the new path, or None when that failed."""
-        name = path.rpartition("/")[2]
-        unique = f".{self._entropy.random_bytes(16).hex()}{suffix}"
-        aside = f"{self.directory}/{name[: MAX_FILE_NAME - len(unique)]}{unique}"
-        try:
-            self._disk.rename(path, aside)
-        except OSError as error:
-            log.error("cannot set %s aside: %s", path, error)
-            return None
-        if reason is not None:
-            log.warning("%s %s: set aside as %s", path, reason, aside)
-        return aside
+        self._directories.set_strays_aside(known)
 
     def _host(self, topic: TopicState, states: Sequence[PartitionState], report: OpeningReport | None = None) -> None:
         """Append to the topic's list: a partition for each state that has a replica here."""
@@ -276,13 +207,13 @@ class HostedPartitions:
         report: OpeningReport | None = None,
     ) -> Partition:
         known = self._offsets.take((topic.name, state.index))
-        opened = self._open(f"{self.directory}/{topic.name}-{state.index}", settings, known, topic.topic_id)
+        opened = self._directories.open(f"{self.directory}/{topic.name}-{state.index}", settings, known, topic.topic_id)
         if report is not None:
             report.partitions += 1
             report.scanned_bytes += opened.recovery.scanned_bytes
             report.truncated_bytes += opened.recovery.truncated_bytes
             report.rebuilt_indexes += opened.recovery.rebuilt_indexes
-        elif config.flush_messages <= 1 and (error := self._flush_blocking(opened)) is not None:
+        elif config.flush_messages <= 1 and (error := self._directories.make_stable(opened)) is not None:
             log.critical("%s", error)
         for message in opened.recovery.messages:
             log.warning("%s-%d: %s", topic.name, state.index, message)
@@ -300,54 +231,20 @@ class HostedPartitions:
         partition.apply_state(state)
         return partition
 
-    def _open(self, directory: str, settings: LogConfig, known: KnownOffsets, topic_id: bytes) -> Log:
-        """One damaged log does not stop the broker: its partition is offline, the others serve."""
-        try:
-            return Log.open(
-                self._disk,
-                directory,
-                settings,
-                recovery_point=known.recovery_point,
-                log_start_offset=known.log_start,
-                clean_shutdown=self.was_clean,
-                now_ms=self._clock.now_ms(),
-                topic_id=topic_id,
-                cleaned_offset=known.cleaned,
-            )
-        except ForeignDirectory as error:
-            # Of a topic of this name that was deleted just before a crash, or while this broker was away.
-            if self._set_aside(directory, STRAY_SUFFIX, str(error)) is not None:
-                self._is_haunted = True
-                return self._open(directory, settings, KnownOffsets(), topic_id)
-            return self._offline(directory, settings, error, known)
-        except StorageError as error:
-            return self._offline(directory, settings, error, known)
-
-    def _offline(self, directory: str, settings: LogConfig, error: StorageError, known: KnownOffsets) -> Log:
-        log.critical("%s; the partition is offline, its files are left as they are", error)
-        cause = OSError(errno.EIO, str(error))
-        cause.__cause__ = error
-        placeholder = Log.offline_at(
-            self._disk,
-            directory,
-            settings,
-            cause,
-            recovery_point=known.recovery_point,
-            log_start_offset=known.log_start,
-        )
-        placeholder.cleaned_offset = known.cleaned
-        return placeholder
-
     def start_over(self, partition: Partition) -> None:
         """An empty log in place of one that could not be opened, whose files stay beside it. Raises StorageError."""
         directory, settings = partition.log.directory, partition.log.config
-        if self._set_aside(directory, STRAY_SUFFIX, "is damaged") is None:
+        if self._directories.set_aside(directory, STRAY_SUFFIX, "is damaged") is None:
             raise StorageError(f"{directory} cannot be set aside")
-        fresh = self._open(directory, settings, KnownOffsets(0, 0, 0, 0), partition.topic_id)
+        fresh = self._directories.open(directory, settings, KnownOffsets(0, 0, 0, 0), partition.topic_id)
         if fresh.offline is not None:
             raise LogOffline(directory, fresh.offline)
         partition.log = fresh
         partition.truncate_fully_and_start_at(0)
+
+    async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
+        """Before a log is cut to `offset`. The cut must follow in the same turn: a checkpoint may come next."""
+        await self.housekeeping.lower_recovery_point(partition, offset)
 
     def close_all(self, progress: Callable[[int, int], None], threads: int, broker_epoch: int = -1) -> None:
         """Clean shutdown: everything stable, indexes and snapshots written, marker last. Blocks."""
@@ -359,7 +256,7 @@ class HostedPartitions:
             is_clean = is_closed and is_clean
             progress(count + 1, len(partitions))
         self._offsets.prepare(self)()
-        if is_clean and (self.was_clean or not self._has_strays):  # what was not opened is as it was left
+        if is_clean and (self._directories.was_clean or not self._has_strays):  # what was not opened is as it was left
             checkpoints.write_clean_shutdown_marker(self._disk, self.directory, broker_epoch)
 
     def _close_one(self, partition: Partition) -> bool:
@@ -384,17 +281,17 @@ class HostedPartitions:
             if is_here and self._disk.exists(path):
                 if checkpoints.read_partition_metadata(self._disk, path) == topic.topic_id:
                     continue
-                self._set_aside(path, STRAY_SUFFIX, "is in the way of a new partition")
+                self._directories.set_aside(path, STRAY_SUFFIX, "is in the way of a new partition")
             self._offsets.forget((topic.name, state.index))
-            self._is_haunted |= is_here and self._offsets.still_says((topic.name, state.index))
-        if self._is_haunted:
+            self._directories.is_haunted |= is_here and self._offsets.still_says((topic.name, state.index))
+        if self._directories.is_haunted:
             self._exorcise()
 
     def _exorcise(self) -> None:
         """Write the files beside the logs anew. Blocks for a moment; rare, as when a topic is made again at once."""
         try:
             self._offsets.prepare(self)()
-            self._is_haunted = False
+            self._directories.is_haunted = False
         except StorageError as error:
             log.error("offsets of deleted partitions may be taken for those of new ones: %s", error)
 
@@ -443,12 +340,12 @@ class HostedPartitions:
     def _remove(self, partitions: Sequence[Partition], code: ErrorCode) -> Awaitable[None]:
         doomed: list[str] = []
         for partition in partitions:
-            self._deleted_since.pop(partition, None)
+            self.housekeeping.forget(partition)
             self._offsets.forget((partition.topic, partition.index))
             partition.delete(code)
             partition.log.close(clean=False)
             if self._disk.exists(partition.log.directory):  # made by the first append
-                aside = self._set_aside(partition.log.directory, DELETED_SUFFIX)
+                aside = self._directories.set_aside(partition.log.directory, DELETED_SUFFIX)
                 if aside is not None:
                     doomed.append(aside)
             self.on_role(partition)
@@ -458,9 +355,7 @@ class HostedPartitions:
     async def _remove_directories(self, keys: Sequence[Key], doomed: Sequence[str]) -> None:
         """They go last: as long as they are there, a start knows whose offsets the files beside the logs speak of."""
         try:
-            async with self._checkpointing:
-                if any(self._offsets.still_says(key) for key in keys):  # else others went with them
-                    await self._persist_offsets()
+            await self.housekeeping.erase(keys)
         except StorageError as error:
             log.error("files of deleted partitions stay until the next start: %s", error)
             return
@@ -492,117 +387,3 @@ class HostedPartitions:
     def space(self) -> tuple[int, int]:
         """(total, usable) bytes of the volume that holds the logs."""
         return self._disk.space(self.directory)
-
-    # -- housekeeping -------------------------------------------------------------------
-
-    async def remove_deleted_files(self) -> None:
-        """Segments set aside `file.delete.delay.ms` ago go for good, in a worker."""
-        now_ms = self._clock.now_ms()
-        due: list[Log] = []
-        for partition in self:
-            if not partition.log.has_deleted_files:
-                self._deleted_since.pop(partition, None)
-            elif now_ms - self._deleted_since.setdefault(partition, now_ms) >= partition.config.file_delete_delay_ms:
-                del self._deleted_since[partition]
-                due.append(partition.log)
-
-        def remove() -> None:
-            for owner in due:
-                owner.remove_deleted()
-
-        if due:
-            await self._workers.run(remove)
-
-    def flush_overdue(self) -> None:
-        """`flush.ms`: logs whose oldest unflushed message has waited long enough."""
-        now_ms = self._clock.now_ms()
-        for partition in self:
-            first = partition.log.first_unflushed_ms
-            if first is not None and now_ms - first >= partition.config.flush_ms:
-                self._commit.request(partition)
-
-    def apply_retention(self) -> int:
-        """Delete what is too old or too much; returns the number of segments removed."""
-        now_ms = self._clock.now_ms()
-        removed = 0
-        for partition in list(self):
-            if partition.log.offline is not None or partition.log.is_being_cleaned:
-                continue
-            try:
-                bases = partition.log.apply_retention(now_ms, partition.high_watermark)
-            except (StorageError, OSError) as error:
-                log.error("retention of %r: %s", partition, error)
-                continue
-            if bases:
-                log.info(
-                    "%r: retention removed %d segment(s), log start is %d",
-                    partition,
-                    len(bases),
-                    partition.log.log_start_offset,
-                )
-            removed += len(bases)
-        return removed
-
-    async def checkpoint(self, only: Sequence[Partition] | None = None) -> None:
-        """Persist recovery points and log starts; what recovery needs up to there goes first.
-
-        Prepared on the loop, made stable in a worker. `only`: of these partitions alone.
-        """
-        async with self._checkpointing:
-            prepared = self._prepare_checkpoints(self if only is None else only)
-
-            def make_stable() -> list[OSError | None]:
-                outcomes: list[OSError | None] = []
-                for _, checkpoint in prepared:
-                    try:
-                        checkpoint.make_stable()
-                    except OSError as error:
-                        outcomes.append(error)
-                    else:
-                        outcomes.append(None)
-                return outcomes
-
-            outcomes = await self._workers.run(make_stable)
-            risen: list[tuple[Partition, int]] = []
-            for (partition, checkpoint), failure in zip(prepared, outcomes, strict=True):
-                if failure is None:
-                    risen.append((partition, checkpoint.recovery_point))
-                elif not partition.is_deleted:
-                    partition.log.put_back(checkpoint)
-                    log.error("checkpoint of %r: %s", partition, failure)
-            await self._persist_offsets(risen)
-            for partition, recovery_point in risen:
-                partition.log.persisted_recovery_point = recovery_point
-
-    def _prepare_checkpoints(self, partitions: Iterable[Partition]) -> list[tuple[Partition, LogCheckpoint]]:
-        prepared: list[tuple[Partition, LogCheckpoint]] = []
-        for partition in partitions:
-            if partition.log.offline is not None or partition.is_deleted:
-                continue
-            try:
-                prepared.append((partition, partition.log.prepare_checkpoint()))
-            except StorageError as error:
-                log.error("checkpoint of %r: %s", partition, error)
-        return prepared
-
-    async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
-        """Before a log is cut to `offset`. The cut must follow in the same turn: a checkpoint may come next."""
-        async with self._checkpointing:
-            if partition.log.persisted_recovery_point > offset:
-                partition.log.persisted_recovery_point = offset
-                await self._persist_offsets()
-
-    async def checkpoint_high_watermarks(self) -> None:
-        """What each partition knew to be committed, for when this broker comes back and asks who leads."""
-        async with self._checkpointing:
-            await self._workers.run(self._offsets.prepare_high_watermarks(self))
-
-    async def persist_offsets(self) -> None:
-        """Write the checkpoint files anew, after delete-records: what was deleted stays deleted."""
-        async with self._checkpointing:
-            await self._persist_offsets()
-
-    async def _persist_offsets(self, risen: Sequence[tuple[Partition, int]] = ()) -> None:
-        turn = self._offsets.turn
-        await self._workers.run(self._offsets.prepare(self, risen))
-        self._offsets.written_since(turn)

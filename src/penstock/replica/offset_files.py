@@ -3,7 +3,7 @@ high watermarks.
 
 They are read once. What they say of a partition is its own as soon as it is opened; the rest is written again with
 every file, for partitions that this broker has not heard of yet, until `forget_all` says that there are none.
-Writing is prepared on the loop and may be done in a worker, by one at a time: see `HostedPartitions.checkpoint`.
+Writing is prepared on the loop and may be done in a worker, by one at a time: see `Housekeeping.checkpoint`.
 
 The files know topics by their names. What they say of one that is gone must be off the disk before another of that name
 takes in anything: after a crash the new one would be cut to the old one's offsets (`forget`, `still_says`).

@@ -118,7 +118,7 @@ async def test_what_is_clean_is_known_after_a_restart() -> None:
     assert await world.cleaning.run() == 0
     assert world.offsets("t") == [4, 5, 6]
     await world.hosted.topic_deleted("gone", bytes([1] * 16))
-    await world.hosted.persist_offsets()
+    await world.hosted.housekeeping.persist_offsets()
     assert world.persisted() == {("t", 0): 6}
 
 
@@ -188,10 +188,10 @@ async def test_retention_waits_for_the_cleaning() -> None:
     partition = world.fill("t")
     world.clock.ms += 1000
     removed: list[int] = []
-    world.rewriter.meanwhile = lambda outcome: removed.append(world.hosted.apply_retention())
+    world.rewriter.meanwhile = lambda outcome: removed.append(world.hosted.housekeeping.apply_retention())
     assert await world.cleaning.run() == 1
     assert removed == [0, 0]
-    assert world.hosted.apply_retention() == 2
+    assert world.hosted.housekeeping.apply_retention() == 2
     assert partition.log.log_start_offset == 7
 
 

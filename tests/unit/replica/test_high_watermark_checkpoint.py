@@ -33,7 +33,7 @@ def test_high_watermarks_of_replicated_partitions_come_back() -> None:
     shared = world.hosted.get("shared", 0)
     shared.append_fetched(batches(0, 5, epoch=0), shared.leader_epoch, 3, 0, world.clock.ms)
     world.append(world.hosted.get("alone", 0), b"k")
-    asyncio.run(world.hosted.checkpoint_high_watermarks())
+    asyncio.run(world.hosted.housekeeping.checkpoint_high_watermarks())
     assert read_whole(world.disk, PATH) == b"0\n1\nshared 0 3\n"
     world.open()  # after a kill
     assert world.hosted.get("shared", 0).high_watermark == 3
@@ -50,16 +50,16 @@ def test_a_clean_stop_writes_them() -> None:
 
 def test_nothing_new_is_not_written() -> None:
     world = replicated()
-    asyncio.run(world.hosted.checkpoint_high_watermarks())
+    asyncio.run(world.hosted.housekeeping.checkpoint_high_watermarks())
     before = world.disk.changes
-    asyncio.run(world.hosted.checkpoint_high_watermarks())
+    asyncio.run(world.hosted.housekeeping.checkpoint_high_watermarks())
     assert world.disk.changes == before
 
 
 def test_a_broker_that_is_alone_has_no_such_file() -> None:
     world = HostedWorld({"alone": {}})
     world.append(world.hosted.get("alone", 0), b"k")
-    asyncio.run(world.hosted.checkpoint_high_watermarks())
+    asyncio.run(world.hosted.housekeeping.checkpoint_high_watermarks())
     world.close()
     assert not world.disk.exists(PATH)
 

@@ -61,11 +61,11 @@ async def test_a_checkpoint_that_fails_does_so_alone() -> None:
         partition.log.roll(world.clock.ms)  # its indexes are to be made stable by the checkpoint
         world.append(partition, b"key")
     world.disk.fail_sync = lambda path: "sick-0" in path
-    await world.hosted.checkpoint()
+    await world.hosted.housekeeping.checkpoint()
     assert recovery_points(world) == {("sick", 0): 0, ("well", 0): 6}
     assert world.hosted.get("sick", 0).log.persisted_recovery_point == 0
     world.disk.fail_sync = None
-    await world.hosted.checkpoint()  # what failed was put back, and is tried again
+    await world.hosted.housekeeping.checkpoint()  # what failed was put back, and is tried again
     assert recovery_points(world) == {("sick", 0): 6, ("well", 0): 6}
 
 
@@ -73,11 +73,11 @@ async def test_a_recovery_point_counts_only_once_it_is_written() -> None:
     world = filled({"t": {}})
     world.disk.fail_sync = lambda path: checkpoints.RECOVERY_POINTS in path
     with pytest.raises(StorageError, match=r"cannot write .*recovery-point-offset-checkpoint"):
-        await world.hosted.checkpoint()
+        await world.hosted.housekeeping.checkpoint()
     # Whoever deletes old snapshots or replaces segments asks this, so it may not be ahead of the file.
     assert world.hosted.get("t", 0).log.persisted_recovery_point == 0
     world.disk.fail_sync = None
-    await world.hosted.checkpoint()
+    await world.hosted.housekeeping.checkpoint()
     assert world.hosted.get("t", 0).log.persisted_recovery_point == 5
 
 

@@ -90,7 +90,7 @@ def test_a_partition_that_moves_away_takes_its_files_along_and_may_come_back_emp
     assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     assert world.roles[-1] == ("shared-0", False, True)
     assert world.directories() == []
-    asyncio.run(world.hosted.persist_offsets())
+    asyncio.run(world.hosted.housekeeping.persist_offsets())
     assert ("shared", 0) not in checkpoints.read_offsets(world.disk, f"/data/{checkpoints.RECOVERY_POINTS}")
     world.change(0, other, [other, world.me])
     back = world.hosted.get("shared", 0)
@@ -117,7 +117,7 @@ def filled() -> World:
     world = World()
     world.create([world.me])
     world.append(world.hosted.get("shared", 0), b"k")
-    asyncio.run(world.hosted.checkpoint())
+    asyncio.run(world.hosted.housekeeping.checkpoint())
     world.kill()
     return world
 
@@ -133,7 +133,7 @@ def test_files_of_a_topic_it_has_not_heard_of_yet_are_kept_for_it() -> None:
     world = filled()
     reopen(world, is_image_current=False)
     assert world.directories() == ["shared-0"]
-    asyncio.run(world.hosted.checkpoint())
+    asyncio.run(world.hosted.housekeeping.checkpoint())
     world.create([world.me])
     world.hosted.set_strays_aside()
     partition = world.hosted.get("shared", 0)
@@ -188,7 +188,7 @@ def long_lived() -> World:
     for _ in range(9):
         world.append(partition, b"old")
     partition.delete_records(7)
-    asyncio.run(world.hosted.checkpoint())
+    asyncio.run(world.hosted.housekeeping.checkpoint())
     return world
 
 
@@ -218,7 +218,7 @@ def test_a_checkpoint_that_began_before_the_topic_was_deleted_says_nothing_of_th
 
     async def persist() -> None:
         world.workers.before = delete_meanwhile
-        await world.hosted.persist_offsets()
+        await world.hosted.housekeeping.persist_offsets()
         world.disk.crash()
         for removal in removals:
             removal.close()
@@ -281,7 +281,7 @@ async def test_a_cut_waits_for_the_checkpoint_under_way() -> None:
         return await make_stable(work)  # type: ignore[arg-type]
 
     world.workers.run = slow  # type: ignore[method-assign, assignment]
-    checkpoint = asyncio.ensure_future(world.hosted.checkpoint())
+    checkpoint = asyncio.ensure_future(world.hosted.housekeeping.checkpoint())
     await begun.wait()
 
     async def cut() -> None:

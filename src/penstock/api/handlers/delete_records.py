@@ -58,7 +58,7 @@ class DeleteRecordsHandler:
                     result.error_code = error.code
                 results.append(result)
             topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
-        await self._partitions.persist_offsets()
+        await self._partitions.housekeeping.persist_offsets()
         if moved:
             await _everywhere(moved, request.timeout_ms / 1000)
         return DeleteRecordsResponse(topics=topics)

@@ -1,0 +1,166 @@
+"""What the logs of a broker need now and then: retention, `flush.ms`, checkpoints, files that go for good.
+
+Runs on timers of the node; what blocks is done in workers. The files of offsets beside the logs are written by one at a
+time. Must not know: how partitions come and go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+
+from penstock.model.errors import StorageError
+from penstock.ports.clock import Clock
+from penstock.ports.workers import Workers
+from penstock.replica.offset_files import Key, OffsetFiles
+from penstock.replica.partition import Partition
+from penstock.storage.group_commit import GroupCommit
+from penstock.storage.log import Log, LogCheckpoint
+
+log = logging.getLogger(__name__)
+
+
+class Housekeeping:
+    def __init__(
+        self,
+        partitions: Iterable[Partition],
+        offsets: OffsetFiles,
+        commit: GroupCommit,
+        workers: Workers,
+        clock: Clock,
+    ) -> None:
+        """`partitions`: those hosted at the moment, whenever it is iterated."""
+        self._partitions = partitions
+        self._offsets = offsets
+        self._commit = commit
+        self._workers = workers
+        self._clock = clock
+        self._checkpointing = asyncio.Lock()
+        self._deleted_since: dict[Partition, int] = {}
+
+    def forget(self, partition: Partition) -> None:
+        """It is not hosted any more."""
+        self._deleted_since.pop(partition, None)
+
+    # -- logs ---------------------------------------------------------------------------
+
+    def flush_overdue(self) -> None:
+        """`flush.ms`: logs whose oldest unflushed message has waited long enough."""
+        now_ms = self._clock.now_ms()
+        for partition in self._partitions:
+            first = partition.log.first_unflushed_ms
+            if first is not None and now_ms - first >= partition.config.flush_ms:
+                self._commit.request(partition)
+
+    def apply_retention(self) -> int:
+        """Delete what is too old or too much; returns the number of segments removed."""
+        now_ms = self._clock.now_ms()
+        removed = 0
+        for partition in list(self._partitions):
+            if partition.log.offline is not None or partition.log.is_being_cleaned:
+                continue
+            try:
+                bases = partition.log.apply_retention(now_ms, partition.high_watermark)
+            except (StorageError, OSError) as error:
+                log.error("retention of %r: %s", partition, error)
+                continue
+            if bases:
+                log.info(
+                    "%r: retention removed %d segment(s), log start is %d",
+                    partition,
+                    len(bases),
+                    partition.log.log_start_offset,
+                )
+            removed += len(bases)
+        return removed
+
+    async def remove_deleted_files(self) -> None:
+        """Segments set aside `file.delete.delay.ms` ago go for good, in a worker."""
+        now_ms = self._clock.now_ms()
+        due: list[Log] = []
+        for partition in self._partitions:
+            if not partition.log.has_deleted_files:
+                self._deleted_since.pop(partition, None)
+            elif now_ms - self._deleted_since.setdefault(partition, now_ms) >= partition.config.file_delete_delay_ms:
+                del self._deleted_since[partition]
+                due.append(partition.log)
+
+        def remove() -> None:
+            for owner in due:
+                owner.remove_deleted()
+
+        if due:
+            await self._workers.run(remove)
+
+    # -- the files beside them ----------------------------------------------------------
+
+    async def checkpoint(self, only: Sequence[Partition] | None = None) -> None:
+        """Persist recovery points and log starts; what recovery needs up to there goes first.
+
+        Prepared on the loop, made stable in a worker. `only`: of these partitions alone.
+        """
+        async with self._checkpointing:
+            prepared = self._prepare_checkpoints(self._partitions if only is None else only)
+
+            def make_stable() -> list[OSError | None]:
+                outcomes: list[OSError | None] = []
+                for _, checkpoint in prepared:
+                    try:
+                        checkpoint.make_stable()
+                    except OSError as error:
+                        outcomes.append(error)
+                    else:
+                        outcomes.append(None)
+                return outcomes
+
+            outcomes = await self._workers.run(make_stable)
+            risen: list[tuple[Partition, int]] = []
+            for (partition, checkpoint), failure in zip(prepared, outcomes, strict=True):
+                if failure is None:
+                    risen.append((partition, checkpoint.recovery_point))
+                elif not partition.is_deleted:
+                    partition.log.put_back(checkpoint)
+                    log.error("checkpoint of %r: %s", partition, failure)
+            await self._persist_offsets(risen)
+            for partition, recovery_point in risen:
+                partition.log.persisted_recovery_point = recovery_point
+
+    def _prepare_checkpoints(self, partitions: Iterable[Partition]) -> list[tuple[Partition, LogCheckpoint]]:
+        prepared: list[tuple[Partition, LogCheckpoint]] = []
+        for partition in partitions:
+            if partition.log.offline is not None or partition.is_deleted:
+                continue
+            try:
+                prepared.append((partition, partition.log.prepare_checkpoint()))
+            except StorageError as error:
+                log.error("checkpoint of %r: %s", partition, error)
+        return prepared
+
+    async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
+        """Before a log is cut to `offset`. The cut must follow in the same turn: a checkpoint may come next."""
+        async with self._checkpointing:
+            if partition.log.persisted_recovery_point > offset:
+                partition.log.persisted_recovery_point = offset
+                await self._persist_offsets()
+
+    async def checkpoint_high_watermarks(self) -> None:
+        """What each partition knew to be committed, for when this broker comes back and asks who leads."""
+        async with self._checkpointing:
+            await self._workers.run(self._offsets.prepare_high_watermarks(self._partitions))
+
+    async def persist_offsets(self) -> None:
+        """Write the checkpoint files anew, after delete-records: what was deleted stays deleted."""
+        async with self._checkpointing:
+            await self._persist_offsets()
+
+    async def erase(self, keys: Iterable[Key]) -> None:
+        """Nothing on the disk speaks of these partitions any more. Raises StorageError."""
+        async with self._checkpointing:
+            if any(self._offsets.still_says(key) for key in keys):  # else others went with them
+                await self._persist_offsets()
+
+    async def _persist_offsets(self, risen: Sequence[tuple[Partition, int]] = ()) -> None:
+        turn = self._offsets.turn
+        await self._workers.run(self._offsets.prepare(self._partitions, risen))
+        self._offsets.written_since(turn)

@@ -1,0 +1,142 @@
+"""The directories of a broker's logs: opened, whatever is in them, and set out of the way.
+
+One log that cannot be opened does not stop the broker, and nothing that was found is removed: it is renamed. Must not
+know: partitions, metadata.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Collection
+
+from penstock.config.broker import BrokerConfig
+from penstock.config.topic import TopicConfig
+from penstock.model.errors import ForeignDirectory, StorageError
+from penstock.ports.clock import Clock, Entropy
+from penstock.ports.disk import Disk
+from penstock.replica.offset_files import KnownOffsets, OffsetFiles
+from penstock.storage.group_commit import flush_blocking
+from penstock.storage.log import Log
+from penstock.storage.log_config import LogConfig
+
+log = logging.getLogger(__name__)
+
+DELETED_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+MAX_FILE_NAME = 255
+METADATA_DIRECTORY = "__cluster_metadata-0"
+
+
+def log_config(config: TopicConfig, broker: BrokerConfig) -> LogConfig:
+    is_compacted = "compact" in config.cleanup_policy
+    return LogConfig(
+        segment_bytes=config.segment_bytes,
+        # Only sealed segments are compacted, so none may grow for longer than a record may stay uncompacted.
+        segment_ms=min(config.segment_ms, config.max_compaction_lag_ms) if is_compacted else config.segment_ms,
+        segment_jitter_ms=config.segment_jitter_ms,
+        index_interval_bytes=config.index_interval_bytes,
+        segment_index_bytes=config.segment_index_bytes,
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+        flush_messages=config.flush_messages,
+        flush_ms=config.flush_ms,
+        compact=is_compacted,
+        delete="delete" in config.cleanup_policy,
+        min_cleanable_dirty_ratio=config.min_cleanable_dirty_ratio,
+        min_compaction_lag_ms=config.min_compaction_lag_ms,
+        max_compaction_lag_ms=config.max_compaction_lag_ms,
+        delete_retention_ms=config.delete_retention_ms,
+        max_message_bytes=config.max_message_bytes,
+        file_delete_delay_ms=config.file_delete_delay_ms,
+        producer_id_expiration_ms=broker.producer_id_expiration_ms,
+    )
+
+
+class LogDirectories:
+    def __init__(self, disk: Disk, path: str, offsets: OffsetFiles, clock: Clock, entropy: Entropy) -> None:
+        self._disk = disk
+        self.path = path
+        self._offsets = offsets
+        self._clock = clock
+        self._entropy = entropy
+        self.was_clean = False
+        """How the last run ended."""
+        self.is_haunted = False
+        """The files beside the logs speak of partitions whose names others have now."""
+
+    def open(self, directory: str, settings: LogConfig, known: KnownOffsets, topic_id: bytes) -> Log:
+        """One damaged log does not stop the broker: its partition is offline, the others serve."""
+        try:
+            return Log.open(
+                self._disk,
+                directory,
+                settings,
+                recovery_point=known.recovery_point,
+                log_start_offset=known.log_start,
+                clean_shutdown=self.was_clean,
+                now_ms=self._clock.now_ms(),
+                topic_id=topic_id,
+                cleaned_offset=known.cleaned,
+            )
+        except ForeignDirectory as error:
+            # Of a topic of this name that was deleted just before a crash, or while this broker was away.
+            if self.set_aside(directory, STRAY_SUFFIX, str(error)) is not None:
+                self.is_haunted = True
+                return self.open(directory, settings, KnownOffsets(), topic_id)
+            return self._offline(directory, settings, error, known)
+        except StorageError as error:
+            return self._offline(directory, settings, error, known)
+
+    def _offline(self, directory: str, settings: LogConfig, error: StorageError, known: KnownOffsets) -> Log:
+        log.critical("%s; the partition is offline, its files are left as they are", error)
+        cause = OSError(errno.EIO, str(error))
+        cause.__cause__ = error
+        placeholder = Log.offline_at(
+            self._disk,
+            directory,
+            settings,
+            cause,
+            recovery_point=known.recovery_point,
+            log_start_offset=known.log_start,
+        )
+        placeholder.cleaned_offset = known.cleaned
+        return placeholder
+
+    def make_stable(self, owner: Log) -> StorageError | None:
+        try:
+            flush_blocking(self._disk, owner)
+        except StorageError as error:
+            return error
+        return None
+
+    def set_aside(self, path: str, suffix: str, reason: str | None = None) -> str | None:
+        """Rename a directory out of the way of its name; the new path, or None when that failed."""
+        name = path.rpartition("/")[2]
+        unique = f".{self._entropy.random_bytes(16).hex()}{suffix}"
+        aside = f"{self.path}/{name[: MAX_FILE_NAME - len(unique)]}{unique}"
+        try:
+            self._disk.rename(path, aside)
+        except OSError as error:
+            log.error("cannot set %s aside: %s", path, error)
+            return None
+        if reason is not None:
+            log.warning("%s %s: set aside as %s", path, reason, aside)
+        return aside
+
+    def set_strays_aside(self, known: Collection[str]) -> None:
+        """Those that look like partitions and are none of the known ones."""
+        for name in self._disk.list_directory(self.path):
+            if name not in known and name.rpartition("-")[2].isdigit() and name != METADATA_DIRECTORY:
+                self.set_aside(f"{self.path}/{name}", STRAY_SUFFIX, "is no partition of this broker's")
+
+    def deleted(self) -> list[str]:
+        """What is said of their partitions must not be said of others."""
+        deleted = [name for name in self._disk.list_directory(self.path) if name.endswith(DELETED_SUFFIX)]
+        for name in deleted:
+            partition = name.rpartition(".")[0]
+            topic, _, index = partition.rpartition("-")
+            if index.isdigit() and not self._disk.exists(f"{self.path}/{partition}"):
+                self._offsets.forget((topic, int(index)))
+                self.is_haunted = True
+        return deleted
