@@ -16,12 +16,13 @@ from penstock.api.cluster_view import ClusterView
 from penstock.api.dispatch import PIPELINED
 from penstock.config.broker import BrokerConfig
 from penstock.coordination.groups import OFFSETS_TOPIC, GroupCoordinator
-from penstock.model.errors import StorageError
 from penstock.net.connection import ConnectionLimits
 from penstock.net.listener import Listener
 from penstock.node.handlers import Apis
 from penstock.node.membership import Membership
 from penstock.node.metadata_listeners import MetadataListeners
+from penstock.node.progress import Progress
+from penstock.node.timers import Timers
 from penstock.node.world import OsWorld, World
 from penstock.replica.cleaning import LogCleaning
 from penstock.replica.fetchers import ReplicaFetchers
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-EXPIRE_INTERVAL_S = 0.2
-REMOVE_INTERVAL_S = 1.0
-CLEAN_INTERVAL_MIN_S = 0.1
-PROGRESS_EVERY_S = 2.0
 # Hosts that mean more than one address: how a client here reaches them, and what to call them.
 LOCAL = {"": "localhost", "0.0.0.0": "127.0.0.1", "::": "::1"}
 EVERY = {"": " (every interface)", "0.0.0.0": " (every IPv4 interface)", "::": " (every IPv6 interface)"}
@@ -51,8 +48,6 @@ class Node:
         self.clock = world.clock
         self._entropy = world.entropy
         self._disk = world.disk
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._jobs: dict[asyncio.Task[None], None] = {}
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self.listeners: list[Listener] = []
         self.doors = world.doors(config)
@@ -290,69 +285,9 @@ class Node:
             )
 
     def _start_timers(self) -> None:
-        settings = self.config
-        self._undo.append(self._stop_timers)
-        self._every(EXPIRE_INTERVAL_S, "expire", self.apis.produce.expire)
-        # The scheduler interval's default is "never" in Kafka, because flush.ms is; a topic may still set it.
-        self._every(
-            min(settings.log_flush_scheduler_interval_ms, 1000) / 1000,
-            "flush",
-            self.partitions.housekeeping.flush_overdue,
-        )
-        self._every(settings.log_retention_check_interval_ms / 1000, "retention", self._apply_retention)
-        self._every(settings.log_flush_offset_checkpoint_interval_ms / 1000, "checkpoint", self._checkpoint)
-        if settings.is_clustered:
-            every_s = settings.replica_high_watermark_checkpoint_interval_ms / 1000
-            self._every(every_s, "high watermarks", self._checkpoint_high_watermarks)
-        self._every(REMOVE_INTERVAL_S, "remove", self._remove_deleted_files)
-        if settings.log_cleaner_enable:
-            self._clean_later()
-
-    def _every(self, interval_s: float, name: str, work: Callable[[], object]) -> None:
-        def tick() -> None:
-            self._timers[name] = self._loop.call_later(interval_s, tick)
-            work()
-
-        self._timers[name] = self._loop.call_later(interval_s, tick)
-
-    def _checkpoint(self) -> None:
-        self._run(self.partitions.housekeeping.checkpoint())
-
-    def _checkpoint_high_watermarks(self) -> None:
-        self._run(self.partitions.housekeeping.checkpoint_high_watermarks())
-
-    def _remove_deleted_files(self) -> None:
-        self._run(self.partitions.housekeeping.remove_deleted_files())
-
-    def _clean_later(self) -> None:
-        backoff_s = self.running.current.log_cleaner_backoff_ms / 1000  # may change while the broker runs
-        self._timers["clean"] = self._loop.call_later(max(backoff_s, CLEAN_INTERVAL_MIN_S), self._clean)
-
-    def _clean(self) -> None:
-        self._clean_later()
-        self._run(self.cleaning.run())
-
-    def _apply_retention(self) -> None:
-        self.partitions.housekeeping.apply_retention()
-
-    def _run(self, work: Awaitable[object]) -> None:
-        async def run() -> None:
-            try:
-                await work
-            except (StorageError, OSError) as error:
-                log.error("housekeeping: %s", error)
-
-        job = asyncio.ensure_future(run())
-        self._jobs[job] = None
-        job.add_done_callback(self._jobs.pop)
-
-    async def _stop_timers(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
-        self.cleaning.stop()
-        while self._jobs:
-            # Not one by one: a job that is done, but not yet taken out, would be waited for without giving way.
-            await asyncio.gather(*self._jobs)
+        timers = Timers(self._loop, self.partitions.housekeeping, self.cleaning, self.running)
+        self._undo.append(timers.stop)
+        timers.start(self.config, self.apis.produce.expire)
 
     async def _serve(self) -> None:
         self.membership.serve(self.apis.dispatcher)
@@ -416,18 +351,3 @@ def _reachable(host: str) -> str:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-class Progress:
-    """A log line every two seconds of a long start or stop."""
-
-    def __init__(self, time: Callable[[], float], verb: str) -> None:
-        self._time = time
-        self._verb = verb
-        self._next = time() + PROGRESS_EVERY_S
-
-    def __call__(self, done: int, total: int) -> None:
-        now = self._time()
-        if now >= self._next:
-            self._next = now + PROGRESS_EVERY_S
-            log.info("%s %d of %d partitions", self._verb, done, total)
