@@ -56,7 +56,7 @@ def draw(
     random = Random(f"{seed}/plan")
     size = random.choice((3, 3, 5)) if nodes is None else nodes
     is_durable = random.random() < 0.7
-    seconds = random.choice((3.0, 6.0, 10.0))
+    seconds = random.choice((3.0, 5.0, 8.0))
     topics = []
     for number in range(random.randint(1, 2)):
         settings = {"internal.segment.bytes": str(random.choice((2 << 10, 8 << 10, 1 << 20)))}
@@ -76,7 +76,7 @@ def draw(
         seconds=seconds,
         is_durable=is_durable,
         topics=tuple(topics),
-        producers=random.randint(1, 3),
+        producers=random.randint(1, 2),
         readers=random.randint(1, 2),
         has_replica_reader=Random(f"{seed}/replica reader").random() < 0.4,
         is_compacting=Random(f"{seed}/compaction").random() < 0.3,

@@ -43,7 +43,7 @@ LOOK_AGAIN_S = 0.1
 MAX_STEPS = 400_000
 """Ten times what a history takes: more is a broker that spins."""
 KEYED = Place("keyed", 0)
-COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "2048", "min.cleanable.dirty.ratio": "0.01"}
+COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "8192", "min.cleanable.dirty.ratio": "0.01"}
 
 
 @dataclass
@@ -166,15 +166,15 @@ class Scenario:
             caller = self._caller(name)
             for place in random.sample(places, random.randint(1, len(places))):
                 lane = IdempotentLane(caller, self.history, place, self._now_ms)
-                writers.append(self._spawn(name, lane.run(self._has_ended, random.uniform(0.05, 0.4))))
+                writers.append(self._spawn(name, lane.run(self._has_ended, random.uniform(0.08, 0.6))))
         caller = self._caller("plain")
         for place in [Place(PLAIN_TOPIC, 0), *random.sample(places, random.randint(0, len(places)))]:
             plain = PlainWriter(caller, self.history, place, self._now_ms)
-            writers.append(self._spawn("plain", plain.run(self._has_ended, random.uniform(0.05, 0.4))))
+            writers.append(self._spawn("plain", plain.run(self._has_ended, random.uniform(0.08, 0.6))))
         for number in range(plan.readers):
             name = f"r{number}"
             reader = Reader(self._caller(name), self.history, plan.places)
-            others.append(self._spawn(name, reader.run(self._has_ended, random.uniform(0.0, 0.1))))
+            others.append(self._spawn(name, reader.run(self._has_ended, random.uniform(0.03, 0.2))))
         if plan.is_compacting:
             for number in range(2):
                 keyed = KeyedLane(self._caller(f"k{number}"), self._keyed, KEYED, self._now_ms)
@@ -186,15 +186,15 @@ class Scenario:
         if plan.has_replica_reader:
             caller = self._caller("any")
             reader = Reader(caller, self.history, plan.places, partial(_any_replica, caller))
-            others.append(self._spawn("any", reader.run(self._has_ended, random.uniform(0.0, 0.1))))
+            others.append(self._spawn("any", reader.run(self._has_ended, random.uniform(0.03, 0.2))))
         for number in range(plan.members):
             name = f"m{number}"
             member = Member(self._caller(name), self.history, "group", [topic.name for topic in plan.topics])
-            others.append(self._spawn(name, member.run(self._has_ended, random.uniform(0.1, 0.4))))
+            others.append(self._spawn(name, member.run(self._has_ended, random.uniform(0.15, 0.5))))
         for number in range(plan.consumers):
             name = f"c{number}"
             consumer = ConsumerMember(self._caller(name), self.history, "modern", [topic.name for topic in plan.topics])
-            others.append(self._spawn(name, consumer.run(self._has_ended, random.uniform(0.1, 0.4))))
+            others.append(self._spawn(name, consumer.run(self._has_ended, random.uniform(0.15, 0.5))))
         if plan.has_operator:
             others.append(self._spawn("operator", self._operator().run(self._has_ended, random.uniform(0.5, 2))))
         for number in self.cluster.ids[plan.nodes :]:
