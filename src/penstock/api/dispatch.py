@@ -42,14 +42,17 @@ class Dispatcher:
         times: RequestTimes,
         forwarding: Forwarding | None = None,
         private: Iterable[PrivateHandler] = (),
+        *,
+        is_complete: bool = True,
     ) -> None:
+        """`is_complete`: False for a node that is still starting and will serve more soon."""
         self._handlers = {int(handler.api): handler for handler in handlers}
         self._private = {handler.key: handler for handler in private}
         self._for_controller: frozenset[int] = frozenset()
         if forwarding is not None:
             self._forwarding = forwarding
             self._for_controller = frozenset(key for key, known in self._handlers.items() if is_for_controller(known))
-            ingress = ForwardIngress(self._handlers, forwarding, self._begin)
+            ingress = ForwardIngress(self._handlers, forwarding, self._begin, is_complete=is_complete)
             self._private[ingress.key] = ingress
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._times = times
@@ -145,7 +148,10 @@ class ForwardIngress:
         handlers: Mapping[int, Handler],
         forwarding: Forwarding,
         begin: Callable[[Coroutine[Any, Any, None]], None],
+        *,
+        is_complete: bool = True,
     ) -> None:
+        self._is_complete = is_complete
         self._handlers = {key: handler for key, handler in handlers.items() if accepts_forwarded(handler)}
         self._forwarding = forwarding
         self._begin = begin
@@ -154,7 +160,10 @@ class ForwardIngress:
         asked = ForwardedRequest.decode(bytes(payload))
         api_key, version, *_ = read_request_header(asked.frame)
         handler = self._handlers.get(api_key)
-        if handler is None or not handler.min_version <= version <= handler.max_version:
+        if handler is None and not self._is_complete:
+            # It leads the quorum and is still opening its logs: to be asked again.
+            self._reply(connection, slot, correlation_id, ErrorCode.NOT_CONTROLLER)
+        elif handler is None or not handler.min_version <= version <= handler.max_version:
             # A broker of another release than this one's.
             self._reply(connection, slot, correlation_id, ErrorCode.UNSUPPORTED_VERSION)
         elif not self._forwarding.is_active:

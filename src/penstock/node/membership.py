@@ -153,7 +153,9 @@ class Membership:
 
     def _serve_peers(self) -> None:
         """Before there is anything to tell clients: they are turned away by closed connections, and come again."""
-        nodes = Dispatcher(self.handlers, RequestTimes(self._clock), self.forwarding, self.private_handlers)
+        nodes = Dispatcher(
+            self.handlers, RequestTimes(self._clock), self.forwarding, self.private_handlers, is_complete=False
+        )
 
         def dispatch(connection: Connection, slot: int, frame: memoryview) -> None:
             if nodes.knows(frame):

@@ -437,6 +437,25 @@ def test_a_newer_broker_is_told_what_an_older_controller_cannot_do(cluster: Clus
     assert run(cluster, main).error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
+def test_a_controller_that_is_still_starting_is_waited_for(cluster: Cluster) -> None:
+    """It speaks with nodes before it serves clients, and may lead them for as long as it opens its logs."""
+
+    async def main() -> Any:
+        await cluster.start(1, 2)
+        cluster.lead(1)
+        dispatcher = cluster.brokers[1].dispatcher
+        serving = dispatcher._private[FORWARD_KEY]
+        starting = Dispatcher([], dispatcher._times, cluster.brokers[1].forwarding, is_complete=False)
+        dispatcher._private[FORWARD_KEY] = starting._private[FORWARD_KEY]
+        asked = asyncio.ensure_future(unregister(2))
+        await asyncio.sleep(1)
+        assert not asked.done()
+        dispatcher._private[FORWARD_KEY] = serving
+        return await asked
+
+    assert run(cluster, main).error_code == ErrorCode.NONE
+
+
 def test_names_survive_the_way() -> None:
     request = ForwardedRequest("AUSSEN-Ü", "User:ÅNON", b"\x00frame")
     assert ForwardedRequest.decode(request.encode()) == request
