@@ -98,6 +98,10 @@ def take_answer(partition: Partition, change: IsrChange, answer: IsrAnswer) -> b
         log.info("%r: %s; the in-sync replicas are what the metadata will say", partition, answer.code.name)
     elif answer.code is not ErrorCode.NONE:
         return False
+    elif any(one not in answer.isr for one in followers.isr):
+        # Fewer count for the high watermark only when the metadata says so: a new `min.insync.replicas` may have been
+        # decided before, by which those that leave are still eligible to lead.
+        log.info("%r: in-sync replicas will be %s, are %s", partition, answer.isr, followers.isr)
     elif answer.leader_epoch == partition.leader_epoch and answer.partition_epoch >= partition.partition_epoch:
         log.info("%r: in-sync replicas are %s, were %s", partition, answer.isr, followers.isr)
         partition.commit_isr(answer.isr, answer.partition_epoch)

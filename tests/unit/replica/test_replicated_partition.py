@@ -440,6 +440,20 @@ class TestInSyncReplicas:
         replica.fetched(3, 2)
         assert replica.partition.high_watermark == 2
 
+    def test_fewer_count_only_when_the_metadata_says_so(self) -> None:
+        """The controller knows of a new minimum by which the one that leaves may lead next; this leader does not."""
+        replica = leading()
+        replica.state(isr=(1, 2))
+        replica.append()
+        replica.pass_ms(31_000)
+        consider_shrinking(replica.partition)
+        assert self.answer(replica)
+        assert replica.partition.high_watermark == 0
+        replica.partition.apply_config(TopicConfig.resolve({"min.insync.replicas": "2"}, replica.broker))
+        replica.state(isr=(1,))
+        assert replica.partition.high_watermark == 0
+        assert replica.told == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
+
     def test_any_other_error_is_asked_again(self) -> None:
         replica = self.proposing()
         assert not self.answer(replica, ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -500,7 +514,9 @@ class TestKeeper:
         await asyncio.wait_for(asked.wait(), 30)
         await asyncio.sleep(0)
         keeper.stop()
-        assert replica.partition.isr == (1,)
+        assert replica.partition.followers is not None
+        assert replica.partition.followers.pending_isr == (1,)
+        replica.state(isr=(1,))
         assert replica.told == [ErrorCode.NONE]
 
 
