@@ -56,10 +56,10 @@ def _add(header: BatchHeader, payload: Buffer, latest: Latest) -> None:
             key = data[at : at + length]
             at += length
             length, at = _varint(data, at)
+            if at + max(length, 0) > end or end > size:
+                raise MalformedRecords("a record runs past its end")
             latest.pop(key, None)  # the order is that of the last mention
             latest[key] = data[at : at + length] if length >= 0 else None
-            if at + length > end or end > size:
-                raise MalformedRecords("a record runs past its end")
             at = end
     except IndexError:
         raise MalformedRecords("the records run past the end of their batch") from None

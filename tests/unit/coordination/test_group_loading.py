@@ -7,7 +7,7 @@ import random
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.coordination.groups import partition_of
@@ -38,6 +38,7 @@ def test_the_last_value_of_every_key(batches: list[list[Record]]) -> None:
 
 
 @given(st.integers(0, 2**32))
+@example(21686040)
 def test_damage_is_named_and_never_read_past(seed: int) -> None:
     rng = random.Random(seed)
     data = build_batch([Record(b"k%d" % number, b"v" * number, (), 5) for number in range(20)])
