@@ -144,15 +144,19 @@ class Repairs:
         segments = owner.segments
         at = next((index for index, segment in enumerate(segments) if segment.path == path), 1)
         ends = [*(segment.base_offset for segment in segments[1:]), owner.log_end_offset]
-        for segment, end in list(zip(segments, ends, strict=True))[max(0, at - 1) :]:
-            if not segment.size:
+        # As all of it is now: the log may grow while it is read, or be cut, which changes everything.
+        sizes, generation = [segment.size for segment in segments], owner.generation
+        for segment, end, size in list(zip(segments, ends, sizes, strict=True))[max(0, at - 1) :]:
+            if not size:
                 continue
-            file, where, size, offsets = segment.file(), segment.path, segment.size, range(segment.base_offset, end)
+            file, where, offsets = segment.file(), segment.path, range(segment.base_offset, end)
 
             def look(file: File = file, where: str = where, size: int = size, offsets: range = offsets) -> Scan:
                 return scan(file, where, size, offsets, may_have_gaps, epochs, max_epoch)
 
             found = await self._workers.run(look)
+            if partition.log is not owner or owner.generation != generation:
+                return Scan(last, False)  # if it was not in what was cut, it will be met again
             last = found.last_sound_base if found.last_sound_base is not None else last
             if found.is_damaged:
                 log.warning("%r: damage in %s, sound up to the batch at offset %s", partition, where, last)

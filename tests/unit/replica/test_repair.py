@@ -250,6 +250,32 @@ def test_damage_that_is_not_there_changes_nothing(world: SimWorld) -> None:
     run(world, main())
 
 
+def test_a_log_that_grows_while_it_is_looked_at_is_not_taken_for_damaged(world: SimWorld) -> None:
+    size = len(batch(0, 1))
+    broker = FollowingBroker(world, settings={**LAZY, "internal.segment.bytes": str(15 * size)})
+
+    async def main() -> None:
+        await broker.start()
+        broker.leader.answers += [says(records=batch(n, 1), high_watermark=n) for n in range(20)]
+        await broker.follow(isr=(LEADER,))
+        partition = broker.partitions[0]
+        await until(ends_at(partition, 20))
+        assert len(partition.log.segments) == 2
+        await report(broker, None)
+        assert broker.fetchers.repairs.under_way == [partition]
+        data = batches(20, 3, epoch=1)
+        await broker.machine.run(append_fetched(partition, data))
+        await until(lambda: not broker.fetchers.repairs.under_way)
+        assert partition.log.log_end_offset == 23
+        assert broker.fetchers.repairs.repaired == 0
+
+    run(world, main())
+
+
+async def append_fetched(partition: Partition, data: bytes) -> None:
+    partition.append_fetched(data, 1, 20, 0, 0)
+
+
 def test_damage_somewhere_is_found_in_any_segment(world: SimWorld) -> None:
     size = len(batch(0, 1))
     broker = FollowingBroker(world, settings={**LAZY, "internal.segment.bytes": str(5 * size)})
