@@ -114,7 +114,8 @@ class Scenario:
             await self._within("the first start", asyncio.gather(*map(self.cluster.bring_up, self.cluster.voters)))
             await self._make_topics()
             writers, others = self._set_to_work()
-            await asyncio.gather(self.nemesis.run(self.plan.faults), asyncio.sleep(self.plan.seconds))
+            ordeal = asyncio.gather(self.nemesis.run(self.plan.faults), asyncio.sleep(self.plan.seconds))
+            await self._within("the end of all faults", ordeal)  # each brings up again what it took down
             await self._bring_up_all()
             self._is_over = True
             await self._within("the writers", asyncio.gather(*writers))
