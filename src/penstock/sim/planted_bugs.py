@@ -181,6 +181,10 @@ def _syncs_nothing(original: Any) -> Any:
     return flush
 
 
+def _knows_the_last_batch(original: Any) -> Any:
+    return lambda data, start, count: [(-1, [])] * count
+
+
 BUGS: dict[str, Bug] = {
     bug.name: bug
     for bug in (
@@ -253,6 +257,11 @@ BUGS: dict[str, Bug] = {
             "forgets-producers",
             "a new leader knows nothing of the producers before it",
             ((f"{PARTITION}._lead", _forgets_producers),),
+        ),
+        Bug(
+            "remembers-one-batch",
+            "after a restart only the last batch of a producer is remembered",
+            (("penstock.storage.producer_state:read_earlier_batches", _knows_the_last_batch),),
         ),
         Bug(
             "unclean-election",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from penstock.client.errors import error_code
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.builder import Record, build_batch
-from penstock.sim.history import History, Outcome, Place, Write
+from penstock.sim.history import History, Outcome, Place, Violation, Write
 from penstock.sim.workload.caller import TROUBLE, Caller
 from penstock.wire.apis import Api
 from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -84,7 +84,6 @@ class IdempotentLane:
         self.next_number = 0
         """Of a record; its sequence number as well."""
         self._out_of_order = 0
-        self._lives = 0
 
     async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
         random = self._caller.random
@@ -135,8 +134,11 @@ class IdempotentLane:
         self._out_of_order = tries = 0
         while waiting:
             if self._out_of_order >= GIVE_UP_AFTER:
-                self._begin_anew(waiting)
-                return
+                raise Violation(
+                    "a repeat is known as such",
+                    f"{self.name} repeats number {waiting[0].writes[0].number} on {self.place} and hears "
+                    f"OUT_OF_ORDER_SEQUENCE_NUMBER again and again; what came before was acknowledged",
+                )
             try:
                 waiting = await self._try(waiting)
             except TROUBLE as error:
@@ -145,19 +147,6 @@ class IdempotentLane:
                 await self._caller.pause(min(RETRY_S * 2**tries, LONGEST_RETRY_S))
                 await self._caller.look_again(self.place)
                 tries = min(tries + 1, 10)
-
-    def _begin_anew(self, waiting: Sequence[_Batch]) -> None:
-        """As Kafka's producer: where a restarted broker no longer remembers a batch as its own, take a new identity.
-
-        Whether the batches are there stays unknown; they are never sent again, so nothing comes twice.
-        """
-        for batch in waiting:
-            for write in batch.writes:
-                self._history.end_write(write, Outcome.UNKNOWN)
-        self._lives += 1
-        self._history.counts["lanes begun anew"] += 1
-        self.name = f"{self.name.partition('#')[0]}#{self._lives}"
-        self.producer_id, self.next_number = -1, 0
 
     async def _try(self, batches: list[_Batch]) -> list[_Batch]:
         """Those that have to be sent again, in order."""
