@@ -40,7 +40,7 @@ def test_write_read_truncate(disk: Disk, root: str) -> None:
     assert disk.open(f"{root}/f").read(0, 100) == b"abcd"
     assert file.is_cached(0, 4)
     assert file.read_cached(0, 4) == file.read(0, 4)
-    assert file.read_cached(1, 1 << 20) is None, 'less than asked for is not the whole range'
+    assert file.read_cached(1, 1 << 20) is None, "less than asked for is not the whole range"
     assert FileSlice(file, 1, 2).read() == b"bc"
     file.close()
     with pytest.raises(OSError, match=r"closed|descriptor"):
