@@ -259,6 +259,8 @@ class Fetch:
         if asked.last_fetched_epoch < 0:
             return False
         epoch, end = partition.end_of_epoch(asked.last_fetched_epoch)
+        if epoch < 0 or end < 0:  # an answer that names neither says that nothing diverges
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is known of epoch {asked.last_fetched_epoch}")
         if epoch == asked.last_fetched_epoch and end >= asked.fetch_offset:
             return False
         data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)

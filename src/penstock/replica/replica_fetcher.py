@@ -338,8 +338,19 @@ class ReplicaFetcher:
         epoch = partition.leader_epoch
         end_offset = await self._ask_offset(partition, LATEST)
         start_offset = await self._ask_offset(partition, EARLIEST)
-        if partition.leader_epoch == epoch and not partition.is_leader and not partition.is_deleted:
-            await self._recovering.fit_into(partition, Bounds(start_offset, end_offset))
+        if partition.leader_epoch != epoch or partition.is_leader or partition.is_deleted:
+            return
+        before = partition.log.log_end_offset
+        await self._recovering.fit_into(partition, Bounds(start_offset, end_offset))
+        if partition.log.log_end_offset == before and partition.leader_epoch == epoch:
+            # It would be answered so for ever, as fast as it is asked.
+            self.errors += 1
+            self._say(
+                followed,
+                f"broker {self.leader_id} has offsets {start_offset} to {end_offset} and does not go on from {before} "
+                f"of leader epoch {partition.log.epochs.latest}: one of the two logs may be damaged",
+            )
+            self.session.delay(followed, self._clock.monotonic() + self._backoff_s())
 
     async def _ask_offset(self, partition: Partition, which: int) -> int:
         if not self.link.is_up:

@@ -245,6 +245,12 @@ class TestFollowers:
         assert broker.partition.followers is not None
         assert broker.partition.followers.by_id[2].end_offset == -1, "what it has is not what we have"
 
+    async def test_an_epoch_that_no_leader_had_yet_is_out_of_range(self) -> None:
+        broker, client = Broker(), Client()
+        broker.fill()
+        response = ask(broker.fetch, client, fetch_of((T, 0, 1), replica=2, epoch=0, last_epoch=9), 17)
+        assert data_of(response)[T, 0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
     async def test_a_session_looks_only_at_what_has_news(self) -> None:
         broker, client = Broker(), Client()
         first = ask(broker.fetch, client, fetch_of((T, 0, 0), (T, 1, 0), (U, 0, 0), replica=2, session=(0, 0)), 17)

@@ -285,6 +285,29 @@ def test_below_the_leaders_log_start_everything_begins_anew_there(world: SimWorl
     run(world, main())
 
 
+def test_an_offset_that_is_refused_although_the_leader_has_it_is_asked_for_now_and_then(
+    world: SimWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = FollowingBroker(world, settings=LAZY)
+
+    async def main() -> None:
+        await broker.start()
+        partition = broker.partitions[0]
+        await broker.follow(epoch=1, leader=-1)
+        broker.write_own(partition, batches(0, 4, epoch=1))
+        refused = says(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
+        broker.leader.respond = lambda request: refused if request.topics else None
+        broker.leader.other_answers += [bound(9), bound(0)] * 1000
+        await broker.follow(epoch=2)
+        await asyncio.sleep(10)
+        assert 2 * 2 <= len(broker.leader.others) <= 2 * 12  # once a second, by replica.fetch.backoff.ms
+        assert partition.log.log_end_offset == 4
+
+    run(world, main())
+    told = [record for record in caplog.records if "one of the two logs may be damaged" in record.getMessage()]
+    assert len(told) == 1
+
+
 def test_beyond_the_leaders_end_the_rest_is_cut(world: SimWorld) -> None:
     broker = FollowingBroker(world, settings=LAZY)
 
