@@ -52,6 +52,8 @@ class PeerLinks:
         self.loop = loop
         self.node_id = node_id
         self.cluster_id = cluster_id
+        self.own_address = ""
+        """host:port, for peers that do not know it; empty: they do."""
         self.clock = clock
         self._addresses = {peer: address for peer, address in addresses.items() if peer != node_id}
         self._links: dict[int, _Link] = {}
@@ -78,6 +80,12 @@ class PeerLinks:
 
     def address_of(self, peer: int) -> Address | None:
         return self._addresses.get(peer)
+
+    def greeted_by(self, peer: int, address: str) -> None:
+        """Somebody of this cluster has introduced himself. If he is new here, this is how to answer him."""
+        host, _, port = address.rpartition(":")
+        if peer not in self._addresses and host and port.isdigit():
+            self.set_address(peer, (host, int(port)))
 
     def set_address(self, peer: int, address: Address) -> None:
         """Of a new peer, or of one that has moved."""
@@ -168,7 +176,7 @@ class _Link:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, wire = await self._loop.create_connection(lambda: _Wire(self._loop), *self._address)
-            wire.greet(Hello(self._links.node_id, self._peer, self._links.cluster_id))
+            wire.greet(Hello(self._links.node_id, self._peer, self._links.cluster_id, self._links.own_address))
             async with asyncio.timeout(GREETING_TIMEOUT_S):
                 await wire.greeted
         except (OSError, UnicodeError) as error:  # UnicodeError: a host that is no name

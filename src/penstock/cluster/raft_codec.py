@@ -39,7 +39,8 @@ MAX_TERM: Final = 2**31 - 1
 """A term is the leader epoch of its batches."""
 MAX_INDEX: Final = 2**62
 MAX_MEMBERS: Final = 1000
-MAX_CLUSTER_ID_BYTES: Final = 255
+MAX_HELLO_TEXT_BYTES: Final = 512
+"""Cluster id and address."""
 
 _HELLO = Struct(">BBii")
 _HEADER = Struct(">BiiI")
@@ -72,13 +73,16 @@ class Hello(NamedTuple):
     sender: int
     recipient: int
     cluster_id: str
+    address: str = ""
+    """Where the sender is reached, as host:port: one that is new to the recipient must be answered, too."""
 
 
 # ---- writing
 
 
 def encode_hello(hello: Hello) -> bytes:
-    return _HELLO.pack(HELLO, PROTOCOL, hello.sender, hello.recipient) + hello.cluster_id.encode()
+    text = f"{hello.cluster_id} {hello.address}"
+    return _HELLO.pack(HELLO, PROTOCOL, hello.sender, hello.recipient) + text.encode()
 
 
 def encode(message: Message) -> bytes:
@@ -120,15 +124,16 @@ def is_hello(payload: memoryview) -> bool:
 
 
 def decode_hello(payload: memoryview) -> Hello:
-    if not _HELLO.size <= len(payload) <= _HELLO.size + MAX_CLUSTER_ID_BYTES:
+    if not _HELLO.size <= len(payload) <= _HELLO.size + MAX_HELLO_TEXT_BYTES:
         raise ProtocolError(f"a hello of {len(payload)} bytes")
     _, protocol, sender, recipient = _HELLO.unpack_from(payload)
     if protocol != PROTOCOL:
         raise ProtocolError(f"servers speak version {PROTOCOL} to each other here, this one speaks {protocol}")
     try:
-        return Hello(sender, recipient, str(payload[_HELLO.size :], "utf-8"))
+        cluster_id, _, address = str(payload[_HELLO.size :], "utf-8").partition(" ")
+        return Hello(sender, recipient, cluster_id, address)
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"the cluster id of a hello: {error}") from error
+        raise ProtocolError(f"the text of a hello: {error}") from error
 
 
 def sender_of(payload: memoryview) -> int:

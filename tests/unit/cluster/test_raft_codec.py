@@ -129,7 +129,7 @@ def test_a_count_that_cannot_be_is_refused_before_anything_is_made() -> None:
 
 
 def test_hello() -> None:
-    hello = Hello(1, 2, "a-cluster")
+    hello = Hello(1, 2, "a-cluster", "broker-1.example:9092")
     data = encode_hello(hello)
     assert is_hello(memoryview(data))
     assert decode_hello(memoryview(data)) == hello

@@ -26,14 +26,22 @@ class RaftHandler:
 
     key: ClassVar[int] = PEER_API_KEY
 
-    def __init__(self, node_id: int, cluster_id: Callable[[], str], deliver: Callable[[memoryview], None]) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        cluster_id: Callable[[], str],
+        deliver: Callable[[memoryview], None],
+        greeted_by: Callable[[int, str], None] = lambda sender, address: None,
+    ) -> None:
         """`deliver` is `Quorum.receive`: the payload is valid during the call only; raises ProtocolError.
+        `greeted_by` is told who has introduced himself and where he is reached.
 
         An empty cluster id is one that is not known yet; it fits every other.
         """
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._deliver = deliver
+        self._greeted_by = greeted_by
         self._senders: dict[Connection, int] = {}
 
     def is_peer(self, connection: Connection) -> bool:
@@ -63,6 +71,7 @@ class RaftHandler:
             log.warning("refused node %d (%s): %s", hello.sender, connection.id, reason)
         elif connection not in self._senders:
             self._senders[connection] = hello.sender
+            self._greeted_by(hello.sender, hello.address)
             connection.when_closed[partial(self._forget, connection)] = None
         return reason
 
