@@ -60,5 +60,5 @@ def accepts_forwarded(handler: Handler) -> bool:
     return is_for_controller(handler) or bool(getattr(handler, "accepts_forwarded", False))
 
 
-def is_advertised(handler: Handler) -> bool:
+def is_advertised(handler: Handler | type[Handler]) -> bool:
     return bool(getattr(handler, "is_advertised", True))

@@ -38,6 +38,9 @@ COMPLETION_TIMEOUT_S = 2.0
 IMPATIENT_AFTER_S = 1.0
 API_VERSIONS = struct.pack(">hhih12s", 18, 0, 1, 12, b"penstock-cli")  # key, version, correlation id, client id
 API_VERSIONS_REQUEST = struct.pack(">i", len(API_VERSIONS)) + API_VERSIONS
+# Version 4, of no topics, none to be created: all brokers since 0.11.
+METADATA = struct.pack(">hhih12si?", 3, 4, 2, 12, b"penstock-cli", 0, False)
+METADATA_REQUEST = struct.pack(">i", len(METADATA)) + METADATA
 FRAME_LIMIT = 1024 * 1024
 
 
@@ -55,6 +58,14 @@ class NotKafka(PenstockError):
             f"something listens at {address} that does not speak Kafka's protocol: is this the HTTP door (8082), the "
             "line door (9099) or a TLS listener? Kafka clients use 9092 by default; `penstock doctor` looks closer"
         )
+
+
+STARTING = "is starting or cut off: it looks for the other nodes of its cluster (its log says which)"
+
+
+class Starting(PenstockError):
+    def __init__(self, address: str) -> None:
+        super().__init__(f"{address} {STARTING}")
 
 
 @dataclass(frozen=True)
@@ -83,18 +94,21 @@ class Target:
         return [split_address(server) for server in self.servers.split(",") if server.strip()]
 
     def check(self) -> None:
-        """Something listens at one of the addresses, and it is a broker."""
+        """Something listens at one of the addresses, and it is a broker that serves clients."""
         reason = ""
-        stranger: NotKafka | None = None
-        is_plain = "ssl" not in str(self.settings.get("security.protocol", "")).lower()
+        stranger: PenstockError | None = None
+        protocol = str(self.settings.get("security.protocol", "")).lower()
+        is_plain, is_sasl = "ssl" not in protocol, "sasl" in protocol
         for host, port in self.addresses():
             reason = connect_problem(host, port)
             if not reason:
                 answer = ask_api_versions(host, port, self.timeout_s) if is_plain else "kafka"
-                if answer == "kafka":
+                if answer == "kafka" and (not is_plain or is_sasl or not is_starting(host, port)):
                     return
-                if answer == "other":
-                    stranger = NotKafka(f"{host}:{port}")
+                if answer == "kafka":
+                    stranger = Starting(f"{host}:{port}")
+                elif answer == "other":
+                    stranger = stranger or NotKafka(f"{host}:{port}")
                 else:
                     reason = f"it accepts connections and says nothing for {self.timeout_s:g} s"
         if stranger is not None:
@@ -152,6 +166,18 @@ def ask_api_versions(host: str, port: int, timeout_s: float) -> Literal["kafka",
         return "other"
     size, correlation_id = struct.unpack(">ii", answer)
     return "kafka" if 0 < size <= FRAME_LIMIT and correlation_id == 1 else "other"
+
+
+def is_starting(host: str, port: int) -> bool:
+    """Whether a broker hangs up on whoever asks for the cluster's metadata: it is not part of it yet, or no more."""
+    try:
+        with socket.create_connection((host, port), CONNECT_TIMEOUT_S) as connection:
+            connection.sendall(METADATA_REQUEST)
+            return not connection.recv(1)
+    except ConnectionError:
+        return True
+    except OSError:
+        return False  # no answer in time: whoever asks next says so
 
 
 def split_address(server: str) -> tuple[str, int]:

@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from penstock import __version__
-from penstock.cli.connection import CONNECT_TIMEOUT_S, Target, cluster_command, connect_problem, json_option
+from penstock.cli.connection import (
+    CONNECT_TIMEOUT_S,
+    STARTING,
+    Target,
+    cluster_command,
+    connect_problem,
+    is_starting,
+    json_option,
+)
 from penstock.cli.output import show_json
 from penstock.cli.probe import Probe
 from penstock.model.errors import PenstockError, ProtocolError
@@ -78,6 +86,11 @@ def examine(target: Target) -> Iterator[Finding]:
         entrance = entrance or (address if finding.state == "ok" else None)
         yield finding
     if entrance is None:
+        return
+    protocol = str(target.settings.get("security.protocol", "plaintext")).lower()
+    if protocol == "plaintext" and is_starting(*entrance):
+        advice = "Start the others: a majority of the nodes that vote must be up."
+        yield Finding("problem", "cluster", f"{entrance[0]}:{entrance[1]} {STARTING}", advice)
         return
     try:
         metadata = Probe(*entrance, CONNECT_TIMEOUT_S).cluster()

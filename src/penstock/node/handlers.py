@@ -61,6 +61,52 @@ from penstock.ports.clock import Clock, Entropy
 from penstock.ports.workers import Workers
 from penstock.replica.hosting import HostedPartitions
 
+FOR_CLIENTS: tuple[type[Handler], ...] = (
+    AddRaftVoterHandler,
+    AlterConfigsHandler,
+    AlterPartitionReassignmentsHandler,
+    AlterUserScramCredentialsHandler,
+    ApiVersionsHandler,
+    ConsumerGroupDescribeHandler,
+    ConsumerGroupHeartbeatHandler,
+    CreatePartitionsHandler,
+    CreateTopicsHandler,
+    DeleteGroupsHandler,
+    DeleteRecordsHandler,
+    DeleteTopicsHandler,
+    DescribeClusterHandler,
+    DescribeConfigsHandler,
+    DescribeGroupsHandler,
+    DescribeLogDirsHandler,
+    DescribeProducersHandler,
+    DescribeQuorumHandler,
+    DescribeTopicPartitionsHandler,
+    DescribeUserScramCredentialsHandler,
+    ElectLeadersHandler,
+    FetchHandler,
+    FindCoordinatorHandler,
+    HeartbeatHandler,
+    IncrementalAlterConfigsHandler,
+    InitProducerIdHandler,
+    JoinGroupHandler,
+    LeaveGroupHandler,
+    ListConfigResourcesHandler,
+    ListGroupsHandler,
+    ListOffsetsHandler,
+    ListPartitionReassignmentsHandler,
+    MetadataHandler,
+    OffsetCommitHandler,
+    OffsetDeleteHandler,
+    OffsetFetchHandler,
+    OffsetForLeaderEpochHandler,
+    ProduceHandler,
+    RemoveRaftVoterHandler,
+    SyncGroupHandler,
+    UnregisterBrokerHandler,
+    UpdateFeaturesHandler,
+)
+"""What is served to clients, for a node that has yet to build it."""
+
 
 class Apis:
     """The handlers and what they share."""

@@ -18,6 +18,7 @@ from penstock.api.forwarding import Forwarding
 from penstock.api.handler import Handler, PrivateHandler
 from penstock.api.handlers.allocate_producer_ids import AllocateProducerIdsHandler
 from penstock.api.handlers.alter_partition import AlterPartitionHandler
+from penstock.api.handlers.api_versions import ApiVersionsHandler
 from penstock.api.handlers.broker_heartbeat import BrokerHeartbeatHandler
 from penstock.api.handlers.broker_registration import BrokerRegistrationHandler
 from penstock.api.handlers.raft import RaftHandler
@@ -142,19 +143,26 @@ class Membership:
                 f"the metadata log says {self.image.cluster_id}; restore the right files"
             )
 
-    async def join(self) -> None:
-        """Returns when this broker is registered and the image here knows it."""
+    async def join(self, for_clients: Sequence[type[Handler]]) -> None:
+        """Returns when this broker is registered and the image here knows it. `for_clients`: to be served then."""
         if self._config.is_clustered:
-            self._serve_peers()
+            self._serve_peers(for_clients)
             others = [f"{node}@{host}:{port}" for node, (host, port) in self._configured.items()]
             log.info("looking for the cluster of %s", ", ".join(others) or "the bootstrap servers")
         await self.lifecycle.register()
         self.running.refresh()
 
-    def _serve_peers(self) -> None:
-        """Before there is anything to tell clients: they are turned away by closed connections, and come again."""
+    def _serve_peers(self, for_clients: Sequence[type[Handler]]) -> None:
+        """Before there is anything to tell clients: they learn that this is a broker, are turned away by closed
+        connections when they ask for more, and come again."""
+        api_versions = ApiVersionsHandler(self.image, lambda: self.quorum.applied_index)
+        api_versions.advertise(for_clients)
         nodes = Dispatcher(
-            self.handlers, RequestTimes(self._clock), self.forwarding, self.private_handlers, is_complete=False
+            [api_versions, *self.handlers],
+            RequestTimes(self._clock),
+            self.forwarding,
+            self.private_handlers,
+            is_complete=False,
         )
 
         def dispatch(connection: Connection, slot: int, frame: memoryview) -> None:

@@ -18,7 +18,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.coordination.groups import OFFSETS_TOPIC, GroupCoordinator
 from penstock.net.connection import ConnectionLimits
 from penstock.net.listener import Listener
-from penstock.node.handlers import Apis
+from penstock.node.handlers import FOR_CLIENTS, Apis
 from penstock.node.membership import Membership
 from penstock.node.metadata_listeners import MetadataListeners
 from penstock.node.progress import Progress
@@ -68,7 +68,7 @@ class Node:
             await self._bind_doors()
             self._start_threads()
             self._open_metadata()
-            await self.membership.join()
+            await self.membership.join(FOR_CLIENTS)
             await self._open_partitions()
             self._build_apis()
             self._build_cleaner()

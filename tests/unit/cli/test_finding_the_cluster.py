@@ -20,6 +20,8 @@ from penstock.cli.connection import split_address
 from penstock.cli.times import parse_time
 from penstock.model.errors import ConfigError
 from penstock.testing import Broker
+from penstock.wire.apis import Api
+from scripted_broker import ScriptedBroker
 
 
 @pytest.fixture
@@ -202,6 +204,25 @@ def test_a_port_of_another_kind_is_told_at_once(cli: CommandLine, answer: bytes,
     assert (ran.code, ran.out) == (1, "")
     assert address in ran.err
     assert says in ran.err
+
+
+def test_a_node_that_waits_for_the_others_of_its_cluster_is_told_as_such(cli: CommandLine, closed_port: int) -> None:
+    """It tells what it can do, and hangs up on every question about the cluster."""
+    with ScriptedBroker({Api.METADATA: lambda _: None}) as broker:
+        address = f"127.0.0.1:{broker.port}"
+        for words in (("topics", "list"), ("cluster", "status"), ("cluster", "quorum")):
+            ran = cli(*words, "--bootstrap-server", f"{address},127.0.0.1:{closed_port}")
+            assert (ran.code, ran.out) == (1, "")
+            assert f"{address} is starting or cut off: it looks for the other nodes of its cluster" in ran.err
+        ran = cli("doctor", "--bootstrap-server", address)
+        assert ran.code == 1
+        assert f"{address} is starting or cut off" in ran.out
+
+
+def test_another_broker_is_asked_when_the_first_is_starting(cli: CommandLine, penstock_broker: Broker) -> None:
+    with ScriptedBroker({Api.METADATA: lambda _: None}) as broker:
+        servers = f"127.0.0.1:{broker.port},{penstock_broker.bootstrap_servers}"
+        assert cli("topics", "list", "--bootstrap-server", servers).code == 0
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

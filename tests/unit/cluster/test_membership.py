@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.client.connection import Connection
-from penstock.client.errors import ClientError
+from penstock.client.errors import ConnectionLost
 from penstock.config.broker import BrokerConfig
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.node.membership import _raft_settings
@@ -18,6 +18,9 @@ from penstock.records.builder import Record, build_batch
 from penstock.sim.broker import CLUSTER_ID, PORT, SimBroker, broker_config
 from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.world import SimPorts, SimWorld
+from penstock.wire.apis import Api
+from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 SESSION_S = 2.0
 Story = Callable[[SimWorld, SimCluster], Coroutine[Any, Any, None]]
@@ -301,11 +304,17 @@ def test_clients_are_turned_away_until_the_node_is_part_of_the_cluster() -> None
         starting = cluster.start(1)  # alone of three: no majority
         await asyncio.sleep(3)
         assert not starting.done()
-        with pytest.raises(ClientError):
-            await Connection.open(host_of(1), PORT, "client", 1.0)
+        versions, metadata = (ApiVersionsRequest(), ApiVersionsResponse), (MetadataRequest(), MetadataResponse)
+        connection = await Connection.open(host_of(1), PORT, "client", 1.0)
+        before = await connection.call(Api.API_VERSIONS, *versions)
+        with pytest.raises(ConnectionLost):
+            await connection.call(Api.METADATA, *metadata)
         await cluster.bring_up(2)
         await starting
         connection = await Connection.open(host_of(1), PORT, "client", 1.0)
+        after = await connection.call(Api.API_VERSIONS, *versions)
+        assert before.api_keys == after.api_keys
+        assert (await connection.call(Api.METADATA, *metadata)).brokers
         connection.close()
 
     play(story)

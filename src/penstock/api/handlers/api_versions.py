@@ -51,8 +51,8 @@ class ApiVersionsHandler:
         self._applied_index = applied_index
         self._ranges: list[ApiVersion] = []
 
-    def advertise(self, handlers: Iterable[Handler]) -> None:
-        """Called once by the composition root, when every handler is known."""
+    def advertise(self, handlers: Iterable[Handler | type[Handler]]) -> None:
+        """Called once by the composition root, when every handler is known, or its class."""
         named = {int(handler.api): handler for handler in handlers if is_advertised(handler)}
         self._ranges = [
             ApiVersion(
