@@ -1,13 +1,15 @@
 """The directories of a broker's logs: opened, whatever is in them, and set out of the way.
 
-One log that cannot be opened does not stop the broker, and nothing that was found is removed: it is renamed. Must not
-know: partitions, metadata.
+One log that cannot be opened does not stop the broker, and nothing that was found is removed: it is renamed. Only what
+holds the files of a partition counts: others may keep directories here too, whatever those are called. Must not know:
+partitions, metadata.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import re
 from collections.abc import Collection
 
 from penstock.config.broker import BrokerConfig
@@ -16,6 +18,7 @@ from penstock.model.errors import ForeignDirectory, StorageError
 from penstock.ports.clock import Clock, Entropy
 from penstock.ports.disk import Disk
 from penstock.replica.offset_files import KnownOffsets, OffsetFiles
+from penstock.storage.checkpoints import PARTITION_METADATA
 from penstock.storage.group_commit import flush_blocking
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
@@ -26,6 +29,8 @@ DELETED_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 MAX_FILE_NAME = 255
 METADATA_DIRECTORY = "__cluster_metadata-0"
+_OF_A_PARTITION = re.compile(rf"{re.escape(PARTITION_METADATA)}|[0-9]{{20}}\.log")
+_DELETED = re.compile(rf".+\.[0-9a-f]{{32}}{DELETED_SUFFIX}")
 
 
 def log_config(config: TopicConfig, broker: BrokerConfig) -> LogConfig:
@@ -127,12 +132,24 @@ class LogDirectories:
     def set_strays_aside(self, known: Collection[str]) -> None:
         """Those that look like partitions and are none of the known ones."""
         for name in self._disk.list_directory(self.path):
-            if name not in known and name.rpartition("-")[2].isdigit() and name != METADATA_DIRECTORY:
+            if name in known or name == METADATA_DIRECTORY or not name.rpartition("-")[2].isdigit():
+                continue
+            if self._is_partition(f"{self.path}/{name}"):
                 self.set_aside(f"{self.path}/{name}", STRAY_SUFFIX, "is no partition of this broker's")
+
+    def _is_partition(self, path: str) -> bool:
+        """By what it holds: a name that ends in a number proves nothing."""
+        try:
+            return self._disk.is_directory(path) and any(
+                map(_OF_A_PARTITION.fullmatch, self._disk.list_directory(path))
+            )
+        except OSError as error:
+            log.warning("%s is left alone, as it cannot be read: %s", path, error)
+            return False
 
     def deleted(self) -> list[str]:
         """What is said of their partitions must not be said of others."""
-        deleted = [name for name in self._disk.list_directory(self.path) if name.endswith(DELETED_SUFFIX)]
+        deleted = [name for name in self._disk.list_directory(self.path) if _DELETED.fullmatch(name)]
         for name in deleted:
             partition = name.rpartition(".")[0]
             topic, _, index = partition.rpartition("-")

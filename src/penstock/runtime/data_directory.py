@@ -4,7 +4,9 @@
 meta.properties  Kafka's file: cluster id, node id, directory id; made when it is not there, by a node that joins a
                  cluster once it has heard which one that is
 
-A missing meta.properties beside a metadata log is refused: formatting would give the data another cluster id.
+A missing meta.properties beside a metadata log is refused: formatting would give the data another cluster id. So is the
+place where `penstock start --nodes` keeps the data directories of several nodes (node-1, node-1.properties and so on):
+a broker does not live among them.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import base64
 import errno
 import fcntl
 import os
+import re
 
 from penstock.config.properties import parse_properties
 from penstock.model.errors import ConfigError
@@ -21,6 +24,7 @@ from penstock.ports.clock import Entropy
 META_PROPERTIES = "meta.properties"
 LOCK = ".lock"
 METADATA_LOG = "__cluster_metadata-0"
+_NODE = re.compile("node-[0-9]+")
 RESTORE = "restore the file from a copy or use another data directory"
 
 
@@ -30,6 +34,34 @@ def random_id(entropy: Entropy) -> str:
         text = base64.urlsafe_b64encode(entropy.random_bytes(16)).decode().rstrip("=")
         if not text.startswith("-"):
             return text
+
+
+def holds_nodes(path: str) -> bool:
+    """Whether data directories of a cluster on this machine lie here, each with its node's properties beside it."""
+    try:
+        names = os.listdir(path)
+    except OSError:
+        return False  # whatever is wrong with it is told by whoever opens it
+    return any(
+        os.path.exists(os.path.join(path, name, file))
+        for name in names
+        if _NODE.fullmatch(name) and f"{name}.properties" in names
+        for file in (LOCK, META_PROPERTIES)  # which no partition of a topic "node" has
+    )
+
+
+def lock_directory(path: str) -> int | None:
+    """A descriptor that holds the lock until it is closed, or None: another process has it. Raises OSError."""
+    os.makedirs(path, exist_ok=True)
+    lock = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        return None
+    return lock
 
 
 class DataDirectory:
@@ -52,6 +84,11 @@ class DataDirectory:
         directory = cls(os.path.abspath(path))
         directory._node_id = node_id
         directory.directory_id = random_id(entropy)
+        if holds_nodes(directory.path):
+            raise ConfigError(
+                f"{path} holds the nodes of a cluster: start it with penstock start --nodes, "
+                f"or one node with penstock start {os.path.join(path, 'node-1.properties')}"
+            )
         directory._lock()
         try:
             if not directory._read(cluster_id) and (cluster_id or not is_joining):
@@ -63,8 +100,7 @@ class DataDirectory:
 
     def _lock(self) -> None:
         try:
-            os.makedirs(self.path, exist_ok=True)
-            self._lock_fd = os.open(os.path.join(self.path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            lock = lock_directory(self.path)
         except (FileExistsError, NotADirectoryError) as error:
             raise ConfigError(
                 f"{self.path} is not a directory; choose another data directory with --data or log.dirs"
@@ -73,15 +109,11 @@ class DataDirectory:
             raise ConfigError(
                 f"data directory {self.path} is not writable: {error.strerror}; choose another with --data or log.dirs"
             ) from error
-        try:
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock_fd)
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise ConfigError(f"cannot lock data directory {self.path}: {error.strerror}") from error
+        if lock is None:
             raise ConfigError(
                 f"data directory {self.path} is in use by another broker; stop it or choose another directory"
-            ) from error
+            )
+        self._lock_fd = lock
 
     def adopt(self, cluster_id: str) -> None:
         """Belong to this cluster from now on. Raises ConfigError."""

@@ -104,6 +104,32 @@ def contents(directory: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
+def test_the_place_of_a_cluster(tmp_path: Path) -> None:
+    """Each of the nodes' directories has the name of a partition, and none is one."""
+    for number in (1, 2, 3):
+        (tmp_path / f"node-{number}" / "t-0").mkdir(parents=True)
+        (tmp_path / f"node-{number}.properties").write_text(f"node.id={number}\n")
+        (tmp_path / f"node-{number}" / "meta.properties").write_text(f"node.id={number}\ncluster.id=c\n")
+        (tmp_path / f"node-{number}" / "t-0" / "00000000000000000000.log").write_bytes(b"records")
+    before = contents(tmp_path)
+    sentence = refused("start", "--port", "0", "--data", str(tmp_path))
+    assert sentence == (
+        f"penstock: {tmp_path} holds the nodes of a cluster: start it with penstock start --nodes, "
+        f"or one node with penstock start {tmp_path}/node-1.properties"
+    )
+    assert contents(tmp_path) == before
+
+
+def test_a_topic_may_be_called_node(tmp_path: Path) -> None:
+    """With its partitions beside a file of settings that somebody put there."""
+    file = tmp_path / "node-0.properties"
+    file.write_text(f"node.id=1\nlog.dirs={tmp_path}\nlisteners=PLAINTEXT://127.0.0.1:0\n")
+    (tmp_path / "node-0").mkdir()
+    with started(str(file)) as (process, line):
+        assert " ready on " in line
+        stop(process)
+
+
 def test_no_default_data_directory() -> None:
     sentence = refused("start", "--port", "0", env={"HOME": "", "XDG_DATA_HOME": ""})
     assert "neither HOME nor XDG_DATA_HOME is set: name one with --data" in sentence

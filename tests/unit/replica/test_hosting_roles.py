@@ -266,6 +266,48 @@ def test_a_replica_that_is_not_assigned_any_more_at_start_is_a_stray() -> None:
     assert name.endswith("-stray")
 
 
+@pytest.mark.parametrize("name", ["node-1", "backup-delete"])
+def test_directories_of_others_are_left_alone(name: str) -> None:
+    """Such as those of the nodes of a cluster, which have the names that partitions of a topic "node" would have."""
+    world = World()
+    world.disk.make_directory(f"/data/{name}/t-0")
+    for file in ("meta.properties", "t-0/partition.metadata", "t-0/00000000000000000000.log"):
+        world.disk.open(f"/data/{name}/{file}", create=True).close()
+    world.disk.open("/data/notes-2", create=True).close()
+    world.open()
+    world.hosted.set_strays_aside()
+    names = [entry for entry in world.disk.list_directory("/data") if "node" in entry or "-delete" in entry]
+    assert names == [name]
+    assert world.disk.list_directory(f"/data/{name}") == ["meta.properties", "t-0"]
+    assert world.disk.list_directory(f"/data/{name}/t-0") == ["00000000000000000000.log", "partition.metadata"]
+    assert world.disk.exists("/data/notes-2")
+
+
+@pytest.mark.parametrize("file", ["partition.metadata", "00000000000000000042.log"])
+def test_either_file_of_a_partition_makes_a_stray(file: str) -> None:
+    world = World()
+    world.disk.make_directory("/data/shared-7")
+    world.disk.open(f"/data/shared-7/{file}", create=True).close()
+    world.open()
+    (name,) = world.directories()
+    assert name.endswith("-stray")
+
+
+def test_a_directory_that_cannot_be_read_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.disk.make_directory("/data/shared-7")
+    listed = world.disk.list_directory
+
+    def list_directory(path: str) -> list[str]:
+        if path == "/data/shared-7":
+            raise PermissionError(13, "Permission denied", path)
+        return listed(path)
+
+    monkeypatch.setattr(world.disk, "list_directory", list_directory)
+    world.open()
+    assert world.directories() == ["shared-7"]
+
+
 async def test_a_cut_waits_for_the_checkpoint_under_way() -> None:
     """Else it would write a recovery point beyond the end of the log, and the log could not be opened any more."""
     world = World()
