@@ -15,7 +15,7 @@ from penstock.model.errors import ApiError, ErrorCode
 from penstock.node.membership import _raft_settings
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
-from penstock.sim.broker import CLUSTER_ID, PORT, SimBroker, broker_config
+from penstock.sim.broker import CLUSTER_ID, PORT, SimBroker, broker, broker_config
 from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.world import SimPorts, SimWorld
 from penstock.wire.apis import Api
@@ -336,3 +336,23 @@ def test_a_quorum_with_the_shortest_timeout() -> None:
         await create(cluster, "t", [1, 2, 3])
 
     play(story, controller_quorum_election_timeout_ms="60")
+
+
+def test_a_node_that_knows_no_voter_by_name_answers_whoever_introduces_himself() -> None:
+    """It finds the cluster by bootstrap servers, so it has no address of the leader's; the leader has one of it."""
+    voters = {"controller.quorum.voters": "1@node-1:9092,2@node-2:9092"}
+    for seed in range(8):
+        with SimWorld(seed) as world:
+
+            async def main(world: SimWorld = world) -> None:
+                first = world.machine("node-1").start(broker(1, {}))
+                await first
+                world.machine("node-1").kill()
+                await world.machine("node-1").start(broker(1, voters))
+                second = world.machine("node-2").start(
+                    broker(2, {"controller.quorum.bootstrap.servers": "node-1:9092"})
+                )
+                node = await asyncio.wait_for(second, 60)
+                assert node.image.live_brokers() == [1, 2]
+
+            world.run(main(), timeout_s=120)
