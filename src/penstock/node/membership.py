@@ -80,10 +80,11 @@ class Membership:
         self._store = RaftStore(world.disk, directory.path, world.clock)
         self._store.attach(loop, commit, workers)
         voters = {voter.node_id: (voter.host, voter.port) for voter in config.controller_quorum_voters}
-        if not config.is_clustered:
-            voters = {config.node_id: self._own_address()}
         self._configured = voters
+        if not config.is_clustered:
+            self._configured = voters = {config.node_id: self._own_address()}
         self.links = PeerLinks(loop, config.node_id, directory.cluster_id, voters, world.clock)
+        self.links.own_address = ":".join(map(str, self._own_address()))
         self.quorum = Quorum(
             loop,
             config.node_id,
@@ -106,7 +107,9 @@ class Membership:
             config.node_id, self.quorum, self.controller, self.address_of, _addresses(config)
         )
         self.forwarding = Forwarding(config.node_id, self.controller, self.quorum, self.address_of)
-        self.raft_handler = RaftHandler(config.node_id, lambda: directory.cluster_id, self.quorum.receive)
+        self.raft_handler = RaftHandler(
+            config.node_id, lambda: directory.cluster_id, self.quorum.receive, self.links.greeted_by
+        )
         incarnation_id = self.controller.incarnation_id = world.entropy.random_bytes(INCARNATION_BYTES)
         self.lifecycle = BrokerLifecycle(
             loop,
@@ -218,7 +221,11 @@ class Membership:
 
     def _own_address(self) -> Address:
         endpoint = (*self._config.controller_listeners, *self._config.listeners)[0]
-        return endpoint.host or "127.0.0.1", self._port_of(endpoint)
+        advertised = self._config.advertised_listeners.get(endpoint.name)
+        if advertised is not None:
+            return advertised.host, advertised.port
+        host = endpoint.host if endpoint.host not in EVERY_INTERFACE else self._host_name()
+        return host, self._port_of(endpoint)
 
     def _port_of(self, endpoint: Endpoint) -> int:
         names = [other.name for other in (*self._config.listeners, *self._config.controller_listeners)]
