@@ -242,7 +242,10 @@ class Controller(TopicDecisions, PartitionDecisions):
             reason = self._watch.reason_to_fence(broker_id)
             if not self.is_active or broker is None or broker.is_fenced or reason is None:
                 return
-            log.warning("broker %d is fenced: %s", broker_id, reason)
+            if broker.in_controlled_shutdown:
+                log.info("broker %d has stopped", broker_id)
+            else:
+                log.warning("broker %d is fenced: %s", broker_id, reason)
             await self._commit(brokers.fence(self.image, broker_id, self._min_isr, self._unclean_ok))
 
     # -- features and voters ------------------------------------------------------------
@@ -260,9 +263,15 @@ class Controller(TopicDecisions, PartitionDecisions):
             if voter_id in self._voters:
                 raise ApiError(ErrorCode.DUPLICATE_VOTER, f"node {voter_id} is a voter already")
             await self._commit([PeerAddressSet(voter_id, host, port)])
-        if voter_id not in self._observers:
+        is_new = voter_id not in self._observers
+        if is_new:
             await self._quorum.change_membership(Change.ADD_OBSERVER, voter_id)
-        await self._quorum.change_membership(Change.ADD_VOTER, voter_id)
+        try:
+            await self._quorum.change_membership(Change.ADD_VOTER, voter_id)
+        except ApiError:
+            if is_new and voter_id not in self.image.brokers:  # nobody has ever heard of it
+                self.run(self._quorum.change_membership(Change.REMOVE_OBSERVER, voter_id))
+            raise
 
     async def remove_voter(self, voter_id: int, directory_id: bytes) -> None:
         self._check_active()

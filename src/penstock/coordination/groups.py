@@ -147,7 +147,8 @@ class GroupCoordinator:
         self._epochs.pop(index, None)
         groups = len(shard.shard.groups)
         shard.stop(ErrorCode.NOT_COORDINATOR)
-        log.info("%r with %d groups is coordinated here no more: %s", shard, groups, why)
+        level = logging.INFO if groups else logging.DEBUG  # of fifty shards most are empty, and all move at a restart
+        log.log(level, "%r with %d group%s is coordinated here no more: %s", shard, groups, "s" * (groups != 1), why)
 
     def stop(self) -> None:
         """Before connections are drained: whoever is parked gets an answer now."""

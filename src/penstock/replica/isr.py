@@ -27,6 +27,7 @@ Alter: TypeAlias = Callable[[Sequence[IsrChange]], Awaitable[Sequence[IsrAnswer]
 
 RETRY_S = 0.05
 RETURNS_EVERY_S = 0.5
+SAID_AGAIN_AFTER_S = 30.0
 
 # The controller has decided something else: what, the metadata will say.
 _DECIDED_OTHERWISE = frozenset(
@@ -59,6 +60,26 @@ def consider_shrinking(partition: Partition) -> None:
             end,
         )
         partition.propose_isr(tuple(one for one in followers.isr if one not in late))
+
+
+def go_on_without(partition: Partition, broker_id: int, offset: int) -> None:
+    """A follower has disowned what it holds from `offset` on, or cannot store it: propose to go on without it."""
+    followers = partition.followers
+    follower = None if followers is None else followers.by_id.get(broker_id)
+    if followers is None or follower is None:
+        return
+    held = follower.end_offset
+    follower.disown(offset, partition.log.log_end_offset, partition.host.now_ms())
+    if broker_id not in followers.isr or followers.pending_isr is not None:
+        return  # while something else is pending: it says so again, or leaves as one that is behind
+    if offset < 0:
+        what = "has taken its log offline"
+    elif offset < held:
+        what = f"holds nothing sound from offset {offset} on"
+    else:
+        what = f"cannot store more than what lies below offset {offset}"
+    log.warning("%r: broker %d %s; asking to go on without", partition, broker_id, what)
+    partition.propose_isr(tuple(one for one in followers.isr if one != broker_id))
 
 
 def change_of(partition: Partition) -> IsrChange | None:
@@ -121,6 +142,7 @@ class IsrKeeper:
         self._asking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._shrink_at_s = 0.0
+        self._says_waiting_at_s = 0.0
         self._is_stopped = False
         host.propose_isr = self.ask_for
 
@@ -164,14 +186,16 @@ class IsrKeeper:
             self._asking.add_done_callback(self._done)
 
     async def _ask_all(self) -> None:
+        unsettled: dict[Partition, None] = {}
         while self._queue:
             queue, self._queue = self._queue, {}
             changes = [(partition, change) for partition in queue if (change := change_of(partition)) is not None]
             if not changes:
                 continue
-            unsettled = await self._ask(changes)
+            _tell_returns([partition for partition, _ in changes if partition not in unsettled])
+            unsettled = dict.fromkeys(await self._ask(changes))
             if unsettled:
-                self._queue = {**dict.fromkeys(unsettled), **self._queue}
+                self._queue = {**unsettled, **self._queue}
                 await asyncio.sleep(RETRY_S)
 
     async def _ask(self, changes: list[tuple[Partition, IsrChange]]) -> list[Partition]:
@@ -179,7 +203,7 @@ class IsrKeeper:
         try:
             answers = await self._alter([change for _, change in changes])
         except ApiError as error:
-            log.info("%d changes of in-sync replicas have to wait: %s", len(changes), error)
+            self._tell_waiting(len(changes), error)
             return [partition for partition, _ in changes]
         by_key = {(answer.topic_id, answer.index): answer for answer in answers}
         unsettled: list[Partition] = []
@@ -189,6 +213,13 @@ class IsrKeeper:
                 unsettled.append(partition)
         return unsettled
 
+    def _tell_waiting(self, count: int, error: ApiError) -> None:
+        """Now and then: it is tried twenty times a second, for as long as there is no controller."""
+        now_s = self._loop.time()
+        if now_s >= self._says_waiting_at_s:
+            self._says_waiting_at_s = now_s + SAID_AGAIN_AFTER_S
+            log.info("%d change%s of in-sync replicas must wait: %s", count, "s" * (count != 1), error)
+
     def _done(self, task: asyncio.Task[None]) -> None:
         self._asking = None
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -196,3 +227,17 @@ class IsrKeeper:
                 {"message": "asking for in-sync replicas failed", "exception": error, "task": task}
             )
         self._go_on()
+
+
+def _tell_returns(partitions: Iterable[Partition]) -> None:
+    """One line a broker: after a restart it returns to everything at once."""
+    counts: dict[int, int] = {}
+    for partition in partitions:
+        followers = partition.followers
+        if followers is not None and followers.pending_isr is not None:
+            for broker_id in followers.pending_isr:
+                if broker_id not in followers.isr:
+                    counts[broker_id] = counts.get(broker_id, 0) + 1
+    for broker_id, count in counts.items():
+        what = "1 partition" if count == 1 else f"{count} partitions"
+        log.info("broker %d has caught up with %s: asking for its return to the in-sync replicas", broker_id, what)

@@ -326,7 +326,7 @@ class Partition(CommittedLog):
     def _look_at_return(self, followers: Followers, follower: Follower, now_ms: int) -> None:
         joined = followers.joined_by(follower, self.high_watermark, self.epoch_start_offset, now_ms, self.host)
         if joined is not None:
-            log.info("%r: broker %d has caught up, asking for its return to the ISR", self, follower.broker_id)
+            log.debug("%r: broker %d has caught up, asking for its return to the ISR", self, follower.broker_id)
             self.propose_isr(joined)
 
     def _follower(self, replica_id: int, broker_epoch: int) -> tuple[Followers, Follower]:

@@ -7,6 +7,8 @@ Invariants
   of the two the controller holds, a member of it that lacks a record keeps the high watermark below that record.
 - A follower is caught up at the time of an earlier fetch if it now asks for what was the log's end then: so one that
   keeps pace is in sync although the log has always grown a little further.
+- A follower that disowned what it should hold (`Follower.disown`) neither joins nor holds the high watermark back until
+  it has what it could not take then, and a pause is over: or a full disk would come and go with every try.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ UNKNOWN_OFFSET: Final = -1
 NEVER_MS: Final = -(1 << 62)
 ANY_BROKER_EPOCH: Final = -1
 REFUSED_MS: Final = 1000
+FIRST_PAUSE_MS: Final = 1000
+LONGEST_PAUSE_MS: Final = 60_000
+FORGIVEN_AFTER_MS: Final = 2 * LONGEST_PAUSE_MS
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
@@ -27,8 +32,12 @@ class Follower:
     """One other replica as its fetches show it."""
 
     __slots__ = (
+        "_disowned_from",
+        "_disowned_ms",
+        "_pause_ms",
         "_previous_fetch_ms",
         "_previous_leader_end",
+        "_returns_from",
         "broker_epoch",
         "broker_id",
         "caught_up_ms",
@@ -39,6 +48,8 @@ class Follower:
     def __init__(self, broker_id: int, caught_up_ms: int = NEVER_MS) -> None:
         self.broker_id = broker_id
         self.broker_epoch: int | None = None  # of its last fetch; None: none yet
+        self._disowned_from = self._returns_from = UNKNOWN_OFFSET
+        self._disowned_ms, self._pause_ms = NEVER_MS, 0
         self.forget(caught_up_ms)
 
     def forget(self, caught_up_ms: int) -> None:
@@ -68,10 +79,23 @@ class Follower:
         if self.end_offset >= leader_end:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
 
-    def disown(self, offset: int) -> None:
-        """It says itself that from `offset` on nothing here counts: nobody waits for it as for one that is late."""
+    def disown(self, offset: int, leader_end: int, now_ms: int) -> None:
+        """It says itself that from `offset` on nothing there counts: nobody waits for it as for one that is late.
+
+        The pause doubles each time it had stored more since and is at its end again; one that has not come further
+        cannot return anyway, and need not wait longer once it can.
+        """
+        if now_ms - self._disowned_ms > FORGIVEN_AFTER_MS:
+            self._pause_ms = FIRST_PAUSE_MS
+        elif self.end_offset > self._disowned_from:
+            self._pause_ms = min(2 * self._pause_ms, LONGEST_PAUSE_MS)
+        self._disowned_ms, self._disowned_from, self._returns_from = now_ms, offset, leader_end
         self.end_offset = min(self.end_offset, offset)
         self.caught_up_ms = NEVER_MS
+
+    def is_kept_out(self, now_ms: int) -> bool:
+        """It disowned, and has not shown since that it can store what it could not, or not for long enough."""
+        return self.end_offset < self._returns_from or now_ms < self._disowned_ms + self._pause_ms
 
     def is_caught_up(self, leader_end: int, now_ms: int, lag_time_max_ms: int) -> bool:
         return self.end_offset == leader_end or now_ms - self.caught_up_ms <= lag_time_max_ms
@@ -122,6 +146,7 @@ class Followers:
             or follower.broker_id in self.isr
             or follower.end_offset < max(high_watermark, epoch_start)
             or now_ms < self._refused_until_ms
+            or follower.is_kept_out(now_ms)
             or not is_eligible(follower, host.broker_epoch_of(follower.broker_id))
         ):
             return None
@@ -158,7 +183,8 @@ class Followers:
             if follower.end_offset < result and (
                 follower.broker_id in members
                 or (
-                    follower.is_caught_up(leader_end, now_ms, host.lag_time_max_ms)
+                    not follower.is_kept_out(now_ms)
+                    and follower.is_caught_up(leader_end, now_ms, host.lag_time_max_ms)
                     and is_eligible(follower, host.broker_epoch_of(follower.broker_id))
                 )
             ):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+
+import pytest
 
 from controller_world import GRACE_S, SESSION_S, ControllerWorld, play
 from penstock.core.metadata.requests import IsrChange, ReplicaEpoch
@@ -42,6 +45,26 @@ def test_a_lost_connection_is_fenced_after_the_grace() -> None:
         assert there.is_fenced(3)
 
     play(story)
+
+
+def test_one_that_stopped_of_its_own_accord_is_no_cause_for_alarm(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "penstock.cluster.controller")
+
+    async def story(there: ControllerWorld) -> None:
+        await there.heartbeat(3, wants_out=True)
+        there.fall_silent(3)
+        there.break_link(3)
+        there.fall_silent(2)
+        there.break_link(2)
+        await asyncio.sleep(GRACE_S + LOOK_S)
+        assert there.is_fenced(3)
+        assert there.is_fenced(2)
+
+    play(story)
+    told = {record.getMessage(): record.levelname for record in caplog.records}
+    assert told["broker 3 has stopped"] == "INFO"
+    assert told["broker 2 is fenced: its connections broke and did not come back"] == "WARNING"
+    assert not any(line.startswith("broker 3 is fenced") for line in told)
 
 
 def test_a_connection_that_comes_back_within_the_grace_is_no_loss() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
@@ -228,6 +229,19 @@ async def test_whoever_is_parked_is_answered_when_leadership_goes() -> None:
     assert refusal(lambda: broker.heartbeat("m")) is ErrorCode.NOT_COORDINATOR
     partition.replicate()  # whatever the old leader's log does now
     assert not list(broker.coordinator.shards())
+
+
+async def test_only_shards_that_had_groups_are_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "penstock.coordination.groups")
+    broker = Broker()
+    used, empty = broker.host(), broker.host(partition_of(OTHER, PARTITIONS))
+    await committed(broker, used, 3)
+    broker.move(used, ELSEWHERE, 2)
+    broker.move(empty, ELSEWHERE, 2)
+    gone = [record for record in caplog.records if "no more" in record.getMessage()]
+    assert [record.levelname for record in gone] == ["INFO", "DEBUG"]
+    assert " with 1 group is coordinated here no more" in gone[0].getMessage()
+    broker.stop()
 
 
 async def test_a_deleted_partition_takes_its_shard_along() -> None:

@@ -570,7 +570,7 @@ def test_the_story_says_who_why_and_what() -> None:
     assert story[3].why == "the consumer is being closed"
     assert [event.generation for event in story] == [0, 1, 2, 2, 3, 3, 3]
     assert driver.notices[1] == (
-        f"group g is stable at generation 3: 1 members (range), 1 partitions, 1 to 1 each; "
+        f"group g is stable at generation 3: 1 member (range), 1 partition, 1 to 1 each; "
         f"because {second} left (the consumer is being closed)"
     )
 
@@ -594,7 +594,7 @@ def test_other_protocol_types_have_members_too() -> None:
     generation = driver.joined(token).generation
     reply = driver.synced(driver.sync(member, generation, {member: b"opaque"}))
     assert (reply.error, reply.assignment) == (ErrorCode.NONE, b"opaque")
-    assert driver.notices == ["group g is stable at generation 1: 1 members (default); because c-1 joined"]
+    assert driver.notices == ["group g is stable at generation 1: 1 member (default); because c-1 joined"]
 
 
 def test_reasons_are_bounded_in_number_and_length() -> None:

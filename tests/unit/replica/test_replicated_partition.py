@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from random import Random
 
@@ -16,9 +17,10 @@ from penstock.core.metadata.requests import IsrAnswer, IsrChange, ReplicaEpoch
 from penstock.model.errors import ApiError, CorruptBatch, ErrorCode
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
+from penstock.replica import isr
 from penstock.replica.committed_log import CommittedLog
 from penstock.replica.host import Host
-from penstock.replica.isr import IsrKeeper, change_of, consider_shrinking, take_answer
+from penstock.replica.isr import IsrKeeper, change_of, consider_shrinking, go_on_without, take_answer
 from penstock.replica.partition import Partition
 from penstock.sim.disk import SimDisk
 from penstock.storage.group_commit import GroupCommit
@@ -460,7 +462,188 @@ class TestInSyncReplicas:
         assert not self.answer(replica, ErrorCode.NOT_CONTROLLER)
 
 
+class TestDisowning:
+    """Broker 3 cannot store what it is sent."""
+
+    def full(self, offset: int = 1) -> Replica:
+        """It holds one record of three and has left; broker 2 has them all."""
+        replica = leading()
+        for _ in range(3):
+            replica.append()
+        replica.fetched(3, offset)
+        go_on_without(replica.partition, 3, offset)
+        assert self.pending(replica) == (1, 2)
+        replica.state(isr=(1, 2))
+        replica.fetched(2, 3)
+        replica.proposed.clear()
+        return replica
+
+    def pending(self, replica: Replica) -> tuple[int, ...] | None:
+        assert replica.partition.followers is not None
+        return replica.partition.followers.pending_isr
+
+    def looks(self, replica: Replica) -> bool:
+        """Whether its return is asked for."""
+        replica.partition.consider_returns()
+        return self.pending(replica) == (1, 2, 3)
+
+    def return_of(self, replica: Replica) -> None:
+        replica.fetched(2, replica.partition.log.log_end_offset)
+        replica.fetched(3, replica.partition.log.log_end_offset)
+        assert self.looks(replica)
+        replica.state(isr=(1, 2, 3))
+
+    def leaves_again(self, replica: Replica) -> None:
+        offset = replica.partition.log.log_end_offset
+        replica.append()
+        go_on_without(replica.partition, 3, offset)
+        replica.state(isr=(1, 2))
+        replica.fetched(2, offset + 1)
+
+    def test_the_high_watermark_goes_on_without_it(self) -> None:
+        replica = self.full()
+        assert replica.partition.high_watermark == 3
+        replica.fetched(3, 3)  # it had room for a moment, and was at the end of the log
+        replica.append()
+        replica.fetched(2, 4)
+        assert replica.partition.high_watermark == 4
+
+    def test_it_does_not_return_with_what_it_had_however_long_it_waits(self) -> None:
+        replica = leading({"min.insync.replicas": "3"})
+        for _ in range(3):
+            replica.append()
+        replica.fetched(2, 1)
+        replica.fetched(3, 1)
+        go_on_without(replica.partition, 3, 1)
+        replica.state(isr=(1, 2))
+        assert replica.partition.high_watermark == 1, "what it holds is all that is committed"
+        replica.proposed.clear()
+        for _ in range(5):
+            replica.pass_ms(100_000)
+            replica.fetched(3, 1)
+            assert not self.looks(replica)
+        replica.fetched(3, 2)
+        assert not self.looks(replica), "one of the two that it could not store"
+        replica.fetched(3, 3)
+        assert self.looks(replica)
+
+    def test_it_returns_when_it_has_caught_up_and_a_second_has_passed(self) -> None:
+        replica = self.full()
+        replica.pass_ms(999)
+        replica.fetched(3, 3)
+        assert not self.looks(replica)
+        replica.pass_ms(1)
+        assert self.looks(replica)
+
+    def test_the_pause_doubles_up_to_a_minute_and_is_forgiven(self) -> None:
+        replica = self.full()
+        pauses: list[int] = []
+        for _ in range(8):
+            replica.fetched(3, replica.partition.log.log_end_offset)
+            waited_ms = 0
+            while not self.looks(replica):
+                replica.pass_ms(500)
+                waited_ms += 500
+            pauses.append(waited_ms)
+            self.return_of(replica)
+            self.leaves_again(replica)
+        assert pauses == [1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000]
+        replica.pass_ms(60_000)
+        self.return_of(replica)
+        replica.pass_ms(60_001)
+        self.leaves_again(replica)
+        replica.pass_ms(1000)
+        self.return_of(replica)
+
+    def test_tries_that_store_nothing_start_the_pause_again_and_do_not_lengthen_it(self) -> None:
+        replica = self.full()
+        for _ in range(20):
+            replica.pass_ms(500)
+            go_on_without(replica.partition, 3, 1)
+        replica.fetched(3, 3)
+        replica.pass_ms(999)
+        assert not self.looks(replica)
+        replica.pass_ms(1)
+        assert self.looks(replica)
+
+    def test_another_life_of_the_broker_is_no_way_around_it(self) -> None:
+        replica = self.full()
+        replica.alive[3] = 203
+        replica.partition.follower_fetched(3, 3, 0, replica.host.now_ms(), 203)
+        assert not self.looks(replica)
+        replica.pass_ms(1000)
+        assert self.looks(replica)
+
+    def test_one_whose_log_went_offline_returns_with_everything(self) -> None:
+        replica = self.full(-1)
+        replica.pass_ms(1000)
+        assert not self.looks(replica)
+        replica.fetched(3, 3)
+        assert self.looks(replica)
+
+    @pytest.mark.parametrize(
+        ("offset", "said"),
+        [
+            (2, "broker 3 cannot store more than what lies below offset 2"),
+            (1, "broker 3 holds nothing sound from offset 1 on"),
+            (-1, "broker 3 has taken its log offline"),
+        ],
+    )
+    def test_a_full_disk_is_not_called_damage(self, caplog: pytest.LogCaptureFixture, offset: int, said: str) -> None:
+        replica = leading()
+        for _ in range(3):
+            replica.append()
+        replica.fetched(3, 2)
+        for _ in range(3):
+            go_on_without(replica.partition, 3, offset)
+        assert caplog.messages == [f"t-0: {said}; asking to go on without"]
+        assert replica.proposed == [replica.partition]
+
+    def test_of_strangers_and_where_it_does_not_lead_nothing_follows(self) -> None:
+        replica = leading()
+        go_on_without(replica.partition, 7, 0)
+        replica.state(leader=2, epoch=2)
+        go_on_without(replica.partition, 3, 0)
+        assert replica.proposed == []
+
+
 class TestKeeper:
+    @pytest.mark.parametrize(("said_again_after_s", "lines"), [(600.0, 1), (0.0, 4)])
+    async def test_a_return_is_told_once_a_broker_and_waiting_now_and_then(
+        self,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+        said_again_after_s: float,
+        lines: int,
+    ) -> None:
+        monkeypatch.setattr(isr, "SAID_AGAIN_AFTER_S", said_again_after_s)
+        caplog.set_level(logging.INFO)
+        replicas = [leading() for _ in range(3)]
+        tries = 0
+        settled = asyncio.Event()
+
+        async def alter(changes: Sequence[IsrChange]) -> list[IsrAnswer]:
+            nonlocal tries
+            tries += 1
+            if tries < 5:
+                raise ApiError(ErrorCode.NOT_CONTROLLER)
+            settled.set()
+            return [IsrAnswer(TOPIC_ID, one.index, ErrorCode.INELIGIBLE_REPLICA, 1, 1, (1, 2), 1) for one in changes]
+
+        loop = asyncio.get_running_loop()
+        keeper = IsrKeeper([one.partition for one in replicas], replicas[0].host, alter, loop)
+        for index, replica in enumerate(replicas):
+            replica.partition.index = index
+            replica.host.propose_isr = keeper.ask_for
+            replica.state(isr=(1, 2))
+            replica.fetched(3, 0)
+        await asyncio.wait_for(settled.wait(), 30)
+        returns = [line for line in caplog.messages if "caught up" in line]
+        assert returns == ["broker 3 has caught up with 3 partitions: asking for its return to the in-sync replicas"]
+        waits = [line for line in caplog.messages if "must wait" in line]
+        assert waits == ["3 changes of in-sync replicas must wait: NOT_CONTROLLER"] * lines
+        keeper.stop()
+
     async def test_a_turn_is_one_request_and_failures_are_tried_again(self) -> None:
         first, second = leading(), leading()
         first.state(isr=(1, 2))

@@ -223,6 +223,33 @@ def test_a_log_that_cannot_be_opened_is_fetched_anew(world: SimWorld) -> None:
     run(world, main())
 
 
+def test_a_follower_with_a_full_disk_leaves_once_and_returns_when_there_is_room(world: SimWorld) -> None:
+    brokers = ThreeBrokers(world, {})
+
+    async def main() -> None:
+        await brokers.start()
+        await brokers.create("t")
+        await brokers.publish("t", 20)
+        await until(lambda: brokers.in_sync() == 3)
+        leader = brokers.leader()
+        full = next(node for node in IDS if node != leader)
+        disk, host = brokers.machines[full].disk, brokers.nodes[leader].partitions.host
+        disk.capacity = 1 << 30
+        disk.capacity -= disk.free_bytes()  # what it holds is all that fits
+        shrinks, expands = host.isr_shrinks, host.isr_expands
+        for _ in range(60):
+            await brokers.publish("t", 5)
+            await asyncio.sleep(0.5)
+        assert brokers.in_sync() == 2
+        assert (host.isr_shrinks - shrinks, host.isr_expands - expands) == (1, 0)
+        disk.capacity = None
+        await until(lambda: brokers.in_sync() == 3, 60)
+        await brokers.publish("t", 1)
+        await until(brokers.agree)
+
+    run(world, main())
+
+
 def test_hundreds_of_idle_partitions_cost_two_fetches_a_second(world: SimWorld) -> None:
     brokers = ThreeBrokers(world, {})
 

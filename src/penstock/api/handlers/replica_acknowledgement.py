@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from typing import ClassVar
 
@@ -18,9 +17,8 @@ from penstock.model.errors import ApiError
 from penstock.net.connection import Connection
 from penstock.ports.clock import Clock
 from penstock.replica.hosting import HostedPartitions
+from penstock.replica.isr import go_on_without
 from penstock.wire.acknowledgement import ACKNOWLEDGE_KEY, DISOWN_KEY, WAKE_KEY, read_acknowledgement
-
-log = logging.getLogger(__name__)
 
 
 class AcknowledgementHandler:
@@ -68,15 +66,7 @@ class DisownHandler:
             with suppress(ApiError):
                 partition = self._partitions.get_by_id(entry.topic_id, entry.partition)
                 partition.check_leader_epoch(entry.leader_epoch)
-                followers = partition.followers
-                if followers is None or replica_id not in followers.by_id:
-                    continue
-                followers.by_id[replica_id].disown(entry.offset)
-                if replica_id not in followers.isr:
-                    continue
-                log.warning("%r: broker %d holds nothing sound from offset %d on", partition, replica_id, entry.offset)
-                if followers.pending_isr is None:  # else it leaves as one that is behind
-                    partition.propose_isr(tuple(one for one in followers.isr if one != replica_id))
+                go_on_without(partition, replica_id, entry.offset)
 
 
 class WakeHandler:

@@ -32,7 +32,7 @@ from penstock.core.group.consumer_records import (
 from penstock.core.group.exchange import Outcome
 from penstock.core.group.reconciliation import is_subset
 from penstock.core.group.records import fits
-from penstock.core.group.story import Stories, StoryEvent, What
+from penstock.core.group.story import Stories, StoryEvent, What, many, shares_of
 from penstock.core.group.timers import Timers
 from penstock.core.group.wall_clock import WallClock
 from penstock.model.errors import ApiError, ErrorCode
@@ -367,7 +367,7 @@ def _notice(group_id: str, event: StoryEvent, story: tuple[StoryEvent, ...]) -> 
             reasons.append(f"{earlier.member} {earlier.what.value}")
     said = ", ".join(reasons[::-1][:REASONS_LOGGED])
     more = f" and {len(reasons) - REASONS_LOGGED} more" if len(reasons) > REASONS_LOGGED else ""
-    shares = sorted(count for _, count in event.assigned)
-    spread = f", {sum(shares)} partitions, {shares[0]} to {shares[-1]} each" if shares else ""
+    shares = [count for _, count in event.assigned]
     because = f"; because {said}{more}" if said else ""
-    return f"group {group_id} has a target for epoch {event.generation}: {len(shares)} members{spread}{because}"
+    target = f"{many(len(shares), 'member')}{shares_of(shares)}"
+    return f"group {group_id} has a target for epoch {event.generation}: {target}{because}"

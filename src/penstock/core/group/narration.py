@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.core.group.classic import ClassicGroup
 from penstock.core.group.embedded_protocol import read_assignment
 from penstock.core.group.exchange import Outcome
-from penstock.core.group.story import WHY_CHARACTERS, Holding, Stories, StoryEvent, What, holding
+from penstock.core.group.story import WHY_CHARACTERS, Holding, Stories, StoryEvent, What, holding, many, shares_of
 from penstock.model.errors import ApiError
 
 
@@ -40,10 +40,9 @@ class Narrator:
         name, holdings = group.protocol_name or "", tuple(held.values())
         event = StoryEvent(now_ms, group.generation, What.ASSIGNED, group.leader, name, counts, holdings)
         self._stories.tell(group.group_id, event)
-        shares = sorted(count for _, count in counts)
-        spread = f", {sum(shares)} partitions, {shares[0]} to {shares[-1]} each" if shares else ""
+        spread = shares_of([count for _, count in counts])
         out.notices.append(
-            f"group {group.group_id} is stable at generation {group.generation}: {len(group.members)} members "
+            f"group {group.group_id} is stable at generation {group.generation}: {many(len(group.members), 'member')} "
             f"({name}){spread}{_why(group)}"
         )
 

@@ -27,6 +27,15 @@ def holding(partitions: Mapping[str, Collection[int]]) -> Holding:
     return tuple((topic, tuple(sorted(held))) for topic, held in sorted(partitions.items()) if held)
 
 
+def shares_of(shares: Collection[int]) -> str:
+    """How many partitions a rebalance gave to how many, after the number of members; nothing if nobody can tell."""
+    return f", {many(sum(shares), 'partition')}, {min(shares)} to {max(shares)} each" if shares else ""
+
+
+def many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 class What(Enum):
     JOINED = "joined"
     REJOINED = "asked for a new assignment"
