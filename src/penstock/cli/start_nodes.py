@@ -2,12 +2,14 @@
 
 Each node is a process of its own with a properties file and a directory under the data directory, so one of them can be
 killed, looked at, and started again by hand: `penstock start DIR/node-2.properties`. Their log lines come out with the
-node's name in front. The nodes end with this command.
+node's name in front. The nodes end with this command, which holds a lock on the data directory meanwhile: nobody else
+writes those files.
 """
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import socket
@@ -15,18 +17,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from itertools import starmap
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import click
 
 from penstock import __version__
 from penstock.config.broker import BrokerConfig
 from penstock.config.properties import format_properties
-from penstock.model.errors import ConfigError
+from penstock.model.errors import ConfigError, PenstockError
+from penstock.observability.logs import configure
+from penstock.runtime.data_directory import META_PROPERTIES, lock_directory
+
+log = logging.getLogger("penstock")
 
 FIRST_PORT = 9092
 MAX_NODES = 9
@@ -36,13 +43,18 @@ _PR_SET_PDEATHSIG = 1
 # What a node decides for itself; everything else goes to all of them.
 _OF_A_NODE = ("node.id", "broker.id", "listeners", "advertised.listeners", "log.dirs", "log.dir")
 _DOORS = {"penstock.http.listener": 8082, "penstock.line.listener": 9099}
+# How somebody ends a node on purpose, to see what the others do.
+_ENDED_BY_HAND = (0, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGKILL)
 _OF_THE_CLUSTER = ("controller.quorum.voters", "controller.quorum.bootstrap.servers", "process.roles")
 
 
 def start_nodes(
     count: int, host: str | None, port: int | None, data: str | None, overrides: Mapping[str, str], log_level: str
 ) -> None:
-    """Run until told to stop; raises ConfigError when the cluster cannot be started."""
+    """Run until told to stop.
+
+    Raises ConfigError when the cluster cannot be started, PenstockError when a node has failed before the stop.
+    """
     if count > MAX_NODES:
         raise ConfigError(f"--nodes {count}: use a number up to {MAX_NODES}")
     for name in (*_OF_A_NODE, *_OF_THE_CLUSTER):
@@ -50,9 +62,63 @@ def start_nodes(
             raise ConfigError(f"--set {name}=... is not for --nodes, which sets it for each node: leave it out")
     if host in EVERY_INTERFACE:
         raise ConfigError(f"--host '{host}' is not for --nodes: name one address of this machine, or leave it out")
-    base = Path(data or BrokerConfig.load(None, {})[0].log_dir + "-cluster").expanduser().absolute()
-    _check_same_size(base, count)
-    files = _write_files(base, _ports(host or "127.0.0.1", port, count), host or "127.0.0.1", overrides)
+    settings = {**_replication(count), **overrides}
+    config, warnings = BrokerConfig.load(None, {**settings, "log.dirs": data} if data else settings)
+    configure(log_level.upper(), config.penstock_log_format)
+    base = Path(data or config.log_dir + "-cluster").expanduser().absolute()
+    ports = _ports(host or "127.0.0.1", port, count)
+    with _locked(base):
+        _check_same_size(base, count)
+        _check_none_runs(base, count)
+        for warning in (*warnings, *_missing_nodes(config, count)):
+            log.warning("%s", warning)
+        # What no node knows is told once, here.
+        known = {name: value for name, value in settings.items() if name in config.settings.static}
+        _run_all(_write_files(base, ports, host or "127.0.0.1", known), base, log_level)
+
+
+def _replication(count: int) -> dict[str, str]:
+    factor = str(min(3, count))
+    return {
+        "default.replication.factor": factor,
+        "offsets.topic.replication.factor": factor,
+        "transaction.state.log.replication.factor": factor,
+        "min.insync.replicas": "2" if count >= 3 else "1",
+    }
+
+
+def _missing_nodes(config: BrokerConfig, count: int) -> Iterator[str]:
+    """Settings made for a larger cluster: each is valid, and each stops somebody's producer here."""
+    factor = config.default_replication_factor
+    if factor > count:
+        yield (
+            f"default.replication.factor={factor}, but there are {count} nodes: topics that leave the factor to the "
+            "broker will be refused with INVALID_REPLICATION_FACTOR"
+        )
+    in_sync = cast(int, config.settings.value("min.insync.replicas"))
+    replicas = min(factor, count)
+    if in_sync > replicas:
+        yield (
+            f"min.insync.replicas={in_sync}, but topics have {replicas} replica{'s' if replicas > 1 else ''}: "
+            "acks=all will be refused with NOT_ENOUGH_REPLICAS"
+        )
+
+
+@contextmanager
+def _locked(base: Path) -> Iterator[None]:
+    try:
+        lock = lock_directory(str(base))
+    except OSError as error:
+        raise ConfigError(f"cannot write to {base}: {error.strerror}; choose another place with --data") from error
+    if lock is None:
+        raise ConfigError(f"{base} is in use: stop what runs there, or choose another place with --data")
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _run_all(files: list[Path], base: Path, log_level: str) -> None:
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # Under nohup a hang-up is ignored, and stays so.
@@ -82,18 +148,25 @@ def _run(nodes: list[LocalNode], base: Path, stopping: threading.Event) -> None:
         f"penstock {__version__} ready on {addresses}: {len(nodes)} nodes, data in {base} "
         f"({time.monotonic() - started:.2f} s)"
     )
-    gone: set[int] = set()
-    while not stopping.wait(0.2):
+    gone: dict[int, int] = {}
+    is_stopping = False
+    while not is_stopping and len(gone) < len(nodes):
+        is_stopping = stopping.wait(0.2)
         for node in nodes:
-            if node.exit_code is not None and node.number not in gone:
-                gone.add(node.number)
+            code = node.exit_code
+            if code is not None and node.number not in gone:
+                gone[node.number] = code
                 click.echo(
-                    f"node {node.number} has ended ({_how(node.exit_code)}); start it again with: "
-                    f"penstock start {node.file}",
+                    f"node {node.number} has ended ({_how(code)}); start it again with: penstock start {node.file}",
                     err=True,
                 )
-        if len(gone) == len(nodes):
-            raise ConfigError("every node has ended")
+    failed = [f"node {number} ({_how(code)})" for number, code in gone.items() if code not in _ENDED_BY_HAND]
+    if failed:
+        raise PenstockError(
+            f"ended with an error while the cluster ran: {', '.join(failed)}; their lines above say why"
+        )
+    if not is_stopping:
+        raise PenstockError("every node has ended")
 
 
 def _how(code: int) -> str:
@@ -122,21 +195,32 @@ def _check_same_size(base: Path, count: int) -> None:
     known = len(list(base.glob("node-*.properties")))
     if known not in (0, count):
         raise ConfigError(f"{base} holds a cluster of {known} nodes: use --nodes {known}, or another place with --data")
+    if not known and (base / META_PROPERTIES).exists():
+        raise ConfigError(f"{base} holds the data of a single broker: choose another place with --data")
 
 
-def _write_files(base: Path, ports: list[int], host: str, overrides: Mapping[str, str]) -> list[Path]:
+def _check_none_runs(base: Path, count: int) -> None:
+    """Started by hand, or on its way out: what its file says must not change under it."""
+    for number in range(1, count + 1):
+        directory = base / f"node-{number}"
+        if not directory.is_dir():
+            continue
+        try:
+            lock = lock_directory(str(directory))
+        except OSError as error:
+            raise ConfigError(f"cannot write to {directory}: {error.strerror}; mend that first") from error
+        if lock is None:
+            raise ConfigError(f"node {number} of {base} still runs: stop it first, or choose another place with --data")
+        os.close(lock)
+
+
+def _write_files(base: Path, ports: list[int], host: str, given: Mapping[str, str]) -> list[Path]:
     """One properties file a node. What is asked for here wins over what an earlier start wrote."""
-    count = len(ports)
     shown = f"[{host}]" if ":" in host else host
-    factor = str(min(3, count))
     shared = {
         "process.roles": "broker,controller",
         "controller.quorum.voters": ",".join(f"{number}@{shown}:{port}" for number, port in enumerate(ports, 1)),
-        "default.replication.factor": factor,
-        "offsets.topic.replication.factor": factor,
-        "transaction.state.log.replication.factor": factor,
-        "min.insync.replicas": "2" if count >= 3 else "1",
-        **overrides,
+        **given,
     }
     files: list[Path] = []
     try:

@@ -12,11 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from command_line import CommandLine
+from penstock.cli import start_nodes
 from penstock.config.properties import parse_properties
+from penstock.runtime.data_directory import lock_directory
 from penstock.wire.apis import Api
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
 from raw_client import RawClient
@@ -102,6 +105,21 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def refused_beside_it(there: Cluster) -> None:
+    """Neither a second cluster in the same place nor a broker, and no file changes."""
+    before = [there.settings(number) for number in (1, 2, 3)]
+    for arguments, sentence in (
+        (["--nodes", "3", "--port", "0"], "is in use: stop what runs there, or choose another place with --data"),
+        (["--port", "0"], "holds the nodes of a cluster: start it with penstock start --nodes"),
+    ):
+        second = subprocess.run(
+            [*START, *arguments, "--data", str(there.data)], capture_output=True, text=True, timeout=PATIENCE_S
+        )
+        assert second.returncode == 2
+        assert f"{there.data} {sentence}" in second.stderr
+    assert [there.settings(number) for number in (1, 2, 3)] == before
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_a_cluster_starts_serves_loses_a_node_and_stops(tmp_path: Path) -> None:
     data = tmp_path / "a place" / "c=1 \\ é"
@@ -121,6 +139,7 @@ def test_a_cluster_starts_serves_loses_a_node_and_stops(tmp_path: Path) -> None:
         with RawClient(int(addresses[2])) as client:
             client.make_topic("t")
         pids = there.pids()
+        refused_beside_it(there)
         victim = there.pid_of(3)
         os.kill(victim, signal.SIGKILL)
         there.until(lambda: any("node 3 has ended (killed by SIGKILL)" in line for line in there.err))
@@ -131,8 +150,14 @@ def test_a_cluster_starts_serves_loses_a_node_and_stops(tmp_path: Path) -> None:
         assert "node 1 | " in said
         assert "node 2 | " in said
         assert not any(map(is_running, pids))
-    with cluster(data, "--set", "num.partitions=2") as again_there:  # on other ports, with what it had
+    strange = ("--set", "no.such.setting=1", "--set", "min.insync.replicas=4")
+    with cluster(data, *strange) as again_there:  # on other ports, with what it had
         line = again_there.wait_ready()
+        warnings = [said for said in again_there.err if " WARNING " in said]
+        assert [said for said in warnings if "unknown setting" in said or "min.insync.replicas" in said] == warnings[:2]
+        assert "unknown setting 'no.such.setting' ignored" in warnings[0]
+        assert "min.insync.replicas=4, but topics have 3 replicas: acks=all will be refused" in warnings[1]
+        assert "no.such.setting" not in again_there.settings(1)
         with RawClient(int(re.findall(r"127\.0\.0\.1:(\d+)", line)[0])) as client:
             answer = client.call(Api.METADATA, MetadataRequest(topics=None), MetadataResponse, 12)
             assert [topic.name for topic in answer.topics] == ["t"]
@@ -212,3 +237,119 @@ def test_a_cluster_of_another_size(penstock: CommandLine, tmp_path: Path) -> Non
     ran = penstock("start", "--nodes", "5", "--port", "0", "--data", str(tmp_path))
     assert ran.code == 2
     assert "holds a cluster of 3 nodes: use --nodes 3, or another place with --data" in ran.err
+
+
+def test_a_place_of_a_single_broker(penstock: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("")
+    ran = penstock("start", "--nodes", "3", "--port", "0", "--data", str(tmp_path))
+    assert ran.code == 2
+    assert f"{tmp_path} holds the data of a single broker: choose another place with --data" in ran.err
+    assert not list(tmp_path.glob("node-*"))
+
+
+def test_a_node_that_still_runs(penstock: CommandLine, tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        (tmp_path / f"node-{number}").mkdir()
+        (tmp_path / f"node-{number}.properties").write_text("as it was")
+    lock = lock_directory(str(tmp_path / "node-2"))
+    assert lock is not None
+    try:
+        ran = penstock("start", "--nodes", "3", "--port", "0", "--data", str(tmp_path))
+    finally:
+        os.close(lock)
+    assert ran.code == 2
+    assert f"node 2 of {tmp_path} still runs: stop it first" in ran.err
+    assert {file.read_text() for file in tmp_path.glob("*.properties")} == {"as it was"}
+
+
+class EndedNode:
+    """A node that was ready and has ended where the test says so; unless all have, the command is then told to stop."""
+
+    codes: ClassVar[dict[int, int]]
+
+    def __init__(self, number: int, file: Path, log_level: str) -> None:
+        self.number = number
+        self.file = file
+        self.address = f"127.0.0.1:{number}"
+        self.is_ready = threading.Event()
+        self.is_ready.set()
+
+    @property
+    def exit_code(self) -> int | None:
+        if self.number == 3 and len(self.codes) < 3:
+            signal.raise_signal(signal.SIGTERM)
+        return self.codes.get(self.number)
+
+    def terminate(self) -> None:
+        pass
+
+    def wait(self, timeout_s: float) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("codes", "code", "sentence"),
+    [
+        ({}, 0, ""),
+        ({2: 0}, 0, ""),
+        ({2: -signal.SIGKILL}, 0, ""),
+        ({2: 2}, 1, "ended with an error while the cluster ran: node 2 (exit code 2); their lines above say why"),
+        ({3: -signal.SIGSEGV}, 1, "ended with an error while the cluster ran: node 3 (killed by SIGSEGV)"),
+        ({1: 0, 2: 0, 3: 0}, 1, "every node has ended"),
+        (
+            {1: 0, 2: 1, 3: 2},
+            1,
+            "ended with an error while the cluster ran: node 2 (exit code 1), node 3 (exit code 2)",
+        ),
+    ],
+)
+def test_nodes_that_end_by_themselves(
+    penstock: CommandLine,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    codes: dict[int, int],
+    code: int,
+    sentence: str,
+) -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    monkeypatch.setattr(start_nodes, "LocalNode", EndedNode)
+    monkeypatch.setattr(EndedNode, "codes", codes, raising=False)
+    try:
+        ran = penstock("start", "--nodes", "3", "--port", "0", "--data", str(tmp_path))
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+    assert ran.code == code, ran.err
+    assert ("penstock: " in ran.err) is bool(sentence)
+    assert sentence in ran.err
+    for ended in codes:
+        assert f"node {ended} has ended (" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts"),
+    [
+        ([], []),
+        (["default.replication.factor=2"], []),
+        (["min.insync.replicas=3"], []),
+        (["min.insync.replicas=4"], ["but topics have 3 replicas: acks=all will be refused with NOT_ENOUGH_REPLICAS"]),
+        (["default.replication.factor=1"], ["min.insync.replicas=2, but topics have 1 replica: acks=all"]),
+        (["default.replication.factor=5"], ["but there are 3 nodes: topics that leave the factor to the broker will"]),
+        (
+            ["zookeeper.connect=a:1", "min.insync.replica=1"],
+            ["there is no ZooKeeper", "did you mean min.insync.replicas?"],
+        ),
+    ],
+)
+def test_settings_that_are_worth_a_warning(
+    penstock: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: list[str], parts: list[str]
+) -> None:
+    monkeypatch.setattr(start_nodes, "_run_all", lambda *_: None)
+    flags = [flag for setting in settings for flag in ("--set", setting)]
+    ran = penstock("start", "--nodes", "3", "--port", "0", "--data", str(tmp_path), *flags)
+    assert ran.code == 0
+    warnings = [line for line in ran.err.splitlines() if " WARNING " in line]
+    assert len(warnings) == len(parts), ran.err
+    for part, warning in zip(parts, warnings, strict=True):
+        assert part in warning
