@@ -19,7 +19,7 @@ MOST_SEEDS = 500
 # As told by `make sim-bugs`.
 FOUND_BY: dict[str, int] = {
     "acknowledges-alone": 0,
-    "claims-unflushed": 53,
+    "claims-unflushed": 25,
     "votes-twice": 2,
     "never-truncates": 0,
     "hides-divergence": 0,
@@ -28,15 +28,15 @@ FOUND_BY: dict[str, int] = {
     "commits-on-election": 0,
     "watermark-goes-back": 0,
     "keeps-the-epoch": 0,
-    "commits-below-minimum": 31,
+    "commits-below-minimum": 5,
     "elects-the-outdated": 4,
     "metadata-unflushed": 7,
     "forgets-producers": 0,
-    "remembers-one-batch": 5,
-    "unclean-election": 24,
+    "remembers-one-batch": 17,
+    "unclean-election": 35,
     "answers-before-commit": 0,
     "loses-in-snapshot": 0,
-    "joins-too-early": 0,
+    "joins-too-early": 5,
     "syncs-nothing": 2,
 }
 
