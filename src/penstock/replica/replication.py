@@ -92,6 +92,7 @@ class Follower:
         self._disowned_ms, self._disowned_from, self._returns_from = now_ms, offset, leader_end
         self.end_offset = min(self.end_offset, offset)
         self.caught_up_ms = NEVER_MS
+        self._previous_leader_end = UNKNOWN_OFFSET  # that it was at the end before does not make it one that keeps pace
 
     def is_kept_out(self, now_ms: int) -> bool:
         """It disowned, and has not shown since that it can store what it could not, or not for long enough."""

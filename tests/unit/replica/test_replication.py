@@ -223,8 +223,9 @@ def test_a_log_that_cannot_be_opened_is_fetched_anew(world: SimWorld) -> None:
     run(world, main())
 
 
-def test_a_follower_with_a_full_disk_leaves_once_and_returns_when_there_is_room(world: SimWorld) -> None:
-    brokers = ThreeBrokers(world, {})
+@pytest.mark.parametrize("flush", ["1", "1000000"])
+def test_a_follower_with_a_full_disk_leaves_once_and_returns_when_there_is_room(world: SimWorld, flush: str) -> None:
+    brokers = ThreeBrokers(world, {"log.flush.interval.messages": flush})
 
     async def main() -> None:
         await brokers.start()
@@ -238,7 +239,7 @@ def test_a_follower_with_a_full_disk_leaves_once_and_returns_when_there_is_room(
         disk.capacity -= disk.free_bytes()  # what it holds is all that fits
         shrinks, expands = host.isr_shrinks, host.isr_expands
         for _ in range(60):
-            await brokers.publish("t", 5)
+            await brokers.publish("t", 1)
             await asyncio.sleep(0.5)
         assert brokers.in_sync() == 2
         assert (host.isr_shrinks - shrinks, host.isr_expands - expands) == (1, 0)
