@@ -17,7 +17,7 @@ Must not know: what any request means, connections of clients.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from struct import Struct
 from struct import error as StructError  # noqa: N812
 from typing import Final, NamedTuple, Protocol, cast
@@ -108,11 +108,14 @@ class Forwarding:
         controller: IsActive,
         quorum: QuorumView,
         address_of: Callable[[int], Address | None],
+        voters: Callable[[], Mapping[int, Address]] = dict,
     ) -> None:
+        """`voters`: of whom the controller is one, for those who look for it."""
         self._node_id = node_id
         self._controller = controller
         self._quorum = quorum
         self._address_of = address_of
+        self._voters = voters
         self._connection: tuple[Address, DirectConnection] | None = None
         self._opening = asyncio.Lock()
         self.sent = 0
@@ -155,8 +158,14 @@ class Forwarding:
                 if response is not None:
                     return response
             if loop.time() + RETRY_PAUSE_S > deadline:
-                raise ApiError(ErrorCode.NOT_CONTROLLER, "The cluster has no active controller that could be reached.")
+                raise ApiError(ErrorCode.NOT_CONTROLLER, self._no_controller())
             await asyncio.sleep(RETRY_PAUSE_S)
+
+    def _no_controller(self) -> str:
+        voters = ", ".join(f"{node} at {host}:{port}" for node, (host, port) in sorted(self._voters().items()))
+        return "No controller answers: fewer than a majority of the nodes that vote are up and reach each other" + (
+            f" (voters: {voters})" if voters else ""
+        )
 
     async def ask(self, ctx: RequestContext, request: Message, decide: Callable[[], Awaitable[Message]]) -> Message:
         """As `answer`, for a request that a handler made of the client's: in the same version, read by the handler."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
@@ -15,9 +15,10 @@ from penstock.cli.connection import Target, cluster_command, json_option
 from penstock.cli.output import show_json, show_table
 from penstock.cli.topics import partition_line
 from penstock.cli.wire_admin import wire_admin
+from penstock.model.errors import ApiError, ErrorCode, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.client.cluster_admin import ClusterAdmin, PartitionReplicas
+    from penstock.client.cluster_admin import ClusterAdmin, ClusterNodes, PartitionReplicas
 
 LOOK_EVERY_S = 1.0
 
@@ -32,6 +33,8 @@ def cluster() -> None:
 @cluster_command
 def status(target: Target, as_json: bool) -> None:
     """Brokers, topics and partitions. The exit code is 1 when partitions are offline or under-replicated."""
+    with wire_admin(target) as wire:
+        down = [one for one in _decided_nodes(wire).brokers if one.is_fenced]
     with target.admin() as admin:
         found, topics = admin.cluster(), admin.topics()
     internal = sum(topic.is_internal for topic in topics)
@@ -48,6 +51,7 @@ def status(target: Target, as_json: bool) -> None:
                 "brokers": [
                     {"id": one.id, "host": one.host, "port": one.port, "rack": one.rack} for one in found.brokers
                 ],
+                "down": [one.node_id for one in down],
                 "topics": len(topics),
                 "internal_topics": internal,
                 "partitions": len(partitions),
@@ -62,6 +66,8 @@ def status(target: Target, as_json: bool) -> None:
         click.echo(
             f"Partitions: {len(partitions)} ({under_replicated} under-replicated, {offline} offline)",
         )
+        if down:
+            click.echo(f"Down:       {', '.join(f'broker {one.node_id} ({one.host}:{one.port})' for one in down)}")
         leaders = [one.leader for one in partitions]
         show_table(
             ("BROKER", "ADDRESS", "LEADS", "ROLE"),
@@ -74,13 +80,23 @@ def status(target: Target, as_json: bool) -> None:
         sys.exit(1)
 
 
+def _decided_nodes(admin: ClusterAdmin) -> ClusterNodes:
+    """While there is no controller nobody notices who is down: rather an error than what was true once."""
+    try:
+        admin.quorum()
+    except ApiError as error:
+        if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+            raise
+    return admin.nodes()
+
+
 @cluster.command("describe")
 @json_option
 @cluster_command
 def describe(target: Target, as_json: bool) -> None:
     """Brokers with their racks, also those that are down (fenced), and how much each holds."""
     with wire_admin(target) as admin:
-        found, partitions = admin.nodes(), admin.partitions()
+        found, partitions = _decided_nodes(admin), admin.partitions()
     holds = [replica for one in partitions for replica in one.replicas]
     leads = [one.leader for one in partitions]
     if as_json:
@@ -177,39 +193,65 @@ def _ago(at_ms: int | None, now_ms: int) -> str | None:
 
 @cluster.command("under-replicated")
 @click.option("--watch", is_flag=True, help="Go on, and print what changes; Ctrl-C ends it.")
+@click.option("--all", "is_all", is_flag=True, help="Internal topics, too, which are only counted else.")
 @json_option
 @cluster_command
-def under_replicated(target: Target, watch: bool, as_json: bool) -> None:
+def under_replicated(target: Target, watch: bool, is_all: bool, as_json: bool) -> None:
     """Partitions with fewer in-sync replicas than they should have; prints nothing where there are none."""
     with wire_admin(target) as admin:
         found = _under_replicated(admin)
-        if as_json:
-            show_json([_replica_object(one) for one in found.values()])
-        for one in () if as_json else found.values():
-            click.echo(_missing_line(one))
-        if not found and not as_json:
-            click.echo("No under-replicated partitions.", err=True)
+        _show_under_replicated({}, found, is_all=is_all, as_json=as_json)
+        is_silent = False
         while watch:
             time.sleep(LOOK_EVERY_S)
-            before, found = found, _under_replicated(admin)
-            if before == found:
+            try:
+                before, found = found, _under_replicated(admin)
+            except PenstockError as error:
+                if not is_silent:
+                    click.echo(f"The cluster does not answer, which is asked on: {error}", err=True)
+                is_silent = True
                 continue
-            if as_json:
-                show_json([_replica_object(one) for one in found.values()])
-                continue
-            for key, one in found.items():
-                if before.get(key) != one:
-                    click.echo(_missing_line(one))
-            for topic, partition in before:
-                if (topic, partition) not in found:
-                    click.echo(f"{topic} Partition {partition}: all replicas are in sync again")
+            if is_silent:
+                click.echo("The cluster answers again.", err=True)
+            is_silent = False
+            if before != found:
+                _show_under_replicated(before, found, is_all=is_all, as_json=as_json)
 
 
-def _under_replicated(admin: ClusterAdmin) -> dict[tuple[str, int], PartitionReplicas]:
+Replicas: TypeAlias = "dict[tuple[str, int], PartitionReplicas]"
+
+
+def _show_under_replicated(before: Replicas, found: Replicas, *, is_all: bool, as_json: bool) -> None:
+    """How many there are, and each that is new or another than before."""
+    if as_json:
+        show_json([_replica_object(one) for one in found.values()])
+        return
+    click.echo(_summary(found, is_all=is_all), err=True)
+    for key, one in found.items():
+        if before.get(key) != one and (is_all or not _is_internal(key)):
+            click.echo(_missing_line(one))
+    for key in before:
+        if key not in found and (is_all or not _is_internal(key)):
+            click.echo(f"{key[0]} Partition {key[1]}: all replicas are in sync again")
+
+
+def _summary(found: Replicas, *, is_all: bool) -> str:
+    count, internal = len(found), sum(map(_is_internal, found))
+    if not count:
+        return "No under-replicated partitions."
+    hidden = f", {internal} of them of internal topics" + ("" if is_all else " (--all shows them)") if internal else ""
+    return f"{count} under-replicated partition{'s' * (count > 1)}{hidden}:"
+
+
+def _is_internal(partition: tuple[str, int]) -> bool:
+    return partition[0].startswith("__")
+
+
+def _under_replicated(admin: ClusterAdmin) -> Replicas:
     """Replicas that a reassignment adds are not missing: they were never there."""
     partitions = [one for one in admin.partitions() if len(one.isr) < len(one.replicas)]
     adding = {(one.topic, one.partition): one.adding for one in admin.moves()} if partitions else {}
-    found: dict[tuple[str, int], PartitionReplicas] = {}
+    found: Replicas = {}
     for one in partitions:
         key = (one.topic, one.partition)
         needed = tuple(replica for replica in one.replicas if replica not in adding.get(key, ()))

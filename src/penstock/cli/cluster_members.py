@@ -1,6 +1,7 @@
 """`penstock cluster`: brokers that leave, and nodes that vote on the metadata.
 
-A broker leaves in two steps: `drain` moves its replicas to the others, `remove` takes its vote and forgets it.
+A broker leaves in three steps: `drain` moves its replicas to the others, its process is stopped, and `remove` takes its
+vote and forgets it. One that still runs would register again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.cluster_moves import Targets, move, throttle_option, watch_option
-from penstock.cli.connection import Target, cluster_command, json_option, split_address
+from penstock.cli.connection import REFUSED, Target, cluster_command, connect_problem, json_option, split_address
 from penstock.cli.output import show_json
 from penstock.cli.wire_admin import wire_admin
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
@@ -44,7 +45,9 @@ def drain(target: Target, broker_id: int, throttle: int | None, watch: bool, dry
         elif as_json:
             show_json([])
         if not targets:
-            click.echo(f"Broker {broker_id} holds no replicas: `penstock cluster remove {broker_id}`", err=True)
+            click.echo(
+                f"Broker {broker_id} holds no replicas: stop it, then `penstock cluster remove {broker_id}`", err=True
+            )
 
 
 def _drain_plan(admin: ClusterAdmin, broker_id: int) -> Targets:
@@ -89,11 +92,11 @@ def _unknown(broker_id: int, image: MetadataImage) -> PenstockError:
 
 @click.command("remove")
 @broker_argument
-@click.option("--force", is_flag=True, help="Although it holds replicas: they are lost to their partitions.")
+@click.option("--force", is_flag=True, help="Although it runs, or holds replicas, which are lost to their partitions.")
 @json_option
 @cluster_command
 def remove(target: Target, broker_id: int, force: bool, as_json: bool) -> None:
-    """Forget a broker for good. It must hold no replicas: `cluster drain` moves them away."""
+    """Forget a broker for good. First `cluster drain` moves its replicas away, then its process is stopped."""
     with wire_admin(target) as admin:
         image = _image(admin)
         is_voter = _is_voter(admin, broker_id)
@@ -105,6 +108,12 @@ def remove(target: Target, broker_id: int, force: bool, as_json: bool) -> None:
                 f"broker {broker_id} holds {held} replica{'s' * (held > 1)}: move them away first, with "
                 f"`penstock cluster drain {broker_id} --watch` (--force removes it all the same)"
             )
+        is_running = broker_id in image.brokers and not image.brokers[broker_id].is_fenced
+        if is_running and not force:
+            raise PenstockError(
+                f"broker {broker_id} is running, and would register again: stop its process first (--force removes it "
+                "all the same)"
+            )
         if is_voter:
             admin.remove_voter(broker_id)
         if broker_id in image.brokers:
@@ -114,7 +123,8 @@ def remove(target: Target, broker_id: int, force: bool, as_json: bool) -> None:
     else:
         vote = ", and votes no more" if is_voter else ""
         click.echo(f"Broker {broker_id} is no longer part of the cluster{vote}.")
-        click.echo("Stop its process, or it registers again.", err=True)
+        if is_running:
+            click.echo("Stop its process, or it registers again.", err=True)
 
 
 def _is_voter(admin: ClusterAdmin, node_id: int) -> bool:
@@ -130,6 +140,7 @@ def add_voter(target: Target, voter_id: int, address: str, as_json: bool) -> Non
     """Let a node that follows the metadata vote on it; HOST:PORT is where the others reach it."""
     host, port = split_address(address)
     with wire_admin(target) as admin:
+        _check_is_there(admin, voter_id, host, port)
         try:
             admin.add_voter(voter_id, (host, port))
         except ApiError as error:
@@ -137,6 +148,19 @@ def add_voter(target: Target, voter_id: int, address: str, as_json: bool) -> Non
                 raise PenstockError(f"node {voter_id} is a voter already") from error
             raise
     _tell_voter(voter_id, True, as_json)
+
+
+def _check_is_there(admin: ClusterAdmin, voter_id: int, host: str, port: int) -> None:
+    """A node that nobody reaches would be waited for in vain. What this machine cannot tell, the controller finds out:
+    the others may know names and networks that it does not."""
+    if _is_voter(admin, voter_id):
+        raise PenstockError(f"node {voter_id} is a voter already")
+    if not any(one.node_id == voter_id and not one.is_fenced for one in admin.nodes().brokers):
+        raise PenstockError(f"no node {voter_id} is up in this cluster: start it first, then give it a vote")
+    if connect_problem(host, port) == REFUSED:
+        raise PenstockError(
+            f"nothing listens at {host}:{port}: give the address where the others reach node {voter_id}"
+        )
 
 
 @click.command("remove-voter")

@@ -221,8 +221,12 @@ def cluster_command(command: Callable[Concatenate[Target, P], R]) -> Callable[..
         except NoBroker:
             raise
         except PenstockError as error:
+            from penstock.cli.no_controller import no_controller
             from penstock.clients import Unreachable
 
+            without_controller = no_controller(target, error)
+            if without_controller is not None:
+                raise without_controller from error
             if isinstance(error, Unreachable):
                 raise NoBroker(target.servers) from error
             raise

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.clients import BlockingAdmin
 
 LOW_SPACE = 0.1
+FULL_SPACE, FULL_BYTES = 0.01, 100 << 20
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,15 @@ def doctor(target: Target, as_json: bool) -> None:
         show_json([vars(finding) for finding in findings])
     problems = sum(finding.state == "problem" for finding in findings)
     if not as_json:
-        click.echo(f"{problems} problem{'s' * (problems != 1)} found." if problems else "Everything is in order.")
+        click.echo(_verdict(problems, sum(finding.state == "warning" for finding in findings)))
     if problems:
         sys.exit(1)
+
+
+def _verdict(problems: int, warnings: int) -> str:
+    counts = ((problems, "problem"), (warnings, "warning"))
+    found = ", ".join(f"{count} {kind}{'s' * (count != 1)}" for count, kind in counts if count)
+    return f"{found} found." if found else "Everything is in order."
 
 
 def _show(finding: Finding) -> None:
@@ -201,9 +208,9 @@ def disk(about: str, directory: str, *, is_local: bool) -> Finding:
     usage = shutil.disk_usage(directory)
     sentence = f"keeps its data in {directory}: {_size(usage.free)} of {_size(usage.total)} free"
     if usage.free < usage.total * LOW_SPACE:
-        return Finding(
-            "warning", about, sentence, "A full disk stops writes. Lower retention.ms or retention.bytes, or make room."
-        )
+        is_full = usage.free < min(usage.total * FULL_SPACE, FULL_BYTES)
+        advice = "A full disk stops writes. Lower retention.ms or retention.bytes, or make room."
+        return Finding("problem" if is_full else "warning", about, sentence, advice)
     return Finding("ok", about, sentence)
 
 

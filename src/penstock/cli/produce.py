@@ -103,8 +103,10 @@ def produce(
     if bad_line is not None:
         failed = f"; {count.failures()}" if count.failed else ""
         raise ConfigError(f"{bad_line}; {_records(count.delivered)} before it went to {topic}{failed}") from bad_line
-    if count.failed:
-        raise PenstockError(count.failures())
+    if count.first is not None:
+        from penstock.cli.no_controller import no_controller
+
+        raise PenstockError(count.failures(no_controller(target, count.first)))
     if as_json:
         show_json({"topic": topic, "sent": count.delivered})
     else:
@@ -122,7 +124,7 @@ class Count:
         self._lock = threading.Lock()
         self.delivered = 0
         self.failed = 0
-        self._first: ClientError | None = None
+        self.first: ClientError | None = None
         self._place = ""
 
     def note(self, place: Place, result: Delivery | ClientError) -> None:
@@ -130,15 +132,16 @@ class Count:
         with self._lock:
             if isinstance(result, PenstockError):
                 self.failed += 1
-                if self._first is None:
-                    self._first, self._place = result, _place(place)
+                if self.first is None:
+                    self.first, self._place = result, _place(place)
             else:
                 self.delivered += 1
 
-    def failures(self) -> str:
+    def failures(self, reason: PenstockError | None = None) -> str:
+        """`reason`: where one is known that says more than the first failure."""
         return (
             f"{self.failed} of {_records(self.failed + self.delivered)} not delivered, "
-            f"the first from {self._place}: {self._first}"
+            f"the first from {self._place}: {reason or self.first}"
         )
 
 

@@ -236,7 +236,8 @@ class BlockingConnection:
         except TimeoutError as error:
             # The answer may still come, and nobody could tell it from the next one's.
             self._fail(f"no answer to {api(key).name} within {timeout_s:g} s")
-            raise RequestTimedOut(f"no answer to {api(key).name} from {self.place} within {timeout_s:g} s") from error
+            unanswered = f"no answer to {api(key).name} from {self.place}"
+            raise RequestTimedOut(f"{unanswered} within {timeout_s:g} s", unanswered) from error
         except OSError as error:
             raise self._lost(error) from error
         except ProtocolError as error:

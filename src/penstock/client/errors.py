@@ -44,7 +44,11 @@ class ConnectionLost(ClientError):
 
 
 class RequestTimedOut(ClientError):
-    pass
+    """`unanswered`: what was asked of whom, without how long this one request was given."""
+
+    def __init__(self, sentence: str, unanswered: str = "") -> None:
+        super().__init__(sentence)
+        self.unanswered = unanswered
 
 
 class Overloaded(ClientError):

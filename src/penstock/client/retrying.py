@@ -59,11 +59,13 @@ class Pauses:
 def until_done(ask: Callable[[float], T], timeout_s: float, when_lost: Callable[[ClientError], float]) -> T:
     """`ask` gets the moment by which it must end; again until no broker is lost under it or says "later".
 
-    `when_lost` says how much of the time a loss is worth, from 0 to 1.
+    `when_lost` says how much of the time a loss is worth, from 0 to 1. That there is no controller explains why the
+    rest of the time went by without an answer, so it is what is raised then.
     """
     begin = time.monotonic()
     deadline = begin + timeout_s
     pauses = Pauses()
+    no_controller: ApiError | None = None
     while True:
         failure: ClientError | ApiError
         share = 1.0
@@ -71,15 +73,17 @@ def until_done(ask: Callable[[float], T], timeout_s: float, when_lost: Callable[
             return ask(deadline)
         except LOST as error:
             share = when_lost(error)
-            failure = error
+            failure = no_controller or error
         except NoSuchTopic:
             raise
         except ApiError as error:
             if error.code not in TRY_AGAIN:
                 raise
             failure = error
+            no_controller = error if error.code is ErrorCode.NOT_CONTROLLER else None
         waited_s = time.monotonic() - begin
         if waited_s >= timeout_s * share:
-            sentence = f"{failure} (tried for {waited_s:.1f} s)"
+            said = (failure.unanswered if isinstance(failure, RequestTimedOut) else "") or str(failure)
+            sentence = f"{said.rstrip('.')} (tried for {waited_s:.1f} s)"
             raise ApiError(failure.code, sentence) if isinstance(failure, ApiError) else type(failure)(sentence)
         pauses.sleep(begin + timeout_s * share)

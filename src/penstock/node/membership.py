@@ -106,7 +106,9 @@ class Membership:
         self.access = ControllerAccess(
             config.node_id, self.quorum, self.controller, self.address_of, _addresses(config)
         )
-        self.forwarding = Forwarding(config.node_id, self.controller, self.quorum, self.address_of)
+        self.forwarding = Forwarding(
+            config.node_id, self.controller, self.quorum, self.address_of, self.voter_addresses
+        )
         self.raft_handler = RaftHandler(
             config.node_id, lambda: directory.cluster_id, self.quorum.receive, self.links.greeted_by
         )

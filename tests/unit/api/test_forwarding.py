@@ -81,7 +81,9 @@ class SmallBroker:
             change_config=self.change_config,
         )
         self.controller.is_active = False
-        self.forwarding = Forwarding(node_id, self.controller, self.quorum, lambda node: (f"b{node}", PORT))
+        self.forwarding = Forwarding(
+            node_id, self.controller, self.quorum, lambda node: (f"b{node}", PORT), lambda: {2: ("b2", 9), 1: ("b1", 9)}
+        )
         config, _ = BrokerConfig.load(None, {"node.id": str(node_id), "log.dirs": "/data"})
         resources = ConfigResources(node_id, self.controller, RunningConfig(config, self.image))
         handlers: list[Handler] = [
@@ -281,6 +283,7 @@ def test_without_one_it_is_refused_in_the_end(cluster: Cluster) -> None:
 
     plain, plain_s, timed, timed_s = run(cluster, main)
     assert plain.error_code == timed.error_code == ErrorCode.NOT_CONTROLLER
+    assert plain.error_message.endswith("(voters: 1 at b1:9, 2 at b2:9)")
     assert timed.replica_election_results[0].partition_result[0].error_code == ErrorCode.NOT_CONTROLLER
     assert 4.9 < plain_s < 5.1  # virtual seconds
     assert 1.9 < timed_s < 2.1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from command_line import CommandLine
 from penstock.cli import cluster as cluster_module
-from penstock.cli import cluster_moves
+from penstock.cli import cluster_moves, no_controller
 from penstock.model.errors import ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages import alter_partition_reassignments as alter
@@ -341,6 +342,82 @@ def test_watching_tells_what_changes(
     ]
 
 
+def test_watching_goes_on_while_nobody_answers(
+    run: CommandLine, scripted: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fall_silent() -> None:
+        for broker in scripted.brokers.values():
+            broker.scripts[Api.METADATA] = lambda _: None
+
+    def come_back() -> None:
+        for broker in scripted.brokers.values():
+            broker.scripts[Api.METADATA] = scripted._metadata
+        scripted.topics["events"][1].isr = [2]
+
+    steps = iter((fall_silent, lambda: None, come_back))
+
+    def wait(seconds: float) -> None:
+        if seconds == cluster_module.LOOK_EVERY_S:
+            next(steps, _interrupt)()
+
+    monkeypatch.setattr(cluster_module.time, "sleep", wait)
+    ran = run("cluster", "under-replicated", "--watch", "--timeout", "0.3")
+    assert ran.code == 130
+    assert ran.out.splitlines() == ["events Partition 1: Leader=2, ISR=[2], Missing=[3]"]
+    told = ran.err.splitlines()
+    assert [line.partition(",")[0] for line in told[:4]] == [
+        "No under-replicated partitions.",
+        "The cluster does not answer",
+        "The cluster answers again.",
+        "1 under-replicated partition:",
+    ]
+
+
+def test_internal_topics_are_counted(run: CommandLine, scripted: ScriptedCluster) -> None:
+    scripted.topics["__consumer_offsets"] = [Partition(2, [2, 3], [2]), Partition(3, [3, 1], [3])]
+    scripted.topics["events"][1].isr = [2]
+    ran = run("cluster", "under-replicated")
+    assert ran.lines == ["events Partition 1: Leader=2, ISR=[2], Missing=[3]"]
+    assert ran.err == "3 under-replicated partitions, 2 of them of internal topics (--all shows them):\n"
+    assert len(run("cluster", "under-replicated", "--all").lines) == 3
+    assert len(json.loads(run("cluster", "under-replicated", "--json").out)) == 3
+
+
+@pytest.mark.parametrize("words", [("status",), ("describe",), ("quorum",)])
+def test_that_there_is_no_controller_is_told(
+    run: CommandLine, scripted: ScriptedCluster, words: tuple[str, ...]
+) -> None:
+    """A broker answers from what it knows, and says of the rest that nobody decides."""
+    said = "No controller answers: fewer than a majority (voters: 1 at one:9093)"
+    answers = iter([quorum.DescribeQuorumResponse(error_code=ErrorCode.NOT_CONTROLLER, error_message=said)])
+    for broker in scripted.brokers.values():
+        broker.scripts[Api.DESCRIBE_QUORUM] = lambda _: next(answers, None)  # and nothing more in time
+    ran = run("cluster", *words, "--timeout", "0.5")
+    assert (ran.code, ran.out) == (1, "")
+    first = f"127.0.0.1:{scripted.brokers[1].port}"
+    assert f"{first} answers, but no controller answers: fewer than a majority (voters: 1 at one:9093)" in ran.err
+
+
+def test_a_request_that_only_the_controller_answers_is_explained(
+    run: CommandLine, scripted: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(no_controller, "LOOK_S", 0.3)
+    said = "No controller answers: fewer than a majority"
+    for broker in scripted.brokers.values():
+        broker.scripts[Api.ELECT_LEADERS] = lambda _: None
+        broker.scripts[Api.DESCRIBE_QUORUM] = lambda _: quorum.DescribeQuorumResponse(
+            error_code=ErrorCode.NOT_CONTROLLER, error_message=said
+        )
+    ran = run("cluster", "elect-leaders", "--timeout", "0.3")
+    assert ran.code == 1
+    assert "answers, but no controller answers: fewer than a majority" in ran.err
+
+
+def test_status_names_brokers_that_are_down(run: CommandLine, scripted: ScriptedCluster) -> None:
+    assert "Down:       broker 4 (127.0.0.1:9)" in run("cluster", "status").lines
+    assert json.loads(run("cluster", "status", "--json").out)["down"] == [4]
+
+
 def _interrupt() -> list[int]:
     raise KeyboardInterrupt
 
@@ -575,6 +652,17 @@ def test_remove_refuses_while_there_are_replicas(run: CommandLine, scripted: Scr
     assert len(scripted.asked(UnregisterBrokerRequest)) == 1
 
 
+def test_a_broker_that_runs_is_not_removed(run: CommandLine, scripted: ScriptedCluster) -> None:
+    scripted.topics["events"] = [Partition(1, [1, 2], [1, 2])]
+    ran = run("cluster", "remove", "3")
+    assert (ran.code, ran.out) == (1, "")
+    assert "broker 3 is running, and would register again: stop its process first" in ran.err
+    assert not scripted.asked(UnregisterBrokerRequest)
+    forced = run("cluster", "remove", "3", "--force")
+    assert forced.lines == ["Broker 3 is no longer part of the cluster."]
+    assert forced.err == "Stop its process, or it registers again.\n"
+
+
 def test_remove_a_broker_that_is_no_voter(run: CommandLine, scripted: ScriptedCluster) -> None:
     assert run("cluster", "remove", "4").lines == ["Broker 4 is no longer part of the cluster."]
     assert not _removed_voters(scripted)
@@ -596,6 +684,21 @@ def test_voters(run: CommandLine, scripted: ScriptedCluster) -> None:
     assert run("cluster", "add-voter", "3", "three:9093").err == "penstock: node 3 is a voter already\n"
     scripted.refusals[Api.REMOVE_RAFT_VOTER] = (ErrorCode.VOTER_NOT_FOUND, "")
     assert "node 9 is no voter" in run("cluster", "remove-voter", "9").err
+
+
+def test_nobody_gets_a_vote_who_is_not_there(run: CommandLine, scripted: ScriptedCluster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closed_port = server.getsockname()[1]
+    for node, address, says in (
+        ("1", "one:9093", "node 1 is a voter already"),
+        ("4", "four:9093", "no node 4 is up in this cluster: start it first"),  # known, and down
+        ("9", "nine:9093", "no node 9 is up in this cluster: start it first"),
+        ("3", f"127.0.0.1:{closed_port}", f"nothing listens at 127.0.0.1:{closed_port}"),
+    ):
+        ran = run("cluster", "add-voter", node, address)
+        assert (ran.code, ran.out) == (1, "")
+        assert says in ran.err
+    assert not scripted.asked(AddRaftVoterRequest)
 
 
 def test_a_broker_that_does_not_serve_it_says_so(run: CommandLine, scripted: ScriptedCluster) -> None:

@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from command_line import CommandLine
+from penstock.cli import doctor
 from penstock.cli.connection import split_address
 from penstock.cli.times import parse_time
 from penstock.model.errors import ConfigError
@@ -110,7 +112,30 @@ def test_times() -> None:
         parse_time("soon")
 
 
-def test_doctor_when_all_is_well(cli: CommandLine, penstock_broker: Broker) -> None:
+def space(monkeypatch: pytest.MonkeyPatch, total: int, free: int) -> None:
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda directory: SimpleNamespace(total=total, free=free))
+
+
+@pytest.mark.parametrize(
+    ("free", "state", "last", "code"),
+    [
+        (50 << 30, "ok", "Everything is in order.", 0),
+        (5 << 30, "warning", "1 warning found.", 0),
+        (1 << 20, "PROBLEM", "1 problem found.", 1),
+    ],
+)
+def test_doctor_counts_what_it_warns_of(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, free: int, state: str, last: str, code: int
+) -> None:
+    space(monkeypatch, 100 << 30, free)
+    ran = cli("doctor")
+    assert (ran.code, ran.out.splitlines()[-1]) == (code, last)
+    (line,) = [line for line in ran.out.splitlines() if "keeps its data in" in line]
+    assert line.startswith(state)
+
+
+def test_doctor_when_all_is_well(cli: CommandLine, penstock_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    space(monkeypatch, 100 << 30, 50 << 30)
     lines = cli("doctor").lines
     assert lines[-1] == "Everything is in order."
     text = "\n".join(lines)

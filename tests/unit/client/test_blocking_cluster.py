@@ -15,7 +15,7 @@ import pytest
 from penstock.client.blocking import BlockingConnection
 from penstock.client.blocking_cluster import BlockingCluster, shared_cluster
 from penstock.client.cluster import Address
-from penstock.client.errors import AuthenticationFailed, BrokerUnreachable, NotKafka, UnknownHost
+from penstock.client.errors import AuthenticationFailed, BrokerUnreachable, NotKafka, RequestTimedOut, UnknownHost
 from penstock.client.fetching import TopicPartition
 from penstock.client.security import ClientSecurity
 from penstock.model.errors import ApiError, ErrorCode
@@ -390,6 +390,21 @@ def test_a_leader_that_moved(code: int) -> None:
         tp = TopicPartition("t", 0)
         assert cluster.list_offsets({tp: -1})[tp].offset == 42
         assert len(broker.asked(MetadataRequest)) == 2, "asked anew who leads"
+        cluster.close()
+
+
+def test_the_whole_time_is_told_when_nobody_answers_in_time() -> None:
+    ended = threading.Event()
+
+    def silent(_: Message) -> None:
+        ended.wait(10)
+
+    with ScriptedBroker({Api.LIST_OFFSETS: silent}, {"t": TOPIC_ID}) as broker:
+        cluster = BlockingCluster([broker.address], timeout_s=0.3)
+        told = rf"^no answer to ListOffsets from 127.0.0.1:{broker.port} \(tried for \d\.\d s\)$"
+        with pytest.raises(RequestTimedOut, match=told):
+            cluster.list_offsets({TopicPartition("t", 0): -1})
+        ended.set()
         cluster.close()
 
 

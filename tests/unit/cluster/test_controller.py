@@ -236,6 +236,29 @@ def test_a_new_minimum_changes_who_is_eligible_in_the_same_entry() -> None:
     play(story)
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_who_cannot_be_given_a_vote_is_no_observer_either(is_known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for a broker that follows the metadata anyway."""
+
+    async def story(there: ControllerWorld) -> None:
+        if is_known:
+            await there.register(4)
+            await asyncio.sleep(1)
+        change = there.quorum.change_membership
+
+        async def refuse_votes(wanted: Change, node: int) -> None:
+            if wanted is Change.ADD_VOTER:
+                raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "it has not caught up")
+            await change(wanted, node)
+
+        monkeypatch.setattr(there.quorum, "change_membership", refuse_votes)
+        assert await refused(there.controller.add_voter(4, b"", "node-4", 9092)) is ErrorCode.REQUEST_TIMED_OUT
+        await asyncio.sleep(1)
+        assert there.quorum.observers == ((4,) if is_known else ())
+
+    play(story)
+
+
 def test_voters_are_added_and_removed_once() -> None:
     async def story(there: ControllerWorld) -> None:
         await there.controller.add_voter(4, b"", "node-4", 9092)
