@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
 from dataclasses import dataclass
 
@@ -33,9 +34,17 @@ class CommandLine:
         self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         self._monkeypatch.setattr(sys, "excepthook", sys.excepthook)
         self._capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
+        loggers = [logging.getLogger(), logging.getLogger("penstock")]
+        before = [(list(logger.handlers), logger.level) for logger in loggers]
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            # What it set up writes to this test's standard error, which is closed for the next one.
+            for logger, (handlers, level) in zip(loggers, before, strict=True):
+                logger.handlers[:] = handlers
+                logger.setLevel(level)
         said = self._capsys.readouterr()
-        assert "Traceback" not in said.err
+        assert "Traceback" not in said.err, said.err
         code = ended.value.code
         return Ran(code if isinstance(code, int) else 0, said.out, said.err)
