@@ -81,6 +81,7 @@ async def test_the_error_is_told_and_the_thread_goes_on() -> None:
 
 
 async def test_close_ends_what_was_begun_and_every_thread() -> None:
+    others = threading.enumerate()  # of brokers that other tests share
     flusher = ThreadFlusher(asyncio.get_running_loop(), OsDisk(), 2)
     gate = threading.Event()
     files = [SlowFile(gate) for _ in range(6)]
@@ -89,4 +90,4 @@ async def test_close_ends_what_was_begun_and_every_thread() -> None:
     gate.set()
     flusher.close()
     assert [file.syncs for file in files] == [1] * 6
-    assert not any(thread.name.startswith("penstock-flush") for thread in threading.enumerate())
+    assert [thread for thread in threading.enumerate() if thread not in others] == []
