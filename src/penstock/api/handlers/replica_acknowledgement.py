@@ -13,12 +13,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import ClassVar
 
-from penstock.model.errors import ApiError
+from penstock.model.errors import ApiError, ErrorCode
 from penstock.net.connection import Connection
 from penstock.ports.clock import Clock
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.isr import go_on_without
-from penstock.wire.acknowledgement import ACKNOWLEDGE_KEY, DISOWN_KEY, WAKE_KEY, read_acknowledgement
+from penstock.replica.partition import Partition
+from penstock.wire.acknowledgement import ACKNOWLEDGE_KEY, DISOWN_KEY, WAKE_KEY, Acknowledged, read_acknowledgement
 
 
 class AcknowledgementHandler:
@@ -37,9 +38,8 @@ class AcknowledgementHandler:
         now_ms = int(self._clock.monotonic() * 1000)
         for entry in entries:
             try:
-                partition = self._partitions.get_by_id(entry.topic_id, entry.partition)
+                partition = _led_in(self._partitions, entry)
                 partition.check_follower(replica_id, entry.leader_epoch)
-                partition.check_leader_epoch(entry.leader_epoch)
                 # More than there is cannot have been fetched from here: a log of another leader.
                 if entry.offset <= partition.log.log_end_offset:
                     partition.follower_fetched(
@@ -64,9 +64,16 @@ class DisownHandler:
         connection.reply(slot, [])
         for entry in entries:
             with suppress(ApiError):
-                partition = self._partitions.get_by_id(entry.topic_id, entry.partition)
-                partition.check_leader_epoch(entry.leader_epoch)
-                go_on_without(partition, replica_id, entry.offset)
+                go_on_without(_led_in(self._partitions, entry), replica_id, entry.offset)
+
+
+def _led_in(partitions: HostedPartitions, entry: Acknowledged) -> Partition:
+    """The partition, if the entry is of its leader epoch. A follower always says which one, other than clients."""
+    partition = partitions.get_by_id(entry.topic_id, entry.partition)
+    if entry.leader_epoch < 0:
+        raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+    partition.check_leader_epoch(entry.leader_epoch)
+    return partition
 
 
 class WakeHandler:
