@@ -76,6 +76,12 @@ def settle() -> None:
     os.sync()
 
 
+def busy_s() -> float:
+    """CPU time of the whole machine since it started: every process, and the kernel's own workers."""
+    user, nice, system, _idle, _iowait, irq, softirq, *_ = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    return sum(map(int, (user, nice, system, irq, softirq))) / os.sysconf("SC_CLK_TCK")
+
+
 def raise_file_limit() -> None:
     """Both brokers inherit it; thousands of partitions need thousands of descriptors."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

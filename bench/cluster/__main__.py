@@ -50,7 +50,8 @@ _METHOD = """## How it is measured
   requests in flight on each, prebuilt requests), except where a row names a stock client. It shares the machine's
   cores with all brokers. "driver" is the share of a core it used (Penstock / Apache Kafka).
 - MB are record values as the producer sends them, 10^6 bytes, not times three. CPU and memory are sums over the three
-  brokers; CPU includes half a second after the last answer, memory is resident memory right after it.
+  brokers; CPU includes half a second after the last answer, memory is resident memory right after it. A flush is the
+  work of the kernel's own threads, on both sides; the row "CPU of the machine" counts them too.
 - Latency is open loop: each request counts from the moment it was due. The first two seconds are not counted.
 - kill -9 of a leader: a confluent-kafka producer with idempotence and no other setting sends 300 records/s over three
   partitions while the leader of one is killed; a pause is the longest time that a partition got no acknowledgement. The

@@ -37,16 +37,18 @@ class Side:
 @dataclass(slots=True)
 class Meter:
     cpu_s: float = 0.0
+    machine_cpu_s: float = 0.0  # with the driver's and the kernel's: a flush is the work of kernel threads
     rss_mb: float = 0.0
 
 
 @contextmanager
 def _metered(cluster: Cluster) -> Iterator[Meter]:
-    meter, before = Meter(), cluster.cpu_s()
+    meter, before, machine_before = Meter(), cluster.cpu_s(), machine.busy_s()
     yield meter
     meter.rss_mb = cluster.rss_mb()
     time.sleep(_TRAILING_S)
     meter.cpu_s = cluster.cpu_s() - before
+    meter.machine_cpu_s = machine.busy_s() - machine_before
 
 
 def _produce(cluster: Cluster, load: Produce, flush: Flush) -> Metrics:
@@ -62,6 +64,7 @@ def _produce(cluster: Cluster, load: Produce, flush: Flush) -> Metrics:
     return {
         "mb_s": result.value_bytes / result.seconds / 1e6,
         "cpu_s_per_gb": meter.cpu_s / (result.value_bytes / 1e9),
+        "machine_cpu_s_per_gb": (meter.machine_cpu_s - result.driver_cpu_s) / (result.value_bytes / 1e9),
         "rss_mb": meter.rss_mb,
         "seconds": result.seconds,
         "driver_cpu_pct": 100 * result.driver_cpu_s / result.seconds,
@@ -75,6 +78,7 @@ def _one_record(cluster: Cluster, load: OneRecord, flush: Flush) -> Metrics:
     return {
         "requests_s": result.requests / result.seconds,
         "cpu_us_per_request": meter.cpu_s / result.requests * 1e6,
+        "machine_cpu_us_per_request": (meter.machine_cpu_s - result.driver_cpu_s) / result.requests * 1e6,
         "seconds": result.seconds,
         "driver_cpu_pct": 100 * result.driver_cpu_s / result.seconds,
     }

@@ -131,7 +131,7 @@ LOG_ROWS: tuple[Row, ...] = (
 PENSTOCK_ROWS: tuple[Row, ...] = (
     ("penstock.broker.lost.grace.ms", "int", "300", "0..60000", "re", "A broker whose connections to the controller broke and did not come back for this long is fenced; a killed process closes them at once."),
     ("penstock.cluster.id", "string", None, "", "re", "Cluster id for an empty data directory, 22 characters of URL-safe base64; drawn by chance where absent, or taken over from the cluster that the node joins."),
-    ("penstock.flush.threads", "int", "8", "1..256", "re", "Threads that flush files to disk."),
+    ("penstock.flush.threads", "int", "8", "1..256", "re", "Threads that flush what the kernel's workers do not."),
     ("penstock.group.heartbeat.hold.ms", "int", "3000", "0..10000", "ce", "How long the answer to a heartbeat of a classic group may wait, so that members hear of a rebalance when it begins; 0: not at all."),
     ("penstock.group.rebalance.settle.ms", "int", "250", "0..3000", "ce", "A rebalance of a classic group in which all members have joined goes on once nobody has come for this long, nor gone for two fifths of it; four times as long at most."),
     ("penstock.http.allowed.hosts", "list", "", "", "re", "Names besides this machine's own that the Host and Origin headers may carry where the HTTP door listens on a loopback address, as behind a proxy."),

@@ -24,7 +24,7 @@ from penstock.runtime.cleaner_process import CleanerProcess
 from penstock.runtime.clock import SystemClock, SystemEntropy
 from penstock.runtime.data_directory import DataDirectory
 from penstock.runtime.disk import OsDisk
-from penstock.runtime.flusher import ThreadFlusher
+from penstock.runtime.kernel_flusher import open_flusher
 from penstock.runtime.workers import ThreadWorkers
 
 WORKER_THREADS = 4
@@ -108,7 +108,7 @@ class OsWorld:
         return Doors(config.penstock_http_listener, config.penstock_line_listener, config.penstock_http_allowed_hosts)
 
     def flusher(self, loop: asyncio.AbstractEventLoop, threads: int) -> ClosableFlusher:
-        return ThreadFlusher(loop, self.disk, threads)
+        return open_flusher(loop, self.disk, threads)
 
     def workers(self, loop: asyncio.AbstractEventLoop) -> ClosableWorkers:
         return ThreadWorkers(loop, WORKER_THREADS)

@@ -1,4 +1,4 @@
-"""Group commit's muscle: fdatasync in a few threads, outcomes back on the loop.
+"""Group commit's muscle where the kernel does not lend its own: fdatasync in a few threads, outcomes back on the loop.
 
 The flush of one log is one job. Logs do not wait for each other, and file systems with a
 journal merge the syncs of several threads into one commit, which is why threads pay even on
@@ -22,13 +22,47 @@ from penstock.ports.disk import Disk, File
 OnStable: TypeAlias = Callable[[OSError | None], None]
 
 
+class Outcomes:
+    """Of flushes that ended, for the loop: each is told once, also after a callback that raised."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[tuple[OnStable, OSError | None]] = deque()
+        self._is_waking = False
+
+    def add(self, on_stable: OnStable, error: OSError | None) -> None:
+        self._waiting.append((on_stable, error))
+
+    def wake(self) -> None:
+        """From a thread: the loop shall tell them."""
+        # The loop clears the flag before it looks at the outcomes, so none is missed.
+        if self._is_waking:
+            return
+        self._is_waking = True
+        try:
+            self._loop.call_soon_threadsafe(self.tell)
+        except RuntimeError:
+            # The loop is closed: nobody waits for the outcome any more.
+            return
+
+    def tell(self) -> None:
+        self._is_waking = False
+        waiting = self._waiting
+        try:
+            while waiting:
+                on_stable, error = waiting.popleft()
+                on_stable(error)
+        finally:
+            if waiting:  # a callback raised: the others must not wait for the next flush
+                self._is_waking = True
+                self._loop.call_soon(self.tell)
+
+
 class ThreadFlusher:
     def __init__(self, loop: asyncio.AbstractEventLoop, disk: Disk, threads: int) -> None:
-        self._loop = loop
         self._disk = disk
         self._jobs: SimpleQueue[tuple[Sequence[File], Sequence[str], OnStable] | None] = SimpleQueue()
-        self._outcomes: deque[tuple[OnStable, OSError | None]] = deque()
-        self._is_waking = False
+        self._outcomes = Outcomes(loop)
         self._threads = [
             threading.Thread(target=self._work, name=f"penstock-flush-{number}", daemon=True)
             for number in range(threads)
@@ -42,11 +76,8 @@ class ThreadFlusher:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             files, directories, on_stable = job
-            self._outcomes.append((on_stable, self._sync(files, directories)))
-            # The loop clears the flag before it looks at the outcomes, so none is missed.
-            if not self._is_waking:
-                self._is_waking = True
-                self._wake()
+            self._outcomes.add(on_stable, self._sync(files, directories))
+            self._outcomes.wake()
             del job, files, on_stable  # files must not outlive their flush in an idle thread
 
     def _sync(self, files: Sequence[File], directories: Sequence[str]) -> OSError | None:
@@ -61,25 +92,6 @@ class ThreadFlusher:
         except OSError as error:
             return error
         return None
-
-    def _wake(self) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._hand_over)
-        except RuntimeError:
-            # The loop is closed: nobody waits for the outcome any more.
-            return
-
-    def _hand_over(self) -> None:
-        self._is_waking = False
-        outcomes = self._outcomes
-        try:
-            while outcomes:
-                on_stable, error = outcomes.popleft()
-                on_stable(error)
-        finally:
-            if outcomes:  # a callback raised: the others must not wait for the next flush
-                self._is_waking = True
-                self._loop.call_soon(self._hand_over)
 
     def close(self) -> None:
         for _ in self._threads:
