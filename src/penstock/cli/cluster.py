@@ -90,7 +90,7 @@ def _decided_nodes(admin: ClusterAdmin) -> ClusterNodes:
     return admin.nodes()
 
 
-@cluster.command("describe")
+@cluster.command("describe", short_help="Brokers, who is down, and how much each holds.")
 @json_option
 @cluster_command
 def describe(target: Target, as_json: bool) -> None:
@@ -137,7 +137,7 @@ def describe(target: Target, as_json: bool) -> None:
     )
 
 
-@cluster.command("quorum")
+@cluster.command("quorum", short_help="Who votes on the metadata, and how far each is.")
 @json_option
 @cluster_command
 def quorum(target: Target, as_json: bool) -> None:
@@ -191,7 +191,7 @@ def _ago(at_ms: int | None, now_ms: int) -> str | None:
     return None if at_ms is None else f"{max(0, now_ms - at_ms) / 1000:.1f} s ago"
 
 
-@cluster.command("under-replicated")
+@cluster.command("under-replicated", short_help="Partitions that miss in-sync replicas.")
 @click.option("--watch", is_flag=True, help="Go on, and print what changes; Ctrl-C ends it.")
 @click.option("--all", "is_all", is_flag=True, help="Internal topics, too, which are only counted else.")
 @json_option
@@ -276,7 +276,7 @@ def _replica_object(one: PartitionReplicas) -> dict[str, object]:
     }
 
 
-@cluster.command("features")
+@cluster.command("features", short_help="Features, and the levels that were agreed on.")
 @json_option
 @cluster_command
 def features(target: Target, as_json: bool) -> None:

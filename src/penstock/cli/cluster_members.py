@@ -12,6 +12,7 @@ import click
 
 from penstock.cli.cluster_moves import Targets, move, throttle_option, watch_option
 from penstock.cli.connection import REFUSED, Target, cluster_command, connect_problem, json_option, split_address
+from penstock.cli.numbers import NUMBER
 from penstock.cli.output import show_json
 from penstock.cli.wire_admin import wire_admin
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     from penstock.client.cluster_admin import ClusterAdmin
     from penstock.core.metadata.image import MetadataImage
 
-broker_argument = click.argument("broker_id", metavar="BROKER", type=click.IntRange(min=0))
+broker_argument = click.argument("broker_id", metavar="BROKER", type=NUMBER)
 
 
-@click.command("drain")
+@click.command("drain", short_help="Move every replica off a broker.")
 @broker_argument
 @throttle_option
 @watch_option
@@ -31,7 +32,10 @@ broker_argument = click.argument("broker_id", metavar="BROKER", type=click.IntRa
 @json_option
 @cluster_command
 def drain(target: Target, broker_id: int, throttle: int | None, watch: bool, dry_run: bool, as_json: bool) -> None:
-    """Move every replica off a broker, evenly to the others and across racks, so that it can be removed."""
+    """Move every replica off a broker, evenly to the others and across racks, so that it can be removed.
+
+    BROKER is its id, as `cluster describe` shows it.
+    """
     with wire_admin(target) as admin:
         targets = _drain_plan(admin, broker_id)
         if dry_run:
@@ -96,7 +100,10 @@ def _unknown(broker_id: int, image: MetadataImage) -> PenstockError:
 @json_option
 @cluster_command
 def remove(target: Target, broker_id: int, force: bool, as_json: bool) -> None:
-    """Forget a broker for good. First `cluster drain` moves its replicas away, then its process is stopped."""
+    """Forget a broker for good. First `cluster drain` moves its replicas away, then its process is stopped.
+
+    BROKER is its id, as `cluster describe` shows it.
+    """
     with wire_admin(target) as admin:
         image = _image(admin)
         is_voter = _is_voter(admin, broker_id)
@@ -132,12 +139,15 @@ def _is_voter(admin: ClusterAdmin, node_id: int) -> bool:
 
 
 @click.command("add-voter")
-@click.argument("voter_id", metavar="ID", type=click.IntRange(min=0))
+@click.argument("voter_id", metavar="ID", type=NUMBER)
 @click.argument("address", metavar="HOST:PORT")
 @json_option
 @cluster_command
 def add_voter(target: Target, voter_id: int, address: str, as_json: bool) -> None:
-    """Let a node that follows the metadata vote on it; HOST:PORT is where the others reach it."""
+    """Let a node that follows the metadata vote on it.
+
+    ID is its node id, as `cluster quorum` shows it; HOST:PORT is where the others reach it.
+    """
     host, port = split_address(address)
     with wire_admin(target) as admin:
         _check_is_there(admin, voter_id, host, port)
@@ -163,12 +173,15 @@ def _check_is_there(admin: ClusterAdmin, voter_id: int, host: str, port: int) ->
         )
 
 
-@click.command("remove-voter")
-@click.argument("voter_id", metavar="ID", type=click.IntRange(min=0))
+@click.command("remove-voter", short_help="Take a node's vote away.")
+@click.argument("voter_id", metavar="ID", type=NUMBER)
 @json_option
 @cluster_command
 def remove_voter(target: Target, voter_id: int, as_json: bool) -> None:
-    """Take a node's vote away; it goes on as a broker that only follows the metadata."""
+    """Take a node's vote away; it goes on as a broker that only follows the metadata.
+
+    ID is its node id, as `cluster quorum` shows it.
+    """
     with wire_admin(target) as admin:
         try:
             admin.remove_voter(voter_id)

@@ -23,7 +23,7 @@ COMMANDS = {
     "topics": ("penstock.cli.topics", "topics", "Create, list, describe, alter and delete topics."),
     "groups": ("penstock.cli.groups", "groups", "List, describe, reset and delete consumer groups."),
     "lag": ("penstock.cli.lag", "lag", "How far groups are behind."),
-    "cluster": ("penstock.cli.cluster", "cluster", "Health of the cluster."),
+    "cluster": ("penstock.cli.cluster", "cluster", "Health of the cluster, its brokers, and moving replicas."),
     "produce": ("penstock.cli.produce", "produce", "Send records from standard input or files."),
     "consume": ("penstock.cli.consume", "consume", "Print records."),
     "pipeline": ("penstock.cli.pipeline", "pipeline", "Data pipelines on Spark: make, check, run and watch them."),

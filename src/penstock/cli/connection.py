@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from penstock.cli.numbers import Seconds
 from penstock.model.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
@@ -60,12 +61,14 @@ class NotKafka(PenstockError):
         )
 
 
-STARTING = "is starting or cut off: it looks for the other nodes of its cluster (its log says which)"
+STARTING = "is starting or cut off: it looks for the other nodes of its cluster"
+START_OTHERS = "Start the others, which its log names: a majority of the nodes that vote must be up."
 
 
 class Starting(PenstockError):
-    def __init__(self, address: str) -> None:
-        super().__init__(f"{address} {STARTING}")
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(f"{host}:{port} {STARTING}. {START_OTHERS.removesuffix('.')}")
+        self.address = (host, port)
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class Target:
 
     def check(self) -> None:
         """Something listens at one of the addresses, and it is a broker that serves clients."""
-        reason = ""
+        reasons: dict[str, str] = {}
         stranger: PenstockError | None = None
         protocol = str(self.settings.get("security.protocol", "")).lower()
         is_plain, is_sasl = "ssl" not in protocol, "sasl" in protocol
@@ -106,14 +109,15 @@ class Target:
                 if answer == "kafka" and (not is_plain or is_sasl or not is_starting(host, port)):
                     return
                 if answer == "kafka":
-                    stranger = Starting(f"{host}:{port}")
+                    stranger = Starting(host, port)
                 elif answer == "other":
                     stranger = stranger or NotKafka(f"{host}:{port}")
                 else:
                     reason = f"it accepts connections and says nothing for {self.timeout_s:g} s"
+            reasons[f"{host}:{port}"] = reason
         if stranger is not None:
             raise stranger
-        raise NoBroker(self.servers, "" if reason == REFUSED else reason)
+        raise NoBroker(self.servers, _summary(reasons))
 
     def admin(self) -> BlockingAdmin:
         from penstock.clients import BlockingAdmin
@@ -125,11 +129,19 @@ class Target:
 REFUSED = "connection refused"
 
 
+def _summary(reasons: dict[str, str]) -> str:
+    """Empty where all refuse, which goes without saying."""
+    different = set(reasons.values())
+    if different <= {REFUSED}:
+        return ""
+    return different.pop() if len(different) == 1 else "; ".join(f"{at}: {why}" for at, why in reasons.items())
+
+
 def connect_problem(host: str, port: int, timeout_s: float = CONNECT_TIMEOUT_S) -> str:
     """Empty when a TCP connection opens, else why not."""
     try:
         socket.create_connection((host, port), timeout_s).close()
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):  # the latter where a part of a name is empty or too long
         return f"the name {host} does not resolve"
     except TimeoutError:
         return f"no answer from {host} within {timeout_s:g} s"
@@ -207,7 +219,7 @@ def cluster_command(command: Callable[Concatenate[Target, P], R]) -> Callable[..
     @click.option(
         "--timeout",
         "timeout_s",
-        type=click.FloatRange(min=0.1),
+        type=Seconds(),
         default=15.0,
         show_default=True,
         help="Seconds to wait for an answer.",
@@ -222,13 +234,16 @@ def cluster_command(command: Callable[Concatenate[Target, P], R]) -> Callable[..
             raise
         except PenstockError as error:
             from penstock.cli.no_controller import no_controller
-            from penstock.clients import Unreachable
+            from penstock.client.retrying import NoSuchTopic
+            from penstock.clients import UnknownTopic, Unreachable
 
             without_controller = no_controller(target, error)
             if without_controller is not None:
                 raise without_controller from error
             if isinstance(error, Unreachable):
                 raise NoBroker(target.servers) from error
+            if isinstance(error, UnknownTopic | NoSuchTopic):
+                raise PenstockError(f"{error}; `penstock topics list` shows those there are") from error
             raise
 
     return run
@@ -248,6 +263,8 @@ def _client_settings(path: str | None) -> dict[str, object]:
             return dict(parse_properties(file.read()))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no text in UTF-8: write NAME=VALUE on each line") from error
 
 
 def _one_sentence(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Literal
 import click
 
 from penstock.cli.connection import Target, cluster_command, complete_groups, complete_topics
+from penstock.cli.numbers import INT64_MAX, NUMBER, Number
 from penstock.cli.output import progress
 from penstock.cli.record_filter import parse_filters
 from penstock.cli.record_lines import Line, hex_line, json_line, raw_line, template_line
@@ -31,12 +32,12 @@ PROGRESS_STEP = 1000
 @click.command()
 @click.option("--topic", required=True, help="What to read.", shell_complete=complete_topics)
 @click.option("--group", help="Read as a member of this group and commit.", shell_complete=complete_groups)
-@click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
+@click.option("--partition", "partitions", type=NUMBER, multiple=True, help="Only this one; repeatable.")
 @click.option("--from-beginning", is_flag=True, help="From the first record there is (the default without --follow).")
 @click.option("--from-time", type=PointInTime(), help="From the first record not older than TIME.")
 @click.option("--offset", type=int, help="From this offset; -10 is ten records before the end.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more when the end is reached; alone, only what is new.")
-@click.option("--max", "max_records", type=click.IntRange(min=1), help="Stop after so many records.")
+@click.option("--max", "max_records", type=Number(1, INT64_MAX), help="Stop after so many records.")
 @click.option(
     "--format",
     "form",

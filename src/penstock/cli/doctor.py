@@ -13,7 +13,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain
@@ -24,6 +24,7 @@ import click
 from penstock import __version__
 from penstock.cli.connection import (
     CONNECT_TIMEOUT_S,
+    START_OTHERS,
     STARTING,
     Target,
     cluster_command,
@@ -87,17 +88,24 @@ def _show(finding: Finding) -> None:
 def examine(target: Target) -> Iterator[Finding]:
     yield versions()
     yield Finding("ok", "cluster", f"{target.servers} ({_SOURCES.get(target.source, f'from {target.source}')})")
-    entrance: tuple[str, int] | None = None
+    up: list[tuple[str, int]] = []
     for address in target.addresses():
         finding = bootstrap(*address)
-        entrance = entrance or (address if finding.state == "ok" else None)
+        if finding.state == "ok":
+            up.append(address)
         yield finding
-    if entrance is None:
+    if not up:
         return
+    from penstock.cli.doctor_voters import voters
+
     protocol = str(target.settings.get("security.protocol", "plaintext")).lower()
-    if protocol == "plaintext" and is_starting(*entrance):
-        advice = "Start the others: a majority of the nodes that vote must be up."
-        yield Finding("problem", "cluster", f"{entrance[0]}:{entrance[1]} {STARTING}", advice)
+    serving = (one for one in up if protocol != "plaintext" or not is_starting(*one))
+    entrance = next(serving, None)
+    if entrance is None:
+        decided = list(voters(target, up[0]))  # one that is cut off knows the others
+        if not _has_problem(decided):
+            yield Finding("problem", "cluster", f"{up[0][0]}:{up[0][1]} {STARTING}", START_OTHERS)
+        yield from decided
         return
     try:
         metadata = Probe(*entrance, CONNECT_TIMEOUT_S).cluster()
@@ -109,16 +117,25 @@ def examine(target: Target) -> Iterator[Finding]:
     yield Finding(
         "ok",
         "cluster",
-        f"{metadata.cluster_id}: {count} broker{'s' * (count != 1)}, controller {metadata.controller_id}",
+        f"{metadata.cluster_id}: {count} broker{'s' * (count != 1)}, "
+        + (f"controller {metadata.controller_id}" if metadata.controller_id >= 0 else "no controller"),
     )
+    decided = list(voters(target, entrance))
+    yield from decided
+    if _has_problem(decided):
+        return  # while nobody notices who is gone, brokers that do not answer are no trouble of addresses
     findings = [advertised(broker.node_id, broker.host, broker.port, entrance) for broker in metadata.brokers]
     yield from findings
-    if any(finding.state == "problem" for finding in findings):
+    if _has_problem(findings):
         return  # nothing more can be asked for sure
     with target.admin() as admin:
         for broker in metadata.brokers:
             yield from broker_settings(admin, broker.node_id, is_local=_is_loopback(broker.host))
         yield partitions(admin)
+
+
+def _has_problem(findings: Iterable[Finding]) -> bool:
+    return any(finding.state == "problem" for finding in findings)
 
 
 _SOURCES = {"default": "the default; set PENSTOCK_BOOTSTRAP_SERVERS or --bootstrap-server for another"}

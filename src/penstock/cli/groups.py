@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.connection import Target, cluster_command, complete_groups, complete_topics, json_option
+from penstock.cli.numbers import INT64_MAX, Number
 from penstock.cli.output import show_json, show_table
 from penstock.cli.story import fetch_story, story_lines
 from penstock.cli.times import PointInTime
@@ -65,7 +66,7 @@ def list_(target: Target, as_json: bool) -> None:
         click.echo("No groups.", err=True)
 
 
-@groups.command("describe")
+@groups.command("describe", short_help="Members, their partitions and their lag.")
 @group_name(required=True)
 @json_option
 @cluster_command
@@ -113,7 +114,7 @@ def explain(target: Target, group_id: str, show_all: bool, as_json: bool) -> Non
         click.echo(f"Nothing has happened to group {group_id} since its coordinator started.", err=True)
 
 
-@groups.command("reset-offsets")
+@groups.command("reset-offsets", short_help="Move the committed offsets of a group.")
 @group_option
 @click.option(
     "--topic",
@@ -127,7 +128,7 @@ def explain(target: Target, group_id: str, show_all: bool, as_json: bool) -> Non
 @click.option("--to-earliest", is_flag=True, help="To the first record there is.")
 @click.option("--to-latest", is_flag=True, help="To the end: only what comes from now on.")
 @click.option("--to-datetime", type=PointInTime(), help="To the first record not older than TIME (UTC).")
-@click.option("--to-offset", type=click.IntRange(min=0), help="To this offset.")
+@click.option("--to-offset", type=Number(0, INT64_MAX), help="To this offset.")
 @click.option("--shift-by", type=int, help="Forwards by so many records; backwards when negative.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @json_option

@@ -6,59 +6,62 @@ while that there is none; clients hear of that as a request that timed out, or a
 
 from __future__ import annotations
 
-from penstock.cli.connection import Target, ask_api_versions, connect_problem, is_starting
-from penstock.client.blocking_cluster import BlockingCluster
-from penstock.client.cluster_admin import ClusterAdmin
-from penstock.client.errors import ClientError as WireError
+from penstock.cli.connection import Starting, Target, ask_api_versions, connect_problem, is_starting
+from penstock.cli.voters import named_voters, quorum_at, tried, verdict, what_to_do
 from penstock.client.errors import ConnectionLost, RequestTimedOut
-from penstock.client.security import security_from_settings
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
 
-# A broker looks for a controller for 5 s before it says that there is none.
-LOOK_S = 7.0
 UNANSWERED = frozenset((ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT))
 
 
 def no_controller(target: Target, failure: PenstockError) -> PenstockError | None:
     """What to say instead of `failure`; None if that says it best."""
-    from penstock.clients import DeliveryFailed, TimedOut, Unreachable
-
-    kinds = (DeliveryFailed, TimedOut, Unreachable, RequestTimedOut, ConnectionLost)
-    is_unanswered = isinstance(failure, ApiError) and failure.code in UNANSWERED
-    if not is_unanswered and not isinstance(failure, kinds):
+    if not _may_be_for_want_of_one(failure):
         return None
-    place = _who_answers(target)
-    if place is None:
+    # A broker that is cut off from the others hangs up on most questions, and knows who they are.
+    address = failure.address if isinstance(failure, Starting) else _who_answers(target)
+    if address is None:
         return None
     if isinstance(failure, ApiError) and failure.code is ErrorCode.NOT_CONTROLLER:
-        return _told(place, failure)
-    security = security_from_settings({name: str(value) for name, value in target.settings.items()})
-    cluster = BlockingCluster(target.addresses(), "penstock-cli", security, LOOK_S)
+        return _told(address, failure)
     try:
-        ClusterAdmin(cluster).quorum()
+        quorum_at(target, address)
     except ApiError as error:
-        return _told(place, error) if error.code is ErrorCode.NOT_CONTROLLER else None
-    except WireError:
-        return None
-    finally:
-        cluster.close()
+        return _told(address, error)
     return None
 
 
-def _told(place: str, error: ApiError) -> PenstockError:
-    said = str(error)
-    return PenstockError(f"{place} answers, but {said[:1].lower()}{said[1:]}")
+def _may_be_for_want_of_one(failure: PenstockError) -> bool:
+    from penstock.clients import DeliveryFailed, Refused, TimedOut, Unreachable
+
+    if isinstance(failure, ApiError):
+        return failure.code in UNANSWERED
+    if isinstance(failure, Refused):
+        return failure.name == ErrorCode.NOT_CONTROLLER.name
+    return isinstance(failure, (DeliveryFailed, TimedOut, Unreachable, RequestTimedOut, ConnectionLost, Starting))
 
 
-def _who_answers(target: Target) -> str | None:
-    """The first address of a broker that serves. Not over TLS, where it cannot be asked so simply."""
+def _told(address: tuple[str, int], error: ApiError) -> PenstockError:
+    place = f"{address[0]}:{address[1]}"
+    voters = tried(named_voters(str(error)))
+    if not voters:
+        said = str(error)
+        return PenstockError(f"{place} answers, but {said[:1].lower()}{said[1:]}")
+    problems = "; ".join(f"node {one.node_id} at {one.address}: {one.problem}" for one in voters if one.problem)
+    return PenstockError(
+        f"{place} answers, but the cluster has no controller: {verdict(voters)}"
+        f"{f' ({problems})' if problems else ''}. {what_to_do(voters)} `penstock doctor` tells more"
+    )
+
+
+def _who_answers(target: Target) -> tuple[str, int] | None:
+    """The first address of a broker that serves, else of one that is up. Not over TLS, where it cannot be asked so
+    simply."""
     if "ssl" in str(target.settings.get("security.protocol", "")).lower():
         return None
-    for host, port in target.addresses():
-        if (
-            not connect_problem(host, port)
-            and ask_api_versions(host, port, target.timeout_s) == "kafka"
-            and not is_starting(host, port)
-        ):
-            return f"{host}:{port}"
-    return None
+    up = [
+        (host, port)
+        for host, port in target.addresses()
+        if not connect_problem(host, port) and ask_api_versions(host, port, target.timeout_s) == "kafka"
+    ]
+    return next((address for address in up if not is_starting(*address)), up[0] if up else None)

@@ -56,6 +56,60 @@ def test_no_broker_is_one_sentence(cli: CommandLine, command: list[str], closed_
     )
 
 
+def test_each_address_that_does_not_answer_has_its_reason(cli: CommandLine, closed_port: int) -> None:
+    several = f"127.0.0.1:{closed_port},no..name:9092"
+    ran = cli("topics", "list", "--bootstrap-server", several)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == (
+        f"penstock: no broker answers at {several} (127.0.0.1:{closed_port}: connection refused; no..name:9092: the "
+        "name no..name does not resolve): start one with `penstock start` or use --bootstrap-server\n"
+    )
+    alone = cli("topics", "list", "--bootstrap-server", "no..name").err
+    assert "no broker answers at no..name (the name no..name does not resolve): " in alone
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topics", "describe", "--name", "nope"),
+        ("topics", "alter", "--name", "nope", "--partitions", "3"),
+        ("topics", "delete", "--name", "nope"),
+        ("configs", "describe", "--topic", "nope"),
+        ("configs", "set", "--topic", "nope", "retention.ms=5"),
+        ("configs", "delete", "--topic", "nope", "retention.ms"),
+        ("consume", "--topic", "nope"),
+    ],
+)
+def test_an_unknown_topic_is_one_sentence_that_says_where_to_look(cli: CommandLine, words: tuple[str, ...]) -> None:
+    ran = cli(*words)
+    assert (ran.code, ran.out) == (1, "")
+    assert len(ran.err.splitlines()) == 1
+    assert "nope" in ran.err
+    assert "there is no such topic or partition" in ran.err
+    assert ran.err.endswith("; `penstock topics list` shows those there are\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("consume --topic t --partition 4294967296", "is no number from 0 to 2147483647."),
+        ("produce --topic t --partition one", "is no number from 0 to 2147483647."),
+        (f"produce --topic t --partition {'9' * 5000}", "is no number from 0 to 2147483647."),
+        ("cluster drain one", "Invalid value for 'BROKER': 'one' is no number from 0 to 2147483647."),
+        ("cluster remove 2147483648", "is no number from 0 to 2147483647."),
+        ("topics create --name t --partitions x", "'x' is no number from 1 to 2147483647."),
+        ("topics create --name t --replication-factor 0", "'0' is no number from 1 to 32767."),
+        ("topics list --timeout soon", "'soon' is no number of seconds from 0.1 to 2147483."),
+        ("topics list --timeout nan", "'nan' is no number of seconds from 0.1 to 2147483."),
+        ("topics list --timeout inf", "'inf' is no number of seconds from 0.1 to 2147483."),
+    ],
+)
+def test_what_is_no_number(cli: CommandLine, words: str, says: str) -> None:
+    ran = cli(*words.split())
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.endswith(f"{says}\n")
+
+
 def test_option_then_environment_then_default(
     cli: CommandLine, penstock_broker: Broker, monkeypatch: pytest.MonkeyPatch, closed_port: int
 ) -> None:
@@ -81,6 +135,12 @@ def test_a_properties_file_of_client_settings(
     assert refused.code == 2
     assert "no.such.setting" in refused.err
     assert cli("topics", "list", "--command-config", str(tmp_path / "none")).code == 2
+    file.write_bytes(b"client.id=\xff\n")
+    refused = cli("topics", "list", "--command-config", str(file))
+    assert (refused.code, refused.err) == (
+        2,
+        f"penstock: {file} is no text in UTF-8: write NAME=VALUE on each line\n",
+    )
 
 
 @pytest.mark.parametrize(
@@ -301,6 +361,14 @@ def test_every_command_has_help_under_both_names(cli: CommandLine) -> None:
             shown = cli(*words.split(" "), "--help", name=name)
             assert shown.code == 0
             assert f"Usage: {name} {words}" in shown.out
+
+
+@pytest.mark.parametrize("group", ["topics", "configs", "cluster", "groups"])
+def test_what_a_command_does_is_told_in_full(cli: CommandLine, monkeypatch: pytest.MonkeyPatch, group: str) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = cli(group, "--help").lines
+    assert listed[-1].startswith("  ")
+    assert not [line for line in listed if line.endswith("...") and not line.startswith("Usage")]
 
 
 def test_help_and_completion_do_not_load_the_client_library() -> None:

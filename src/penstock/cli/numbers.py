@@ -1,0 +1,45 @@
+"""Numbers on the command line: what does not fit the protocol is refused before it is sent, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+SHORTEST_S, LONGEST_S = 0.1, INT32_MAX // 1000  # milliseconds have 32 bits
+
+
+class Number(click.ParamType[int]):
+    """A whole one; of nodes and partitions unless it says otherwise."""
+
+    name = "number"
+
+    def __init__(self, least: int = 0, most: int = INT32_MAX) -> None:
+        self._least, self._most = least, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value)
+        # The length first: Python refuses to read thousands of digits.
+        is_number = text.isascii() and text.isdigit() and len(text) <= len(str(self._most))
+        if not is_number or not self._least <= int(text) <= self._most:
+            self.fail(f"{text!r} is no number from {self._least} to {self._most}.", param, ctx)
+        return int(text)
+
+
+class Seconds(click.ParamType[float]):
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            found = float(value)
+        except ValueError:
+            found = 0.0
+        if not SHORTEST_S <= found <= LONGEST_S:  # nor is nan
+            self.fail(f"{str(value)!r} is no number of seconds from {SHORTEST_S} to {LONGEST_S}.", param, ctx)
+        return found
+
+
+NUMBER = Number()
+COUNT = Number(1)
