@@ -1,39 +1,37 @@
 """`penstock cluster`: which broker leads, and which brokers hold what.
 
 A reassignment is begun and goes on by itself: new replicas are added, catch up, and then the old ones go. `--watch`
-only looks on. A limit on its speed is a setting of brokers and topics, as in Kafka, and is taken back by whoever sees
-the end of it.
+only looks on. A limit on its speed (`cluster_throttle`) is taken back by whoever sees the end of it.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeGuard
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 import click
 
+from penstock.cli.cluster_throttle import UNTHROTTLE, remove_throttle, set_throttle
 from penstock.cli.connection import Target, cluster_command, complete_topics, json_option
+from penstock.cli.numbers import INT32_MAX, INT64_MAX, NUMBER, Number
 from penstock.cli.output import show_json, show_table
 from penstock.cli.wire_admin import wire_admin
 from penstock.model.errors import ConfigError, ErrorCode, PenstockError
 
 if TYPE_CHECKING:
     from penstock.client.cluster_admin import ClusterAdmin, Move, PartitionReplicas
-    from penstock.clients import BlockingAdmin
 
 LOOK_EVERY_S = 1.0
-RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
-REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
-UNTHROTTLE = "penstock cluster reassignments --unthrottle"
+LIMIT_STAYS = f"The limit stays until it is taken back: {UNTHROTTLE}"
 
 EXAMPLE_PLAN = '{"partitions": [{"topic": "events", "partition": 0, "replicas": [1, 2, 3]}]}'
 
 Targets = dict[tuple[str, int], tuple[int, ...]]
 
 throttle_option = click.option(
-    "--throttle", type=click.IntRange(min=1), metavar="BYTES/S", help="How fast each broker may copy, at most."
+    "--throttle", type=Number(1, INT64_MAX), metavar="BYTES/S", help="How fast each broker may copy, at most."
 )
 watch_option = click.option("--watch", is_flag=True, help="Show the progress until it is done.")
 
@@ -41,7 +39,7 @@ watch_option = click.option("--watch", is_flag=True, help="Show the progress unt
 # -- leaders ------------------------------------------------------------------------------
 
 
-@click.command("elect-leaders")
+@click.command("elect-leaders", short_help="Let the first replica of each partition lead.")
 @click.option("--topic", "topics", multiple=True, shell_complete=complete_topics, help="Only of this one; repeatable.")
 @click.option(
     "--unclean",
@@ -85,9 +83,9 @@ def elect_leaders(target: Target, topics: tuple[str, ...], unclean: bool, as_jso
 # -- replicas -----------------------------------------------------------------------------
 
 
-@click.command("reassign")
+@click.command("reassign", short_help="Give partitions other replicas.")
 @click.option("--topic", shell_complete=complete_topics, help="Of which topic.")
-@click.option("--partition", type=click.IntRange(min=0), help="Which partition of it.")
+@click.option("--partition", type=NUMBER, help="Which partition of it.")
 @click.option("--replicas", metavar="ID,ID,...", help="Its new replicas; the first of them leads when it can.")
 @click.option("--file", "path", metavar="PLAN", help="A plan as JSON, as Kafka's own tool writes it.")
 @throttle_option
@@ -124,40 +122,57 @@ def move(
     from penstock.client.cluster_admin import raise_refusals
 
     before = {(one.topic, one.partition): one for one in admin.partitions(dict.fromkeys(topic for topic, _ in targets))}
+    _check_targets(admin, targets, before)
     if throttle is not None:
-        _throttle(target, admin, targets, throttle)
-    raise_refusals(admin.reassign(targets), "cannot reassign")
+        set_throttle(target, admin, targets, throttle)
+    verdicts = admin.reassign(targets)
+    if throttle is not None and any(one.code is not ErrorCode.NONE for one in verdicts):
+        click.echo(LIMIT_STAYS, err=True)  # of several, some may have begun
+    raise_refusals(verdicts, "cannot reassign")
     if not as_json:
         for (topic, partition), replicas in targets.items():
-            known = before.get((topic, partition))
-            click.echo(f"{topic}-{partition}: from {_ids(known.replicas if known else ())} to {_ids(replicas)}")
+            old = before[topic, partition].replicas
+            click.echo(f"{topic}-{partition}: from {_ids(old)} to {_ids(replicas)}")
     if watch:
         _watch(admin, as_json=as_json)
         if throttle is not None:
-            _unthrottle(target, admin)
+            remove_throttle(target, admin, as_json=as_json)
     elif as_json:
-        show_json([_target_object(key, before.get(key), replicas) for key, replicas in targets.items()])
+        show_json([_target_object(key, before[key], replicas) for key, replicas in targets.items()])
     elif throttle is not None:
-        click.echo(f"The limit stays until it is taken back: {UNTHROTTLE}", err=True)
+        click.echo(LIMIT_STAYS, err=True)
 
 
-def _target_object(
-    key: tuple[str, int], before: PartitionReplicas | None, replicas: Sequence[int]
-) -> dict[str, object]:
-    old = list(before.replicas) if before is not None else []
-    return {"topic": key[0], "partition": key[1], "from": old, "to": list(replicas)}
+def _check_targets(admin: ClusterAdmin, targets: Targets, before: Mapping[tuple[str, int], PartitionReplicas]) -> None:
+    """Before anything is changed. Raises PenstockError."""
+    for topic, partition in targets:
+        if (topic, partition) not in before:
+            count = sum(name == topic for name, _ in before)
+            raise PenstockError(f"topic {topic} has no partition {partition}: it has 0 to {count - 1}")
+    known = [one.node_id for one in admin.nodes().brokers]
+    for (topic, partition), replicas in targets.items():
+        strangers = [new for new in replicas if new not in known and new not in before[topic, partition].replicas]
+        if strangers:
+            raise PenstockError(
+                f"cannot put {topic}-{partition} on {_ids(strangers)}: brokers are {_ids(known)} "
+                "(`penstock cluster describe`)"
+            )
 
 
-@click.command("reassignments")
+def _target_object(key: tuple[str, int], before: PartitionReplicas, replicas: Sequence[int]) -> dict[str, object]:
+    return {"topic": key[0], "partition": key[1], "from": list(before.replicas), "to": list(replicas)}
+
+
+@click.command("reassignments", short_help="What is under way, and how far it is.")
 @watch_option
-@click.option("--unthrottle", is_flag=True, help="Take back the limit of a --throttle.")
+@click.option("--unthrottle", is_flag=True, help="Take back the limit of a --throttle, and say of whom.")
 @json_option
 @cluster_command
 def reassignments(target: Target, watch: bool, unthrottle: bool, as_json: bool) -> None:
     """Reassignments under way: bytes that the new replicas have, of those that they need."""
     with wire_admin(target) as admin:
         if unthrottle:
-            _unthrottle(target, admin)
+            remove_throttle(target, admin, as_json=as_json)
         if watch:
             _watch(admin, as_json=as_json)
             return
@@ -170,9 +185,9 @@ def reassignments(target: Target, watch: bool, unthrottle: bool, as_json: bool) 
         click.echo("No reassignments under way.", err=True)
 
 
-@click.command("cancel-reassignment")
+@click.command("cancel-reassignment", short_help="Go back to the replicas from before.")
 @click.option("--topic", shell_complete=complete_topics, help="Of this topic.")
-@click.option("--partition", type=click.IntRange(min=0), help="Only of this partition of it.")
+@click.option("--partition", type=NUMBER, help="Only of this partition of it.")
 @click.option("--all", "is_all", is_flag=True, help="All that are under way.")
 @json_option
 @cluster_command
@@ -218,7 +233,7 @@ def parse_replicas(text: str) -> tuple[int, ...]:
 
 
 def _check_replicas(replicas: Sequence[int], where: str) -> None:
-    if not replicas or min(replicas) < 0 or len(set(replicas)) < len(replicas):
+    if not replicas or min(replicas) < 0 or max(replicas) > INT32_MAX or len(set(replicas)) < len(replicas):
         raise ConfigError(f"{where}: replicas are numbers of different brokers, at least one")
 
 
@@ -229,7 +244,7 @@ def read_plan(path: str) -> Targets:
             plan = json.load(file)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON: {error}") from error
     entries = plan.get("partitions") if isinstance(plan, dict) else None
     if not isinstance(entries, list) or not entries:
@@ -242,7 +257,7 @@ def read_plan(path: str) -> Targets:
         topic, partition, replicas = entry.get("topic"), entry.get("partition"), entry.get("replicas")
         if not isinstance(topic, str) or not topic:
             raise ConfigError(f"{where}: topic is the name of one, not {topic!r}")
-        if not _is_number(partition) or partition < 0:
+        if not _is_number(partition) or not 0 <= partition <= INT32_MAX:
             raise ConfigError(f"{where}: partition is a number from 0, not {partition!r}")
         if not isinstance(replicas, list) or not all(map(_is_number, replicas)):
             raise ConfigError(f"{where}: replicas is a list of numbers of brokers, not {replicas!r}")
@@ -352,39 +367,3 @@ def _say(said: str, done: int, count: int, moved: int, needed: int, as_json: boo
     if line != said:
         click.echo(line)
     return line
-
-
-# -- speed --------------------------------------------------------------------------------
-
-
-def _throttle(target: Target, admin: ClusterAdmin, targets: Targets, rate: int) -> None:
-    """Of those that move, leaders send and new replicas receive no faster. Kafka's tool sets the same."""
-    now = {(one.topic, one.partition): one for one in admin.partitions(dict.fromkeys(topic for topic, _ in targets))}
-    sending: dict[str, list[str]] = {}
-    receiving: dict[str, list[str]] = {}
-    for (topic, partition), replicas in targets.items():
-        known = now.get((topic, partition))
-        old = known.replicas if known is not None else ()
-        sending.setdefault(topic, []).extend(f"{partition}:{replica}" for replica in old)
-        receiving.setdefault(topic, []).extend(f"{partition}:{new}" for new in replicas if new not in old)
-    with target.admin() as settings:
-        for topic in sending:
-            lists = (",".join(sending[topic]), ",".join(receiving[topic]))
-            settings.alter_configs("topic", topic, set_=dict(zip(REPLICAS, lists, strict=True)))
-        for broker in settings.cluster().brokers:
-            settings.alter_configs("broker", str(broker.id), set_=dict.fromkeys(RATES, str(rate)))
-
-
-def _unthrottle(target: Target, admin: ClusterAdmin) -> None:
-    with target.admin() as settings:
-        for broker in settings.cluster().brokers:
-            _take_back(settings, "broker", str(broker.id), RATES)
-        for topic in dict.fromkeys(one.topic for one in admin.partitions()):
-            _take_back(settings, "topic", topic, REPLICAS)
-
-
-def _take_back(settings: BlockingAdmin, kind: Literal["broker", "topic"], name: str, keys: Sequence[str]) -> None:
-    own = [one.name for one in settings.configs(kind, name) if one.source == kind]
-    stale = [key for key in keys if key in own]
-    if stale:
-        settings.alter_configs(kind, name, delete=stale)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Literal, ParamSpec, Protocol, TypeVar
 
 import click
 
 from penstock.cli.connection import Target, cluster_command, complete_groups, complete_topics, json_option
+from penstock.cli.min_insync import MIN_INSYNC, warn_of_all_topics, warn_of_topic
 from penstock.cli.output import show_json, show_table
 from penstock.cli.pairs import parse_pairs
 from penstock.cli.wire_admin import broker_settings
-from penstock.model.errors import ConfigError
+from penstock.model.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.client.broker_settings import BrokerSettings
@@ -101,6 +102,8 @@ def set_(
     wanted = parse_pairs("setting", settings)
     with _settings(target, resource) as found:
         found.alter(wanted, ())
+    if MIN_INSYNC in wanted:
+        _look_at_replicas(target, resource, wanted[MIN_INSYNC])
     if as_json:
         show_json({**_told(resource), "set": wanted})
         return
@@ -136,12 +139,23 @@ def delete(
             )
         settings.alter({}, names)
         now = {one.name: one for one in settings.described()}
+    if MIN_INSYNC in names:
+        _look_at_replicas(target, resource, now[MIN_INSYNC].value if MIN_INSYNC in now else None)
     if as_json:
         show_json({**_told(resource), "deleted": {key: now[key].value if key in now else None for key in names}})
         return
     default = "what each broker's file says" if resource is None else "its default"
     for key in names:
         click.echo(f"{_noun(resource)}: {key} is back at {_value(now[key]) if key in now else default}")
+
+
+def _look_at_replicas(target: Target, resource: Resource, value: str | None) -> None:
+    """`value`: as it is now, None where that is each broker's own."""
+    with suppress(PenstockError), target.admin() as admin:  # the change itself is made
+        if resource is not None and resource[0] == "topic":
+            warn_of_topic(admin, resource[1])
+        else:
+            warn_of_all_topics(admin, value)
 
 
 # -- whose settings -----------------------------------------------------------------------

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import click
 
 from penstock.cli.connection import Target, cluster_command, complete_topics, json_option
+from penstock.cli.min_insync import warn_of_topic
+from penstock.cli.numbers import COUNT, Number
 from penstock.cli.output import show_json, show_table
 from penstock.cli.pairs import parse_pairs
 from penstock.model.errors import PenstockError
@@ -28,10 +30,8 @@ def topics() -> None:
 
 @topics.command("create")
 @click.option("--name", required=True, help="Name of the new topic.")
-@click.option("--partitions", type=click.IntRange(min=1), help="How many partitions (default: the broker's setting).")
-@click.option(
-    "--replication-factor", type=click.IntRange(1, 32767), help="How many replicas (default: the broker's setting)."
-)
+@click.option("--partitions", type=COUNT, help="How many partitions (default: the broker's setting).")
+@click.option("--replication-factor", type=Number(1, 32767), help="How many replicas (default: the broker's setting).")
 @click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="A setting of the topic; repeatable.")
 @click.option("--if-not-exists", is_flag=True, help="A topic that exists is no failure.")
 @json_option
@@ -58,6 +58,8 @@ def create(
                 raise
             created = False
         topic = admin.topic(name)
+        if created:
+            warn_of_topic(admin, name)
     if as_json:
         show_json({"topic": name, "created": created, "partitions": len(topic.partitions)})
     elif created:
@@ -98,7 +100,7 @@ def list_(target: Target, internal: bool, as_json: bool) -> None:
         click.echo("No topics.", err=True)
 
 
-@topics.command("describe")
+@topics.command("describe", short_help="Leader and in-sync replicas of each partition.")
 @name_option
 @click.option("--details", is_flag=True, help="Replicas, offsets and changed settings too.")
 @json_option
@@ -153,7 +155,7 @@ def _eligible(target: Target, name: str) -> dict[int, list[int]]:
 
 @topics.command("alter")
 @name_option
-@click.option("--partitions", type=click.IntRange(min=1), required=True, help="How many there should be; never fewer.")
+@click.option("--partitions", type=COUNT, required=True, help="How many there should be; never fewer.")
 @json_option
 @cluster_command
 def alter(target: Target, name: str, partitions: int, as_json: bool) -> None:

@@ -12,14 +12,16 @@ import pytest
 
 from command_line import CommandLine
 from penstock.cli import cluster as cluster_module
-from penstock.cli import cluster_moves, no_controller
+from penstock.cli import cluster_moves, voters
 from penstock.model.errors import ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages import alter_partition_reassignments as alter
+from penstock.wire.messages import describe_configs as describing
 from penstock.wire.messages import describe_log_dirs as log_dirs
 from penstock.wire.messages import describe_quorum as quorum
 from penstock.wire.messages import describe_topic_partitions as described
 from penstock.wire.messages import elect_leaders as electing
+from penstock.wire.messages import incremental_alter_configs as altering
 from penstock.wire.messages import list_partition_reassignments as listing
 from penstock.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from penstock.wire.messages.api_versions import ApiVersionsResponse, FinalizedFeatureKey, SupportedFeatureKey
@@ -37,6 +39,10 @@ from penstock.wire.primitives import Message
 from scripted_broker import ScriptedBroker
 
 PARTITION_BYTES = 1_000
+TOPIC, BROKER = 2, 4
+OWN = {TOPIC: 1, BROKER: 2}
+"""The source of a setting made at run time, by kind of resource."""
+Settings = dict[tuple[int, str], dict[str, str]]
 
 
 class Partition:
@@ -231,6 +237,46 @@ class ScriptedCluster:
             results.append(electing.ReplicaElectionResult(topic=name, partition_result=verdicts))
         return electing.ElectLeadersResponse(replica_election_results=results)
 
+    def script_settings(self, settings: Settings) -> None:
+        """Those made at run time, by kind and name of the resource; changes are made in it."""
+
+        def describe(request: Message) -> Message:
+            assert isinstance(request, describing.DescribeConfigsRequest)
+            return describing.DescribeConfigsResponse(
+                results=[
+                    describing.DescribeConfigsResult(
+                        resource_type=one.resource_type,
+                        resource_name=one.resource_name,
+                        configs=[
+                            describing.DescribeConfigsResourceResult(
+                                name=name, value=value, config_source=OWN[one.resource_type]
+                            )
+                            for name, value in settings.get((one.resource_type, one.resource_name), {}).items()
+                        ],
+                    )
+                    for one in request.resources
+                ]
+            )
+
+        def change(request: Message) -> Message:
+            assert isinstance(request, altering.IncrementalAlterConfigsRequest)
+            answers = []
+            for one in request.resources:
+                own = settings.setdefault((one.resource_type, one.resource_name), {})
+                for asked in one.configs:
+                    own.pop(asked.name, None)
+                    if asked.config_operation == 0:
+                        own[asked.name] = asked.value or ""
+                answers.append(
+                    altering.AlterConfigsResourceResponse(
+                        resource_type=one.resource_type, resource_name=one.resource_name
+                    )
+                )
+            return altering.IncrementalAlterConfigsResponse(responses=answers)
+
+        for broker in self.brokers.values():
+            broker.scripts |= {Api.DESCRIBE_CONFIGS: describe, Api.INCREMENTAL_ALTER_CONFIGS: change}
+
     def _log_dirs(self, node_id: int) -> Callable[[Message], Message]:
         def answer(request: Message) -> Message:
             assert isinstance(request, log_dirs.DescribeLogDirsRequest)
@@ -388,20 +434,21 @@ def test_that_there_is_no_controller_is_told(
     run: CommandLine, scripted: ScriptedCluster, words: tuple[str, ...]
 ) -> None:
     """A broker answers from what it knows, and says of the rest that nobody decides."""
-    said = "No controller answers: fewer than a majority (voters: 1 at one:9093)"
+    said = "No controller answers: fewer than a majority (voters: 1 at no..name:9093)"
     answers = iter([quorum.DescribeQuorumResponse(error_code=ErrorCode.NOT_CONTROLLER, error_message=said)])
     for broker in scripted.brokers.values():
         broker.scripts[Api.DESCRIBE_QUORUM] = lambda _: next(answers, None)  # and nothing more in time
     ran = run("cluster", *words, "--timeout", "0.5")
     assert (ran.code, ran.out) == (1, "")
     first = f"127.0.0.1:{scripted.brokers[1].port}"
-    assert f"{first} answers, but no controller answers: fewer than a majority (voters: 1 at one:9093)" in ran.err
+    assert f"{first} answers, but the cluster has no controller: 0 of 1 voters answer this machine" in ran.err
+    assert "(node 1 at no..name:9093: the name no..name does not resolve)" in ran.err
 
 
 def test_a_request_that_only_the_controller_answers_is_explained(
     run: CommandLine, scripted: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(no_controller, "LOOK_S", 0.3)
+    monkeypatch.setattr(voters, "LOOK_S", 0.3)
     said = "No controller answers: fewer than a majority"
     for broker in scripted.brokers.values():
         broker.scripts[Api.ELECT_LEADERS] = lambda _: None
@@ -548,13 +595,68 @@ def test_cancel(run: CommandLine, scripted: ScriptedCluster) -> None:
 def test_the_controllers_refusal_is_one_sentence(run: CommandLine, scripted: ScriptedCluster) -> None:
     scripted.refusals[Api.ALTER_PARTITION_REASSIGNMENTS] = (
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        "Broker 9 is not registered.",
+        "Broker 4 is fenced.",
     )
-    ran = run("cluster", "reassign", "--topic", "events", "--partition", "0", "--replicas", "9")
+    words = ("cluster", "reassign", "--topic", "events", "--partition", "0", "--replicas", "4")
+    ran = run(*words)
     assert (ran.code, ran.err) == (
         1,
-        "penstock: cannot reassign events-0: Broker 9 is not registered (INVALID_REPLICA_ASSIGNMENT)\n",
+        "penstock: cannot reassign events-0: Broker 4 is fenced (INVALID_REPLICA_ASSIGNMENT)\n",
     )
+    scripted.script_settings({})
+    ran = run(*words, "--throttle", "1000")
+    assert ran.err.splitlines()[0] == (
+        "The limit stays until it is taken back: penstock cluster reassignments --unthrottle"
+    )
+
+
+@pytest.mark.parametrize(
+    ("partition", "replicas", "says"),
+    [
+        ("0", "1,9", "cannot put events-0 on [9]: brokers are [1,2,3,4] (`penstock cluster describe`)"),
+        ("7", "1", "topic events has no partition 7: it has 0 to 1"),
+    ],
+)
+def test_what_is_not_there_is_told_before_anything_changes(
+    run: CommandLine, scripted: ScriptedCluster, partition: str, replicas: str, says: str
+) -> None:
+    words = ("reassign", "--topic", "events", "--partition", partition, "--replicas", replicas, "--throttle", "9")
+    ran = run("cluster", *words)
+    assert (ran.code, ran.out, ran.err) == (1, "", f"penstock: {says}\n")
+    assert not scripted.asked(alter.AlterPartitionReassignmentsRequest)
+    assert not scripted.asked(altering.IncrementalAlterConfigsRequest)
+
+
+def test_an_unknown_topic_and_where_to_look(run: CommandLine, scripted: ScriptedCluster) -> None:
+    for words in (
+        ("reassign", "--topic", "nope", "--partition", "0", "--replicas", "1"),
+        ("elect-leaders", "--topic", "nope"),
+    ):
+        ran = run("cluster", *words)
+        assert (ran.code, ran.err) == (
+            1,
+            "penstock: topic 'nope' does not exist; `penstock topics list` shows those there are\n",
+        )
+
+
+def test_unthrottle_says_of_whom(run: CommandLine, scripted: ScriptedCluster) -> None:
+    settings = {
+        (BROKER, "1"): {"leader.replication.throttled.rate": "1000"},
+        (BROKER, "3"): {"follower.replication.throttled.rate": "1000", "log.retention.ms": "5"},
+        (TOPIC, "events"): {"leader.replication.throttled.replicas": "0:1"},
+    }
+    scripted.script_settings(settings)
+    ran = run("cluster", "reassignments", "--unthrottle")
+    assert ran.lines == ["Throttle removed from brokers 1, 3 and topic events."]
+    assert "Not asked, as it is down: broker 4." in ran.err
+    assert settings == {(BROKER, "1"): {}, (BROKER, "3"): {"log.retention.ms": "5"}, (TOPIC, "events"): {}}
+    scripted.fenced = []
+    again = run("cluster", "reassignments", "--unthrottle")
+    assert (again.code, again.out) == (0, "")
+    assert again.err == "No throttle is set.\nNo reassignments under way.\n"
+    settings[BROKER, "2"] = {"leader.replication.throttled.rate": "7"}
+    told = run("cluster", "reassignments", "--unthrottle", "--json")
+    assert (json.loads(told.out), told.err) == ([], "Throttle removed from broker 2.\n")
 
 
 @pytest.mark.parametrize(
@@ -570,6 +672,9 @@ def test_the_controllers_refusal_is_one_sentence(run: CommandLine, scripted: Scr
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": ["1"]}]}', "replicas is a list of numbers"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "numbers of different brokers"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "at least one"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [4294967296]}]}', "numbers of different brokers"),
+        ('{"partitions": [{"topic": "t", "partition": 4294967296, "replicas": [1]}]}', "partition is a number from 0"),
+        ("[" * 100_000, "is not JSON"),
         (
             '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}, '
             '{"topic": "t", "partition": 0, "replicas": [2]}]}',
@@ -604,6 +709,9 @@ def test_bad_plans_are_told_in_one_sentence(run: CommandLine, tmp_path: Path, pl
         ("remove", "-1"),
         ("add-voter", "1"),
         ("add-voter", "1", "host:port"),
+        ("add-voter", "99999999999", "host:9092"),
+        ("reassign", "--topic", "t", "--partition", "99999999999", "--replicas", "1"),
+        ("reassign", "--topic", "t", "--partition", "0", "--replicas", "99999999999"),
         ("remove-voter", "x"),
     ],
 )

@@ -1,0 +1,59 @@
+"""Warnings of a `min.insync.replicas` that no write with acks=all could meet. The setting is made all the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from command_line import CommandLine
+from penstock.cli.min_insync import NAMED
+from penstock.testing import Broker
+
+
+def test_a_topic_that_asks_for_more_than_it_has(cli: CommandLine, topic: str) -> None:
+    ran = cli("topics", "create", "--name", topic, "--partitions", "2", "--config", "min.insync.replicas=2")
+    assert ran.lines == [f"Created topic {topic} with 2 partitions, replication factor 1."]
+    assert ran.err == (
+        f"penstock: warning: min.insync.replicas=2, but {topic} has 1 replica: every write with acks=all will be "
+        f"refused with NOT_ENOUGH_REPLICAS. Lower it: penstock configs set --topic {topic} min.insync.replicas=1\n"
+    )
+    refused = cli("produce", "--topic", topic, "--timeout", "1", stdin=b"a\n")
+    assert refused.code == 1
+    lowered = cli("configs", "set", "--topic", topic, "min.insync.replicas=1")
+    assert (lowered.lines, lowered.err) == ([f"topic {topic}: min.insync.replicas=1"], "")
+    assert cli("produce", "--topic", topic, stdin=b"a\n").code == 0
+    raised = cli("configs", "set", "--topic", topic, "retention.ms=5", "min.insync.replicas=3", "--json")
+    assert (raised.code, json.loads(raised.out)["topic"]) == (0, topic)
+    assert raised.err.startswith(f"penstock: warning: min.insync.replicas=3, but {topic} has 1 replica: ")
+    assert cli("configs", "set", "--topic", topic, "retention.ms=6").err == ""
+    assert cli("configs", "delete", "--topic", topic, "min.insync.replicas").err == ""
+
+
+def test_what_the_brokers_ask_for_counts(
+    cli: CommandLine, penstock_broker_factory: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = penstock_broker_factory({"min.insync.replicas": "2"})
+    monkeypatch.setenv("PENSTOCK_BOOTSTRAP_SERVERS", broker.bootstrap_servers)
+    ran = cli("topics", "create", "--name", "events", "--partitions", "1")
+    assert ran.lines == ["Created topic events with 1 partition, replication factor 1."]
+    assert ran.err.startswith(
+        "penstock: warning: min.insync.replicas=2 (the brokers' setting), but events has 1 replica: "
+    )
+    assert cli("topics", "create", "--name", "own", "--config", "min.insync.replicas=1").err == ""
+    deleted = cli("configs", "delete", "--topic", "own", "min.insync.replicas")
+    assert deleted.lines == ["topic own: min.insync.replicas is back at 2"]
+    assert "(the brokers' setting), but own has 1 replica" in deleted.err
+    for whose in (("--all-brokers",), ("--broker", "1")):
+        changed = cli("configs", "set", *whose, "min.insync.replicas=3")
+        assert changed.code == 0
+        assert changed.err == (
+            "penstock: warning: min.insync.replicas=3, but events, own have fewer replicas: every write with acks=all "
+            "there will be refused with NOT_ENOUGH_REPLICAS, unless the topic has a min.insync.replicas of its own\n"
+        )
+    assert cli("configs", "set", "--all-brokers", "min.insync.replicas=1").err == ""
+    for number in range(NAMED):
+        cli("topics", "create", "--name", f"more-{number}", "--config", "min.insync.replicas=1")
+    many = cli("configs", "set", "--all-brokers", "min.insync.replicas=2")
+    assert "but events, more-0, more-1, more-2, more-3 and 2 more have fewer replicas" in many.err
