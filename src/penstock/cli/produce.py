@@ -12,8 +12,10 @@ from typing import IO, TYPE_CHECKING, Literal, TypeAlias
 import click
 
 from penstock.cli.connection import Target, cluster_command, complete_topics, json_option
+from penstock.cli.numbers import NUMBER
 from penstock.cli.output import progress, show_json
 from penstock.cli.pairs import parse_pair
+from penstock.cli.produce_batching import batching
 from penstock.cli.record_lines import read_hex, read_json
 from penstock.model.errors import ConfigError, PenstockError
 
@@ -42,7 +44,7 @@ Place: TypeAlias = tuple[str, int]
 @click.option("--key", help="The key of every record.")
 @click.option("--key-separator", metavar="TEXT", help="What stands between key and value in a line (\\t for a tab).")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of every record; repeatable.")
-@click.option("--partition", type=click.IntRange(min=0), help="Only to this partition.")
+@click.option("--partition", type=NUMBER, help="Only to this partition.")
 @click.option("--null-value", metavar="TEXT", help="A value that reads so is absent: a tombstone.")
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
 @click.option(
@@ -80,11 +82,13 @@ def produce(
     )
     _check_files(files)
     target.check()
-    if not files and sys.stdin.isatty():
+    is_typed = not files and sys.stdin.isatty()
+    if is_typed:
         click.echo(f"One record for {topic} a line; Ctrl-D ends.", err=True)
-    count = Count()
+    count = Count(is_telling=is_typed)
     producer = BlockingProducer(
         target.servers,
+        **batching(target, topic, is_typed=is_typed),
         acks="all" if acks == "all" else 0 if acks == "0" else 1,
         compression=compression,
         partitioner=partitioner,
@@ -118,9 +122,10 @@ class BadLine(ConfigError):
 
 
 class Count:
-    """How many arrived."""
+    """How many arrived. `is_telling`: say of each what became of it, to a person who waits for that."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_telling: bool = False) -> None:
+        self._is_telling = is_telling
         self._lock = threading.Lock()
         self.delivered = 0
         self.failed = 0
@@ -129,6 +134,8 @@ class Count:
 
     def note(self, place: Place, result: Delivery | ClientError) -> None:
         """In the producer's thread, and while it is flushed in ours."""
+        if self._is_telling:
+            click.echo(_outcome(result), err=True)
         with self._lock:
             if isinstance(result, PenstockError):
                 self.failed += 1
@@ -237,8 +244,17 @@ def _send(
         bar.update(unseen)
 
 
+def _outcome(result: Delivery | ClientError) -> str:
+    if isinstance(result, PenstockError):
+        return f"  not delivered: {result}"
+    # Without acknowledgements nobody says where it is.
+    return "  sent" if result.offset is None else f"  partition {result.partition}, offset {result.offset}"
+
+
 def _check_files(files: tuple[str, ...]) -> None:
     """Before anything is sent."""
+    if not files and sys.stdin is None:
+        raise ConfigError("standard input is closed: name files, or pipe records in")
     for path in files:
         if os.path.isdir(path):
             raise ConfigError(f"{path} is a directory: name files")

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from penstock.cli.numbers import INT32_MAX, INT64_MAX
 from penstock.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _json_field(value: bytes | None, path: str) -> str:
     """Empty when the value is not JSON or has no such field."""
     try:
         found: Any = json.loads(value or b"null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     for step in path.split("."):
         if isinstance(found, dict) and step in found:
@@ -159,16 +160,18 @@ def read_json(line: bytes) -> NewRecord:
         found = json.loads(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"no JSON: {error.msg} at column {error.colno}") from error
+    except RecursionError as error:
+        raise ValueError("no JSON that could be read: it is nested too deep") from error
     if not isinstance(found, dict) or "value" not in found:
         raise ValueError('a JSON record is an object with "value", and may have key, headers, partition, timestamp')
     headers = found.get("headers") or []
     pairs = list(headers.items()) if isinstance(headers, dict) else headers
     if not isinstance(pairs, list) or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
         raise ValueError("headers are an object or a list of [name, value]")
-    for name in ("partition", "timestamp"):
+    for name, most in (("partition", INT32_MAX), ("timestamp", INT64_MAX)):
         number = found.get(name)
-        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
-            raise ValueError(f"{name} is a number from 0, not {json.dumps(number)}")
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= most):
+            raise ValueError(f"{name} is a number from 0 to {most}, not {json.dumps(number)}")
     return NewRecord(
         _bytes_of(found["value"]),
         _bytes_of(found.get("key")),

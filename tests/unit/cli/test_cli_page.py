@@ -68,8 +68,9 @@ def test_the_page_is_what_happens(
     monkeypatch.setenv("PENSTOCK_BOOTSTRAP_SERVERS", broker.bootstrap_servers)
     page = sessions()
     assert list(page) == ["Topics", "Records", "Consumer groups", "The cluster"]
-    (topics, settings), (records,), (with_members, without), (cluster,) = page.values()
+    (topics, replicas, settings), (records,), (with_members, without), (cluster,) = page.values()
     replay(cli, topics)
+    replay(cli, replicas)
     replay(cli, settings)
     replay(cli, records)
     with two_members(broker.bootstrap_servers):

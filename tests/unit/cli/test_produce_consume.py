@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from command_line import CommandLine
+from penstock.cli.connection import Target
 from penstock.cli.output import progress
+from penstock.cli.produce_batching import BULK_BATCH_BYTES, BULK_LINGER_MS, batching
 from penstock.clients import BlockingConsumer, TopicPartition
 from penstock.testing import Broker
 
@@ -271,6 +273,87 @@ def test_a_large_record_needs_only_the_topic_to_allow_it(cli: CommandLine, topic
     assert "raise max.message.bytes of the topic" in ran.err
     cli("configs", "set", "--topic", topic, "max.message.bytes=2100000")
     assert cli("produce", "--topic", topic, stdin=large).code == 0
+
+
+def test_batches_of_what_is_piped_in_are_large_and_fit_the_topic(
+    cli: CommandLine, topic: str, penstock_broker: Broker
+) -> None:
+    target = Target(penstock_broker.bootstrap_servers, "test")
+    assert batching(target, topic, is_typed=True) == {"linger_ms": 0}
+    bulk = {"batch_size_bytes": BULK_BATCH_BYTES, "linger_ms": BULK_LINGER_MS}
+    assert batching(target, topic, is_typed=False) == bulk, "the topic is not there yet"
+    cli("topics", "create", "--name", topic, "--partitions", "1", "--config", "max.message.bytes=20000")
+    assert batching(target, topic, is_typed=False) == {**bulk, "batch_size_bytes": 20_000}
+    # Records that fit one by one are sent, however many come at once.
+    assert cli("produce", "--topic", topic, stdin=(b"x" * 99 + b"\n") * 5_000).err == f"Sent 5000 records to {topic}.\n"
+    cli("configs", "set", "--topic", topic, "max.message.bytes=5000000")
+    assert batching(target, topic, is_typed=False) == bulk
+
+
+def test_settings_of_the_users_own_win(cli: CommandLine, topic: str, tmp_path: Path) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "1")
+    file = tmp_path / "client.properties"
+    file.write_text("batch.size=0\n")
+    refused = cli("produce", "--topic", topic, "--command-config", str(file), stdin=b"a\n")
+    assert refused.code == 2
+    assert "batch.size" in refused.err
+
+
+def test_what_is_typed_is_acknowledged_line_by_line(cli: CommandLine, topic: str, environment: dict[str, str]) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "1")
+    keyboard, terminal = os.openpty()
+    with subprocess.Popen(
+        [*PENSTOCK, "produce", "--topic", topic],
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    ) as process:
+        os.close(terminal)
+        assert process.stderr is not None
+        assert process.stderr.readline() == f"One record for {topic} a line; Ctrl-D ends.\n".encode()
+        for number in range(3):
+            os.write(keyboard, b"hello\n")
+            assert process.stderr.readline() == f"  partition 0, offset {number}\n".encode()
+        os.write(keyboard, b"\x04")
+        out, err = process.communicate(timeout=30)
+        os.close(keyboard)
+    assert (process.returncode, out, err) == (0, b"", f"Sent 3 records to {topic}.\n".encode())
+
+
+def test_a_closed_standard_input_is_told(topic: str, environment: dict[str, str]) -> None:
+    ran = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m penstock.cli produce --topic {topic} <&-"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=60,
+    )
+    assert (ran.returncode, ran.stderr) == (
+        2,
+        "penstock: standard input is closed: name files, or pipe records in\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('{"value": "v", "partition": 4294967296}', "partition is a number from 0 to 2147483647, not 4294967296"),
+        ('{"value": "v", "timestamp": 9223372036854775808}', "timestamp is a number from 0 to 9223372036854775807"),
+        ("[" * 100_000, "it is nested too deep"),
+    ],
+)
+def test_json_that_no_record_can_have(cli: CommandLine, topic: str, line: str, says: str) -> None:
+    ran = cli("produce", "--topic", topic, "--format", "json", stdin=line.encode())
+    assert ran.code == 2
+    assert ran.err.startswith("penstock: standard input, line 1: ")
+    assert says in ran.err
+
+
+def test_a_field_of_json_that_is_nested_too_deep_is_empty(cli: CommandLine, topic: str) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "1")
+    cli("produce", "--topic", topic, stdin=b"[" * 100_000)
+    assert cli("consume", "--topic", topic, "--template", "<{json.a}>").lines == ["<>"]
 
 
 def test_no_progress_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
