@@ -8,14 +8,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import ClassVar
 
-from penstock.api.config_resources import ConfigResources
-from penstock.api.context import RequestContext
-from penstock.api.forwarding import Forwarding
+from penstock.api.config_changes import ConfigChangeHandler
 from penstock.config.alter import Alteration, Operation
-from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.wire.apis import Api
 from penstock.wire.messages.alter_configs import (
     AlterConfigsRequest,
@@ -25,93 +21,14 @@ from penstock.wire.messages.alter_configs import (
 )
 
 
-class AlterConfigsHandler:
+class AlterConfigsHandler(ConfigChangeHandler[AlterConfigsResource]):
     api: ClassVar = Api.ALTER_CONFIGS
     min_version: ClassVar = 0
     max_version: ClassVar = 2
-    accepts_forwarded: ClassVar = True
+    replaces: ClassVar = True
+    request_type: ClassVar = AlterConfigsRequest
+    response_type: ClassVar = AlterConfigsResponse
+    result_type: ClassVar = AlterConfigsResourceResponse
 
-    def __init__(self, resources: ConfigResources, forwarding: Forwarding | None = None) -> None:
-        self._resources = resources
-        self._forwarding = forwarding
-
-    async def handle(self, ctx: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-        if ctx.is_forwarded:
-            return await self._change(request)
-        settled = self._settle(request)
-        rest = [asked for asked in request.resources if _key(asked) not in settled]
-        changed: dict[tuple[int, str], AlterConfigsResourceResponse] = {}
-        if rest:
-            narrowed = AlterConfigsRequest(resources=rest, validate_only=request.validate_only)
-            response = await self._through_controller(ctx, narrowed)
-            changed = {(result.resource_type, result.resource_name): result for result in response.responses}
-        return AlterConfigsResponse(
-            responses=[settled.get(_key(asked)) or changed[_key(asked)] for asked in request.resources]
-        )
-
-    def _settle(self, request: AlterConfigsRequest) -> dict[tuple[int, str], AlterConfigsResourceResponse]:
-        """What needs no controller: refusals that this broker must speak itself, and its loggers."""
-        mentions = Counter(_key(asked) for asked in request.resources)
-        settled: dict[tuple[int, str], AlterConfigsResourceResponse] = {}
-        for asked in request.resources:
-            result = _result(asked)
-            try:
-                if mentions[_key(asked)] > 1:
-                    raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-                if not self._resources.settle_here(
-                    asked.resource_type, asked.resource_name, _alterations(asked), replace=True
-                ):
-                    continue
-            except ApiError as error:
-                result.error_code, result.error_message = error.code, str(error)
-            settled[_key(asked)] = result
-        return settled
-
-    async def _through_controller(self, ctx: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-        if self._forwarding is None:
-            return await self._change(request)
-        response = await self._forwarding.ask(ctx, request, lambda: self._change(request))
-        assert isinstance(response, AlterConfigsResponse)
-        return response
-
-    async def _change(self, request: AlterConfigsRequest) -> AlterConfigsResponse:
-        response = AlterConfigsResponse()
-        for asked in request.resources:
-            result = _result(asked)
-            try:
-                await self._resources.replace(
-                    asked.resource_type, asked.resource_name, _alterations(asked), validate_only=request.validate_only
-                )
-            except (ApiError, StorageError) as error:
-                if error.code is ErrorCode.NOT_CONTROLLER:
-                    raise  # sent on to whoever is
-                result.error_code, result.error_message = error.code, str(error)
-            response.responses.append(result)
-        return response
-
-    def refuse(self, request: AlterConfigsRequest, code: ErrorCode, message: str | None) -> AlterConfigsResponse:
-        return AlterConfigsResponse(
-            responses=[
-                AlterConfigsResourceResponse(
-                    error_code=code,
-                    error_message=message,
-                    resource_type=asked.resource_type,
-                    resource_name=asked.resource_name,
-                )
-                for asked in request.resources
-            ]
-        )
-
-
-def _key(asked: AlterConfigsResource) -> tuple[int, str]:
-    return asked.resource_type, asked.resource_name
-
-
-def _result(asked: AlterConfigsResource) -> AlterConfigsResourceResponse:
-    return AlterConfigsResourceResponse(
-        error_message=None, resource_type=asked.resource_type, resource_name=asked.resource_name
-    )
-
-
-def _alterations(asked: AlterConfigsResource) -> list[Alteration]:
-    return [Alteration(config.name, Operation.SET, config.value) for config in asked.configs]
+    def _alterations(self, asked: AlterConfigsResource) -> list[Alteration]:
+        return [Alteration(config.name, Operation.SET, config.value) for config in asked.configs]
