@@ -19,7 +19,7 @@ from struct import Struct
 from types import TracebackType
 from typing import TypeVar, cast
 
-from penstock.client.connection import MAX_FRAME_BYTES, NEWEST, REQUEST_TIMEOUT_S
+from penstock.client.connection import NEWEST, REQUEST_TIMEOUT_S
 from penstock.client.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -30,6 +30,7 @@ from penstock.client.errors import (
     UnknownHost,
     error_code,
 )
+from penstock.client.pipelined import MAX_FRAME_BYTES
 from penstock.client.sasl import exchange
 from penstock.client.security import PLAINTEXT, ClientSecurity
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError

@@ -9,10 +9,10 @@ open request fails with ConnectionLost, and the connection is never used again.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
-from penstock.client.errors import BrokerUnreachable, ConnectionLost, RequestTimedOut
+from penstock.client.errors import ConnectionLost, RequestTimedOut
+from penstock.client.pipelined import PipelinedConnection, reaching
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError
 from penstock.wire.apis import Api, api
 from penstock.wire.codec import decode_response, encode_request, read_response_header
@@ -21,7 +21,6 @@ from penstock.wire.primitives import Message
 
 R = TypeVar("R", bound=Message)
 
-MAX_FRAME_BYTES = 128 << 20
 REQUEST_TIMEOUT_S = 30.0
 
 # The last versions that name topics; later ones want topic ids, which callers here do not carry.
@@ -35,16 +34,18 @@ NEWEST = {
 }
 
 
-class Connection(asyncio.Protocol):
+class Sent(NamedTuple):
+    key: Api
+    version: int
+    correlation_id: int
+
+
+class Connection(PipelinedConnection[Sent, Message]):
     def __init__(self, client_id: str, unadvertised: frozenset[Api] = frozenset()) -> None:
+        super().__init__()
         self._client_id = client_id
         self._unadvertised = unadvertised
-        self._transport: asyncio.Transport | None = None
-        self._open: deque[tuple[Api, int, int, asyncio.Future[Message]]] = deque()
-        self._buffer = bytearray()
-        self._next_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
-        self._failure: str | None = None
 
     @classmethod
     async def open(
@@ -59,28 +60,16 @@ class Connection(asyncio.Protocol):
         """`unadvertised`: all that is asked for here, APIs which nodes of a cluster serve each other without a word
         about versions."""
         loop = asyncio.get_running_loop()
-        place = f"{host}:{port}"
-        try:
-            async with asyncio.timeout(timeout_s):
-                _, connection = await loop.create_connection(lambda: cls(client_id, unadvertised), host, port)
-                if not unadvertised:
-                    await connection._agree_on_versions()
-        except TimeoutError as error:
-            raise BrokerUnreachable(f"{place} did not answer within {timeout_s:g} s") from error
-        except OSError as error:
-            raise BrokerUnreachable(f"cannot connect to {place}: {error.strerror or error}") from error
-        except ConnectionLost as error:
-            raise BrokerUnreachable(f"{place} closed the connection at once") from error
+        async with reaching(host, port, timeout_s):
+            _, connection = await loop.create_connection(lambda: cls(client_id, unadvertised), host, port)
+            if not unadvertised:
+                await connection._agree_on_versions()
         return connection
 
     async def _agree_on_versions(self) -> None:
         self._versions = {Api.API_VERSIONS: (0, 0)}
         answer = await self.call(Api.API_VERSIONS, ApiVersionsRequest(), ApiVersionsResponse)
         self._versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
-
-    @property
-    def is_usable(self) -> bool:
-        return self._failure is None
 
     async def call(self, key: Api, request: Message, kind: type[R], timeout_s: float = REQUEST_TIMEOUT_S) -> R:
         """Send and wait. Raises ConnectionLost or RequestTimedOut; error codes are the caller's to look at."""
@@ -95,16 +84,12 @@ class Connection(asyncio.Protocol):
 
     def send(self, key: Api, request: Message) -> asyncio.Future[Message]:
         """Send now; order among calls is the order on the wire."""
-        if self._failure is not None:
-            raise ConnectionLost(self._failure)
-        assert self._transport is not None
+        transport = self._sending()
         version = self._version(key)
         parts, _ = encode_request(key, version, self._next_id, self._client_id, request)
-        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._open.append((key, version, self._next_id, future))
-        self._next_id = (self._next_id + 1) & 0x7FFFFFFF
+        future = self._expect(Sent(key, version, self._next_id))
         # Requests carry bytes only; file slices are for answers.
-        self._transport.write(b"".join(cast("list[bytes]", parts)))
+        transport.write(b"".join(cast("list[bytes]", parts)))
         return future
 
     def _version(self, key: Api) -> int:
@@ -117,34 +102,10 @@ class Connection(asyncio.Protocol):
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"the broker does not serve {spec.name}")
         return version
 
-    def close(self) -> None:
-        self._fail("the connection was closed")
-
-    # -- asyncio.Protocol ---------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        at = 0
-        try:
-            while len(self._buffer) - at >= 4:
-                size = int.from_bytes(self._buffer[at : at + 4], "big", signed=True)
-                if not 0 <= size <= MAX_FRAME_BYTES:
-                    raise ProtocolError(f"frame of {size} bytes")
-                if len(self._buffer) - at - 4 < size:
-                    break
-                self._answer(bytes(self._buffer[at + 4 : at + 4 + size]))
-                at += 4 + size
-        except ProtocolError as error:
-            self._fail(f"the broker's answer is not Kafka's protocol: {error}")
-        del self._buffer[:at]
-
     def _answer(self, frame: bytes) -> None:
         if not self._open:
             raise ProtocolError("an answer nobody asked for")
-        key, version, correlation_id, future = self._open.popleft()
+        (key, version, correlation_id), future = self._open.popleft()
         try:
             got, at = read_response_header(key, version, frame)
             if got != correlation_id:
@@ -156,17 +117,3 @@ class Connection(asyncio.Protocol):
             raise
         if not future.done():
             future.set_result(message)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._fail(f"the broker closed the connection{f': {error}' if error else ''}")
-
-    def _fail(self, sentence: str) -> None:
-        if self._failure is not None:
-            return
-        self._failure = sentence
-        if self._transport is not None:
-            self._transport.abort()
-        while self._open:
-            future = self._open.popleft()[3]
-            if not future.done():
-                future.set_exception(ConnectionLost(sentence))
