@@ -223,11 +223,9 @@ class Controller(TopicDecisions, PartitionDecisions):
     async def unregister_broker(self, broker_id: int) -> None:
         async with self._lock:
             self._check_active()
-            if broker_id == self._node_id:
-                raise ApiError(
-                    ErrorCode.INVALID_REQUEST,
-                    f"Broker {broker_id} is running, and is the active controller: stop it first, then unregister it.",
-                )
+            if broker_id == self._node_id or not brokers.find(self.image, broker_id).is_fenced:
+                # It would register again at once, as one that has nothing: what it alone holds had no leader then.
+                raise ApiError(ErrorCode.INVALID_REQUEST, f"broker {broker_id} is running: stop it first")
             await self._commit(brokers.unregister(self.image, broker_id, self._min_isr, self._unclean_ok))
             self._watch.forget(broker_id)
         if broker_id in self._observers:

@@ -61,6 +61,7 @@ def parse_endpoints(setting: str, items: Sequence[str]) -> tuple[Endpoint, ...]:
             raise ConfigError(f"{setting}: port {port} of {name} is out of range: use one from 0 to 65535")
         if name in endpoints:
             raise ConfigError(f"{setting}: {name} is listed twice: give each listener a name of its own")
+        _check_host(setting, match[2] or match[3])
         endpoints[name] = Endpoint(name, match[2] or match[3], port)
     addresses: set[tuple[str, int]] = set()
     for endpoint in endpoints.values():
@@ -69,6 +70,16 @@ def parse_endpoints(setting: str, items: Sequence[str]) -> tuple[Endpoint, ...]:
             raise ConfigError(f"{setting}: two listeners share {endpoint.host}:{endpoint.port}: use different ports")
         addresses.add(address)
     return tuple(endpoints.values())
+
+
+def _check_host(setting: str, host: str) -> None:
+    """Such a name is not looked up at all, on no machine."""
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        raise ConfigError(
+            f"{setting}: '{host}' is no host name: each part between its dots has 1 to 63 characters"
+        ) from error
 
 
 def parse_protocol_map(text: str) -> dict[str, str]:
@@ -87,7 +98,9 @@ def parse_address(server: str) -> tuple[str, int]:
     match = _ADDRESS.fullmatch(server)
     if match is None or int(match[3]) > 65535:
         raise ConfigError(f"controller.quorum.bootstrap.servers: '{server}' is not an address: write host:port")
-    return match[1] or match[2], int(match[3])
+    host = match[1] or match[2]
+    _check_host("controller.quorum.bootstrap.servers", host)
+    return host, int(match[3])
 
 
 def parse_voters(items: Sequence[str]) -> tuple[Voter, ...]:
@@ -96,6 +109,7 @@ def parse_voters(items: Sequence[str]) -> tuple[Voter, ...]:
         match = _VOTER.fullmatch(item)
         if match is None or int(match[4]) > 65535:
             raise ConfigError(f"controller.quorum.voters: '{item}' is not a voter: write id@host:port")
+        _check_host("controller.quorum.voters", match[2] or match[3])
         voters.append(Voter(int(match[1]), match[2] or match[3], int(match[4])))
     return tuple(voters)
 

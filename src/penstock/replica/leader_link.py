@@ -122,8 +122,9 @@ class LeaderLink:
                 self._connection = await FrameConnection.open(self._loop, host, port, self._received, on_lost)
         except TimeoutError:
             return f"{host}:{port} did not answer within {CONNECT_TIMEOUT_S:g} s"
-        except OSError as error:
-            return f"{host}:{port}: {error.strerror or error}"
+        except (OSError, UnicodeError) as error:  # UnicodeError: a host that is no name
+            reason = error.strerror if isinstance(error, OSError) else None
+            return f"{host}:{port}: {reason or error}"
         return None
 
     def _disconnect(self) -> None:

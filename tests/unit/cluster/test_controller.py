@@ -67,6 +67,28 @@ def test_a_broker_that_is_no_voter_becomes_an_observer() -> None:
     play(story)
 
 
+@pytest.mark.parametrize("broker", [1, 2])
+def test_a_broker_that_runs_is_not_forgotten(broker: int) -> None:
+    """It would register again at once as a new one, and nobody could lead what it alone holds."""
+
+    async def story(there: ControllerWorld) -> None:
+        await there.controller.create_topic("t", 1, -1, {0: [broker]}, {})
+        with pytest.raises(ApiError, match=f"broker {broker} is running: stop it first") as caught:
+            await there.controller.unregister_broker(broker)
+        assert caught.value.code is ErrorCode.INVALID_REQUEST
+        assert there.image.topics["t"].partitions[0].leader == broker
+        assert broker in there.image.brokers
+
+    play(story)
+
+
+def test_who_was_never_there_cannot_be_forgotten() -> None:
+    async def story(there: ControllerWorld) -> None:
+        assert await refused(there.controller.unregister_broker(7)) is ErrorCode.BROKER_ID_NOT_REGISTERED
+
+    play(story)
+
+
 def test_an_observer_with_another_disk_begins_anew() -> None:
     async def story(there: ControllerWorld) -> None:
         await there.register(4, directory_id="A" * 22)

@@ -8,7 +8,7 @@ import pytest
 
 from controller_world import ControllerWorld, play
 from penstock.core.raft.exchange import Change
-from penstock.sim.cluster import SimCluster
+from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.world import SimWorld
 
 
@@ -39,7 +39,7 @@ def test_a_new_controller_lets_nobody_in_who_lacks_what_was_decided_before() -> 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_broker_that_is_removed_while_it_runs_comes_back(seed: int) -> None:
+def test_a_broker_that_is_removed_while_it_is_cut_off_comes_back(seed: int) -> None:
     with SimWorld(seed) as world:
         cluster = SimCluster(world, 3)
 
@@ -50,7 +50,12 @@ def test_a_broker_that_is_removed_while_it_runs_comes_back(seed: int) -> None:
             removed = next(node for node in cluster.voters if node != leader)
             controller = cluster.nodes[leader].membership.controller
             await cluster.machines[leader].run(controller.remove_voter(removed, b""))
+            world.network.isolate(host_of(removed))
+            async with asyncio.timeout(30):
+                while not controller.image.brokers[removed].is_fenced:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
             await cluster.machines[leader].run(controller.unregister_broker(removed))
+            world.network.heal()
             async with asyncio.timeout(30):
                 while any(removed not in node.image.live_brokers() for node in cluster.living.values()):  # noqa: ASYNC110
                     await asyncio.sleep(0.1)

@@ -141,6 +141,20 @@ REFUSED = [
     (MINIMAL + "advertised.listeners=PLAINTEXT://:9092", "advertised.listeners: clients cannot connect to an empty"),
     (MINIMAL + "advertised.listeners=PLAINTEXT://h:0", "advertised.listeners: clients cannot connect to port 0"),
     (MINIMAL + "advertised.listeners=OTHER://h:1", "advertised.listeners: OTHER is not in listeners: use one of PLAIN"),
+    (
+        MINIMAL + "advertised.listeners=PLAINTEXT://kafka-1..svc:9092",
+        "advertised.listeners: 'kafka-1..svc' is no host name: each part between its dots has 1 to 63 characters",
+    ),
+    (
+        MINIMAL + f"advertised.listeners=PLAINTEXT://{'k' * 64}.svc:9092",
+        f"advertised.listeners: '{'k' * 64}.svc' is no host name",
+    ),
+    (MINIMAL + "listeners=PLAINTEXT://.svc:9092", "listeners: '.svc' is no host name"),
+    (MINIMAL + "controller.quorum.voters=7@a..b:1", "controller.quorum.voters: 'a..b' is no host name"),
+    (
+        MINIMAL + "controller.quorum.bootstrap.servers=a..b:1",
+        "controller.quorum.bootstrap.servers: 'a..b' is no host name",
+    ),
     (MINIMAL + "log.dirs=/a,/b", "log.dirs names 2 directories, but only one is supported yet: name one"),
     (MINIMAL + "controller.quorum.voters=7@a:1,7@b:1", "controller.quorum.voters names a node twice"),
     (MINIMAL + "controller.quorum.voters=8@b:1", "controller.quorum.voters names node 8, but node.id is 7"),
