@@ -12,29 +12,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import shutil
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 
-from bench import groups, machine, partitions, report, results, runner
-from bench.brokers import (
-    JVM_FLAGS,
-    ROOT,
-    WORK,
-    BrokerMaker,
-    Kafka,
-    KafkaUnavailable,
-    Penstock,
-    java_version,
-    kafka_jars,
-)
+from bench import command, groups, machine, partitions, report, results, runner
+from bench.brokers import JVM_FLAGS, ROOT, WORK, BrokerMaker, Kafka, Penstock, java_version
+from bench.command import new_outcome, say, warn_if_busy
 from bench.runner import Side
 from bench.scenarios import GROUPS, PARTITIONS, SCENARIOS, GroupOfMembers, ManyPartitions, Scenario, Start
 from bench.selftest import against_sink
@@ -47,34 +33,19 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Penstock beside Apache Kafka")
     commands = ("all", "partitions", "groups", "driver", "render", "list")
     parser.add_argument("command", nargs="?", default="all", choices=commands)
-    parser.add_argument("--rounds", type=int, default=None, help="rounds by broker and scenario (default 3)")
-    parser.add_argument("--only", default="", metavar="NAME,...", help="scenarios whose name starts with one of these")
-    parser.add_argument("--quick", action="store_true", help="tiny loads, one round: shows that it works, no numbers")
-    parser.add_argument("--penstock-only", action="store_true", help="without Apache Kafka")
-    parser.add_argument("--kafka-only", action="store_true", help="without Penstock, to try the driver")
-    parser.add_argument("--kafka-home", type=Path, default=None, metavar="DIR", help="jars in DIR/libs, no Maven")
+    command.add_options(parser, "broker", DOCS)
+    command.add_kafka_options(parser)
     parser.add_argument("--out", type=Path, default=None, metavar="FILE", help="results file (default bench/results/)")
-    parser.add_argument("--docs", action="store_true", help="write docs/benchmarks.md")
     return parser.parse_args()
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
 
 
 def _makers(options: argparse.Namespace) -> dict[str, BrokerMaker]:
     makers: dict[str, BrokerMaker] = {}
     if not options.kafka_only:
         makers[results.PENSTOCK] = lambda name: Penstock(WORK / "run" / name)
-    if not options.penstock_only:
-        try:
-            jars = kafka_jars(options.kafka_home)
-        except KafkaUnavailable as error:
-            if options.kafka_only:
-                raise SystemExit(f"Apache Kafka cannot be measured: {error}") from None
-            _say(f"Apache Kafka is not here ({error}): measuring Penstock alone, without ratios.")
-        else:
-            makers[results.KAFKA] = lambda name: Kafka(WORK / "run" / name, jars)
+    jars = command.wanted_kafka_jars(options)
+    if jars is not None:
+        makers[results.KAFKA] = lambda name: Kafka(WORK / "run" / name, jars)
     return makers
 
 
@@ -115,23 +86,11 @@ def _running(makers: dict[str, BrokerMaker], wanted: bool) -> Iterator[list[Side
             for side in sides:
                 side.broker.prepare()
                 side.broker.start()
-                _say(f"{side.broker.label} {side.broker.version()} is up")
+                say(f"{side.broker.label} {side.broker.version()} is up")
         yield sides
     finally:
         for side in sides:
             side.broker.discard()
-
-
-def _new_outcome(scenario: Scenario) -> results.Outcome:
-    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return results.Outcome(now, machine.source_revision(ROOT), scenario.flush.value)
-
-
-def _stay_quiet() -> None:
-    if machine.load_average() > 0.7:
-        _say(
-            f"the machine is not quiet (load average {machine.load_average():.1f}): figures will be worse than they are"
-        )
 
 
 def _measure(
@@ -141,10 +100,10 @@ def _measure(
     share = QUICK_SHARE if options.quick else 1.0
     estimate = sum(s.estimate_s for s in scenarios) * rounds * len(makers) * (0.3 if options.quick else 1.0)
     estimate += 60.0 * share + 10.0
-    _say(f"{len(scenarios)} scenarios x {rounds} rounds x {len(makers)} brokers: about {estimate / 60:.0f} minutes")
-    _stay_quiet()
+    say(f"{len(scenarios)} scenarios x {rounds} rounds x {len(makers)} brokers: about {estimate / 60:.0f} minutes")
+    warn_if_busy()
     ceiling = _driver_ceiling(share)
-    _say(f"driver alone, against a sink: {ceiling}")
+    say(f"driver alone, against a sink: {ceiling}")
     earlier = results.load(out)
     kept = results.Results(_environment(makers, ceiling), earlier.outcomes if earlier else {})
     begin = time.monotonic()
@@ -152,13 +111,13 @@ def _measure(
     with _running(makers, long_lived) as sides:
         if long_lived:
             for side in sides:
-                _say(f"warming {side.broker.label} up")
+                say(f"warming {side.broker.label} up")
                 runner.warm_up(side.broker, share)
         for position, scenario in enumerate(scenarios, 1):
-            _say(f"[{position}/{len(scenarios)}, {time.monotonic() - begin:.0f} s] {scenario.name}")
+            say(f"[{position}/{len(scenarios)}, {time.monotonic() - begin:.0f} s] {scenario.name}")
             load = runner.scaled(scenario.load, share) if options.quick else scenario.load
-            outcome = _new_outcome(scenario)
-            runner.run_rounds(sides, replace(scenario, load=load), rounds, outcome, lambda line: _say("  " + line))
+            outcome = new_outcome(scenario)
+            runner.run_rounds(sides, replace(scenario, load=load), rounds, outcome, lambda line: say("  " + line))
             kept.outcomes[scenario.name] = outcome
             kept.save(out)
     return kept
@@ -168,11 +127,11 @@ def _measure_partitions(makers: dict[str, BrokerMaker], options: argparse.Namesp
     rounds = options.rounds or (1 if options.quick else 3)
     load = runner.scaled(PARTITIONS.load, QUICK_SHARE) if options.quick else PARTITIONS.load
     assert isinstance(load, ManyPartitions)
-    _say(f"{load.topics} topics of {load.partitions} partitions, {rounds} rounds: about {rounds * len(makers)} minutes")
-    _stay_quiet()
-    outcome = _new_outcome(PARTITIONS)
+    say(f"{load.topics} topics of {load.partitions} partitions, {rounds} rounds: about {rounds * len(makers)} minutes")
+    warn_if_busy()
+    outcome = new_outcome(PARTITIONS)
     kept = results.Results(_environment(makers, None), {PARTITIONS.name: outcome})
-    partitions.run_rounds(makers, load, rounds, outcome, lambda line: _say("  " + line))
+    partitions.run_rounds(makers, load, rounds, outcome, lambda line: say("  " + line))
     kept.save(out)
     return kept
 
@@ -185,19 +144,18 @@ def _measure_groups(makers: dict[str, BrokerMaker], options: argparse.Namespace,
         assert isinstance(load, GroupOfMembers)
         pairs.append((scenario, load))
     estimate = sum(scenario.estimate_s for scenario in GROUPS) * (rounds + 1) * len(makers)
-    _say(f"both protocols x {rounds} rounds x {len(makers)} brokers: about {estimate / 60:.0f} minutes")
-    _stay_quiet()
-    kept = results.Results(_environment(makers, None), {scenario.name: _new_outcome(scenario) for scenario in GROUPS})
+    say(f"both protocols x {rounds} rounds x {len(makers)} brokers: about {estimate / 60:.0f} minutes")
+    warn_if_busy()
+    kept = results.Results(_environment(makers, None), {scenario.name: new_outcome(scenario) for scenario in GROUPS})
     configured = {key: groups.configured(make) for key, make in makers.items()}
     with _running(configured, True) as sides:
-        groups.run_rounds(sides, pairs, rounds, kept.outcomes, lambda line: _say("  " + line))
+        groups.run_rounds(sides, pairs, rounds, kept.outcomes, lambda line: say("  " + line))
     kept.save(out)
     return kept
 
 
 def _chosen(only: str) -> list[Scenario]:
-    prefixes = tuple(part.strip() for part in only.split(",") if part.strip())
-    chosen = [scenario for scenario in SCENARIOS if not prefixes or scenario.name.startswith(prefixes)]
+    chosen = command.chosen(SCENARIOS, only)
     if not chosen:
         raise SystemExit(f"no scenario starts with {only}; `python -m bench list` names them")
     return chosen
@@ -206,23 +164,18 @@ def _chosen(only: str) -> list[Scenario]:
 def _render() -> None:
     DOCS.parent.mkdir(exist_ok=True)
     DOCS.write_text(report.render())
-    _say(f"wrote {DOCS.relative_to(ROOT)}")
-
-
-def _end_on_terminate(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    say(f"wrote {DOCS.relative_to(ROOT)}")
 
 
 def main() -> int:
     options = _arguments()
-    signal.signal(signal.SIGTERM, _end_on_terminate)
+    command.end_on_terminate()
     match options.command:
         case "list":
-            for scenario in (*SCENARIOS, PARTITIONS, *GROUPS):
-                _say(f"{scenario.name:<28} {scenario.section}: {scenario.title}")
+            command.list_scenarios([*SCENARIOS, PARTITIONS, *GROUPS])
             return 0
         case "driver":
-            _say(_driver_ceiling(1.0))
+            say(_driver_ceiling(1.0))
             return 0
         case "render":
             _render()
@@ -238,7 +191,7 @@ def main() -> int:
         case _:
             scenarios, real = _chosen(options.only), report.BENCH_FILE
     out = options.out or (WORK / f"{real.stem}-quick.json" if options.quick else real)
-    try:
+    with command.measuring(runner.FAILURES):
         match options.command:
             case "partitions":
                 kept = _measure_partitions(makers, options, out)
@@ -246,20 +199,11 @@ def main() -> int:
                 kept = _measure_groups(makers, options, out)
             case _:
                 kept = _measure(scenarios, makers, options, out)
-    except runner.FAILURES as error:
-        _say(f"error: {error}")
-        return 1
-    except KeyboardInterrupt:
-        _say("interrupted; finished scenarios are kept")
-        return 130
-    finally:
-        if not os.environ.get("BENCH_KEEP"):
-            shutil.rmtree(WORK / "run", ignore_errors=True)
     report.print_tables(scenarios, kept)
     if options.docs:
         _render()
     if len(makers) == 1:
-        _say("Only one broker was measured: there are no ratios.")
+        say("Only one broker was measured: there are no ratios.")
     failures = [failure for one in scenarios for failure in kept.outcomes[one.name].failures]
     return 1 if failures else 0
 

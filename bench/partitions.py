@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from bench import machine, wire
 from bench.brokers import Broker, BrokerMaker
 from bench.client import Client, first_acknowledged
 from bench.results import Metrics, Outcome
+from bench.rounds import Rounds
 from bench.runner import FAILURES
 from bench.scenarios import ManyPartitions
 
@@ -75,16 +77,8 @@ def run_rounds(
     outcome: Outcome,
     progress: Callable[[str], None],
 ) -> None:
+    measured = Rounds(outcome, load.shown, FAILURES, progress)
     for number in range(1, rounds + 1):
         for key, make in makers.items():
             broker = make(f"{key}-partitions")
-            try:
-                metrics = measure(broker, load)
-            except FAILURES as error:
-                outcome.failures.append(f"{broker.label}, round {number}: {error}")
-                progress(f"{broker.label:<12} round {number}: FAILED: {error}")
-                metrics = {}
-            else:
-                shown = ", ".join(f"{name} {metrics[name]:,.3g}" for name in load.shown)
-                progress(f"{broker.label:<12} round {number}: {shown}")
-            outcome.rounds.setdefault(key, []).append(metrics)
+            measured.run(number, key, broker.label, partial(measure, broker, load))

@@ -180,6 +180,15 @@ def render() -> str:
     return "\n".join(parts)
 
 
+def page_of(file: Path, scenarios: Sequence[Scenario], head: str, *rest: str, other: str = "Apache Kafka") -> str:
+    """A page of a single results file: the head, what was measured, and what comes after that."""
+    measured = load(file)
+    if measured is None:
+        raise SystemExit("nothing measured yet")
+    parts = [head, targets_line(scenarios, measured) + "\n", environment(measured)]
+    return "\n".join([*parts, *tables(scenarios, measured, other), *rest])
+
+
 def print_tables(scenarios: Sequence[Scenario], results: Results) -> None:
     for scenario in scenarios:
         outcome = results.outcomes.get(scenario.name)

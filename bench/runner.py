@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from bench import driver, machine, reader, stock
 from bench.brokers import Broker, BrokerFailed, BrokerMaker
 from bench.client import Client, first_acknowledged
 from bench.driver import LoadFailed, ProduceLoad, RateLoad, Throughput, percentile
 from bench.results import Metrics, Outcome
+from bench.rounds import Rounds
 from bench.scenarios import (
     Fetch,
     Flush,
@@ -224,7 +226,7 @@ _FIRST_OF_ITS_KIND: Mapping[type[Load], Load] = {Start: Start(idle_seconds=0.0),
 def run_rounds(
     sides: Sequence[Side], scenario: Scenario, rounds: int, outcome: Outcome, progress: Callable[[str], None]
 ) -> None:
-    """Fill `outcome`. A failed run is an empty round and a line in `failures`; a dead broker is started anew."""
+    """Fill `outcome`. After a failed run a dead broker is started anew."""
     warm_up_run = _FIRST_OF_ITS_KIND.get(type(scenario.load))
     if warm_up_run is not None:
         for side in sides:
@@ -233,20 +235,11 @@ def run_rounds(
             except FAILURES as error:
                 progress(f"{side.broker.label:<12} warm-up: FAILED: {error}")
                 _revive(side.broker)
+    measured = Rounds(outcome, scenario.shown, FAILURES, progress)
     for number in range(1, rounds + 1):
         for side in sides:
-            label = side.broker.label
-            try:
-                metrics = run_once(side, scenario)
-            except FAILURES as error:
-                outcome.failures.append(f"{label}, round {number}: {error}")
-                progress(f"{label:<12} round {number}: FAILED: {error}")
-                metrics = {}
+            if not measured.run(number, side.key, side.broker.label, partial(run_once, side, scenario)):
                 _revive(side.broker)
-            else:
-                shown = ", ".join(f"{name} {metrics[name]:,.3g}" for name in scenario.shown)
-                progress(f"{label:<12} round {number}: {shown}")
-            outcome.rounds.setdefault(side.key, []).append(metrics)
 
 
 def _revive(broker: Broker) -> None:

@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import shutil
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 
-from bench import machine, report, results
-from bench.brokers import JVM_FLAGS, ROOT, WORK, KafkaUnavailable, java_version, kafka_jars
+from bench import command, machine, report, results
+from bench.brokers import JVM_FLAGS, ROOT, WORK, java_version
 from bench.cluster import runner
 from bench.cluster.clusters import ClusterMaker, makers
 from bench.cluster.runner import Side
 from bench.cluster.scenarios import SCENARIOS
+from bench.command import new_outcome, say, warn_if_busy
 from bench.scenarios import Idle, Scenario
 
 DOCS = ROOT / "docs" / "benchmarks-cluster.md"
@@ -62,34 +58,19 @@ _METHOD = """## How it is measured
 """
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.cluster", description="Three brokers beside three of Kafka")
     parser.add_argument("command", nargs="?", default="all", choices=("all", "render", "list"))
-    parser.add_argument("--rounds", type=int, default=None, help="rounds by cluster and scenario (default 3)")
-    parser.add_argument("--only", default="", metavar="NAME,...", help="scenarios whose name starts with one of these")
-    parser.add_argument("--quick", action="store_true", help="tiny loads, one round: shows that it works, no numbers")
-    parser.add_argument("--penstock-only", action="store_true", help="without Apache Kafka")
-    parser.add_argument("--kafka-only", action="store_true", help="without Penstock, to try the driver")
-    parser.add_argument("--kafka-home", type=Path, default=None, metavar="DIR", help="jars in DIR/libs, no Maven")
-    parser.add_argument("--docs", action="store_true", help="write docs/benchmarks-cluster.md")
+    command.add_options(parser, "cluster", DOCS)
+    command.add_kafka_options(parser)
     return parser.parse_args()
 
 
 def _makers(options: argparse.Namespace) -> dict[str, ClusterMaker]:
     sides = [results.PENSTOCK] if not options.kafka_only else []
-    jars: Path | None = None
-    if not options.penstock_only:
-        try:
-            jars = kafka_jars(options.kafka_home)
-            sides.append(results.KAFKA)
-        except KafkaUnavailable as error:
-            if options.kafka_only:
-                raise SystemExit(f"Apache Kafka cannot be measured: {error}") from None
-            _say(f"Apache Kafka is not here ({error}): measuring Penstock alone, without ratios.")
+    jars = command.wanted_kafka_jars(options)
+    if jars is not None:
+        sides.append(results.KAFKA)
     return makers(WORK, jars, sides)
 
 
@@ -102,7 +83,7 @@ def _running(made: dict[str, ClusterMaker], wanted: bool) -> Iterator[list[Side]
             for side in sides:
                 begin = time.monotonic()
                 side.cluster.start()
-                _say(f"{side.cluster.label} is up after {time.monotonic() - begin:.1f} s")
+                say(f"{side.cluster.label} is up after {time.monotonic() - begin:.1f} s")
         yield sides
     finally:
         for side in sides:
@@ -124,9 +105,8 @@ def _measure(
     rounds = options.rounds or (1 if options.quick else 3)
     share = QUICK_SHARE if options.quick else 1.0
     estimate = sum(one.estimate_s + 3 for one in scenarios) * rounds * len(made) * (0.5 if options.quick else 1.0)
-    _say(f"{len(scenarios)} scenarios x {rounds} rounds x {len(made)} clusters: about {estimate / 60 + 1:.0f} minutes")
-    if machine.load_average() > 0.7:
-        _say(f"the machine is not quiet (load average {machine.load_average():.1f}): figures will be worse")
+    say(f"{len(scenarios)} scenarios x {rounds} rounds x {len(made)} clusters: about {estimate / 60 + 1:.0f} minutes")
+    warn_if_busy()
     earlier = results.load(out)
     begin = time.monotonic()
     wanted = any(not isinstance(scenario.load, Idle) for scenario in scenarios)
@@ -134,63 +114,40 @@ def _measure(
         kept = results.Results(_environment(sides), earlier.outcomes if earlier else {})
         if wanted:
             for side in sides:
-                _say(f"warming {side.cluster.label} up")
+                say(f"warming {side.cluster.label} up")
                 runner.warm_up(side.cluster, share)
         for position, scenario in enumerate(scenarios, 1):
-            _say(f"[{position}/{len(scenarios)}, {time.monotonic() - begin:.0f} s] {scenario.name}")
+            say(f"[{position}/{len(scenarios)}, {time.monotonic() - begin:.0f} s] {scenario.name}")
             load = runner.scaled(scenario.load, share) if options.quick else scenario.load
-            now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-            outcome = results.Outcome(now, machine.source_revision(ROOT), scenario.flush.value)
-            runner.run_rounds(sides, replace(scenario, load=load), rounds, outcome, lambda line: _say("  " + line))
+            outcome = new_outcome(scenario)
+            runner.run_rounds(sides, replace(scenario, load=load), rounds, outcome, lambda line: say("  " + line))
             kept.outcomes[scenario.name] = outcome
             kept.save(out)
     return kept
 
 
 def _render() -> None:
-    measured = results.load(RESULTS)
-    if measured is None:
-        raise SystemExit("nothing measured yet")
-    parts = [_HEAD, report.targets_line(SCENARIOS, measured) + "\n", report.environment(measured)]
-    parts += report.tables(SCENARIOS, measured)
-    if NOTES.exists():
-        parts.append(NOTES.read_text())
-    parts.append(_METHOD)
-    DOCS.write_text("\n".join(parts))
-    _say(f"wrote {DOCS.relative_to(ROOT)}")
-
-
-def _end_on_terminate(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    notes = [NOTES.read_text()] if NOTES.exists() else []
+    DOCS.write_text(report.page_of(RESULTS, SCENARIOS, _HEAD, *notes, _METHOD))
+    say(f"wrote {DOCS.relative_to(ROOT)}")
 
 
 def main() -> int:
     options = _arguments()
-    signal.signal(signal.SIGTERM, _end_on_terminate)
-    prefixes = tuple(part.strip() for part in options.only.split(",") if part.strip())
-    scenarios = [one for one in SCENARIOS if not prefixes or one.name.startswith(prefixes)]
+    command.end_on_terminate()
+    scenarios = command.chosen(SCENARIOS, options.only)
     if options.command == "render":
         _render()
         return 0
     if options.command == "list" or not scenarios:
-        for scenario in SCENARIOS:
-            _say(f"{scenario.name:<28} {scenario.section}: {scenario.title}")
+        command.list_scenarios(SCENARIOS)
         return 0 if scenarios else 2
     machine.raise_file_limit()
     (WORK / "run").mkdir(parents=True, exist_ok=True)
     out = WORK / "cluster-quick.json" if options.quick or options.kafka_only else RESULTS
     made = _makers(options)
-    try:
+    with command.measuring(runner.FAILURES):
         kept = _measure(scenarios, made, options, out)
-    except runner.FAILURES as error:
-        _say(f"error: {error}")
-        return 1
-    except KeyboardInterrupt:
-        _say("interrupted; finished scenarios are kept")
-        return 130
-    finally:
-        if not os.environ.get("BENCH_KEEP"):
-            shutil.rmtree(WORK / "run", ignore_errors=True)
     report.print_tables(scenarios, kept)
     if options.docs:
         _render()

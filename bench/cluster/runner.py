@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from confluent_kafka import KafkaException
 
@@ -20,6 +21,7 @@ from bench.cluster.pause import SteadyProducer
 from bench.cluster.scenarios import REPLICAS
 from bench.driver import LoadFailed, ProduceLoad, RateLoad, percentile
 from bench.results import Metrics, Outcome
+from bench.rounds import Rounds
 from bench.scenarios import Flush, Idle, LeaderKilled, Load, OneRecord, Produce, Rate, Scenario, Stock
 from bench.wire import BrokerError, records_per_batch
 
@@ -184,21 +186,12 @@ def warm_up(cluster: Cluster, share: float) -> None:
 def run_rounds(
     sides: Sequence[Side], scenario: Scenario, rounds: int, outcome: Outcome, progress: Callable[[str], None]
 ) -> None:
-    """Fill `outcome`. A failed run is an empty round and a line in `failures`; its cluster is started anew."""
+    """Fill `outcome`. After a failed run its cluster is started anew."""
+    measured = Rounds(outcome, scenario.shown, FAILURES, progress)
     for number in range(1, rounds + 1):
         for side in sides:
-            label = side.cluster.label
-            try:
-                metrics = run_once(side, scenario)
-            except FAILURES as error:
-                outcome.failures.append(f"{label}, round {number}: {error}")
-                progress(f"{label:<12} round {number}: FAILED: {error}")
-                metrics = {}
+            if not measured.run(number, side.key, side.cluster.label, partial(run_once, side, scenario)):
                 _replace(side)
-            else:
-                shown = ", ".join(f"{name} {metrics[name]:,.3g}" for name in scenario.shown)
-                progress(f"{label:<12} round {number}: {shown}")
-            outcome.rounds.setdefault(side.key, []).append(metrics)
 
 
 def _replace(side: Side) -> None:

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from bench import driver, machine, report, results
+from bench import command, driver, machine, report, results
 from bench.brokers import ROOT, WORK, BrokerFailed, Penstock, java_version
 from bench.client import HOST, Client
+from bench.command import new_outcome, say
 from bench.driver import LoadFailed, ProduceLoad
 from bench.maven import JarsUnavailable, fetch_jars
 from bench.scenarios import Load, Scenario, SparkOverhead, SparkRead, SparkWrite
@@ -66,12 +64,11 @@ _METHOD = """## How it is measured
 """
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
 class SparkFailed(RuntimeError):
     pass
+
+
+FAILURES = (BrokerError, BrokerFailed, LoadFailed, SparkFailed, OSError)
 
 
 class Worker:
@@ -125,7 +122,7 @@ class Bench:
 
     def worker(self, settings: str) -> Worker:
         if settings not in self._workers:
-            _say(f"  starting Spark, {settings} settings")
+            say(f"  starting Spark, {settings} settings")
             self._workers[settings] = Worker(settings, self.jars, WORK / "run" / f"spark-{settings}.log")
         return self._workers[settings]
 
@@ -206,7 +203,7 @@ def _connector() -> list[Path]:
     try:
         jars = fetch_jars(POM, WORK / "spark-kafka" / str(release), f"{CONNECTOR} {release}")
     except JarsUnavailable as error:
-        _say(f"{CONNECTOR} is not here ({error}): measuring Penstock alone, without ratios.")
+        say(f"{CONNECTOR} is not here ({error}): measuring Penstock alone, without ratios.")
         return []
     return sorted(jars.glob("*.jar"))
 
@@ -225,10 +222,9 @@ def _broker() -> Iterator[Penstock]:
 def _measure(bench: Bench, scenarios: Sequence[Scenario], rounds: int, kept: results.Results, out: Path) -> None:
     begin = time.monotonic()
     for position, scenario in enumerate(scenarios, 1):
-        _say(f"[{position}/{len(scenarios)}, {time.monotonic() - begin:.0f} s] {scenario.name}")
+        say(f"[{position}/{len(scenarios)}, {time.monotonic() - begin:.0f} s] {scenario.name}")
         load = _scaled(scenario.load, bench.share)
-        now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-        outcome = results.Outcome(now, machine.source_revision(ROOT), scenario.flush.value)
+        outcome = new_outcome(scenario)
         for number in range(rounds + 1):  # round 0 warms up
             for side in bench.sides:
                 machine.settle()
@@ -237,7 +233,7 @@ def _measure(bench: Bench, scenarios: Sequence[Scenario], rounds: int, kept: res
                     continue
                 outcome.rounds.setdefault(side, []).append(measured)
                 figures = ", ".join(f"{name} {report.number(value)}" for name, value in measured.items())
-                _say(f"  {LABELS[side]:<12} round {number}: {figures}")
+                say(f"  {LABELS[side]:<12} round {number}: {figures}")
         kept.outcomes[scenario.name] = outcome
         kept.environment["Spark"] = f"PySpark {bench.spark_version}, {java_version()}"
         kept.save(out)
@@ -252,31 +248,21 @@ def _environment(jars: Sequence[Path]) -> dict[str, str]:
 
 
 def _render() -> None:
-    measured = results.load(RESULTS)
-    if measured is None:
-        raise SystemExit("nothing measured yet")
-    parts = [_HEAD, report.targets_line(SCENARIOS, measured) + "\n", report.environment(measured)]
-    parts += [*report.tables(SCENARIOS, measured, CONNECTOR), _METHOD]
-    DOCS.write_text("\n".join(parts))
-    _say(f"wrote {DOCS.relative_to(ROOT)}")
+    DOCS.write_text(report.page_of(RESULTS, SCENARIOS, _HEAD, _METHOD, other=CONNECTOR))
+    say(f"wrote {DOCS.relative_to(ROOT)}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
     parser.add_argument("command", nargs="?", default="all", choices=("all", "render", "list"))
-    parser.add_argument("--rounds", type=int, default=None, help="rounds by connector and scenario (default 3)")
-    parser.add_argument("--only", default="", metavar="NAME,...", help="scenarios whose name starts with one of these")
-    parser.add_argument("--quick", action="store_true", help="tiny loads, one round: shows that it works, no numbers")
-    parser.add_argument("--docs", action="store_true", help="write docs/benchmarks-spark.md")
+    command.add_options(parser, "connector", DOCS)
     options = parser.parse_args()
     if options.command == "render":
         _render()
         return 0
-    prefixes = tuple(part.strip() for part in options.only.split(",") if part.strip())
-    scenarios = [one for one in SCENARIOS if not prefixes or one.name.startswith(prefixes)]
+    scenarios = command.chosen(SCENARIOS, options.only)
     if options.command == "list" or not scenarios:
-        for scenario in SCENARIOS:
-            _say(f"{scenario.name:<28} {scenario.section}: {scenario.title}")
+        command.list_scenarios(SCENARIOS)
         return 0 if scenarios else 2
     rounds = options.rounds or (1 if options.quick else 3)
     machine.raise_file_limit()
@@ -285,21 +271,11 @@ def main() -> int:
     out = WORK / "spark-quick.json" if options.quick else RESULTS
     earlier = results.load(out)
     kept = results.Results(_environment(jars), earlier.outcomes if earlier else {})
-    try:
-        with ExitStack() as stack:
-            broker = stack.enter_context(_broker())
-            bench = Bench(broker, jars, QUICK_SHARE if options.quick else 1.0)
-            stack.callback(bench.close)
-            _measure(bench, scenarios, rounds, kept, out)
-    except (BrokerError, BrokerFailed, LoadFailed, SparkFailed, OSError) as error:
-        _say(f"error: {error}")
-        return 1
-    except KeyboardInterrupt:
-        _say("interrupted; finished scenarios are kept")
-        return 130
-    finally:
-        if not os.environ.get("BENCH_KEEP"):
-            shutil.rmtree(WORK / "run", ignore_errors=True)
+    with command.measuring(FAILURES), ExitStack() as stack:
+        broker = stack.enter_context(_broker())
+        bench = Bench(broker, jars, QUICK_SHARE if options.quick else 1.0)
+        stack.callback(bench.close)
+        _measure(bench, scenarios, rounds, kept, out)
     report.print_tables(scenarios, kept)
     if options.docs:
         _render()

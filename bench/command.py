@@ -1,0 +1,94 @@
+"""What `python -m bench`, `bench.cluster` and `bench.spark` do around their measurements."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+
+from bench import machine
+from bench.brokers import ROOT, WORK, KafkaUnavailable, kafka_jars
+from bench.results import Outcome
+from bench.scenarios import Scenario
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def add_options(parser: argparse.ArgumentParser, side: str, page: Path) -> None:
+    parser.add_argument("--rounds", type=int, default=None, help=f"rounds by {side} and scenario (default 3)")
+    parser.add_argument("--only", default="", metavar="NAME,...", help="scenarios whose name starts with one of these")
+    parser.add_argument("--quick", action="store_true", help="tiny loads, one round: shows that it works, no numbers")
+    parser.add_argument("--docs", action="store_true", help=f"write {page.relative_to(ROOT)}")
+
+
+def add_kafka_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--penstock-only", action="store_true", help="without Apache Kafka")
+    parser.add_argument("--kafka-only", action="store_true", help="without Penstock, to try the driver")
+    parser.add_argument("--kafka-home", type=Path, default=None, metavar="DIR", help="jars in DIR/libs, no Maven")
+
+
+def wanted_kafka_jars(options: argparse.Namespace) -> Path | None:
+    """None: Penstock is measured alone."""
+    if options.penstock_only:
+        return None
+    try:
+        return kafka_jars(options.kafka_home)
+    except KafkaUnavailable as error:
+        if options.kafka_only:
+            raise SystemExit(f"Apache Kafka cannot be measured: {error}") from None
+        say(f"Apache Kafka is not here ({error}): measuring Penstock alone, without ratios.")
+        return None
+
+
+def chosen(scenarios: Sequence[Scenario], only: str) -> list[Scenario]:
+    prefixes = tuple(part.strip() for part in only.split(",") if part.strip())
+    return [scenario for scenario in scenarios if not prefixes or scenario.name.startswith(prefixes)]
+
+
+def list_scenarios(scenarios: Sequence[Scenario]) -> None:
+    for scenario in scenarios:
+        say(f"{scenario.name:<28} {scenario.section}: {scenario.title}")
+
+
+def warn_if_busy() -> None:
+    load = machine.load_average()
+    if load > 0.7:
+        say(f"the machine is not quiet (load average {load:.1f}): figures will be worse than they are")
+
+
+def new_outcome(scenario: Scenario) -> Outcome:
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return Outcome(now, machine.source_revision(ROOT), scenario.flush.value)
+
+
+def end_on_terminate() -> None:
+    """SIGTERM ends the run as Ctrl-C does: whatever was started is ended too."""
+    signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def measuring(failures: tuple[type[Exception], ...]) -> Iterator[None]:
+    """A failure or an interruption ends the process with a line; the files of the run go in any case."""
+    try:
+        yield
+    except failures as error:
+        say(f"error: {error}")
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        say("interrupted; finished scenarios are kept")
+        raise SystemExit(130) from None
+    finally:
+        if not os.environ.get("BENCH_KEEP"):
+            shutil.rmtree(WORK / "run", ignore_errors=True)
