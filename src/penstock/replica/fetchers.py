@@ -87,7 +87,7 @@ class ReplicaFetchers:
                 fetcher = ReplicaFetcher(self._loop, self, leader, self.recovering, self._clock)
                 self.by_leader[leader] = fetcher
             self._leader_of[partition] = leader
-            partition.when_claimed = fetcher.claimed
+            partition.when_claimed = fetcher.claims.claimed
             fetcher.follow(partition)
         self.repairs.role_changed(partition)
         self.withdrawals.look_at(partition)
@@ -118,7 +118,7 @@ class ReplicaFetchers:
     def disown(self, partition: Partition, offset: int) -> None:
         followed = self._followed(partition)
         if followed is not None:
-            self.by_leader[self._leader_of[partition]].disown(followed, offset)
+            self.by_leader[self._leader_of[partition]].claims.disown(followed, offset)
 
     def release(self, partition: Partition) -> None:
         followed = self._followed(partition)

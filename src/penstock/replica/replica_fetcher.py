@@ -4,8 +4,8 @@ The answer to a fetch is taken apart in the receive buffer and each partition's 
 the call that brought them: no task, no copy. The next fetch leaves in the same call. What must wait for others (a
 truncation, the leader's bounds) is a task, and its partition is held out of the session meanwhile.
 
-On durable topics the log runs ahead of its disk, so what is stable is said apart, in one frame for all partitions
-whose flushes ended in this turn (`wire.acknowledgement`). The leader has parked our fetch then and need not answer it.
+On durable topics the log runs ahead of its disk, so what is stable is said apart (`replica.claims`). The leader has
+parked our fetch then and need not answer it.
 
 Must not know: why a partition is followed, what a log looks like. Fetch is spoken in one version, 17, without asking
 which ones the leader knows: brokers of a cluster know it. `num.replica.fetchers` is not looked at: one connection
@@ -22,27 +22,21 @@ from typing import Any, Protocol
 from penstock.config.broker import BrokerConfig
 from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, StorageError
 from penstock.ports.clock import Clock
+from penstock.replica.claims import Claims
 from penstock.replica.divergence import Bounds, Recovering
 from penstock.replica.following import FollowedPartition, FollowerSession
 from penstock.replica.leader_link import LeaderLink, retry_s
+from penstock.replica.leader_offsets import EARLIEST, LATEST, ask_offset
 from penstock.replica.partition import Partition
 from penstock.replica.throttle import ReplicationQuota
-from penstock.wire.acknowledgement import DISOWN_KEY, WAKE_FRAME, Acknowledged, acknowledgement_frame
+from penstock.wire.acknowledgement import WAKE_FRAME
 from penstock.wire.apis import Api
 from penstock.wire.codec import decode_response, read_response_header
 from penstock.wire.messages.fetch import FetchResponse, PartitionData
-from penstock.wire.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
 
 log = logging.getLogger(__name__)
 
 FETCH_VERSION = 17
-LIST_OFFSETS_VERSION = 9
-LATEST, EARLIEST = -1, -2
 
 SESSION_IS_GONE = frozenset(
     {
@@ -97,8 +91,6 @@ class ReplicaFetcher:
         self._is_fetching = False
         self._is_parked = False  # the fetch under way may be held by the leader
         self._is_kick_due = False
-        self._claimed: dict[FollowedPartition, None] = {}
-        self._is_acknowledging_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = 0.0
         self._is_stopped = False
@@ -106,12 +98,12 @@ class ReplicaFetcher:
         self._last_sent_s = 0.0
         # for observability
         self.fetches = 0
-        self.acknowledgements = 0
         self.bytes_fetched = 0
         self.errors = 0
         self.link = LeaderLink(
             loop, leader_id, f"broker-{follower.node_id}-fetcher", follower.address_of, self._backoff_s, self._connected
         )
+        self.claims = Claims(loop, self.session, self.link, follower.node_id, follower.broker_epoch)
 
     def _backoff_s(self) -> float:
         return self._follower.config.replica_fetch_backoff_ms / 1000
@@ -125,7 +117,7 @@ class ReplicaFetcher:
     def unfollow(self, partition: Partition) -> None:
         followed = self.session.followed.get((partition.topic_id, partition.index))
         if followed is not None:
-            self._claimed.pop(followed, None)
+            self.claims.forget(followed)
         self.session.unfollow(partition.topic_id, partition.index)
 
     def stop(self) -> None:
@@ -239,7 +231,7 @@ class ReplicaFetcher:
                 else:
                     session.changed(followed)
         for followed in session.take_matched():
-            self.claimed(followed.partition)
+            self.claims.claimed(followed.partition)
         self._fetch()
 
     def _refused(self, code: ErrorCode) -> None:
@@ -308,7 +300,7 @@ class ReplicaFetcher:
         self._say(followed, f"what broker {self.leader_id} sent from offset {followed.asked_offset} on: {error}")
         if isinstance(error, StorageError) and not isinstance(error, CorruptBatch):
             # A full disk, or a broken one: writers must not wait for this replica until it is late.
-            self.disown(followed, followed.partition.claimed_offset())
+            self.claims.disown(followed, followed.partition.claimed_offset())
         self.session.delay(followed, now_s + self._backoff_s())
 
     def _say(self, followed: FollowedPartition, what: str) -> None:
@@ -353,75 +345,5 @@ class ReplicaFetcher:
             self.session.delay(followed, self._clock.monotonic() + self._backoff_s())
 
     async def _ask_offset(self, partition: Partition, which: int) -> int:
-        if not self.link.is_up:
-            raise ApiError(ErrorCode.NETWORK_EXCEPTION, "the connection to the leader was lost")
-        asked = ListOffsetsPartition(
-            partition_index=partition.index, current_leader_epoch=partition.leader_epoch, timestamp=which
-        )
-        request = ListOffsetsRequest(
-            replica_id=self._follower.node_id, topics=[ListOffsetsTopic(name=partition.topic, partitions=[asked])]
-        )
-        answer: asyncio.Future[ListOffsetsResponse | None] = self._loop.create_future()
-
-        def take(frame: memoryview) -> None:
-            if answer.done():
-                return
-            if not frame:
-                answer.set_result(None)
-                return
-            _, at = read_response_header(Api.LIST_OFFSETS, LIST_OFFSETS_VERSION, frame)
-            message = decode_response(Api.LIST_OFFSETS, LIST_OFFSETS_VERSION, frame, at)
-            assert isinstance(message, ListOffsetsResponse)
-            answer.set_result(message)
-
         self._is_parked = False  # a request that is no fetch makes the leader let go of the one it holds
-        self.link.send(Api.LIST_OFFSETS, LIST_OFFSETS_VERSION, request, take)
-        response = await answer
-        if response is None:
-            raise ApiError(ErrorCode.NETWORK_EXCEPTION, "the connection to the leader was lost")
-        found = response.topics[0].partitions[0]
-        if found.error_code:
-            raise ApiError(ErrorCode(found.error_code))
-        return found.offset
-
-    # -- acknowledging --------------------------------------------------------------------------------------------
-
-    def claimed(self, partition: Partition) -> None:
-        """More of the partition is stable: the leader shall know before this turn is over."""
-        followed = self.session.followed.get((partition.topic_id, partition.index))
-        if followed is None or not followed.is_matched or not partition.is_durable:
-            return
-        self._claimed[followed] = None
-        if not self._is_acknowledging_due:
-            self._is_acknowledging_due = True
-            self._loop.call_soon(self._acknowledge)
-
-    def disown(self, followed: FollowedPartition, offset: int) -> None:
-        """No more than what lies below `offset` is sound here: the leader must not count on this replica."""
-        entries = [self._entry(followed, offset)]
-        self.link.send_frame(
-            acknowledgement_frame(self._follower.node_id, self._follower.broker_epoch(), entries, key=DISOWN_KEY)
-        )
-
-    def _entry(self, followed: FollowedPartition, offset: int) -> Acknowledged:
-        partition = followed.partition
-        return Acknowledged(
-            partition.topic_id, partition.index, partition.leader_epoch, offset, partition.log.log_start_offset
-        )
-
-    def _acknowledge(self) -> None:
-        self._is_acknowledging_due = False
-        claimed, self._claimed = self._claimed, {}
-        if not self.link.is_up:
-            return  # everything is said again on the next one
-        entries = [
-            self._entry(followed, followed.partition.claimed_offset())
-            for followed in claimed
-            if followed.is_matched
-            and followed.asked_epoch == followed.partition.leader_epoch
-            and not followed.partition.is_leader
-            and not followed.partition.is_deleted
-        ]
-        if entries:
-            self.acknowledgements += 1
-            self.link.send_frame(acknowledgement_frame(self._follower.node_id, self._follower.broker_epoch(), entries))
+        return await ask_offset(self.link, self._follower.node_id, partition, which)

@@ -100,11 +100,11 @@ def test_what_is_acknowledged_is_everywhere_with_one_fetch_and_one_acknowledgeme
         await brokers.publish("t", 1)
         leader = brokers.leader()
         fetchers = [brokers.nodes[node].fetchers.by_leader[leader] for node in IDS if node != leader]
-        before = [(fetcher.fetches, fetcher.acknowledgements) for fetcher in fetchers]
+        before = [(fetcher.fetches, fetcher.claims.acknowledgements) for fetcher in fetchers]
         await brokers.publish("t", 50)
         for fetcher, (fetches, acknowledgements) in zip(fetchers, before, strict=True):
             assert 40 <= fetcher.fetches - fetches <= 60
-            assert fetcher.acknowledgements - acknowledgements <= (51 if flush == "1" else 0)
+            assert fetcher.claims.acknowledgements - acknowledgements <= (51 if flush == "1" else 0)
         await until(brokers.agree)
         assert brokers.replica(1).log.log_end_offset == 51
         assert brokers.in_sync() == 3
