@@ -101,6 +101,7 @@ class ControllerWorld:
         self.machine = MetadataMachine(self.image)
         self.quorum = AgreeingQuorum(self.machine, tuple(v.node_id for v in config.controller_quorum_voters) or (NODE,))
         self.running = RunningConfig(config, self.image)
+        self.machine.on_settings = self.running.refresh
         self.lost: dict[int, float] = {}
         self.watch = BrokerWatch(loop, NODE, self.image, self.running, self.clock, self.lost.get)
         entropy = SimEntropy(world.random("entropy"))

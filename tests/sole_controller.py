@@ -57,7 +57,7 @@ class SoleController:
         watch = BrokerWatch(loop, node_id, self.image, self.running, clock, links.lost_since)
         self.controller = Controller(loop, node_id, self.quorum, self.image, self.running, entropy, watch)
         self.controller.cluster_id_for_new = CLUSTER_ID
+        self.machine.on_settings = self.running.refresh
         self.quorum.start()
-        self.running.refresh()
         if not self.image.cluster_id:
             loop.run_until_complete(self.quorum.propose(encode_entry([ClusterCreated(CLUSTER_ID)])))

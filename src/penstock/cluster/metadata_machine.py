@@ -46,8 +46,6 @@ class MetadataListener(Protocol):
 
     def config_changed(self, topic: str) -> None: ...
 
-    def broker_config_changed(self) -> None: ...
-
 
 class MetadataMachine:
     """A `cluster.quorum.StateMachine`."""
@@ -59,6 +57,8 @@ class MetadataMachine:
         self.on_cluster_id: Callable[[str], None] = lambda _: None
         self.on_brokers: Callable[[], None] = lambda: None
         """Brokers came, went or changed, or an address of a node did."""
+        self.on_settings: Callable[[], None] = lambda: None
+        """Settings of brokers changed. Told from the first entry on: a controller decides by them before it serves."""
 
     # -- from the quorum ----------------------------------------------------------------
 
@@ -81,6 +81,7 @@ class MetadataMachine:
             self.image.replay(record)
         if self.image.cluster_id != before.cluster_id:
             self.on_cluster_id(self.image.cluster_id)
+        self.on_settings()
         if self._listener is not None:
             self._tell_difference(self._listener, before)
         self.on_brokers()
@@ -108,6 +109,8 @@ class MetadataMachine:
                 self.on_brokers()
             case ClusterCreated(cluster_id):
                 self.on_cluster_id(cluster_id)
+            case ConfigChanged(resource_type) if resource_type == RESOURCE_BROKER:
+                self.on_settings()
         listener = self._listener
         if listener is None:
             return
@@ -124,8 +127,6 @@ class MetadataMachine:
                 self._await(listener.topic_deleted(deleted[topic_id], bytes.fromhex(topic_id)))
             case ConfigChanged(resource_type, name) if resource_type == RESOURCE_TOPIC:
                 listener.config_changed(name)
-            case ConfigChanged():
-                listener.broker_config_changed()
 
     def _await(self, removal: Awaitable[None] | None) -> None:
         """What is gone is forgotten now; its files go while we answer."""
@@ -151,6 +152,11 @@ class MetadataMachine:
         for topic_id, old in old_topics.items():
             if topic_id not in image.topics_by_id:
                 self._await(listener.topic_deleted(old.name, topic_id))
+        # Before partitions: a leader that hears of a smaller ISR goes by the minimum that was in force for it.
+        for kind, name in {**old_configs, **image.configs}:
+            is_known = kind == RESOURCE_TOPIC and name in image.topics and image.topics[name].topic_id in old_topics
+            if is_known and old_configs.get((kind, name)) != image.configs.get((kind, name)):
+                listener.config_changed(name)
         for topic_id, topic in image.topics_by_id.items():
             known_topic = old_topics.get(topic_id)
             if known_topic is None:
@@ -161,10 +167,3 @@ class MetadataMachine:
             for known, state in zip(known_topic.partitions, topic.partitions, strict=False):
                 if known != state:
                     self._await(listener.partition_changed(topic, state))
-        for kind, name in {**old_configs, **image.configs}:
-            if old_configs.get((kind, name)) == image.configs.get((kind, name)):
-                continue
-            if kind == RESOURCE_TOPIC and name in image.topics:
-                listener.config_changed(name)
-            elif kind == RESOURCE_BROKER:
-                listener.broker_config_changed()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from penstock.cluster.proposals import ProposalRefused
 from penstock.cluster.raft_codec import decode
@@ -99,10 +100,10 @@ class Quorum(RaftDriver):
         self._links.stop()
         await self._store.settled()
 
-    async def hand_over(self) -> None:
-        """Lead no more, if somebody can take over. Better while others are heard: their answers come over connections
-        of their own."""
-        heir = None if self._is_over else self._best_heir()
+    async def hand_over(self, among: Sequence[int] | None = None) -> None:
+        """Lead no more, if somebody can take over, of these if any are named. Better while others are heard: their
+        answers come over connections of their own."""
+        heir = None if self._is_over else self._best_heir(among)
         if heir is None:
             return
         try:
@@ -111,9 +112,13 @@ class Quorum(RaftDriver):
         except (ApiError, StorageError, TimeoutError) as error:
             log.info("node %d did not take over the metadata quorum in time: %s", heir, error)
 
-    def _best_heir(self) -> int | None:
+    def _best_heir(self, among: Sequence[int] | None = None) -> int | None:
         """Of the voters that can be reached, the one with the most of the log."""
-        able = [each for each in self.status.replicas if each.is_voter and self._links.is_up(each.node)]
+        able = [
+            each
+            for each in self.status.replicas
+            if each.is_voter and self._links.is_up(each.node) and (among is None or each.node in among)
+        ]
         return max(able, key=lambda each: each.match_index).node if able else None
 
     def _stalled(self, error: Exception) -> None:

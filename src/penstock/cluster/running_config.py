@@ -8,9 +8,10 @@ What is in the metadata passed `check` first, on the node that was asked; anothe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from penstock.config.broker import BrokerConfig
+from penstock.config.settings import AGREED_ON, BROKER_KEYS
 from penstock.core.metadata.image import RESOURCE_BROKER, MetadataImage
 from penstock.model.errors import ConfigError
 
@@ -39,6 +40,20 @@ class RunningConfig:
     def with_cluster_wide(self, overrides: Mapping[str, str]) -> BrokerConfig:
         """As it would be with these."""
         return self._combine(overrides, self._stored(str(self._file.node_id)))
+
+    def overruled(self) -> Iterator[str]:
+        """A sentence for each setting of this node's own that the cluster has agreed on otherwise."""
+        cluster = self._stored(CLUSTER_WIDE)
+        for name in AGREED_ON:
+            own, agreed = self._file.settings.static.get(name), cluster.get(name)
+            if own is None or agreed is None:
+                continue
+            parse = BROKER_KEYS.key(name).parse
+            if parse(own) != parse(agreed):
+                yield (
+                    f"{name}={own} in this node's settings does not count: the cluster has agreed on {name}={agreed}, "
+                    f"which holds on all nodes; change it there with: penstock configs set --all-brokers {name}={own}"
+                )
 
     def refresh(self) -> None:
         """The metadata changed. What does not go with this node's file is left as it was, and said."""

@@ -53,6 +53,7 @@ Address: TypeAlias = tuple[str, int]
 EVERY_INTERFACE = ("", "0.0.0.0", "::")
 INCARNATION_BYTES = 16
 SUSPECTED_S = 1.0
+OPENING_AT_MOST_S = 2.0  # a controller may take to serve, before another node is asked to be it
 SHORTEST_ELECTION_TIMEOUT_MS = 50
 
 
@@ -73,6 +74,9 @@ class Membership:
         self._config = config
         self._directory = directory
         self._listeners = listeners
+        self._is_serving = False
+        self._opened_s = 0.0
+        self._passing_on: asyncio.Task[None] | None = None
         self.image = MetadataImage()
         self.machine = MetadataMachine(self.image)
         self.machine.on_cluster_id = self._adopt
@@ -102,6 +106,7 @@ class Membership:
         self.controller = Controller(
             loop, config.node_id, self.quorum, self.image, self.running, world.entropy, self.watch
         )
+        self.machine.on_settings = self.running.refresh
         self.controller.cluster_id_for_new = directory.cluster_id or random_id(world.entropy)
         self.access = ControllerAccess(
             config.node_id, self.quorum, self.controller, self.address_of, _addresses(config)
@@ -136,10 +141,12 @@ class Membership:
 
     def open(self) -> None:
         """Take part in the quorum. The only voter has applied everything then."""
-        self.quorum.on_active = lambda term: self.controller.activated()
+        self.quorum.on_active = lambda term: self._activated()
         self.quorum.on_inactive = self.controller.deactivated
         self.quorum.on_leader = lambda leader, term: self.lifecycle.controller_changed()
         self.quorum.on_members = self._learn_addresses
+        self._opened_s = self._loop.time()
+        self._loop.call_later(OPENING_AT_MOST_S + 0.1, self._pass_on)
         self.quorum.start()
         self.links.on_lost = _both(self.links.on_lost, self.watch.peer_lost)
         if self.image.cluster_id and self._directory.cluster_id not in ("", self.image.cluster_id):
@@ -148,6 +155,21 @@ class Membership:
                 f"the metadata log says {self.image.cluster_id}; restore the right files"
             )
 
+    def _activated(self) -> None:
+        self.controller.activated()
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """The controller should be a node that serves: while this one opens its logs, it can answer no admin client."""
+        if self._is_serving or not self._config.is_clustered or not self.quorum.is_active:
+            return
+        if self._loop.time() < self._opened_s + OPENING_AT_MOST_S:
+            return
+        serving = [broker for broker in self.image.live_brokers() if broker != self._config.node_id]
+        if serving and (self._passing_on is None or self._passing_on.done()):
+            log.info("a node that already serves shall be the controller until this one does")
+            self._passing_on = self._loop.create_task(self.quorum.hand_over(serving))
+
     async def join(self, for_clients: Sequence[type[Handler]]) -> None:
         """Returns when this broker is registered and the image here knows it. `for_clients`: to be served then."""
         if self._config.is_clustered:
@@ -155,7 +177,9 @@ class Membership:
             others = [f"{node}@{host}:{port}" for node, (host, port) in self._configured.items()]
             log.info("looking for the cluster of %s", ", ".join(others) or "the bootstrap servers")
         await self.lifecycle.register()
-        self.running.refresh()
+        if self._config.is_clustered:
+            for sentence in self.running.overruled():
+                log.warning("%s", sentence)
 
     def _serve_peers(self, for_clients: Sequence[type[Handler]]) -> None:
         """Before there is anything to tell clients: they learn that this is a broker, are turned away by closed
@@ -181,6 +205,7 @@ class Membership:
 
     def serve(self, dispatcher: Dispatcher) -> None:
         """Clients, too, from now on."""
+        self._is_serving = True
         for listener in self._listeners:
             if self._config.is_clustered:
                 listener.hand_over(dispatcher, self.raft_handler.is_peer)
@@ -271,6 +296,7 @@ class Membership:
     def _brokers_changed(self) -> None:
         self._learn_addresses()
         self.lifecycle.brokers_changed()
+        self._pass_on()
 
     def _learn_addresses(self) -> None:
         """Also of those that were forgotten, as they had left: they may be back."""
@@ -295,6 +321,8 @@ class Membership:
             await self.quorum.hand_over()  # before listeners are closed, and this node is deaf to the others
 
     async def close(self) -> None:
+        if self._passing_on is not None:
+            self._passing_on.cancel()
         await self.lifecycle.stop()
         self.forwarding.close()
         await self.controller.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from penstock.cluster.running_config import RunningConfig
 from penstock.coordination.groups import GroupCoordinator
 from penstock.core.metadata.image import PartitionState, TopicState
 from penstock.replica.hosting import HostedPartitions
@@ -13,10 +12,9 @@ from penstock.replica.hosting import HostedPartitions
 class MetadataListeners:
     """Partitions first: coordinators live on them."""
 
-    def __init__(self, partitions: HostedPartitions, groups: GroupCoordinator, running: RunningConfig) -> None:
+    def __init__(self, partitions: HostedPartitions, groups: GroupCoordinator) -> None:
         self._partitions = partitions
         self._groups = groups
-        self._running = running
 
     def topic_created(self, topic: TopicState) -> None:
         self._partitions.topic_created(topic)
@@ -35,6 +33,3 @@ class MetadataListeners:
 
     def config_changed(self, topic: str) -> None:
         self._partitions.config_changed(topic)
-
-    def broker_config_changed(self) -> None:
-        self._running.refresh()

@@ -70,14 +70,22 @@ class Node:
             self._open_metadata()
             await self.membership.join(FOR_CLIENTS)
             await self._open_partitions()
+            self._check_quorum()
             self._build_apis()
             self._build_cleaner()
             self._warn_of_missing_brokers()
             self._start_timers()
             await self._serve()
+            self._check_quorum()
         except BaseException:
             await self._roll_back()
             raise
+
+    def _check_quorum(self) -> None:
+        """One that failed while we started has told nobody, and a node deaf to the metadata must not serve."""
+        failure = self.membership.quorum.failure
+        if self.config.is_clustered and failure is not None:
+            raise failure
 
     def _open_directory(self) -> None:
         self.directory = self._world.open_directory(self.config)
@@ -226,11 +234,12 @@ class Node:
         self.partitions.host.on_offline = self.fetchers.withdrawals.look_at
         self.membership.lifecycle.on_lease_over = self._lease_over
         self.running.subscribe(self.partitions.broker_config_changed)
+        self.partitions.broker_config_changed(self.running.current)  # as it has become while they were opened
         self.partitions.use_image(self.image)
         for partition in self.partitions:
             self._role_changed(partition)
         self.groups.start()
-        listener = MetadataListeners(self.partitions, self.groups, self.running)
+        listener = MetadataListeners(self.partitions, self.groups)
         self.membership.machine.listen(listener, self._opened)
         self.isr.start()
 

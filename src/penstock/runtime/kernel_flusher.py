@@ -90,9 +90,12 @@ class KernelAio:
             return []
         ended: list[tuple[int, int]] = []
         while True:
-            count = self._check(
-                self._syscall(self._calls.get_events, self._context, 0, EVENTS_AT_ONCE, self._events, None)
-            )
+            try:
+                count = self._check(
+                    self._syscall(self._calls.get_events, self._context, 0, EVENTS_AT_ONCE, self._events, None)
+                )
+            except InterruptedError:
+                return ended  # said only when there is nothing left
             for number in range(count):
                 key, _, result, _ = _EVENT.unpack_from(self._events, number * _EVENT.size)
                 ended.append((key, -result))

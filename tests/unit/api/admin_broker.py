@@ -28,7 +28,6 @@ from penstock.api.handlers.describe_topic_partitions import DescribeTopicPartiti
 from penstock.api.handlers.incremental_alter_configs import IncrementalAlterConfigsHandler
 from penstock.api.handlers.list_config_resources import ListConfigResourcesHandler
 from penstock.api.topic_creation import TopicCreation
-from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.net.connection import Connection
@@ -93,16 +92,12 @@ class _InlineWorkers:
 
 
 class _Listener:
-    def __init__(self, partitions: HostedPartitions, running: RunningConfig) -> None:
-        self._running = running
+    def __init__(self, partitions: HostedPartitions) -> None:
         self.topic_created = partitions.topic_created
         self.partitions_added = partitions.partitions_added
         self.partition_changed = partitions.partition_changed
         self.topic_deleted = partitions.topic_deleted
         self.config_changed = partitions.config_changed
-
-    def broker_config_changed(self) -> None:
-        self._running.refresh()
 
 
 class AdminBroker:
@@ -128,7 +123,7 @@ class AdminBroker:
         )
         self.partitions.open_all(lambda done, total: None, threads=1)
         self.running.subscribe(self.partitions.broker_config_changed)
-        self.sole.machine.listen(_Listener(self.partitions, self.running), self.image)
+        self.sole.machine.listen(_Listener(self.partitions), self.image)
         cluster = ClusterView(config.node_id, config.broker_rack, self.image, {})
         resources = ConfigResources(config.node_id, self.controller, self.running)
         handlers: list[Handler] = [

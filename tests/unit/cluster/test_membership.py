@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import errno
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
 
+from penstock.api.handler import Handler
 from penstock.client.connection import Connection
 from penstock.client.errors import ConnectionLost
+from penstock.cluster.broker_lifecycle import BrokerLifecycle
 from penstock.config.broker import BrokerConfig
-from penstock.model.errors import ApiError, ErrorCode
-from penstock.node.membership import _raft_settings
+from penstock.config.topic import TopicConfig
+from penstock.core.metadata.image import RESOURCE_BROKER
+from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.node.membership import Membership, _raft_settings
+from penstock.node.node import Node
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.sim.broker import CLUSTER_ID, PORT, SimBroker, broker, broker_config
@@ -356,3 +362,80 @@ def test_a_node_that_knows_no_voter_by_name_answers_whoever_introduces_himself()
                 assert node.image.live_brokers() == [1, 2]
 
             world.run(main(), timeout_s=120)
+
+
+def test_what_the_cluster_agreed_on_holds_before_a_node_has_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be the active controller by then, and decide by it who is eligible to lead."""
+    seen: list[int] = []
+    register, join = BrokerLifecycle.register, Membership.join
+    memberships: dict[BrokerLifecycle, Membership] = {}
+
+    async def joining(self: Membership, for_clients: Sequence[type[Handler]]) -> None:
+        memberships[self.lifecycle] = self
+        await join(self, for_clients)
+
+    async def registering(self: BrokerLifecycle) -> None:
+        membership = memberships[self]
+        await until(lambda: bool(membership.image.configs))
+        seen.append(TopicConfig.resolve({}, membership.running.current).min_insync_replicas)
+        await register(self)
+
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        number = active(cluster)
+        await until(lambda: bool(cluster.nodes[number].image.live_brokers()))
+        agree = cluster.nodes[number].controller.change_config(
+            RESOURCE_BROKER, "", lambda _: {"min.insync.replicas": "1"}, validate_only=False
+        )
+        await cluster.machines[number].run(agree)
+        back = another(cluster, number)
+        assert TopicConfig.resolve({}, cluster.nodes[back].config).min_insync_replicas == 2, "in its file"
+        cluster.kill(back)
+        monkeypatch.setattr(Membership, "join", joining)
+        monkeypatch.setattr(BrokerLifecycle, "register", registering)
+        await cluster.bring_up(back)
+        assert seen == [1]
+
+    play(story)
+
+
+def test_a_node_whose_metadata_log_failed_while_it_started_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        back = another(cluster, active(cluster))
+        cluster.kill(back)
+
+        async def fail(self: Node) -> None:
+            self.membership.quorum._give_up(OSError(errno.EIO, "the disk is broken"))
+            await open_partitions(self)
+
+        open_partitions = Node._open_partitions
+        monkeypatch.setattr(Node, "_open_partitions", fail)
+        with pytest.raises(StorageError, match="the disk is broken"):
+            await cluster.start(back)
+
+    play(story)
+
+
+def test_a_controller_that_takes_long_to_open_its_logs_passes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        slow = active(cluster)
+        cluster.kill(slow)
+        await until(lambda: any(node.controller.is_active for node in cluster.living.values()))
+        open_partitions = Node._open_partitions
+
+        async def open_slowly(self: Node) -> None:
+            await asyncio.sleep(20)
+            await open_partitions(self)
+
+        monkeypatch.setattr(Node, "_open_partitions", open_slowly)
+        starting = cluster.start(slow)
+        await until(lambda: slow in cluster.nodes and slow in cluster.nodes[active(cluster)].image.brokers)
+        await asyncio.sleep(1)
+        before = active(cluster)
+        await cluster.machines[before].run(cluster.nodes[before].membership.quorum.hand_over([slow]))
+        await until(lambda: cluster.nodes[slow].controller.is_active)
+        others = [node for number, node in cluster.nodes.items() if number != slow]
+        await until(lambda: any(node.controller.is_active for node in others), within_s=10)
+        assert not starting.done()
+        await starting
+
+    play(story)

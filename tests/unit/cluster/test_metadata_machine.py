@@ -61,9 +61,6 @@ class Listener:
     def config_changed(self, topic: str) -> None:
         self._note("config", topic)
 
-    def broker_config_changed(self) -> None:
-        self._note("broker config")
-
 
 def made_of(*entries: Sequence[MetadataRecord]) -> MetadataMachine:
     machine = MetadataMachine(MetadataImage())
@@ -107,7 +104,7 @@ def test_listening_begins_with_the_difference() -> None:
     assert [state.leader for state in opened.topics["a"].partitions] == [1, 2], "a copy stays as it is"
     listener = Listener(machine.image)
     machine.listen(listener, opened)
-    assert listener.heard == [("changed", "a", 1, 1), ("created", "c", 1), ("config", "b"), ("broker config",)]
+    assert listener.heard == [("config", "b"), ("changed", "a", 1, 1), ("created", "c", 1)]
 
 
 @pytest.mark.asyncio
@@ -130,6 +127,30 @@ async def test_a_snapshot_tells_the_difference() -> None:
     ]
     assert machine.image.topics["b"].topic_id == bytes.fromhex(again)
     assert machine.snapshot() == other.snapshot()
+
+
+@pytest.mark.asyncio
+async def test_a_snapshot_tells_of_settings_before_partitions_that_were_changed_under_them() -> None:
+    other = made_of(TWO_TOPICS)
+    other.apply(2, encode_entry([ConfigChanged(RESOURCE_TOPIC, "a", {"min.insync.replicas": "2"})]))
+    other.apply(3, encode_entry([ConfigChanged(RESOURCE_BROKER, "", {"min.insync.replicas": "2"})]))
+    other.apply(4, encode_entry([PartitionChanged(A, 0, isr=(1,))]))
+    machine = made_of(TWO_TOPICS)
+    listener = listening(machine)
+    machine.on_settings = lambda: listener.heard.append(("settings",))
+    machine.restore(4, other.snapshot())
+    await machine.settle()
+    assert listener.heard == [("settings",), ("config", "a"), ("changed", "a", 0, 1)]
+
+
+def test_settings_of_brokers_are_told_before_anybody_listens() -> None:
+    machine = made_of(TWO_TOPICS)
+    told: list[object] = []
+    machine.on_settings = lambda: told.append(dict(machine.image.configs))
+    machine.apply(2, encode_entry([ConfigChanged(RESOURCE_TOPIC, "a", {"retention.ms": "1"})]))
+    assert told == []
+    machine.apply(3, encode_entry([ConfigChanged(RESOURCE_BROKER, "", {"min.insync.replicas": "1"})]))
+    assert told == [machine.image.configs]
 
 
 def test_a_snapshot_of_what_is_known_tells_nothing() -> None:
