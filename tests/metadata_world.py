@@ -356,9 +356,19 @@ class MetadataWorld:
             settings["unclean"] = not settings["unclean"]
             self.apply(partitions.elect_leaderless(self.image, self.min_isr, self.unclean_ok))
             return
+        if self.random.random() < 0.3:
+            if any(self.image.is_live(broker) and not mine.is_running for broker, mine in self.brokers.items()):
+                return  # of a crash that nobody has noticed yet the change cannot know
+            now_durable = [] if settings["durable"] else [name]
+            if self.attempt(
+                lambda: partitions.settings_changed(self.image, [name], self.min_isr, self.unclean_ok, now_durable),
+                ErrorCode.INVALID_CONFIG,
+            ):
+                settings["durable"] = not settings["durable"]
+            return
         settings["min_isr"] = self.random.randint(1, 3)
         change = ConfigChanged(RESOURCE_TOPIC, name, {"min.insync.replicas": str(settings["min_isr"])})
-        self.apply([change, *partitions.min_isr_changed(self.image, [name], self.min_isr, self.unclean_ok)])
+        self.apply([change, *partitions.settings_changed(self.image, [name], self.min_isr, self.unclean_ok)])
 
     def a_topic(self) -> TopicState | None:
         topics = list(self.image.topics.values())

@@ -21,7 +21,7 @@ from penstock.cluster.partition_decisions import PartitionDecisions
 from penstock.cluster.running_config import CLUSTER_WIDE, RunningConfig
 from penstock.cluster.topic_decisions import TopicDecisions
 from penstock.config.settings import AGREED_ON
-from penstock.core.metadata import brokers, features
+from penstock.core.metadata import brokers, features, partitions
 from penstock.core.metadata.image import RESOURCE_BROKER, MetadataImage
 from penstock.core.metadata.records import (
     ClusterCreated,
@@ -79,6 +79,7 @@ class Controller(TopicDecisions, PartitionDecisions):
         for broker in self.image.brokers:  # the controller before may have got no further than the registration
             if broker not in status.configuration.members:
                 self.run(self._add_observer(broker))
+        self.run(self._elect_leaderless())  # or no further than the setting that allows it
         self._watch.start(self)
 
     def deactivated(self) -> None:
@@ -91,6 +92,11 @@ class Controller(TopicDecisions, PartitionDecisions):
                 if not self._stands_alone:
                     records += self._agreed_settings()
                 await self._commit(records)
+
+    async def _elect_leaderless(self) -> None:
+        async with self._lock:
+            if self.is_active:
+                await self._commit(partitions.elect_leaderless(self.image, self._min_isr, self._unclean_ok))
 
     def _agreed_settings(self) -> list[MetadataRecord]:
         """Settings that must be the same on all nodes, whatever their files say, as they are here."""

@@ -90,4 +90,9 @@ class Deciding:
         return self._topic(topic).unclean_leader_election_enable
 
     def _is_durable(self, topic: str) -> bool:
-        return self._topic(topic).flush_messages <= 1
+        return is_durable(self._topic(topic))
+
+
+def is_durable(config: TopicConfig) -> bool:
+    """What is acknowledged is on the disk, so a crash takes nothing of it."""
+    return config.flush_messages <= 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from penstock.cluster.deciding import Deciding, MetadataQuorum
+from penstock.cluster.deciding import Deciding, MetadataQuorum, is_durable
 from penstock.cluster.running_config import CLUSTER_WIDE, RunningConfig
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata import brokers, decisions, partitions, scram
@@ -96,21 +96,24 @@ class TopicDecisions(Deciding):
                     await self._commit(partitions.elect_leaderless(self.image, self._min_isr, self._unclean_ok))
 
     def _after_config(self, resource_type: int, name: str, overrides: Mapping[str, str]) -> list[MetadataRecord]:
-        """A new min.insync.replicas changes who is eligible, in the same entry."""
+        """A new min.insync.replicas or flush.messages changes who is eligible, in the same entry."""
         image = self.image
         if resource_type == RESOURCE_TOPIC and name in image.topics:
-            broker = self._running.current
-            after = {name: TopicConfig.resolve(overrides, broker).min_insync_replicas}
+            after = {name: TopicConfig.resolve(overrides, self._running.current)}
         elif resource_type == RESOURCE_BROKER and name == CLUSTER_WIDE:
             broker = self._running.with_cluster_wide(overrides)
-            after = {
-                topic: TopicConfig.resolve(image.topic_overrides(topic), broker).min_insync_replicas
-                for topic in image.topics
-            }
+            after = {topic: TopicConfig.resolve(image.topic_overrides(topic), broker) for topic in image.topics}
         else:
             return []
-        changed = [topic for topic, min_isr in after.items() if min_isr != self._min_isr(topic)]
-        return partitions.min_isr_changed(image, changed, after.__getitem__, self._unclean_ok) if changed else []
+
+        def min_isr(topic: str) -> int:
+            return after[topic].min_insync_replicas
+
+        now_durable = {topic for topic, new in after.items() if is_durable(new) and not self._is_durable(topic)}
+        changed = now_durable | {topic for topic in after if min_isr(topic) != self._min_isr(topic)}
+        if not changed:
+            return []
+        return partitions.settings_changed(image, changed, min_isr, self._unclean_ok, now_durable)
 
     async def alter_scram_credentials(
         self, changes: Sequence[scram.Deletion | scram.Upsertion]

@@ -199,6 +199,36 @@ def test_unclean_elections_are_counted() -> None:
     play(story)
 
 
+def test_the_next_controller_elects_where_the_one_before_had_only_allowed_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(there: ControllerWorld) -> None:
+        await there.controller.create_topic("t", 1, -1, {0: [2, 3]}, {"min.insync.replicas": "1"})
+        topic = there.image.topics["t"]
+        change = IsrChange(topic.topic_id, 0, 0, 0, (ReplicaEpoch(2, there.epochs[2]),))
+        await there.controller.alter_partitions(2, there.epochs[2], [change])
+        there.fall_silent(2)
+        there.break_link(2)
+        await asyncio.sleep(1)
+        agree = there.quorum.propose
+
+        async def agree_and_lose_leadership(data: bytes) -> int:
+            index = await agree(data)
+            there.quorum.is_active = False
+            return index
+
+        monkeypatch.setattr(there.quorum, "propose", agree_and_lose_leadership)
+        allowing = there.controller.change_config(RESOURCE_TOPIC, "t", lambda _: {UNCLEAN: "true"}, **NOW)
+        assert await refused(allowing) is ErrorCode.NOT_CONTROLLER
+        there.controller.deactivated()
+        monkeypatch.undo()
+        assert topic.partitions[0].leader == NO_LEADER
+        there.quorum.is_active = True
+        there.controller.activated()
+        await asyncio.sleep(0.1)
+        assert topic.partitions[0].leader == 3
+
+    play(story)
+
+
 def test_every_method_refuses_where_the_controller_is_not() -> None:
     async def story(there: ControllerWorld) -> None:
         controller = there.controller
@@ -256,6 +286,32 @@ def test_a_new_minimum_changes_who_is_eligible_in_the_same_entry() -> None:
         assert state.elr == (), "the high watermark moves on without it from now on"
 
     play(story)
+
+
+@pytest.mark.parametrize("is_for_all", [False, True])
+def test_who_is_away_when_flushes_begin_is_eligible_no_more_in_the_same_entry(is_for_all: bool) -> None:
+    async def story(there: ControllerWorld) -> None:
+        own = {} if is_for_all else {"flush.messages": "1000"}
+        await there.controller.create_topic("t", 1, -1, {0: [2, 1, 3]}, {"min.insync.replicas": "3", **own})
+        there.fall_silent(3)
+        there.break_link(3)
+        await asyncio.sleep(1)
+        state = there.image.topics["t"].partitions[0]
+        assert (state.isr, state.elr) == ((2, 1), (3,))
+        before = there.quorum.index
+        if is_for_all:
+            cluster_wide = {"min.insync.replicas": "2", **FLUSHES}
+            await there.controller.change_config(RESOURCE_BROKER, "", lambda _: cluster_wide, **NOW)
+        else:
+            await there.controller.change_config(RESOURCE_TOPIC, "t", lambda _: {"min.insync.replicas": "3"}, **NOW)
+        assert there.quorum.index == before + 1
+        assert state.elr == ()
+        there.running.refresh()
+        there.mend_link(3)
+        await there.register(3, b"second")  # from a crash
+        assert state.elr == ()
+
+    play(story, log_flush_interval_messages="1000" if is_for_all else "1")
 
 
 @pytest.mark.parametrize("is_known", [False, True])

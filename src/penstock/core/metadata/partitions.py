@@ -6,7 +6,7 @@ and `unclean.leader.election.enable`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from penstock.core.metadata import brokers
 from penstock.core.metadata.image import NO_LEADER, MetadataImage, PartitionState, TopicState
@@ -167,12 +167,36 @@ def elect_leaderless(
     return change_all(leaderless, Standing(image), min_isr, unclean_ok)
 
 
-def min_isr_changed(
-    image: MetadataImage, topics: Iterable[str], min_isr: Callable[[str], int], unclean_ok: Callable[[str], bool]
+def settings_changed(
+    image: MetadataImage,
+    topics: Collection[str],
+    min_isr: Callable[[str], int],
+    unclean_ok: Callable[[str], bool],
+    now_durable: Collection[str] = (),
 ) -> list[MetadataRecord]:
-    """For the entry that changes `min.insync.replicas` of these topics, after it; `min_isr` gives what it will be.
+    """For the entry that changes `min.insync.replicas` or `flush.messages` of these topics, after it; `min_isr` gives
+    what it will be.
 
-    A lower minimum lets an ISR commit that could not before, so those that were eligible are so no longer.
+    A lower minimum lets an ISR commit that could not before, so those that were eligible are so no longer. A broker
+    that is away from a topic that is durable only from now on may have crashed before: when it registers, nobody can
+    tell any more, so it is not eligible. Raises INVALID_CONFIG where nobody would be.
     """
-    eligible = ((topic, each) for topic, each in image.all_partitions() if each.elr and topic.name in topics)
-    return change_all(eligible, Standing(image), min_isr, unclean_ok)
+    records: list[MetadataRecord] = []
+    for topic, partition in image.all_partitions():
+        if not partition.elr or topic.name not in topics:
+            continue
+        wanted = Wanted.of(partition)
+        if topic.name in now_durable:
+            wanted.ineligible = tuple(replica for replica in partition.elr if not image.is_live(replica))
+            if partition.leader == NO_LEADER and wanted.ineligible == partition.elr:
+                raise ApiError(
+                    ErrorCode.INVALID_CONFIG,
+                    f"{topic.name}-{partition.index} has no leader, and with another flush.messages nobody could tell "
+                    f"whether its eligible replicas on {list(partition.elr)} still have what they acknowledged: "
+                    "bring one of these brokers back first",
+                )
+        election = Election.UNCLEAN if unclean_ok(topic.name) else Election.ONLINE
+        change = change_partition(topic, partition, wanted, Standing(image), min_isr(topic.name), election)
+        if change is not None:
+            records.append(change)
+    return records

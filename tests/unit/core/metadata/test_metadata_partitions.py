@@ -150,7 +150,7 @@ def test_a_lower_minimum_ends_eligibility(cluster: SmallCluster) -> None:
     """From then on the leader commits alone, and the others have not all of it any more."""
     cluster.alter(1)
     cluster.configured_min_isr = 1
-    cluster.apply(partitions.min_isr_changed(cluster.image, ["t"], cluster.min_isr, cluster.unclean_ok))
+    cluster.apply(partitions.settings_changed(cluster.image, ["t"], cluster.min_isr, cluster.unclean_ok))
     assert (cluster.partition.isr, cluster.partition.elr) == ((1,), ())
     cluster.fence(1)
     assert (cluster.partition.leader, cluster.partition.elr) == (-1, (1,))
@@ -159,10 +159,33 @@ def test_a_lower_minimum_ends_eligibility(cluster: SmallCluster) -> None:
 def test_a_minimum_lowered_while_nobody_leads_ends_eligibility_with_the_election(cluster: SmallCluster) -> None:
     cluster.fence(3, 2, 1)
     cluster.configured_min_isr = 1
-    cluster.apply(partitions.min_isr_changed(cluster.image, ["t"], cluster.min_isr, cluster.unclean_ok))
+    cluster.apply(partitions.settings_changed(cluster.image, ["t"], cluster.min_isr, cluster.unclean_ok))
     assert cluster.roles() == (-1, (), (1, 2))
     cluster.unfence(2)
     assert cluster.roles() == (2, (2,), ())
+
+
+def test_who_is_away_when_a_topic_becomes_durable_is_not_eligible(cluster: SmallCluster) -> None:
+    """It may have crashed with something unflushed, and nobody could tell when it registers."""
+    cluster.alter(1, 2)
+    cluster.fence(2)
+    assert cluster.roles() == (1, (1,), (2,))
+    cluster.apply(partitions.settings_changed(cluster.image, ["t"], cluster.min_isr, cluster.unclean_ok, ["t"]))
+    assert cluster.roles() == (1, (1,), ())
+
+
+def test_who_is_there_when_a_topic_becomes_durable_stays_eligible(cluster: SmallCluster) -> None:
+    cluster.alter(1)
+    assert cluster.roles() == (1, (1,), (2, 3))
+    cluster.apply(partitions.settings_changed(cluster.image, ["t"], cluster.min_isr, cluster.unclean_ok, ["t"]))
+    assert cluster.roles() == (1, (1,), (2, 3))
+
+
+def test_a_topic_does_not_become_durable_while_all_that_may_lead_it_are_away(cluster: SmallCluster) -> None:
+    cluster.fence(3, 2, 1)
+    with refusal(ErrorCode.INVALID_CONFIG):
+        partitions.settings_changed(cluster.image, ["t"], cluster.min_isr, cluster.unclean_ok, ["t"])
+    assert cluster.roles() == (-1, (), (1, 2))
 
 
 # -- elections --------------------------------------------------------------------------
