@@ -22,10 +22,10 @@ from penstock.ports.disk import Buffer
 from penstock.records.batch import BatchHeader, iterate_headers, read_header, with_prefix
 from penstock.records.builder import Record, build_batch
 from penstock.sim.disk import SimCrash, SimDisk
-from penstock.storage import checkpoints
-from penstock.storage import log as log_module
-from penstock.storage.log import Log, LogSlice
+from penstock.storage import checkpoint_builder, checkpoints
+from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
+from penstock.storage.slices import LogSlice
 
 EXAMPLES = int(os.environ.get("PENSTOCK_PROPERTY_EXAMPLES", "150"))
 LOG_DIR = "/data"
@@ -386,7 +386,7 @@ def describe(world: World, seed: int) -> str:
 
 @pytest.fixture(autouse=True)
 def _frequent_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_module, "_SNAPSHOT_EVERY_BYTES", 2000)
+    monkeypatch.setattr(checkpoint_builder, "_SNAPSHOT_EVERY_BYTES", 2000)
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -38,9 +38,10 @@ from penstock.model.errors import LogOffline, StorageError
 from penstock.ports.clock import Clock
 from penstock.ports.disk import Disk
 from penstock.ports.workers import Workers
+from penstock.storage.durability import Flush
 from penstock.storage.files import parent_of, write_atomic
 from penstock.storage.group_commit import IDLE, GroupCommit, flush_blocking
-from penstock.storage.log import Flush, Log
+from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 
 DIRECTORY = "__cluster_metadata-0"

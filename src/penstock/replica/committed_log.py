@@ -17,8 +17,10 @@ from typing import Protocol, TypeAlias
 
 from penstock.config.topic import TopicConfig
 from penstock.model.errors import ApiError, ErrorCode, LogOffline, StorageError
+from penstock.storage.durability import Flush, Position
 from penstock.storage.group_commit import IDLE
-from penstock.storage.log import Flush, Log, LogSlice, Position
+from penstock.storage.log import Log
+from penstock.storage.slices import LogSlice
 
 log = logging.getLogger(__name__)
 

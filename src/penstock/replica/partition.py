@@ -26,8 +26,9 @@ from penstock.records.batch import HEADER_SIZE, BatchHeader, read_header
 from penstock.replica.committed_log import CommitCallback, CommittedLog, tell
 from penstock.replica.host import Host
 from penstock.replica.replication import NEVER_MS, Follower, Followers
+from penstock.storage.durability import Flush, Position
 from penstock.storage.group_commit import GroupCommit
-from penstock.storage.log import Flush, Log, Position
+from penstock.storage.log import Log
 
 log = logging.getLogger(__name__)
 

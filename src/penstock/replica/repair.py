@@ -29,7 +29,7 @@ from penstock.ports.workers import Workers
 from penstock.replica.divergence import Recovering
 from penstock.replica.partition import Partition
 from penstock.storage.leader_epochs import UNDEFINED_EPOCH, LeaderEpochs
-from penstock.storage.log import MAX_EPOCH
+from penstock.storage.growing_log import MAX_EPOCH
 from penstock.storage.scan import checked_batches
 
 log = logging.getLogger(__name__)

@@ -34,7 +34,7 @@ from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
 from penstock.replica.replication import RACK_AWARE_SELECTOR, preferred_read_replica
 from penstock.replica.throttle import ReplicationQuota, is_throttled_on_leader
-from penstock.storage.log import LogSlice
+from penstock.storage.slices import LogSlice
 from penstock.wire.apis import Api
 from penstock.wire.messages.fetch import (
     FetchableTopicResponse,
