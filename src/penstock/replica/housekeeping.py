@@ -15,8 +15,8 @@ from penstock.ports.clock import Clock
 from penstock.ports.workers import Workers
 from penstock.replica.offset_files import Key, OffsetFiles
 from penstock.replica.partition import Partition
-from penstock.storage.group_commit import GroupCommit
 from penstock.storage.durability import LogCheckpoint
+from penstock.storage.group_commit import GroupCommit
 from penstock.storage.log import Log
 
 log = logging.getLogger(__name__)

@@ -28,8 +28,8 @@ from penstock.ports.disk import File
 from penstock.ports.workers import Workers
 from penstock.replica.divergence import Recovering
 from penstock.replica.partition import Partition
-from penstock.storage.leader_epochs import UNDEFINED_EPOCH, LeaderEpochs
 from penstock.storage.growing_log import MAX_EPOCH
+from penstock.storage.leader_epochs import UNDEFINED_EPOCH, LeaderEpochs
 from penstock.storage.scan import checked_batches
 
 log = logging.getLogger(__name__)
