@@ -30,6 +30,10 @@ QUORUM_STATE = "quorum-state"
 CHECKPOINT = ".checkpoint"
 _CHECKPOINT_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _KEYS = {EntryKind.NO_OP: b"no-op", EntryKind.CONFIGURATION: b"configuration"}
+_WITHOUT_QUORUM_STATE = (
+    "without it this server could vote twice: restore it from a copy, or, where other voters have the metadata, remove "
+    "the server from the cluster and add it anew with an empty data directory"
+)
 _KINDS = {key: kind for kind, key in _KEYS.items()}
 
 
@@ -83,10 +87,12 @@ def read_quorum_state(disk: Disk, directory: str) -> tuple[HardState, tuple[Node
         known = tuple(int(voter["voterId"]) for voter in voters)
         return HardState(int(term), None if voted < 0 else int(voted)), known
     except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(
-            f"{path} is damaged ({error}); without it this server could vote twice: restore it from a copy, or remove "
-            "the server from the cluster and add it anew with an empty data directory"
-        ) from error
+        raise StorageError(f"{path} is damaged ({error}); {_WITHOUT_QUORUM_STATE}") from error
+
+
+def missing_quorum_state(directory: str) -> str:
+    """It is written before the first entry of any term."""
+    return f"{directory}/{QUORUM_STATE} is missing, and the log beside it is of a quorum; {_WITHOUT_QUORUM_STATE}"
 
 
 # ---- snapshots

@@ -28,6 +28,7 @@ from penstock.cluster.raft_files import (
     encode_checkpoint,
     encode_entries,
     encode_quorum_state,
+    missing_quorum_state,
     read_newest_checkpoint,
     read_quorum_state,
 )
@@ -89,6 +90,8 @@ class RaftStore:
         )
         for message in self.log.recovery.messages:
             log.warning("%s: %s", DIRECTORY, message)
+        if found is None and self._last_term > 0:
+            raise StorageError(missing_quorum_state(directory))
         if self.log.log_start_offset == self.log.log_end_offset != self._base_offset:
             self.log.truncate_fully_and_start_at(self._base_offset)
         flush_blocking(disk, self.log)  # what a killed process wrote and did not flush counts from here on
@@ -124,6 +127,11 @@ class RaftStore:
     def _base_offset(self) -> int:
         """Where an empty log goes on."""
         return self._snapshot.index if self._snapshot is not None else 0
+
+    @property
+    def _last_term(self) -> int:
+        """Zero: of before there was Raft, or nothing."""
+        return max(self.log.epochs.latest, self._snapshot.term if self._snapshot is not None else 0)
 
     @property
     def has_history(self) -> bool:
@@ -188,7 +196,7 @@ class RaftStore:
     def _try_append(self, write: _Write) -> bool:
         try:
             self._append(write.outcome.append)
-        except StorageError as error:
+        except Exception as error:  # see `_work`
             self._trouble(error)
             return False
         self._waiting.popleft()
@@ -203,7 +211,7 @@ class RaftStore:
         error: Exception | None = None
         try:
             await self._workers.run(lambda: self._settle(write.outcome))
-        except (OSError, StorageError) as trouble:
+        except Exception as trouble:  # a defect as well: what is on the disk is not known then either
             error = trouble
         self._working = None
         if error is not None:

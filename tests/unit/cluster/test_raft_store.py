@@ -26,6 +26,7 @@ from penstock.storage.log_config import LogConfig
 DATA = "/data"
 LOGS = f"{DATA}/{DIRECTORY}"
 VOTERS = Configuration((1, 2, 3))
+FIRST_TERM = HardState(1)
 
 
 class Clock:
@@ -45,6 +46,13 @@ def new_disk(seed: int = 1) -> SimDisk:
 
 def entry(index: int, term: int = 1, text: str = "") -> Entry:
     return Entry(index, term, EntryKind.DATA, (text or f"entry {index} of {term}").encode())
+
+
+def begun(disk: SimDisk) -> RaftStore:
+    """As with a core: the first term is stored before its first entry."""
+    store = RaftStore(disk, DATA, Clock())
+    store.store_blocking(Outcome(hard_state=FIRST_TERM))
+    return store
 
 
 def reopened(disk: SimDisk) -> Stored:
@@ -79,7 +87,7 @@ def test_what_was_stored_is_there_after_a_crash() -> None:
 
 def test_truncation_then_other_entries() -> None:
     disk = new_disk()
-    store = RaftStore(disk, DATA, Clock())
+    store = begun(disk)
     store.store_blocking(Outcome(append=[entry(index) for index in range(1, 6)]))
     store.store_blocking(Outcome(hard_state=HardState(2), truncate_from=3, append=[entry(3, 2), entry(4, 2)]))
     disk.crash()
@@ -88,20 +96,20 @@ def test_truncation_then_other_entries() -> None:
 
 def test_a_leaders_snapshot_replaces_the_log() -> None:
     disk = new_disk()
-    store = RaftStore(disk, DATA, Clock())
+    store = begun(disk)
     store.store_blocking(Outcome(append=[entry(index) for index in range(1, 6)]))
     snapshot = Snapshot(100, 7, VOTERS, b"everything\nand more")
     store.store_blocking(Outcome(snapshot_to_store=snapshot, truncate_from=1))
-    assert reopened(disk) == Stored(HardState(), snapshot, ())
+    assert reopened(disk) == Stored(FIRST_TERM, snapshot, ())
     store = RaftStore(disk, DATA, Clock())
     store.store_blocking(Outcome(append=[entry(101, 7)]))
     disk.crash()
-    assert reopened(disk) == Stored(HardState(), snapshot, (entry(101, 7),))
+    assert reopened(disk) == Stored(FIRST_TERM, snapshot, (entry(101, 7),))
 
 
 def test_a_snapshot_frees_the_space_of_what_it_covers() -> None:
     disk = new_disk()
-    store = RaftStore(disk, DATA, Clock())
+    store = begun(disk)
     sizes = []
     for round_ in range(6):
         first = round_ * 100 + 1
@@ -153,7 +161,7 @@ def test_directories_of_before_raft_open_with_nothing_lost() -> None:
 
 
 def grown(disk: SimDisk) -> None:
-    store = RaftStore(disk, DATA, Clock())
+    store = begun(disk)
     for index in range(1, 11):
         store.store_blocking(Outcome(append=[entry(index)]))
 
@@ -212,6 +220,20 @@ def test_a_damaged_vote_is_refused(data: bytes) -> None:
         RaftStore(disk, DATA, Clock())
 
 
+@pytest.mark.parametrize("has_log", [True, False])
+def test_a_lost_vote_is_not_taken_for_a_directory_of_before_raft(has_log: bool) -> None:
+    disk = new_disk()
+    store = begun(disk)
+    store.store_blocking(Outcome(append=[entry(1), entry(2)]))
+    if not has_log:
+        store.store_blocking(Outcome(snapshot_to_store=Snapshot(9, 1, VOTERS, b"all"), truncate_from=1))
+    disk.remove(f"{LOGS}/{QUORUM_STATE}")
+    with pytest.raises(
+        StorageError, match=r"quorum-state is missing, and the log beside it is of a quorum; .* restore"
+    ):
+        RaftStore(disk, DATA, Clock())
+
+
 def test_a_damaged_snapshot_is_refused() -> None:
     disk = new_disk()
     store = RaftStore(disk, DATA, Clock())
@@ -261,7 +283,7 @@ def _steps(outcome: Outcome):
 
 def history(random: Random) -> list[Outcome]:
     """Outcomes as a core might give them: appends, new terms, truncations, snapshots of both kinds."""
-    outcomes, last, term, committed, snapshot_index = [], 0, 1, 0, 0
+    outcomes, last, term, committed, snapshot_index = [Outcome(hard_state=FIRST_TERM)], 0, 1, 0, 0
     for _ in range(random.randrange(3, 12)):
         outcome, kind = Outcome(), random.randrange(10)
         if kind == 0:
@@ -319,8 +341,8 @@ def test_a_crash_anywhere_leaves_a_prefix_of_what_was_asked_for(seed: int) -> No
 @pytest.mark.parametrize("truncate_from", [1, 5])
 @pytest.mark.parametrize("seed", range(100))
 def test_a_crash_while_several_segments_are_cut_is_no_damage(seed: int, truncate_from: int) -> None:
-    disk, model = new_disk(seed), Model()
-    store = RaftStore(disk, DATA, Clock())
+    disk, model = new_disk(seed), Model(Stored(FIRST_TERM))
+    store = begun(disk)
     outcomes = [
         Outcome(append=[entry(index) for index in range(first, first + 10)], snapshot_to_store=snapshot)
         for first, snapshot in [(1, None), (11, Snapshot(2, 1, VOTERS)), (21, Snapshot(3, 1, VOTERS))]
@@ -450,11 +472,41 @@ def test_a_failed_sync_is_the_end() -> None:
         world.run(main(), timeout_s=60)
 
 
+@pytest.mark.parametrize(
+    ("part", "outcome"),
+    [("_settle", Outcome(hard_state=HardState(2))), ("_append", Outcome(append=[entry(1)]))],
+)
+def test_a_defect_while_writing_is_the_end(part: str, outcome: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
+    defect = RuntimeError("a defect")
+
+    def fail(_: object) -> None:
+        raise defect
+
+    with SimWorld(7) as world:
+
+        async def program(ports: SimPorts) -> None:
+            ports.disk.make_directory(DATA)
+            store = RaftStore(ports.disk, DATA, ports.clock)
+            store.attach(ports.loop, GroupCommit(ports.loop.call_soon, ports.flusher), ports.workers)
+            failed: list[Exception] = []
+            told: list[str] = []
+            store.on_failed = failed.append
+            monkeypatch.setattr(store, part, fail)
+            store.store(outcome, lambda: told.append("stored"))
+            await store.settled()
+            assert (failed, store.failure, told) == ([defect], defect, [])
+
+        async def main() -> None:
+            await world.machine("node-1").start(program)
+
+        world.run(main(), timeout_s=60)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_what_a_start_has_found_stays_after_a_power_failure(seed: int) -> None:
     """A killed process may leave an entry in the page cache alone. The next start counts it, so it must stay."""
     disk = new_disk(seed)
-    first = RaftStore(disk, DATA, Clock())
+    first = begun(disk)
     first.store_blocking(Outcome(append=[entry(1)]))
     first._append([entry(2)])  # no flush
     disk.kill()
