@@ -39,6 +39,7 @@ class Housekeeping:
         self._clock = clock
         self._checkpointing = asyncio.Lock()
         self._deleted_since: dict[Partition, int] = {}
+        self._may_lag_disk = False  # what the partitions take for persisted, after a writing that failed half way
 
     def forget(self, partition: Partition) -> None:
         """It is not hosted any more."""
@@ -141,8 +142,9 @@ class Housekeeping:
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
         """Before a log is cut to `offset`. The cut must follow in the same turn: a checkpoint may come next."""
         async with self._checkpointing:
-            if partition.log.persisted_recovery_point > offset:
-                partition.log.persisted_recovery_point = offset
+            known = partition.log.persisted_recovery_point
+            if known > offset or self._may_lag_disk:
+                partition.log.persisted_recovery_point = min(known, offset)
                 await self._persist_offsets()
 
     async def checkpoint_high_watermarks(self) -> None:
@@ -163,5 +165,7 @@ class Housekeeping:
 
     async def _persist_offsets(self, risen: Sequence[tuple[Partition, int]] = ()) -> None:
         turn = self._offsets.turn
+        self._may_lag_disk = True
         await self._workers.run(self._offsets.prepare(self._partitions, risen))
+        self._may_lag_disk = False
         self._offsets.written_since(turn)

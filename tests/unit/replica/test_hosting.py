@@ -81,6 +81,22 @@ async def test_a_recovery_point_counts_only_once_it_is_written() -> None:
     assert world.hosted.get("t", 0).log.persisted_recovery_point == 5
 
 
+async def test_a_cut_lowers_a_recovery_point_that_was_written_by_a_checkpoint_that_failed() -> None:
+    world = filled({"t": {}})
+    partition = world.hosted.get("t", 0)
+    world.disk.fail_sync = lambda path: checkpoints.LOG_START_OFFSETS in path
+    with pytest.raises(StorageError, match=r"cannot write .*log-start-offset-checkpoint"):
+        await world.hosted.housekeeping.checkpoint()
+    assert recovery_points(world) == {("t", 0): 5}
+    world.disk.fail_sync = lambda path: checkpoints.RECOVERY_POINTS in path
+    with pytest.raises(StorageError, match=r"cannot write .*recovery-point-offset-checkpoint"):
+        await world.hosted.lower_recovery_point(partition, 2)
+    world.disk.fail_sync = None
+    await world.hosted.lower_recovery_point(partition, 2)
+    partition.truncate_to(2)
+    assert recovery_points(world)["t", 0] <= 2
+
+
 def test_a_flush_that_cannot_begin_fails_those_who_wait_for_it() -> None:
     disk = ShortOfDescriptors()
     world = filled({"t": {"flush.messages": "1000"}, "well": {"flush.messages": "1"}}, disk)
