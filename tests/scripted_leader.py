@@ -175,6 +175,7 @@ class FollowingBroker:
         self._topic = TopicConfig.resolve(settings or {})
         self.running = Config({"node.id": str(FOLLOWER)})
         self.partitions: list[Partition] = []
+        self.broker_epoch = 40
         self.lowered: list[tuple[Partition, int]] = []
         self.lowering: Coroutine[Any, Any, None] | None = None  # what happens while it is being written
         self.addresses: dict[int, tuple[str, int]] = {LEADER: ("leader", PORT)}
@@ -202,7 +203,7 @@ class FollowingBroker:
         self.fetchers = ReplicaFetchers(
             ports.loop,
             FOLLOWER,
-            lambda: 40,
+            lambda: self.broker_epoch,
             self.addresses.get,
             self,
             self.running,

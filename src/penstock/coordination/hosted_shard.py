@@ -31,7 +31,7 @@ from penstock.core.group.exchange import Outcome, Reply, Token
 from penstock.core.group.records import CoordinatorRecord
 from penstock.core.group.settings import GroupSettings
 from penstock.core.group.shard import GroupShard
-from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, StorageError
 from penstock.ports.clock import Clock
 from penstock.ports.workers import Workers
 from penstock.records.batch import read_header
@@ -151,6 +151,8 @@ class HostedShard:
             self._serve()
         except StorageError as error:
             self._not_loaded(error)
+            if isinstance(error, CorruptBatch) and self.partition.when_damaged is not None:
+                self.partition.when_damaged(self.partition, error.path)  # others may have it whole, and lead
             return
         except Exception as error:
             log.exception("%r: a defect", self)

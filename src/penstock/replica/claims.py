@@ -37,7 +37,7 @@ class Claims:
     def claimed(self, partition: Partition) -> None:
         """More of the partition is stable: the leader shall know before this turn is over."""
         followed = self._session.followed.get((partition.topic_id, partition.index))
-        if followed is None or not followed.is_matched or not partition.is_durable:
+        if followed is None or not followed.is_matched:
             return
         self._claimed[followed] = None
         if not self._is_acknowledging_due:

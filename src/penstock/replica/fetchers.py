@@ -73,6 +73,7 @@ class ReplicaFetchers:
         """It is led by somebody else now, or in another epoch, or here, or by nobody, or it is gone."""
         if self._is_stopped:
             return
+        partition.when_damaged = self.repairs.found
         leader = partition.leader
         follows = leader >= 0 and not partition.is_leader and not partition.is_deleted and leader != self.node_id
         before = self._leader_of.get(partition)
@@ -108,6 +109,9 @@ class ReplicaFetchers:
             self._earlier_errors += fetcher.errors
             self._earlier_reconnects += fetcher.link.reconnects
         self._stopping = [fetcher for fetcher in self._stopping if fetcher.has_work]
+
+    def found_damage(self, partition: Partition, path: str) -> None:
+        self.repairs.found(partition, path)
 
     def hold(self, partition: Partition) -> None:
         """It is damaged: ask nothing for it until `release`."""

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeAlias
 
-from penstock.core.metadata.requests import NO_BROKER_EPOCH, IsrAnswer, IsrChange, ReplicaEpoch
+from penstock.core.metadata.requests import IsrAnswer, IsrChange, ReplicaEpoch
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.replica.host import Host
 from penstock.replica.partition import Partition
@@ -71,7 +71,7 @@ def go_on_without(partition: Partition, broker_id: int, offset: int) -> None:
     held = follower.end_offset
     follower.disown(offset, partition.log.log_end_offset, partition.host.now_ms())
     if broker_id not in followers.isr or followers.pending_isr is not None:
-        return  # while something else is pending: it says so again, or leaves as one that is behind
+        return  # its return is asked for no more (`change_of`); with another change pending it says so again
     if offset < 0:
         what = "has taken its log offline"
     elif offset < held:
@@ -87,20 +87,8 @@ def change_of(partition: Partition) -> IsrChange | None:
     followers, host = partition.followers, partition.host
     if followers is None or followers.pending_isr is None:
         return None
-    members: list[ReplicaEpoch] = []
-    for broker_id in followers.pending_isr:
-        epoch: int | None
-        if broker_id == host.node_id:
-            epoch = host.own_broker_epoch()
-        else:
-            follower = followers.by_id.get(broker_id)
-            epoch = None if follower is None else follower.broker_epoch
-            if epoch is None or epoch == NO_BROKER_EPOCH:
-                epoch = host.broker_epoch_of(broker_id)
-        members.append(ReplicaEpoch(broker_id, NO_BROKER_EPOCH if epoch is None else epoch))
-    return IsrChange(
-        partition.topic_id, partition.index, partition.leader_epoch, partition.partition_epoch, tuple(members)
-    )
+    members = tuple(ReplicaEpoch(*member) for member in followers.asked_isr(host.now_ms(), host))
+    return IsrChange(partition.topic_id, partition.index, partition.leader_epoch, partition.partition_epoch, members)
 
 
 def take_answer(partition: Partition, change: IsrChange, answer: IsrAnswer) -> bool:

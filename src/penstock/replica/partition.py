@@ -50,6 +50,7 @@ class Partition(CommittedLog):
         "partition_epoch",
         "replicas",
         "when_claimed",
+        "when_damaged",
     )
 
     def __init__(
@@ -81,6 +82,8 @@ class Partition(CommittedLog):
         self._gate: Callable[[Partition], None] | None = _refuse_append
         self._awaiting_deletion: list[tuple[int, CommitCallback]] = []
         self.when_claimed: Callable[[Partition], None] | None = None
+        self.when_damaged: Callable[[Partition, str], None] | None = None
+        """To be told the segment by whoever reads this replica and finds damage."""
 
     @property
     def node_id(self) -> int:
@@ -248,13 +251,14 @@ class Partition(CommittedLog):
         self.log.end_flush(ticket, error)
         if error is not None:
             self._went_offline(error)
-        elif self.is_durable and ticket.generation == self.log.generation:
-            if self._followers is not None:
-                self._count_replicas()
-            elif self.is_leader:
-                self._advance(ticket.end)
-            elif self.when_claimed is not None:
+        elif ticket.generation != self.log.generation:
+            if self.is_durable and self.log.stable_offset < self.log.log_end_offset:
+                self._commit.request(self)  # it counted for nothing, as the log was cut: what is left needs another
+        elif not self.is_leader:
+            if self.when_claimed is not None:  # also where flushing is left to the system by now: who leads may wait
                 self.when_claimed(self)
+        elif self.is_durable:
+            self._holds(ticket.end)
 
     def _went_offline(self, error: OSError) -> None:
         super()._went_offline(error)
@@ -348,7 +352,7 @@ class Partition(CommittedLog):
     def propose_isr(self, isr: tuple[int, ...]) -> None:
         """To be asked of the controller; until it has answered, both the old and the new ones count."""
         if self._followers is not None:
-            self._followers.pending_isr = isr
+            self._followers.propose(isr, self.host)
             self.host.propose_isr(self)
 
     def commit_isr(self, isr: tuple[int, ...], partition_epoch: int) -> None:

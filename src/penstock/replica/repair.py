@@ -1,13 +1,13 @@
 """A replica that finds damage on its own disk takes what is damaged again from its leader.
 
 Whoever reads (a fetch, compaction, a verification) reports what it found; a log that could not even be opened is found
-when its role is known. Until the replica is whole again it must
-not count as one that has everything, so the order is
+when its role is known. Until the replica is whole again it must not count as one that has everything, so the order is
 
     leading          ask the controller for in-sync replicas without this one, and so for another leader
     in sync          stop fetching and tell the leader that no more than the sound part is here: it asks the
                      controller to go on without this replica
-    out of sync      cut right before the damage, durably, and fetch again from there
+    out of sync      tell the leader the same: it may have asked for this one's return, and withdraws that. Five seconds
+                     later, if still out of sync, cut right before the damage, durably, and fetch again from there
 
 each step begun when the metadata says that the one before has taken effect (`role_changed`), and only while the others
 in sync are as many as `min.insync.replicas` asks for. With fewer, the controller would keep this replica eligible
@@ -166,24 +166,39 @@ class Repairs:
     async def _replace(self, partition: Partition, last_sound_base: int | None) -> None:
         """Walk the partition through the steps, and cut it when it no longer counts."""
         changed = self._under_way[partition]
+        told: tuple[int, float] | None = None  # while it does not count: the leader epoch, and since when
         start = partition.log.log_start_offset
         # One sound batch goes too: where a damaged one begins cannot be looked up any more.
         offset = start if last_sound_base is None else max(last_sound_base, start)
         while not partition.is_deleted:
             changed.clear()
             if not self._is_dispensable(partition):
+                told = None
                 self._following.release(partition)
             elif partition.is_leader:
                 self._resign(partition)
             elif partition.leader >= 0:
                 self._following.hold(partition)
-                if self._following.node_id not in partition.isr:
-                    await self._cut(partition, offset)
-                    return
                 self._following.disown(partition, offset)
-            with suppress(TimeoutError):  # nobody may have heard
-                async with asyncio.timeout(REPEAT_AFTER_S):
-                    await changed.wait()
+                now_s, epoch = self._loop.time(), partition.leader_epoch
+                if self._following.node_id in partition.isr:
+                    told = None
+                elif told is None or told[0] != epoch:
+                    told = epoch, now_s
+                elif now_s >= told[1] + REPEAT_AFTER_S:
+                    await self._cut(partition, offset)
+                    await self._leave(partition, offset)
+                    return
+            await _set_or_later(changed)
+
+    async def _leave(self, partition: Partition, offset: int) -> None:
+        """After the cut. Its return may have been decided in spite of all: it has not what it should have."""
+        changed = self._under_way[partition]
+        while self._following.node_id in partition.isr and not partition.is_leader and self._is_dispensable(partition):
+            changed.clear()
+            self._following.hold(partition)
+            self._following.disown(partition, offset)
+            await _set_or_later(changed)
 
     def _is_dispensable(self, partition: Partition) -> bool:
         others = [one for one in partition.isr if one != self._following.node_id]
@@ -227,6 +242,13 @@ class Repairs:
                 before,
                 partition.leader,
             )
+
+
+async def _set_or_later(event: asyncio.Event) -> None:
+    """After a while in any case: nobody may have heard."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(REPEAT_AFTER_S):
+            await event.wait()
 
 
 def could_not_be_opened(partition: Partition) -> bool:

@@ -72,6 +72,8 @@ class Follower(Protocol):
 
     def address_of(self, broker_id: int) -> tuple[str, int] | None: ...
 
+    def found_damage(self, partition: Partition, path: str) -> None: ...
+
 
 class ReplicaFetcher:
     def __init__(
@@ -96,6 +98,7 @@ class ReplicaFetcher:
         self._is_stopped = False
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._last_sent_s = 0.0
+        self._broker_epoch = -1  # in which the session was begun
         # for observability
         self.fetches = 0
         self.bytes_fetched = 0
@@ -168,7 +171,11 @@ class ReplicaFetcher:
         if not self.link.is_up or self._is_fetching:
             return
         now_s = self._clock.monotonic()
-        request = self.session.next_request(self._follower.config, self._follower.broker_epoch(), now_s)
+        if (broker_epoch := self._follower.broker_epoch()) != self._broker_epoch:
+            # Registered anew: what the leader knows of this broker counts no more, also where nothing has happened.
+            self._broker_epoch = broker_epoch
+            self.session.reset()
+        request = self.session.next_request(self._follower.config, broker_epoch, now_s)
         self._is_fetching = request is not None
         self._set_timer(now_s)
         if request is None:
@@ -231,7 +238,8 @@ class ReplicaFetcher:
                 else:
                     session.changed(followed)
         for followed in session.take_matched():
-            self.claims.claimed(followed.partition)
+            if followed.partition.is_durable:  # else the fetch itself has said it
+                self.claims.claimed(followed.partition)
         self._fetch()
 
     def _refused(self, code: ErrorCode) -> None:
@@ -303,6 +311,12 @@ class ReplicaFetcher:
             self.claims.disown(followed, followed.partition.claimed_offset())
         self.session.delay(followed, now_s + self._backoff_s())
 
+    def _not_fitted(self, followed: FollowedPartition, error: Exception) -> None:
+        """The log here could not be made to agree with the leader's."""
+        self.errors += 1
+        self._say(followed, f"it cannot be fitted to the log of broker {self.leader_id}: {error}")
+        self.session.delay(followed, self._clock.monotonic() + self._backoff_s())
+
     def _say(self, followed: FollowedPartition, what: str) -> None:
         """Once, however often it is tried."""
         if what != followed.last_error:
@@ -316,9 +330,16 @@ class ReplicaFetcher:
         async def run() -> None:
             try:
                 await work
-            except (ApiError, StorageError) as error:
-                self._not_taken(followed, error, self._clock.monotonic())
-            self.release(followed)
+            except CorruptBatch as error:  # of our own log: nothing was fetched here
+                self._not_fitted(followed, error)
+                self._follower.found_damage(followed.partition, error.path)
+            except ApiError as error:
+                self._not_fitted(followed, error)
+            except (StorageError, OSError) as error:
+                self._not_fitted(followed, error)
+                self.claims.disown(followed, followed.partition.claimed_offset())
+            finally:
+                self.release(followed)
 
         task = self._loop.create_task(run())
         self._tasks[task] = None

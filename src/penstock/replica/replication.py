@@ -105,13 +105,14 @@ class Follower:
 class Followers:
     """All other replicas of one partition in one leader epoch, and its in-sync replicas."""
 
-    __slots__ = ("_node_id", "_refused_until_ms", "_replicas", "by_id", "isr", "pending_isr")
+    __slots__ = ("_joining", "_node_id", "_refused_until_ms", "_replicas", "by_id", "isr", "pending_isr")
 
     def __init__(self, node_id: int, replicas: Sequence[int], isr: tuple[int, ...], now_ms: int) -> None:
         self._node_id = node_id
         self.by_id = {one: Follower(one, now_ms) for one in isr}  # of the others nothing is known
         self.isr = isr
         self.pending_isr: tuple[int, ...] | None = None
+        self._joining: dict[int, int] = {}  # by it; and the broker epoch in which each has caught up
         self._refused_until_ms = NEVER_MS
         self.assign(replicas)
 
@@ -132,6 +133,35 @@ class Followers:
         if self.pending_isr is None:
             return self.isr
         return (*self.isr, *(one for one in self.pending_isr if one not in self.isr))
+
+    def propose(self, isr: tuple[int, ...], host: Host) -> None:
+        self.pending_isr = isr
+        self._joining = {one: self._epoch_of(one, host) for one in isr if one not in self.isr and one in self.by_id}
+
+    def asked_isr(self, now_ms: int, host: Host) -> list[tuple[int, int]]:
+        """What is pending as the controller shall hear of it now: each broker and its epoch.
+
+        Who joins does so in the life that has caught up: the next one may have lost its disk. Who has disowned since
+        joins no more, and still counts until the answer is there: an earlier question may have reached the controller.
+        """
+        members: list[tuple[int, int]] = []
+        for broker_id in self.pending_isr or ():
+            if broker_id not in self._joining:
+                members.append((broker_id, self._epoch_of(broker_id, host)))
+            elif (follower := self.by_id.get(broker_id)) is not None and not follower.is_kept_out(now_ms):
+                members.append((broker_id, self._joining[broker_id]))
+        return members
+
+    def _epoch_of(self, broker_id: int, host: Host) -> int:
+        epoch: int | None
+        if broker_id == self._node_id:
+            epoch = host.own_broker_epoch()
+        else:
+            follower = self.by_id.get(broker_id)
+            epoch = None if follower is None else follower.broker_epoch
+            if epoch is None or epoch == ANY_BROKER_EPOCH:
+                epoch = host.broker_epoch_of(broker_id)
+        return ANY_BROKER_EPOCH if epoch is None else epoch
 
     def refuse(self, now_ms: int) -> None:
         """The controller does not want what is pending: no use in asking again with the next fetch."""

@@ -309,6 +309,25 @@ async def test_loading_takes_a_moment_and_says_so() -> None:
     world.hosted.stop(ErrorCode.NOT_COORDINATOR)
 
 
+async def test_damage_in_its_log_is_reported_so_that_another_replica_may_lead() -> None:
+    world = World()
+    committing = world.commit(5)
+    world.flusher.let_go()
+    await committing
+    segment = world.partition.log.segments[0].path
+    world.disk.flip_bit(segment, 70)
+    damaged: list[tuple[Partition, str]] = []
+    world.partition.when_damaged = lambda partition, path: damaged.append((partition, path))
+    world.hosted.stop(ErrorCode.NOT_COORDINATOR)
+    world.hosted.start()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert damaged == [(world.partition, segment)]
+    with pytest.raises(ApiError) as refused:
+        world.commit(6)
+    assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
 async def test_what_somebody_else_wrote_is_passed_over() -> None:
     world = World()
     world.commit(5)

@@ -65,6 +65,12 @@ async def report(broker: FollowingBroker, path: str | None) -> None:
     await broker.machine.run(found())
 
 
+async def tell(partition: Partition, path: str) -> None:
+    """As whoever reads it does, knowing no more than the partition."""
+    assert partition.when_damaged is not None
+    partition.when_damaged(partition, path)
+
+
 async def shrink(broker: FollowingBroker, epoch: int = 1) -> None:
     await broker.follow(epoch=epoch, isr=(LEADER,))
 
@@ -86,7 +92,7 @@ def is_sound(partition: Partition) -> bool:
 # In the records, the length, the offset, the offset a little, the leader epoch a little and much.
 @pytest.mark.parametrize("byte", [65, 10, 2, 7, 15, 13])
 @pytest.mark.parametrize("offset", [0, 1, 7, 19])
-def test_a_replica_that_does_not_count_is_mended_at_once(world: SimWorld, offset: int, byte: int) -> None:
+def test_a_replica_that_does_not_count_is_mended(world: SimWorld, offset: int, byte: int) -> None:
     broker = FollowingBroker(world, settings=LAZY)
 
     async def main() -> None:
@@ -100,6 +106,45 @@ def test_a_replica_that_does_not_count_is_mended_at_once(world: SimWorld, offset
         assert stored(partition) == [(n, 1) for n in range(20)]
         assert broker.lowered[-1][1] in (max(0, offset - 1), max(0, offset - 2))  # durably before the damage
         assert broker.fetchers.repairs.under_way == []
+
+    run(world, main())
+
+
+def test_a_replica_that_does_not_count_is_not_cut_before_its_leader_could_withdraw_its_return(world: SimWorld) -> None:
+    """The leader may have asked the controller to take it back, as one that had caught up."""
+    broker = FollowingBroker(world, settings=LAZY)
+
+    async def main() -> None:
+        partition = await follow_to(broker, 20, isr=(LEADER,))
+        await report(broker, damage(broker, partition, 7))
+        await until(lambda: bool(broker.leader.disowned))
+        assert {(entry.offset, entry.leader_epoch) for entry in broker.leader.disowned} == {(6, 1)}
+        assert partition.log.log_end_offset == 20
+        await broker.follow(isr=IN_SYNC)  # it was decided before the leader heard
+        await asyncio.sleep(20)
+        assert partition.log.log_end_offset == 20
+        await shrink(broker)
+        await until(lambda: broker.fetchers.repairs.repaired == 1)
+        await until(ends_at(partition, 20))
+
+    run(world, main())
+
+
+def test_a_replica_that_is_in_sync_after_its_cut_leaves_before_it_goes_on(world: SimWorld) -> None:
+    broker = FollowingBroker(world, settings=LAZY)
+
+    async def main() -> None:
+        partition = await follow_to(broker, 20, isr=(LEADER,))
+        broker.lowering = broker.follow(isr=IN_SYNC)  # decided while the recovery point is being written
+        await report(broker, damage(broker, partition, 7))
+        await until(ends_at(partition, 6))
+        broker.leader.disowned.clear()
+        await asyncio.sleep(12)
+        assert partition.log.log_end_offset == 6
+        assert {entry.offset for entry in broker.leader.disowned} == {6}
+        await shrink(broker)
+        await until(ends_at(partition, 20))
+        assert is_sound(partition)
 
     run(world, main())
 
@@ -148,7 +193,7 @@ def test_a_damaged_leader_asks_to_be_relieved_and_is_mended_as_follower(world: S
     async def main() -> None:
         partition = await follow_to(broker, 9)
         await broker.follow(epoch=2, leader=FOLLOWER, isr=IN_SYNC)
-        await report(broker, damage(broker, partition, 4))
+        await broker.machine.run(tell(partition, damage(broker, partition, 4)))
         await until(lambda: partition.followers is not None and partition.followers.pending_isr == (LEADER,))
         await asyncio.sleep(20)
         assert partition.log.log_end_offset == 9

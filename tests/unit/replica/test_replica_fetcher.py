@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import pytest
 
-from penstock.model.errors import ErrorCode
+from penstock.config.topic import TopicConfig
+from penstock.model.errors import ErrorCode, StorageError
 from penstock.sim.threads import DiskTimes
 from penstock.sim.world import SimWorld
 from penstock.wire.messages.fetch import EpochEndOffset, FetchPartition, FetchRequest, FetchResponse
@@ -171,6 +173,26 @@ def test_a_slow_flush_holds_up_neither_its_own_partition_nor_another(world: SimW
     run(world, main())
 
 
+def test_a_flush_that_ends_after_flushing_was_left_to_the_system_is_acknowledged(world: SimWorld) -> None:
+    broker = FollowingBroker(world)
+    broker.machine.disk_times = DiskTimes(sync_s=5.0, slow_chance=0)
+
+    async def leave_to_the_system() -> None:
+        broker.partitions[0].apply_config(TopicConfig.resolve(LAZY))
+
+    async def main() -> None:
+        await broker.start()
+        await broker.follow()
+        await until(lambda: len(broker.leader.fetches) == 2)
+        broker.leader.answers.append(says(records=batches(0, 3, epoch=1)))
+        broker.leader.release()
+        await until(ends_at(broker.partitions[0], 3))
+        await broker.machine.run(leave_to_the_system())
+        await until(lambda: broker.leader.acknowledged[-1].offset == 3)
+
+    run(world, main())
+
+
 def test_flushes_that_end_together_are_acknowledged_together(world: SimWorld) -> None:
     broker = FollowingBroker(world, 40)
     broker.machine.disk_times = DiskTimes(sync_s=0, slow_chance=0)
@@ -260,6 +282,61 @@ def test_a_cut_that_comes_too_late_for_its_epoch_is_left_to_the_new_role(world: 
         await until(lambda: partition.is_leader)
         await asyncio.sleep(1)
         assert partition.log.log_end_offset == 4
+
+    run(world, main())
+
+
+async def fail(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), StorageError("no room")])
+def test_a_cut_that_fails_is_tried_again(world: SimWorld, caplog: pytest.LogCaptureFixture, error: Exception) -> None:
+    broker = FollowingBroker(world, settings=LAZY)
+
+    def respond(request: FetchRequest) -> FetchResponse | None:
+        offsets = [one.fetch_offset for one in asked(request)]
+        return says(diverging_epoch=EpochEndOffset(epoch=1, end_offset=2)) if offsets == [4] else None
+
+    async def main() -> None:
+        await broker.start()
+        partition = broker.partitions[0]
+        await broker.follow(epoch=1, leader=-1)
+        broker.write_own(partition, batches(0, 4, epoch=1))
+        broker.lowering = fail(error)
+        broker.leader.respond = respond
+        await broker.follow(epoch=2)
+        await until(lambda: str(error) in caplog.text)
+        assert broker.leader.disowned[-1].leader_epoch == 2  # nobody waits for this one
+        broker.lowering = None
+        await until(ends_at(partition, 2))
+
+    run(world, main())
+
+
+def test_damage_that_is_met_on_the_way_to_a_cut_is_mended(world: SimWorld) -> None:
+    broker = FollowingBroker(world, settings=LAZY)
+    size = len(batch(0, 1))
+
+    def respond(request: FetchRequest) -> FetchResponse | None:
+        for one in asked(request):
+            if one.fetch_offset > 2:
+                return says(diverging_epoch=EpochEndOffset(epoch=1, end_offset=2))
+            if one.fetch_offset < 2:
+                return says(records=batches(one.fetch_offset, 2 - one.fetch_offset, epoch=1))
+        return None
+
+    async def main() -> None:
+        await broker.start()
+        partition = broker.partitions[0]
+        await broker.follow(epoch=1, leader=-1)
+        broker.write_own(partition, batches(0, 4, epoch=1))
+        broker.machine.disk.flip_bit(partition.log.segments[0].path, size + 10)  # a length: what follows is not found
+        broker.leader.respond = respond
+        await broker.follow(epoch=2)
+        await until(ends_at(partition, 2))
+        assert broker.fetchers.repairs.repaired == 1
+        assert stored(partition) == [(0, 1), (1, 1)]
 
     run(world, main())
 
@@ -450,6 +527,28 @@ def test_a_lost_session_begins_anew(world: SimWorld) -> None:
         third = broker.leader.fetches[2]
         assert (third.session_id, third.session_epoch) == (0, 0)
         assert [one.fetch_offset for one in asked(third)] == [1, 0, 0]
+
+    run(world, main())
+
+
+@pytest.mark.parametrize("settings", [LAZY, {}])
+def test_a_broker_that_registers_anew_says_everything_again(world: SimWorld, settings: dict[str, str]) -> None:
+    """What it held in its life before counts no more, and where nobody writes there is no other occasion to say it."""
+    broker = FollowingBroker(world, 2, settings=settings)
+
+    async def main() -> None:
+        await broker.start()
+        await broker.follow()
+        await asyncio.sleep(2)
+        before = len(broker.leader.fetches)
+        broker.leader.acknowledged.clear()
+        broker.broker_epoch = 41
+        await asyncio.sleep(2)
+        again = [request for request in broker.leader.fetches[before:] if asked(request)]
+        assert [one.partition for one in asked(again[0])] == [0, 1]
+        assert [request.replica_state and request.replica_state.replica_epoch for request in again] == [41]
+        assert (again[0].session_id, again[0].session_epoch) == (0, 0)
+        assert {entry.partition for entry in broker.leader.acknowledged} == (set() if settings else {0, 1})
 
     run(world, main())
 

@@ -394,6 +394,23 @@ class TestInSyncReplicas:
         assert replica.partition.partition_epoch == 2
         assert change_of(replica.partition) is None
 
+    def test_who_joins_does_so_in_the_life_that_has_caught_up(self) -> None:
+        """It came back with an empty disk while the controller was away: the controller is to refuse it."""
+        replica = self.proposing()
+        replica.alive[3] = 203
+        replica.partition.follower_fetched(3, 0, 0, replica.host.now_ms(), 203)
+        replica.alive[1], replica.alive[2] = 201, 202
+        replica.partition.follower_fetched(2, 0, 0, replica.host.now_ms(), 202)
+        change = change_of(replica.partition)
+        assert change is not None
+        assert change.new_isr == (ReplicaEpoch(1, 201), ReplicaEpoch(2, 202), ReplicaEpoch(3, 103))
+        assert self.answer(replica, ErrorCode.INELIGIBLE_REPLICA)
+        replica.pass_ms(1000)
+        replica.partition.consider_returns()
+        change = change_of(replica.partition)
+        assert change is not None
+        assert change.new_isr[2] == ReplicaEpoch(3, 203)
+
     def test_a_refusal_is_final_for_a_while(self) -> None:
         replica = self.proposing()
         assert self.answer(replica, ErrorCode.INELIGIBLE_REPLICA)
@@ -507,6 +524,29 @@ class TestDisowning:
         replica.append()
         replica.fetched(2, 4)
         assert replica.partition.high_watermark == 4
+
+    def test_a_return_that_was_asked_for_before_is_withdrawn(self) -> None:
+        """The controller was away, so the question is asked again; by then the follower has found its log damaged."""
+        replica = leading()
+        for _ in range(3):
+            replica.append()
+        replica.state(isr=(1, 2))
+        replica.fetched(2, 1)
+        replica.fetched(3, 1)
+        assert self.pending(replica) == (1, 2, 3)
+        go_on_without(replica.partition, 3, 0)
+        change = change_of(replica.partition)
+        assert change is not None
+        assert [one.broker_id for one in change.new_isr] == [1, 2]
+        # It may be a member by an earlier question whose answer was lost, so it counts until this one is answered.
+        replica.fetched(2, 3)
+        assert replica.partition.high_watermark == 1
+        answer = IsrAnswer(TOPIC_ID, 0, ErrorCode.NONE, 1, 1, (1, 2), change.partition_epoch)
+        assert take_answer(replica.partition, change, answer)
+        assert self.pending(replica) is None
+        replica.fetched(2, 3)
+        replica.partition.apply_config(replica.partition.config)
+        assert replica.partition.high_watermark == 3
 
     def test_it_does_not_return_with_what_it_had_however_long_it_waits(self) -> None:
         replica = leading({"min.insync.replicas": "3"})
@@ -796,6 +836,36 @@ class TestFollowing:
         assert claimed == []
         follower.flusher.let_go()
         assert follower.partition.claimed_offset() == 1
+
+    @pytest.mark.parametrize("leader", [2, 3])
+    def test_what_a_cut_left_is_flushed_although_nothing_is_appended(self, leader: int) -> None:
+        """The flush under way was made void: a leader would never commit what is left, a follower never claim it."""
+        old, cut = self.following(is_durable=True)
+        old.append()
+        old.append()
+        claimed: list[int] = []
+        cut.partition.when_claimed = lambda partition: claimed.append(partition.claimed_offset())
+        cut.partition.append_fetched(self.copy(old), 1, 0, 0, NOW_MS)
+        cut.partition.truncate_to(1)
+        cut.state(leader=leader, isr=(leader,), epoch=2)
+        cut.flusher.let_go()
+        assert cut.partition.log.stable_offset == 0
+        cut.flusher.let_go()
+        assert cut.partition.log.stable_offset == 1
+        assert cut.partition.high_watermark == (1 if leader == 2 else 0)
+        assert claimed == ([] if leader == 2 else [1])
+        assert cut.flusher.held == []
+
+    def test_a_flush_under_way_when_flushing_is_left_to_the_system_still_claims(self) -> None:
+        """The fetch that said how far it had written was not counted by a leader that waits for its disk."""
+        leader, follower = self.following(is_durable=True)
+        leader.append()
+        claimed: list[int] = []
+        follower.partition.when_claimed = lambda partition: claimed.append(partition.claimed_offset())
+        follower.partition.append_fetched(self.copy(leader), 1, 0, 0, NOW_MS)
+        follower.partition.apply_config(TopicConfig.resolve({"flush.messages": NEVER}, follower.broker))
+        follower.flusher.let_go()
+        assert claimed == [1]
 
     def test_a_batch_that_begins_before_the_start_comes_whole(self) -> None:
         leader, follower = self.following()
