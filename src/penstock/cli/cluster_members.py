@@ -96,7 +96,7 @@ def _unknown(broker_id: int, image: MetadataImage) -> PenstockError:
 
 @click.command("remove")
 @broker_argument
-@click.option("--force", is_flag=True, help="Although it runs, or holds replicas, which are lost to their partitions.")
+@click.option("--force", is_flag=True, help="Although it holds replicas, which are lost to their partitions.")
 @json_option
 @cluster_command
 def remove(target: Target, broker_id: int, force: bool, as_json: bool) -> None:
@@ -115,11 +115,10 @@ def remove(target: Target, broker_id: int, force: bool, as_json: bool) -> None:
                 f"broker {broker_id} holds {held} replica{'s' * (held > 1)}: move them away first, with "
                 f"`penstock cluster drain {broker_id} --watch` (--force removes it all the same)"
             )
-        is_running = broker_id in image.brokers and not image.brokers[broker_id].is_fenced
-        if is_running and not force:
+        if broker_id in image.brokers and not image.brokers[broker_id].is_fenced:
             raise PenstockError(
-                f"broker {broker_id} is running, and would register again: stop its process first (--force removes it "
-                "all the same)"
+                f"broker {broker_id} is running, and would register again: stop its process first (one that has just "
+                "died counts as running for some seconds)"
             )
         if is_voter:
             admin.remove_voter(broker_id)
@@ -130,8 +129,6 @@ def remove(target: Target, broker_id: int, force: bool, as_json: bool) -> None:
     else:
         vote = ", and votes no more" if is_voter else ""
         click.echo(f"Broker {broker_id} is no longer part of the cluster{vote}.")
-        if is_running:
-            click.echo("Stop its process, or it registers again.", err=True)
 
 
 def _is_voter(admin: ClusterAdmin, node_id: int) -> bool:

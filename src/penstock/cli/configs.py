@@ -12,6 +12,7 @@ from penstock.cli.connection import Target, cluster_command, complete_groups, co
 from penstock.cli.min_insync import MIN_INSYNC, warn_of_all_topics, warn_of_topic
 from penstock.cli.output import show_json, show_table
 from penstock.cli.pairs import parse_pairs
+from penstock.cli.setting_names import known_names
 from penstock.cli.wire_admin import broker_settings
 from penstock.model.errors import ConfigError, PenstockError
 
@@ -100,7 +101,9 @@ def set_(
     """Change settings; the others stay as they are."""
     resource = _resource(topic, broker, group, all_brokers)
     wanted = parse_pairs("setting", settings)
-    with _settings(target, resource) as found:
+    kind: Kind = "broker" if resource is None else resource[0]
+    listed = f"penstock configs describe --{kind} {'ID' if resource is None else resource[1]} --all"
+    with _settings(target, resource) as found, known_names(kind, wanted, listed):
         found.alter(wanted, ())
     if MIN_INSYNC in wanted:
         _look_at_replicas(target, resource, wanted[MIN_INSYNC])

@@ -11,6 +11,7 @@ from penstock.cli.min_insync import warn_of_topic
 from penstock.cli.numbers import COUNT, Number
 from penstock.cli.output import show_json, show_table
 from penstock.cli.pairs import parse_pairs
+from penstock.cli.setting_names import known_names
 from penstock.model.errors import PenstockError
 
 LOST_WITH = {
@@ -51,7 +52,8 @@ def create(
     settings = parse_pairs("--config", configs)
     with target.admin() as admin:
         try:
-            admin.create_topic(name, partitions, replication_factor, settings)
+            with known_names("topic", settings, "penstock configs describe --topic NAME --all"):
+                admin.create_topic(name, partitions, replication_factor, settings)
             created = True
         except TopicExists:
             if not if_not_exists:

@@ -86,7 +86,9 @@ def what_to_do(voters: Sequence[Voter]) -> str:
         )
     if not any(voter.problem in ("", REFUSED) for voter in voters):
         return "The nodes may use names and networks that this machine does not know: look from one of them."
-    return f"Bring node {missing[0]} back." if len(missing) == 1 else f"Bring nodes {', '.join(missing)} back."
+    needed = len(voters) // 2 + 1 - (len(voters) - len(missing))
+    enough = f" ({needed} of them will do)" if needed < len(missing) else ""
+    return f"Bring node{'s' * (len(missing) > 1)} {', '.join(missing)} back{enough}."
 
 
 @dataclass(frozen=True, slots=True)

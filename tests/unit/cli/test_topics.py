@@ -167,6 +167,24 @@ def test_configs(cli: CommandLine, topic: str) -> None:
     assert "there is no broker 7: there is 1" in cli("configs", "describe", "--broker", "7").err
 
 
+def test_a_name_that_is_no_setting(cli: CommandLine, topic: str) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "1")
+    for words, meant, listed in (
+        (("configs", "set", "--topic", topic, "retention.mss=5"), "retention.ms", f"--topic {topic}"),
+        (("topics", "create", "--name", "other", "--config", "retentionms=5"), "retention.ms", "--topic NAME"),
+        (("configs", "set", "--broker", "1", "log.retention.mss=5"), "log.retention.ms", "--broker 1"),
+        (("configs", "set", "--all-brokers", "log.retention.mss=5"), "log.retention.ms", "--broker ID"),
+    ):
+        ran = cli(*words)
+        assert (ran.code, ran.out) == (1, "")
+        assert len(ran.err.splitlines()) == 1
+        assert f"did you mean {meant}? `penstock configs describe {listed} --all` shows all names\n" in ran.err
+    strange = cli("configs", "set", "--topic", topic, "xyzzy=5").err
+    assert strange.endswith(f"; `penstock configs describe --topic {topic} --all` shows all names\n")
+    assert "did you mean" not in strange
+    assert "shows all names" not in cli("configs", "set", "--topic", topic, "retention.ms=x").err
+
+
 def test_configs_of_all_brokers(cli: CommandLine) -> None:
     nothing = cli("configs", "describe", "--all-brokers")
     assert (nothing.code, nothing.err) == (0, "Nothing is set for all brokers at run time.\n")

@@ -99,7 +99,11 @@ def test_each_voter_is_tried(monkeypatch: pytest.MonkeyPatch, closed_port: int, 
 @pytest.mark.parametrize(
     ("problems", "says", "do"),
     [
-        (["", REFUSED, REFUSED], "1 of 3 voters answers this machine, and it takes 2", "Bring nodes 2, 3 back."),
+        (
+            ["", REFUSED, REFUSED],
+            "1 of 3 voters answers this machine, and it takes 2",
+            "Bring nodes 2, 3 back (1 of them will do).",
+        ),
         (["", REFUSED], "1 of 2 voters answers this machine, and it takes 2", "Bring node 2 back."),
         (["", "", REFUSED], "2 of 3 voters answer this machine, which would do", "An election may be under way"),
         (["no name", "no name"], "0 of 2 voters answer this machine, and it takes 2", "this machine does not know"),
@@ -128,7 +132,7 @@ def test_commands_name_who_is_missing_and_why(
     assert ran.err == (
         f"penstock: 127.0.0.1:{broker.port} answers, but the cluster has no controller: 1 of 3 voters answers this "
         f"machine, and it takes 2 (node 2 at 127.0.0.1:{closed_port}: {REFUSED}; node 3 at 127.0.0.1:{hanging_port}: "
-        f"{HANGS}). Bring nodes 2, 3 back. `penstock doctor` tells more\n"
+        f"{HANGS}). Bring nodes 2, 3 back (1 of them will do). `penstock doctor` tells more\n"
     )
 
 
@@ -158,7 +162,7 @@ def test_doctor_does_not_blame_addresses(run: CommandLine, closed_port: int, han
     assert ran.code == 1
     told = ran.out.splitlines()
     begin = told.index("PROBLEM  controller: the cluster has none: 1 of 3 voters answers this machine, and it takes 2")
-    assert told[begin + 1].startswith("         Bring nodes 2, 3 back.")
+    assert told[begin + 1].startswith("         Bring nodes 2, 3 back (1 of them will do).")
     assert told[begin + 2] == f"ok       voter 1: 127.0.0.1:{broker.port} answers"
     assert told[begin + 3] == f"PROBLEM  voter 2: 127.0.0.1:{closed_port}: {REFUSED}"
     assert "start that node again" in told[begin + 4]
