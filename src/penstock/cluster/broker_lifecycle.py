@@ -31,6 +31,10 @@ UNFENCE_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 10.0
 NO_CONTROLLER_S = 1.5
 """A broker that leaves waits so long for a controller to tell."""
+NOTHING_HEARD = (
+    "it is registered, but this node hears nothing of the metadata. A voter whose disk is lost must not come back "
+    "empty under its old id: start it under a new node.id, drain and remove the old one, and add the new one as voter"
+)
 
 
 class QuorumView(Protocol):
@@ -77,11 +81,23 @@ class BrokerLifecycle:
 
     async def register(self) -> None:
         """Returns when the metadata here says that this broker is registered. Waits as long as it takes."""
+        epoch = await self._be_registered()
+        while not await self._reads_of(epoch):
+            unheard = NOTHING_HEARD if self._quorum.applied_index == 0 else "this node has not read of its registration"
+            log.warning("still waiting to join the cluster: %s", unheard)
+            # Unregistered meanwhile, perhaps; one that is just slow keeps its epoch.
+            epoch = await self._be_registered()
+        self._answered_s = self._clock.monotonic()
+        if self._config.is_clustered:
+            log.info("broker %d is registered with epoch %d", self._config.node_id, epoch)
+
+    async def _be_registered(self) -> int:
+        """The epoch, once there is a controller that gives one."""
         told_s = self._clock.monotonic()
         while True:
             try:
-                epoch = await self._access.register(self._registration)
-                break
+                self._access.broker_epoch = epoch = await self._access.register(self._registration)
+                return epoch
             except ApiError as error:
                 if error.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                     reason = "another broker of this node.id is running, or was until a moment ago"
@@ -93,16 +109,15 @@ class BrokerLifecycle:
                 told_s = self._clock.monotonic()
                 log.warning("still waiting to join the cluster: %s", reason)
             await asyncio.sleep(RETRY_PAUSE_S)
-        self._access.broker_epoch = epoch
+
+    async def _reads_of(self, epoch: int) -> bool:
+        """Whether the metadata here says soon that this broker has that epoch."""
         deadline_s = self._clock.monotonic() + READ_TIMEOUT_S
         while not self._is_known(epoch):
             if self._clock.monotonic() >= deadline_s:
-                await self.register()  # unregistered meanwhile, perhaps; one that is just slow keeps its epoch
-                return
+                return False
             await self._pause(0.01)
-        self._answered_s = self._clock.monotonic()
-        if self._config.is_clustered:
-            log.info("broker %d is registered with epoch %d", self._config.node_id, epoch)
+        return True
 
     def _is_known(self, epoch: int) -> bool:
         known = self._image.brokers.get(self._config.node_id)

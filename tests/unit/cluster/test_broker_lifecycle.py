@@ -81,6 +81,7 @@ class Broker:
         self.clock = SimClock(world.loop.time)
         self.image = MetadataImage()
         self.controller = Controller(self.clock, self.image)
+        self.quorum = Quorum()
         given = {
             "controller.quorum.voters": "1@a:9092,2@b:9092",
             "broker.session.timeout.ms": str(int(SESSION_S * 1000)),
@@ -91,7 +92,7 @@ class Broker:
             asyncio.get_running_loop(),
             broker_config("node-1", NODE, given),
             cast(ControllerAccess, self.controller),
-            Quorum(),
+            self.quorum,
             self.image,
             self.clock,
             Registration(NODE, "", bytes(16), {"PLAINTEXT": ("h", 1)}),
@@ -163,6 +164,33 @@ def test_a_registration_that_never_shows_is_made_again() -> None:
         assert broker.lifecycle.epoch == 20
 
     play(story)
+
+
+@pytest.mark.parametrize(
+    ("applied_index", "reason"),
+    [
+        (0, "it is registered, but this node hears nothing of the metadata. A voter whose disk is lost must not"),
+        (7, "this node has not read of its registration"),
+    ],
+)
+def test_a_broker_that_does_not_hear_of_its_registration_says_so(
+    caplog: pytest.LogCaptureFixture, applied_index: int, reason: str
+) -> None:
+    """An emptied voter, say: its leader goes on from where the lost disk had been."""
+
+    async def story(broker: Broker) -> None:
+        broker.quorum.applied_index = applied_index
+        broker.controller.is_image_current = False
+        registering = asyncio.ensure_future(broker.lifecycle.register())
+        await asyncio.sleep(6.5 * READ_TIMEOUT_S)
+        assert not registering.done()
+        broker.controller.tell()
+        await registering
+
+    play(story)
+    waits = [record.getMessage() for record in caplog.records if "still waiting to join" in record.getMessage()]
+    assert len(waits) == 6
+    assert waits[0].startswith(f"still waiting to join the cluster: {reason}")
 
 
 def test_heartbeats_hurry_until_the_broker_is_in() -> None:

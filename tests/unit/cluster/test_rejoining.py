@@ -7,8 +7,11 @@ import asyncio
 import pytest
 
 from controller_world import ControllerWorld, play
+from penstock.cluster.broker_lifecycle import NOTHING_HEARD, READ_TIMEOUT_S
 from penstock.core.raft.exchange import Change
+from penstock.sim.broker import DATA
 from penstock.sim.cluster import SimCluster, host_of
+from penstock.sim.disk import SimDisk
 from penstock.sim.world import SimWorld
 
 
@@ -61,3 +64,33 @@ def test_a_broker_that_is_removed_while_it_is_cut_off_comes_back(seed: int) -> N
                     await asyncio.sleep(0.1)
 
         world.run(main(), timeout_s=120)
+
+
+def test_a_voter_that_comes_back_with_an_empty_disk_says_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    with SimWorld(3) as world:
+        cluster = SimCluster(world, 3)
+
+        async def main() -> None:
+            await asyncio.gather(*map(cluster.bring_up, cluster.voters))
+            leader = cluster.nodes[1].membership.quorum.leader_id
+            emptied = next(node for node in cluster.voters if node != leader)
+            await asyncio.sleep(1)
+            cluster.kill(emptied)
+            _wipe(cluster.machines[emptied].disk, DATA)
+            coming = asyncio.ensure_future(cluster.bring_up(emptied))
+            await asyncio.sleep(READ_TIMEOUT_S + 5)
+            assert not coming.done()
+            coming.cancel()
+
+        world.run(main(), timeout_s=120)
+    assert f"still waiting to join the cluster: {NOTHING_HEARD}" in caplog.text
+
+
+def _wipe(disk: SimDisk, path: str) -> None:
+    for name in disk.list_directory(path):
+        inner = f"{path}/{name}"
+        if disk.is_directory(inner):
+            _wipe(disk, inner)
+            disk.remove_directory(inner)
+        else:
+            disk.remove(inner)
