@@ -8,44 +8,34 @@ writes those files.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import signal
-import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
-from itertools import starmap
 from pathlib import Path
 from typing import IO, cast
 
 import click
 
 from penstock import __version__
+from penstock.cli.start_ports import FIRST_PORT, NodePorts, check_free, plan_ports
 from penstock.config.broker import BrokerConfig
-from penstock.config.properties import format_properties
+from penstock.config.settings import AGREED_ON
 from penstock.model.errors import ConfigError, PenstockError
+from penstock.node.local_nodes import MAX_NODES, launch, refuse_own_settings, replication, write_files
 from penstock.observability.logs import configure
 from penstock.runtime.data_directory import META_PROPERTIES, lock_directory
 
 log = logging.getLogger("penstock")
 
-FIRST_PORT = 9092
-MAX_NODES = 9
 EVERY_INTERFACE = ("", "0.0.0.0", "::")
 STOP_TIMEOUT_S = 30.0
-_PR_SET_PDEATHSIG = 1
-# What a node decides for itself; everything else goes to all of them.
-_OF_A_NODE = ("node.id", "broker.id", "listeners", "advertised.listeners", "log.dirs", "log.dir")
-_DOORS = {"penstock.http.listener": 8082, "penstock.line.listener": 9099}
 # How somebody ends a node on purpose, to see what the others do.
 _ENDED_BY_HAND = (0, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGKILL)
-_OF_THE_CLUSTER = ("controller.quorum.voters", "controller.quorum.bootstrap.servers", "process.roles")
 
 
 def start_nodes(
@@ -57,37 +47,31 @@ def start_nodes(
     """
     if count > MAX_NODES:
         raise ConfigError(f"--nodes {count}: use a number up to {MAX_NODES}")
-    for name in (*_OF_A_NODE, *_OF_THE_CLUSTER):
-        if name in overrides:
-            raise ConfigError(f"--set {name}=... is not for --nodes, which sets it for each node: leave it out")
+    refuse_own_settings(overrides, "--set {name}=... is not for --nodes, which sets it for each node: leave it out")
     if host in EVERY_INTERFACE:
         raise ConfigError(f"--host '{host}' is not for --nodes: name one address of this machine, or leave it out")
-    settings = {**_replication(count), **overrides}
+    settings = {**replication(count), **overrides}
     config, warnings = BrokerConfig.load(None, {**settings, "log.dirs": data} if data else settings)
     configure(log_level.upper(), config.penstock_log_format)
     base = Path(data or config.log_dir + "-cluster").expanduser().absolute()
-    ports = _ports(host or "127.0.0.1", port, count)
+    host = host or "127.0.0.1"
+    ports = plan_ports(host, FIRST_PORT if port is None else port, count, config, overrides)
     with _locked(base):
         _check_same_size(base, count)
         _check_none_runs(base, count)
-        for warning in (*warnings, *_missing_nodes(config, count)):
+        check_free(ports)
+        has_agreed = _has_agreed(base, config)
+        for warning in (*warnings, *_missing_nodes(config, count, has_agreed)):
             log.warning("%s", warning)
         # What no node knows is told once, here.
         known = {name: value for name, value in settings.items() if name in config.settings.static}
-        _run_all(_write_files(base, ports, host or "127.0.0.1", known), base, log_level)
+        if has_agreed:
+            # The cluster may have changed these since, and files do not count: only what is asked for is worth a word.
+            known = {name: value for name, value in known.items() if name in overrides or name not in AGREED_ON}
+        _run_all(_write_files(base, ports, host, known), ports, base, log_level)
 
 
-def _replication(count: int) -> dict[str, str]:
-    factor = str(min(3, count))
-    return {
-        "default.replication.factor": factor,
-        "offsets.topic.replication.factor": factor,
-        "transaction.state.log.replication.factor": factor,
-        "min.insync.replicas": "2" if count >= 3 else "1",
-    }
-
-
-def _missing_nodes(config: BrokerConfig, count: int) -> Iterator[str]:
+def _missing_nodes(config: BrokerConfig, count: int, has_agreed: bool) -> Iterator[str]:
     """Settings made for a larger cluster: each is valid, and each stops somebody's producer here."""
     factor = config.default_replication_factor
     if factor > count:
@@ -95,6 +79,8 @@ def _missing_nodes(config: BrokerConfig, count: int) -> Iterator[str]:
             f"default.replication.factor={factor}, but there are {count} nodes: topics that leave the factor to the "
             "broker will be refused with INVALID_REPLICATION_FACTOR"
         )
+    if has_agreed:
+        return  # on how many in-sync replicas are enough: the nodes say so when another number is asked for
     in_sync = cast(int, config.settings.value("min.insync.replicas"))
     replicas = min(factor, count)
     if in_sync > replicas:
@@ -118,7 +104,7 @@ def _locked(base: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _run_all(files: list[Path], base: Path, log_level: str) -> None:
+def _run_all(files: list[Path], ports: list[NodePorts], base: Path, log_level: str) -> None:
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # Under nohup a hang-up is ignored, and stays so.
@@ -126,7 +112,7 @@ def _run_all(files: list[Path], base: Path, log_level: str) -> None:
             signal.signal(number, lambda *_: stopping.set())
     nodes = [LocalNode(number, file, log_level) for number, file in enumerate(files, 1)]
     try:
-        _run(nodes, base, stopping)
+        _run(nodes, ports, base, stopping)
     finally:
         for node in nodes:
             node.terminate()
@@ -135,7 +121,7 @@ def _run_all(files: list[Path], base: Path, log_level: str) -> None:
             node.wait(max(deadline - time.monotonic(), 0.1))
 
 
-def _run(nodes: list[LocalNode], base: Path, stopping: threading.Event) -> None:
+def _run(nodes: list[LocalNode], ports: list[NodePorts], base: Path, stopping: threading.Event) -> None:
     started = time.monotonic()
     while not all(node.is_ready.is_set() for node in nodes):
         ended = [node for node in nodes if node.exit_code is not None]
@@ -143,11 +129,13 @@ def _run(nodes: list[LocalNode], base: Path, stopping: threading.Event) -> None:
             raise ConfigError(f"node {ended[0].number} could not be started, see above")
         if stopping.wait(0.02):
             return
-    addresses = ",".join(node.address for node in nodes)
+    addresses = ",".join(str(places.kafka) for places in ports)
     click.echo(
         f"penstock {__version__} ready on {addresses}: {len(nodes)} nodes, data in {base} "
         f"({time.monotonic() - started:.2f} s)"
     )
+    for node, places in zip(nodes, ports, strict=True):
+        click.echo(f"node {node.number}: {places}")
     gone: dict[int, int] = {}
     is_stopping = False
     while not is_stopping and len(gone) < len(nodes):
@@ -171,23 +159,6 @@ def _run(nodes: list[LocalNode], base: Path, stopping: threading.Event) -> None:
 
 def _how(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-
-def _ports(host: str, first: int | None, count: int) -> list[int]:
-    if first == 0:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            sockets = [socket.create_server((host, 0), family=family) for _ in range(count)]
-        except OSError as error:
-            raise ConfigError(f"cannot listen on {host}: {error.strerror}; use --host 127.0.0.1") from error
-        ports = [sock.getsockname()[1] for sock in sockets]
-        for sock in sockets:
-            sock.close()
-        return ports
-    first = FIRST_PORT if first is None else first
-    if first + count - 1 > 65535:
-        raise ConfigError(f"--port {first} leaves no room for {count} nodes: use a lower one")
-    return list(range(first, first + count))
 
 
 def _check_same_size(base: Path, count: int) -> None:
@@ -214,47 +185,18 @@ def _check_none_runs(base: Path, count: int) -> None:
         os.close(lock)
 
 
-def _write_files(base: Path, ports: list[int], host: str, given: Mapping[str, str]) -> list[Path]:
+def _has_agreed(base: Path, config: BrokerConfig) -> bool:
+    """Whether this cluster has been made: its nodes write down the id that it then gets, unless one is prescribed."""
+    return config.penstock_cluster_id is None and any(base.glob(f"node-*/{META_PROPERTIES}"))
+
+
+def _write_files(base: Path, ports: list[NodePorts], host: str, given: Mapping[str, str]) -> list[Path]:
     """One properties file a node. What is asked for here wins over what an earlier start wrote."""
-    shown = f"[{host}]" if ":" in host else host
-    shared = {
-        "process.roles": "broker,controller",
-        "controller.quorum.voters": ",".join(f"{number}@{shown}:{port}" for number, port in enumerate(ports, 1)),
-        **given,
-    }
-    files: list[Path] = []
+    settings = [{**given, **places.doors} for places in ports]
     try:
-        for number, port in enumerate(ports, 1):
-            settings = {
-                "node.id": str(number),
-                "listeners": f"PLAINTEXT://{shown}:{port}",
-                "log.dirs": str(base / f"node-{number}"),
-                **shared,
-            }
-            for name, usual in _DOORS.items():  # the first node's: there is one of each on a machine
-                if number == 1:
-                    settings.setdefault(name, f"{shown}:{_door(ports, usual)}")
-                else:
-                    settings.pop(name, None)
-            file = base / f"node-{number}.properties"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text("".join(starmap(_line, settings.items())), encoding="utf-8")
-            files.append(file)
+        return write_files(base, host, [places.kafka.port for places in ports], settings)
     except OSError as error:
         raise ConfigError(f"cannot write to {base}: {error.strerror}; choose another place with --data") from error
-    return files
-
-
-def _line(name: str, value: str) -> str:
-    """For people to read, so nothing is escaped that need not be."""
-    if value.isprintable() and value == value.strip() and "\\" not in value:
-        return f"{name}={value}\n"
-    return format_properties({name: value})
-
-
-def _door(ports: list[int], usual: int) -> int:
-    """Nodes on ports of the system's choice have doors there too, so that several clusters run side by side."""
-    return usual if ports[0] == FIRST_PORT else 0
 
 
 class LocalNode:
@@ -263,19 +205,8 @@ class LocalNode:
     def __init__(self, number: int, file: Path, log_level: str) -> None:
         self.number = number
         self.file = file
-        self.address = ""
         self.is_ready = threading.Event()
-        command = [sys.executable, "-m", "penstock.cli", "start", str(file), "--log-level", log_level]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,  # Ctrl-C is this command's to pass on
-            preexec_fn=partial(_end_with_parent, os.getpid()) if sys.platform == "linux" else None,
-        )
+        self._process = launch(file, log_level, subprocess.PIPE, subprocess.PIPE)
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._readers = [
@@ -289,12 +220,11 @@ class LocalNode:
     def exit_code(self) -> int | None:
         return self._process.poll()
 
-    def _read(self, stream: IO[str], is_log: bool) -> None:
+    def _read(self, stream: IO[bytes], is_log: bool) -> None:
         for line in stream:
-            if not is_log and " ready on " in line:
-                self.address = line.split(" ready on ", 1)[1].split(": node ", 1)[0].split()[0]
+            if not is_log and b" ready on " in line:
                 self.is_ready.set()
-            click.echo(f"node {self.number} | {line.rstrip()}", err=True)
+            click.echo(f"node {self.number} | {line.decode(errors='replace').rstrip()}", err=True)
 
     def terminate(self) -> None:
         if self._process.poll() is None:
@@ -309,9 +239,3 @@ class LocalNode:
             self._process.wait()
         for reader in self._readers:
             reader.join(1.0)
-
-
-def _end_with_parent(parent: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # which in a container may well be 1
-        os._exit(1)

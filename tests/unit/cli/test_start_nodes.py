@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
+from urllib.request import urlopen
 
 import pytest
 
@@ -98,6 +99,15 @@ def cluster(data: Path, *arguments: str) -> Iterator[Cluster]:
         there.end()
 
 
+def told_by(there: Cluster, number: int) -> int:
+    """The node whose metrics a node's HTTP port shows: the one that is no peer of itself."""
+    with urlopen(f"http://{there.settings(number)['penstock.http.listener']}/metrics", timeout=PATIENCE_S) as answer:
+        page = answer.read().decode()
+    others = {int(peer) for peer in re.findall(r'^penstock_peer_connected{node="(\d)"}', page, re.MULTILINE)}
+    (own,) = {1, 2, 3} - others
+    return own
+
+
 def is_running(pid: int) -> bool:
     try:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
@@ -135,7 +145,17 @@ def test_a_cluster_starts_serves_loses_a_node_and_stops(tmp_path: Path) -> None:
             assert settings["num.partitions"] == "2"
             assert settings["min.insync.replicas"] == "2"
             assert settings["log.dirs"] == str(data / f"node-{number}")
-            assert ("penstock.http.listener" in settings) is (number == 1)
+            assert bool(settings["penstock.line.listener"]) is (number == 1)
+        there.until(lambda: len(there.out) == 4)
+        assert there.out[1:] == [
+            f"node {number}: Kafka on 127.0.0.1:{addresses[number - 1]}, HTTP on {settings['penstock.http.listener']}"
+            + (f", lines on {settings['penstock.line.listener']}" if number == 1 else "")
+            + "\n"
+            for number in (1, 2, 3)
+            for settings in [there.settings(number)]
+        ]
+        for number in (1, 2, 3):  # each tells of itself alone
+            assert told_by(there, number) == number
         with RawClient(int(addresses[2])) as client:
             client.make_topic("t")
         pids = there.pids()
@@ -154,10 +174,10 @@ def test_a_cluster_starts_serves_loses_a_node_and_stops(tmp_path: Path) -> None:
     with cluster(data, *strange) as again_there:  # on other ports, with what it had
         line = again_there.wait_ready()
         warnings = [said for said in again_there.err if " WARNING " in said]
-        assert [said for said in warnings if "unknown setting" in said or "min.insync.replicas" in said] == warnings[:2]
         assert "unknown setting 'no.such.setting' ignored" in warnings[0]
-        assert "min.insync.replicas=4, but topics have 3 replicas: acks=all will be refused" in warnings[1]
         assert "no.such.setting" not in again_there.settings(1)
+        overruled = sorted(said.partition(" | ")[0] for said in warnings if "=4 in this node's settings" in said)
+        assert overruled == ["node 1", "node 2", "node 3"]
         with RawClient(int(re.findall(r"127\.0\.0\.1:(\d+)", line)[0])) as client:
             answer = client.call(Api.METADATA, MetadataRequest(topics=None), MetadataResponse, 12)
             assert [topic.name for topic in answer.topics] == ["t"]
@@ -202,6 +222,12 @@ def penstock(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         (["--nodes", "0"], "0 is not in the range x>=1"),
         (["--nodes", "three"], "'three' is not a valid integer"),
         (["--nodes", "3", "--port", "65534"], "--port 65534 leaves no room for 3 nodes: use a lower one"),
+        (["--nodes", "3", "--port", "2033"], "--port 2033 leaves no room for the HTTP doors, which are 1010 below it"),
+        (
+            ["--nodes", "3", "--port", "0", "--set", "penstock.http.listener=127.0.0.1:65534"],
+            "penstock.http.listener: port 65534 leaves no room for 3 nodes: use a lower one",
+        ),
+        (["--nodes", "3", "--set", "penstock.http.listener=8082"], "penstock.http.listener: '8082' is not an address"),
         (["--nodes", "3", "--host", ""], "--host '' is not for --nodes: name one address of this machine"),
         (["--nodes", "3", "--host", "0.0.0.0"], "--host '0.0.0.0' is not for --nodes"),
         (["--nodes", "3", "--host", "no.such.host.invalid", "--port", "0"], "cannot listen on no.such.host.invalid: "),
@@ -270,7 +296,6 @@ class EndedNode:
     def __init__(self, number: int, file: Path, log_level: str) -> None:
         self.number = number
         self.file = file
-        self.address = f"127.0.0.1:{number}"
         self.is_ready = threading.Event()
         self.is_ready.set()
 
@@ -353,3 +378,27 @@ def test_settings_that_are_worth_a_warning(
     assert len(warnings) == len(parts), ran.err
     for part, warning in zip(parts, warnings, strict=True):
         assert part in warning
+
+
+def test_what_the_cluster_agreed_on_is_written_once(
+    penstock: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Later it may have changed, and a file that says the old value would be a reason to warn."""
+    monkeypatch.setattr(start_nodes, "_run_all", lambda *_: None)
+
+    def written(*flags: str) -> list[str | None]:
+        ran = penstock("start", "--nodes", "3", "--port", "0", "--data", str(tmp_path), *flags)
+        assert ran.code == 0, ran.err
+        assert " WARNING " not in ran.err
+        files = [parse_properties((tmp_path / f"node-{number}.properties").read_text()) for number in (1, 2, 3)]
+        assert {file["default.replication.factor"] for file in files} == {"3"}
+        return [file.get("min.insync.replicas") for file in files]
+
+    assert written() == ["2", "2", "2"]
+    assert written() == ["2", "2", "2"]  # the first start may have ended before there was a cluster
+    (tmp_path / "node-2").mkdir(exist_ok=True)
+    (tmp_path / "node-2" / "meta.properties").write_text("cluster.id=x\n")
+    assert written() == [None, None, None]
+    assert written("--set", "min.insync.replicas=1") == ["1", "1", "1"]
+    prescribed = ("--set", f"penstock.cluster.id={'c' * 22}")  # and written down before there is a cluster
+    assert written(*prescribed) == ["2", "2", "2"]

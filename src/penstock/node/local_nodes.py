@@ -1,0 +1,99 @@
+"""Nodes of one cluster on this machine, each a process of its own: their settings, files, ports and processes.
+
+For `penstock start --nodes` and `penstock.testing.Cluster`. Must not know: what a node says, and when it is ready.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import starmap
+from pathlib import Path
+from typing import IO
+
+from penstock.config.properties import format_properties
+from penstock.model.errors import ConfigError
+
+OF_A_NODE = ("node.id", "broker.id", "listeners", "advertised.listeners", "log.dirs", "log.dir")
+OF_THE_CLUSTER = ("controller.quorum.voters", "controller.quorum.bootstrap.servers", "process.roles")
+MAX_NODES = 9
+
+
+def replication(count: int) -> dict[str, str]:
+    """What topics get where nobody says otherwise: any one of three nodes may fail."""
+    factor = str(min(3, count))
+    return {
+        "default.replication.factor": factor,
+        "offsets.topic.replication.factor": factor,
+        "transaction.state.log.replication.factor": factor,
+        "min.insync.replicas": "2" if count >= 3 else "1",
+    }
+
+
+def refuse_own_settings(names: Iterable[str], sentence: str) -> None:
+    """ConfigError for a setting that each node gets from here; `sentence` has its name as {name}."""
+    for name in names:
+        if name in OF_A_NODE or name in OF_THE_CLUSTER:
+            raise ConfigError(sentence.format(name=name))
+
+
+def bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def free_ports(hosts: Sequence[str]) -> list[int]:
+    """One for each, all different, of the system's choice. Raises OSError."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(_listen(host)) for host in hosts]
+        return [int(sock.getsockname()[1]) for sock in sockets]
+
+
+def _listen(host: str) -> socket.socket:
+    return socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+
+
+def write_files(base: Path, host: str, ports: Sequence[int], given: Sequence[Mapping[str, str]]) -> list[Path]:
+    """One properties file a node, numbered from 1 on, with `given` beside what makes it a node. Raises OSError."""
+    shown = bracketed(host)
+    voters = ",".join(f"{number}@{shown}:{port}" for number, port in enumerate(ports, 1))
+    base.mkdir(parents=True, exist_ok=True)
+    files: list[Path] = []
+    for number, (port, more) in enumerate(zip(ports, given, strict=True), 1):
+        settings = {
+            "node.id": str(number),
+            "listeners": f"PLAINTEXT://{shown}:{port}",
+            "log.dirs": str(base / f"node-{number}"),
+            "process.roles": "broker,controller",
+            "controller.quorum.voters": voters,
+            **more,
+        }
+        file = base / f"node-{number}.properties"
+        file.write_text("".join(starmap(_line, settings.items())), encoding="utf-8")
+        files.append(file)
+    return files
+
+
+def _line(name: str, value: str) -> str:
+    """For people to read, so nothing is escaped that need not be."""
+    if value.isprintable() and value == value.strip() and "\\" not in value:
+        return f"{name}={value}\n"
+    return format_properties({name: value})
+
+
+def launch(file: Path, log_level: str, out: int | IO[bytes], err: int | IO[bytes]) -> subprocess.Popen[bytes]:
+    """A node's process. On Linux it is told to stop when the thread that called this is no more."""
+    command = [sys.executable, "-m", "penstock.cli", "start", str(file), "--log-level", log_level]
+    if sys.platform == "linux":
+        with_parent = Path(__file__).with_name("with_parent.py")
+        command = [sys.executable, "-I", "-S", str(with_parent), str(os.getpid()), *command]
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+        start_new_session=True,  # Ctrl-C is the caller's to pass on
+    )
