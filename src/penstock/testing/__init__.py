@@ -1,4 +1,4 @@
-"""A real broker in your test process.
+"""A real broker in your test process, or a cluster of three beside it.
 
     from penstock.testing import Broker
 
@@ -6,9 +6,10 @@
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
 
 The same broker as `penstock start`, on a free port, with a temporary data directory that is
-removed at the end. It runs on its own event loop in a thread; nothing is mocked. The pytest
-plugin that comes with the package gives it as the fixtures `penstock_broker` (one for the
-session) and `penstock_broker_factory`.
+removed at the end. It runs on its own event loop in a thread; nothing is mocked. `Cluster` is
+three nodes, each a process that can be killed. The pytest plugin that comes with the package
+gives them as the fixtures `penstock_broker` (one for the session), `penstock_broker_factory`
+and `penstock_cluster`.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Mapping
 from types import TracebackType
 
 import uvloop
 
 from penstock.config.broker import BrokerConfig
-from penstock.config.doors import CLOSED
 from penstock.model.errors import ConfigError
 from penstock.node.node import Node
+from penstock.testing.cluster import Cluster
+from penstock.testing.settings import Given, texts_of
 
-__all__ = ["Broker"]
+__all__ = ["Broker", "Cluster"]
 
 START_TIMEOUT_S = 30.0
 
@@ -44,7 +45,7 @@ class Broker:
 
     def __init__(
         self,
-        settings: Mapping[str, str | int | float | bool] | None = None,
+        settings: Given | None = None,
         *,
         data: str | os.PathLike[str] | None = None,
         port: int = 0,
@@ -117,18 +118,9 @@ class Broker:
 
     def _texts(self) -> dict[str, str]:
         """The settings as a properties file would have them. Raises ConfigError."""
-        if "log.dirs" in self._settings or "log.dir" in self._settings:
-            raise ConfigError("log.dirs is in settings: give the directory as data=...")
         if "listeners" in self._settings and self._port:
             raise ConfigError("listeners is in settings: give port=... or listeners, not both")
-        texts = {"listeners": f"PLAINTEXT://127.0.0.1:{self._port}", **CLOSED}
-        if not self._durable:
-            texts["log.flush.interval.messages"] = str(2**63 - 1)
-        for name, value in self._settings.items():
-            if not isinstance(value, str | int | float):
-                raise ConfigError(f"{name} in settings is {value!r}: give a string, a number or a bool")
-            texts[name] = str(value).lower() if isinstance(value, bool) else str(value)
-        return texts
+        return {"listeners": f"PLAINTEXT://127.0.0.1:{self._port}", **texts_of(self._settings, durable=self._durable)}
 
     def _clean_up(self) -> None:
         self._thread = None

@@ -1,6 +1,6 @@
 """pytest fixtures, loaded by themselves wherever penstock is installed.
 
-The broker is imported by the first test that asks for it, so a suite that does not use it
+A broker is imported by the first test that asks for it, so a suite that does not use it
 pays nothing.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from penstock.testing import Broker
+    from penstock.testing import Broker, Cluster
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +39,12 @@ def penstock_broker_factory() -> Iterator[Callable[..., Broker]]:
     yield start
     for broker in reversed(brokers):
         broker.stop()
+
+
+@pytest.fixture
+def penstock_cluster() -> Iterator[Cluster]:
+    """Three real nodes of this test alone: whatever it kills, the next test has a whole cluster."""
+    from penstock.testing import Cluster
+
+    with Cluster() as cluster:
+        yield cluster
