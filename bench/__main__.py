@@ -113,13 +113,9 @@ def _measure(
             for side in sides:
                 say(f"warming {side.broker.label} up")
                 runner.warm_up(side.broker, share)
-        for position, scenario in enumerate(scenarios, 1):
-            say(f"[{position}/{len(scenarios)}, {time.monotonic() - begin:.0f} s] {scenario.name}")
+        for scenario, outcome in command.each(scenarios, kept, out, begin):
             load = runner.scaled(scenario.load, share) if options.quick else scenario.load
-            outcome = new_outcome(scenario)
             runner.run_rounds(sides, replace(scenario, load=load), rounds, outcome, lambda line: say("  " + line))
-            kept.outcomes[scenario.name] = outcome
-            kept.save(out)
     return kept
 
 

@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from types import FrameType
 
 from bench import machine
 from bench.brokers import ROOT, WORK, KafkaUnavailable, kafka_jars
-from bench.results import Outcome
+from bench.results import Outcome, Results
 from bench.scenarios import Scenario
 
 
@@ -67,6 +68,16 @@ def warn_if_busy() -> None:
 def new_outcome(scenario: Scenario) -> Outcome:
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return Outcome(now, machine.source_revision(ROOT), scenario.flush.value)
+
+
+def each(scenarios: Sequence[Scenario], kept: Results, out: Path, begin_s: float) -> Iterator[tuple[Scenario, Outcome]]:
+    """One after the other, with an outcome to fill; it is saved before the next one begins."""
+    for position, scenario in enumerate(scenarios, 1):
+        say(f"[{position}/{len(scenarios)}, {time.monotonic() - begin_s:.0f} s] {scenario.name}")
+        outcome = new_outcome(scenario)
+        yield scenario, outcome
+        kept.outcomes[scenario.name] = outcome
+        kept.save(out)
 
 
 def end_on_terminate() -> None:

@@ -19,7 +19,7 @@ from bench.cluster import runner
 from bench.cluster.clusters import ClusterMaker, makers
 from bench.cluster.runner import Side
 from bench.cluster.scenarios import SCENARIOS
-from bench.command import new_outcome, say, warn_if_busy
+from bench.command import say, warn_if_busy
 from bench.scenarios import Idle, Scenario
 
 DOCS = ROOT / "docs" / "benchmarks-cluster.md"
@@ -116,13 +116,9 @@ def _measure(
             for side in sides:
                 say(f"warming {side.cluster.label} up")
                 runner.warm_up(side.cluster, share)
-        for position, scenario in enumerate(scenarios, 1):
-            say(f"[{position}/{len(scenarios)}, {time.monotonic() - begin:.0f} s] {scenario.name}")
+        for scenario, outcome in command.each(scenarios, kept, out, begin):
             load = runner.scaled(scenario.load, share) if options.quick else scenario.load
-            outcome = new_outcome(scenario)
             runner.run_rounds(sides, replace(scenario, load=load), rounds, outcome, lambda line: say("  " + line))
-            kept.outcomes[scenario.name] = outcome
-            kept.save(out)
     return kept
 
 

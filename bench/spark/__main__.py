@@ -22,7 +22,7 @@ from xml.etree import ElementTree
 from bench import command, driver, machine, report, results
 from bench.brokers import ROOT, WORK, BrokerFailed, Penstock, java_version
 from bench.client import HOST, Client
-from bench.command import new_outcome, say
+from bench.command import say
 from bench.driver import LoadFailed, ProduceLoad
 from bench.maven import JarsUnavailable, fetch_jars
 from bench.scenarios import Load, Scenario, SparkOverhead, SparkRead, SparkWrite
@@ -220,11 +220,8 @@ def _broker() -> Iterator[Penstock]:
 
 
 def _measure(bench: Bench, scenarios: Sequence[Scenario], rounds: int, kept: results.Results, out: Path) -> None:
-    begin = time.monotonic()
-    for position, scenario in enumerate(scenarios, 1):
-        say(f"[{position}/{len(scenarios)}, {time.monotonic() - begin:.0f} s] {scenario.name}")
+    for scenario, outcome in command.each(scenarios, kept, out, time.monotonic()):
         load = _scaled(scenario.load, bench.share)
-        outcome = new_outcome(scenario)
         for number in range(rounds + 1):  # round 0 warms up
             for side in bench.sides:
                 machine.settle()
@@ -234,9 +231,7 @@ def _measure(bench: Bench, scenarios: Sequence[Scenario], rounds: int, kept: res
                 outcome.rounds.setdefault(side, []).append(measured)
                 figures = ", ".join(f"{name} {report.number(value)}" for name, value in measured.items())
                 say(f"  {LABELS[side]:<12} round {number}: {figures}")
-        kept.outcomes[scenario.name] = outcome
         kept.environment["Spark"] = f"PySpark {bench.spark_version}, {java_version()}"
-        kept.save(out)
 
 
 def _environment(jars: Sequence[Path]) -> dict[str, str]:
