@@ -13,8 +13,8 @@ from penstock.cli.min_insync import MIN_INSYNC, warn_of_all_topics, warn_of_topi
 from penstock.cli.output import show_json, show_table
 from penstock.cli.pairs import parse_pairs
 from penstock.cli.setting_names import known_names
-from penstock.cli.wire_admin import broker_settings
-from penstock.model.errors import ConfigError, PenstockError
+from penstock.cli.wire_admin import broker_settings, wire_admin
+from penstock.model.errors import ConfigError, ErrorCode, PenstockError
 
 if TYPE_CHECKING:
     from penstock.client.broker_settings import BrokerSettings
@@ -205,8 +205,22 @@ def _settings(target: Target, resource: Resource) -> Iterator[Settings]:
         with broker_settings(target) as found:
             yield _OfAllBrokers(found)
     else:
+        from penstock.clients import Refused
+
         with target.admin() as admin:
-            yield _Named(admin, *resource)
+            try:
+                yield _Named(admin, *resource)
+            except Refused as error:
+                if error.name == ErrorCode.BROKER_ID_NOT_REGISTERED.name and _is_down(target, resource[1]):
+                    raise PenstockError(
+                        f"broker {resource[1]} is down: it is asked itself, so start it first"
+                    ) from error
+                raise
+
+
+def _is_down(target: Target, broker_id: str) -> bool:
+    with wire_admin(target) as admin:
+        return any(str(one.node_id) == broker_id and one.is_fenced for one in admin.nodes().brokers)
 
 
 def _resource(topic: str | None, broker: str | None, group: str | None, all_brokers: bool) -> Resource:
