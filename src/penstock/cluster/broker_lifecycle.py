@@ -80,7 +80,8 @@ class BrokerLifecycle:
     # -- in -----------------------------------------------------------------------------
 
     async def register(self) -> None:
-        """Returns when the metadata here says that this broker is registered. Waits as long as it takes."""
+        """Returns when the metadata here says that this broker is registered. Waits as long as it takes; StorageError
+        when this node's part in the quorum is over."""
         epoch = await self._be_registered()
         while not await self._reads_of(epoch):
             unheard = NOTHING_HEARD if self._quorum.applied_index == 0 else "this node has not read of its registration"
@@ -95,6 +96,8 @@ class BrokerLifecycle:
         """The epoch, once there is a controller that gives one."""
         told_s = self._clock.monotonic()
         while True:
+            if self._quorum.failure is not None:
+                raise self._quorum.failure
             try:
                 self._access.broker_epoch = epoch = await self._access.register(self._registration)
                 return epoch
@@ -114,7 +117,7 @@ class BrokerLifecycle:
         """Whether the metadata here says soon that this broker has that epoch."""
         deadline_s = self._clock.monotonic() + READ_TIMEOUT_S
         while not self._is_known(epoch):
-            if self._clock.monotonic() >= deadline_s:
+            if self._clock.monotonic() >= deadline_s or self._quorum.failure is not None:
                 return False
             await self._pause(0.01)
         return True

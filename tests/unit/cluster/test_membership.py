@@ -415,6 +415,23 @@ def test_a_node_whose_metadata_log_failed_while_it_started_does_not_serve(monkey
     play(story)
 
 
+def test_a_node_whose_metadata_log_failed_while_it_joins_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        back = another(cluster, active(cluster))
+        cluster.kill(back)
+        join = Membership.join
+
+        async def fail(self: Membership, for_clients: Sequence[type[Handler]]) -> None:
+            self.quorum._give_up(OSError(errno.EIO, "the disk is broken"))
+            await join(self, for_clients)
+
+        monkeypatch.setattr(Membership, "join", fail)
+        with pytest.raises(StorageError, match="the disk is broken"):
+            await asyncio.wait_for(cluster.start(back), 30)
+
+    play(story)
+
+
 def test_a_controller_that_takes_long_to_open_its_logs_passes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: SimWorld, cluster: SimCluster) -> None:
         slow = active(cluster)
