@@ -42,6 +42,9 @@ class QuorumView(Protocol):
     def applied_index(self) -> int: ...
 
     @property
+    def failure(self) -> Exception | None: ...
+
+    @property
     def leader_id(self) -> int | None: ...
 
 

@@ -72,6 +72,7 @@ class Controller:
 class Quorum:
     applied_index = 7
     leader_id = 2
+    failure: Exception | None = None
 
 
 class Broker:
