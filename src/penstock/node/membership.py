@@ -160,13 +160,17 @@ class Membership:
         self._pass_on()
 
     def _pass_on(self) -> None:
-        """The controller should be a node that serves: while this one opens its logs, it can answer no admin client."""
+        """The controller should be a node that serves: while this one opens its logs, it can answer no admin client.
+
+        Once: after a restart of all, the metadata calls brokers live that open their logs as well, and whoever is to
+        find that out must stay the controller.
+        """
         if self._is_serving or not self._config.is_clustered or not self.quorum.is_active:
             return
         if self._loop.time() < self._opened_s + OPENING_AT_MOST_S:
             return
         serving = [broker for broker in self.image.live_brokers() if broker != self._config.node_id]
-        if serving and (self._passing_on is None or self._passing_on.done()):
+        if serving and self._passing_on is None:
             log.info("a node that already serves shall be the controller until this one does")
             self._passing_on = self._loop.create_task(self.quorum.hand_over(serving))
 
