@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
@@ -150,8 +151,8 @@ class HostedPartitions:
             self._forget_strays()
         if self._directories.is_haunted:
             self._exorcise()
-        for name in deleted:
-            self._disk.remove_directory(f"{self.directory}/{name}")
+        if deleted:
+            self._directories.remove(f"{self.directory}/{name}" for name in deleted)
         for partition in self:
             self.on_role(partition)
         return report
@@ -360,11 +361,8 @@ class HostedPartitions:
             log.error("files of deleted partitions stay until the next start: %s", error)
             return
 
-        def remove() -> None:
-            for path in doomed:
-                self._disk.remove_directory(path)
-
-        await self._workers.run(remove)
+        if doomed:
+            await self._workers.run(partial(self._directories.remove, doomed))
 
     def resolve_config(self, topic: str) -> TopicConfig:
         return TopicConfig.resolve(self._image.topic_overrides(topic), self.broker)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
@@ -128,6 +128,13 @@ class LogDirectories:
         if reason is not None:
             log.warning("%s %s: set aside as %s", path, reason, aside)
         return aside
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Those that were set aside. Blocks. Their new names are stable first: were one undone by a crash, what is left
+        of the files would lie in the place of the partition and pass for its log."""
+        self._disk.sync_directory(self.path)
+        for path in paths:
+            self._disk.remove_directory(path)
 
     def set_strays_aside(self, known: Collection[str]) -> None:
         """Those that look like partitions and are none of the known ones."""

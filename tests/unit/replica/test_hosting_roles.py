@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
@@ -97,6 +98,35 @@ def test_a_partition_that_moves_away_takes_its_files_along_and_may_come_back_emp
     assert back is not partition
     assert (back.log.log_end_offset, back.high_watermark) == (0, 0)
     assert world.roles[-1] == ("shared-0", False, False)
+
+
+@pytest.mark.parametrize("at", ["when it goes", "at the next start"])
+def test_files_of_a_replica_that_is_gone_are_removed_under_a_name_that_is_there_to_stay(
+    monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """A crash could else leave the replica that comes back with the rest of them for its log."""
+    world = World()
+    other = world.me + 1
+    world.create([world.me])
+    world.append(world.hosted.get("shared", 0), b"k")
+    seen: list[list[str]] = []
+    remove = world.disk.remove_directory
+
+    def crash(path: str) -> None:
+        seen.append(world.directories())
+        raise OSError(errno.EIO, "the power fails here")
+
+    monkeypatch.setattr(world.disk, "remove_directory", crash)
+    with pytest.raises(OSError, match="the power fails"):
+        world.change(0, other, [other])
+    if at == "at the next start":
+        world.kill()
+        with pytest.raises(OSError, match="the power fails"):
+            world.open()
+    monkeypatch.setattr(world.disk, "remove_directory", remove)
+    world.disk.crash()
+    assert world.directories() == seen[-1]
+    assert [name.endswith("-delete") for name in seen[-1]] == [True]
 
 
 def test_roles_follow_the_metadata() -> None:
