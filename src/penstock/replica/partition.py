@@ -158,6 +158,14 @@ class Partition(CommittedLog):
             callback(code)
         super()._fail(code)
 
+    def when_committed(self, offset: int, callback: CommitCallback) -> None:
+        """On a follower the answer is no, at once: it would still be waited for, before all others, when this replica
+        leads again, and the log may have been cut below `offset` by then."""
+        if self.is_leader:
+            self._awaiting_commit.append((offset, callback))
+        else:
+            callback(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
     def lease_over(self) -> None:
         """This broker may not lead any more, and does not know yet who does: nobody waits for its word."""
         if self._followers is not None:

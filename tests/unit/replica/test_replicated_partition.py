@@ -301,6 +301,25 @@ class TestRoles:
         assert (consumer.count, follower.count) == (1, 1)
 
 
+class TestWaiting:
+    def test_whoever_asks_a_deposed_leader_is_told_at_once_and_is_in_nobodys_way_later(self) -> None:
+        replica = leading()
+        for _ in range(3):
+            replica.append()
+        replica.state(leader=2, epoch=2)
+        early: list[ErrorCode] = []
+        replica.partition.when_committed(3, early.append)
+        assert early == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        replica.partition.truncate_to(1)
+        replica.state(leader=1, epoch=3)
+        late: list[ErrorCode] = []
+        replica.partition.when_committed(1, late.append)
+        replica.fetched(2, 1)
+        assert late == []
+        replica.fetched(3, 1)
+        assert late == [ErrorCode.NONE]
+
+
 class TestInSyncReplicas:
     def test_one_that_keeps_pace_stays_although_the_log_is_always_ahead(self) -> None:
         replica = leading()
