@@ -190,7 +190,10 @@ class GrowingLog:
             if segment.limit_bytes == 0 or not segment.size:
                 rolling.arm(segment, self._config, timestamp)
             if rolling.must_roll(segment, self._config, size, last_offset, timestamp):
-                segment = self._roll(base_offset)
+                # What a leader has compacted comes with gaps. One between two segments would look like a loss after a
+                # crash, so a segment begins where the one before it ends.
+                is_far = last_offset - self.log_end_offset > MAX_RELATIVE_OFFSET
+                segment = self._roll(base_offset if is_far else self.log_end_offset)
                 rolling.arm(segment, self._config, timestamp)
             if segment.writer is None:
                 if not segment.is_file_there:

@@ -130,16 +130,21 @@ class Log(GrowingLog):
             self.truncate_fully_and_start_at(offset)
             return True
         segment, position, header = self._locate(offset)
-        end_offset = header.base_offset
+        end_offset = min(header.base_offset, offset)  # compaction may have left nothing there
         try:
             self._cancel_swap()
-            self._drop_segments(self._segments.items.index(segment) + 1, len(self._segments))
-            self._unsynced.forget([segment])
-            file = segment.file()
-            file.truncate(position)
-            file.sync()
-            segment.cut(position, end_offset)
-            self._unsynced.paths += [segment.index.path, segment.time_index.path]
+            first = self._segments.items.index(segment)
+            if segment.base_offset > end_offset:
+                self._drop_segments(first, len(self._segments))
+                self._segments.add(end_offset)
+            else:
+                self._drop_segments(first + 1, len(self._segments))
+                self._unsynced.forget([segment])
+                file = segment.file()
+                file.truncate(position)
+                file.sync()
+                segment.cut(position, end_offset)
+                self._unsynced.paths += [segment.index.path, segment.time_index.path]
             self._unsynced.names_changed()
             self._sync_names()
             self._ends_at(end_offset)

@@ -212,6 +212,42 @@ def test_replicated_batches_keep_offsets_and_epochs(disk: SimDisk) -> None:
         follower.append_replicated(piece.read(), NOW_MS)
 
 
+COMPACTED = LogConfig(segment_bytes=2 * BATCH_BYTES, compact=True, delete=False)
+
+
+def followed_with_gaps(disk: SimDisk) -> Log:
+    """A copy of a compacted log that has offsets 0, 1, 5, 6, 9, 10: two batches a segment, gaps at their seams."""
+    source, copy = open_log(disk, directory="/data/source-0"), open_log(disk, COMPACTED)
+    for _ in range(11):
+        append(source)
+    for offset in (0, 1, 5, 6, 9, 10):
+        piece = source.read(offset, 1)
+        assert piece is not None
+        copy.append_replicated(piece.read(), NOW_MS)
+    return copy
+
+
+def test_what_was_fetched_with_gaps_and_flushed_is_there_after_a_crash(disk: SimDisk) -> None:
+    flush(followed_with_gaps(disk), disk)
+    disk.crash()
+    log = open_log(disk, COMPACTED)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 11)
+    assert log.segment_bases == [0, 2, 7]
+
+
+@pytest.mark.parametrize(("offset", "bases"), [(3, [0, 2]), (2, [0, 2]), (8, [0, 2, 7]), (7, [0, 2, 7])])
+def test_a_cut_where_compaction_left_nothing(disk: SimDisk, offset: int, bases: list[int]) -> None:
+    log = followed_with_gaps(disk)
+    assert log.truncate_to(offset)
+    assert log.log_end_offset == offset
+    assert log.segment_bases == bases
+    assert not log.truncate_to(offset)
+    assert append(log) == offset
+    flush(log, disk)
+    disk.crash()
+    assert open_log(disk, COMPACTED).log_end_offset == offset + 1
+
+
 # -- read ----------------------------------------------------------------------------------------------------
 
 
