@@ -29,7 +29,7 @@ FOUND_BY: dict[str, int] = {
     "watermark-goes-back": 0,
     "keeps-the-epoch": 0,
     "commits-below-minimum": 5,
-    "elects-the-outdated": 4,
+    "elects-the-outdated": 35,
     "metadata-unflushed": 7,
     "forgets-producers": 0,
     "remembers-one-batch": 17,
