@@ -234,7 +234,8 @@ class Node:
         self.partitions.host.on_offline = self.fetchers.withdrawals.look_at
         self.membership.lifecycle.on_lease_over = self._lease_over
         self.running.subscribe(self.partitions.broker_config_changed)
-        self.partitions.broker_config_changed(self.running.current)  # as it has become while they were opened
+        if self.partitions.broker is not self.running.current:  # it has changed while they were opened
+            self.partitions.broker_config_changed(self.running.current)
         self.partitions.use_image(self.image)
         for partition in self.partitions:
             self._role_changed(partition)

@@ -78,10 +78,6 @@ class CommittedLog:
         """Everything below counts as held by this replica."""
         return self.log.stable_offset if self.is_durable else self.log.log_end_offset
 
-    def when_committed(self, offset: int, callback: CommitCallback) -> None:
-        """Call back once the high watermark reaches `offset`, or with the error that prevents it."""
-        self._awaiting_commit.append((offset, callback))
-
     # -- flush ------------------------------------------------------------------------------------------------
 
     def begin_flush(self) -> Flush | None:

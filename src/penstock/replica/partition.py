@@ -159,8 +159,11 @@ class Partition(CommittedLog):
         super()._fail(code)
 
     def when_committed(self, offset: int, callback: CommitCallback) -> None:
-        """On a follower the answer is no, at once: it would still be waited for, before all others, when this replica
-        leads again, and the log may have been cut below `offset` by then."""
+        """Call back once the high watermark reaches `offset`, or with the error that prevents it.
+
+        On a follower at once: it would still be waited for, before all others, when this replica leads again, and the
+        log may have been cut below `offset` by then.
+        """
         if self.is_leader:
             self._awaiting_commit.append((offset, callback))
         else:

@@ -248,6 +248,20 @@ def test_a_cut_where_compaction_left_nothing(disk: SimDisk, offset: int, bases: 
     assert open_log(disk, COMPACTED).log_end_offset == offset + 1
 
 
+def test_a_cut_into_a_gap_too_wide_for_one_segment(disk: SimDisk) -> None:
+    far = 3 * 2**30
+    log = open_log(disk, COMPACTED)
+    append(log)
+    log.append_replicated(far.to_bytes(8, "big") + batch([NOW_MS])[8:], NOW_MS)
+    assert log.segment_bases == [0, far]
+    assert log.truncate_to(7)
+    assert (log.log_end_offset, log.segment_bases) == (7, [0, 7])
+    assert append(log) == 7
+    piece = log.read(1, 10_000)
+    assert piece is not None
+    assert piece.next_offset == 8
+
+
 # -- read ----------------------------------------------------------------------------------------------------
 
 
