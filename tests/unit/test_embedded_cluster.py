@@ -80,12 +80,15 @@ def test_a_cluster_serves_loses_nodes_gets_them_back_and_leaves_nothing() -> Non
         produce(servers, "t", b"two")
         cluster.start(state[0].leader)
         assert cluster.node_ids == [1, 2, 3]
-        until(lambda: len(admin.list_topics("t", timeout=PATIENCE_S).topics["t"].partitions[0].isrs) == 3)
+        cluster.wait_in_sync(PATIENCE_S)
+        assert len(admin.list_topics("t", timeout=PATIENCE_S).topics["t"].partitions[0].isrs) == 3
 
         follower = next(node for node in (1, 2, 3) if node != state[0].leader)
         cluster.stop(follower)
         assert "stopped cleanly" in cluster.log(follower)
         produce(servers, "t", b"stopped")
+        with pytest.raises(TimeoutError, match=r"not in sync within 0\.2 s: .*t-0 \(replicas .*nodes that run: "):
+            cluster.wait_in_sync(0.2)
         assert consume(servers, "t", 3) == [b"all", b"two", b"stopped"]
         cluster.start(follower)
         assert cluster.bootstrap_servers == servers

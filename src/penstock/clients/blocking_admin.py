@@ -60,6 +60,7 @@ R = TypeVar("R")
 
 POLL_S = 0.2
 RETRY_S = 0.1
+LAST_TRY_S = 0.5
 MOVED = frozenset(
     (
         "NOT_COORDINATOR",
@@ -201,13 +202,15 @@ class BlockingAdmin:
             raise BadSetting(f"{at!r} is no place in a log: give earliest, latest or a datetime")
         wanted = {LibrdkafkaPartition(*one): spec for one in asked}
         futures: dict[LibrdkafkaPartition, Future[Any]] = self._begin(
-            "cannot read offsets", lambda client, timeout: client.list_offsets(wanted, request_timeout=timeout)
+            "cannot read offsets",
+            lambda client, timeout: client.list_offsets(wanted, request_timeout=timeout),
+            self._timeout_s,
         )
         found: dict[TopicPartition, int | UnknownTopic] = {}
         for partition, future in futures.items():
             key = TopicPartition(partition.topic, partition.partition)
             try:
-                found[key] = self._wait(f"cannot read offsets of {key}", future).offset
+                found[key] = self._wait(f"cannot read offsets of {key}", future, self._timeout_s).offset
             except UnknownTopic as error:
                 found[key] = error
         missing = [key for key, offset in found.items() if isinstance(offset, int) and offset < 0]
@@ -421,26 +424,28 @@ class BlockingAdmin:
     def _ask(self, doing: str, request: Callable[[AdminClient, float], Future[Any]]) -> Any:
         """Again while whom it concerns is being elected or loading: nothing has happened then."""
         deadline = time.monotonic() + self._timeout_s
+        left_s = self._timeout_s
         while True:
             try:
-                return self._wait(doing, self._begin(doing, request))
+                return self._wait(doing, self._begin(doing, request, left_s), left_s)
             except Refused as error:
-                if error.name not in MOVED or time.monotonic() > deadline:
+                left_s = deadline - time.monotonic() - RETRY_S
+                if error.name not in MOVED or left_s < LAST_TRY_S:
                     raise
             time.sleep(RETRY_S)
 
-    def _begin(self, doing: str, request: Callable[[AdminClient, float], R]) -> R:
+    def _begin(self, doing: str, request: Callable[[AdminClient, float], R], timeout_s: float) -> R:
         client = self._open()
         client.poll(0)  # connection errors since the last request
         self._connection.check()
         try:
-            return request(client, self._timeout_s)
+            return request(client, timeout_s)
         except (KafkaException, ValueError, TypeError) as error:
             raise self._connection.refused_setting(error, doing) from error
 
-    def _wait(self, doing: str, future: Future[Any]) -> Any:
+    def _wait(self, doing: str, future: Future[Any], timeout_s: float) -> Any:
         client = self._open()
-        deadline = time.monotonic() + self._timeout_s + 1  # librdkafka has its own, and knows more
+        deadline = time.monotonic() + timeout_s + 1  # librdkafka has its own, and knows more
         while not wait([future], POLL_S).done:
             client.poll(0)  # log lines and connection errors
             if time.monotonic() > deadline:

@@ -63,13 +63,13 @@ class Timers:
         self._timers[name] = self._loop.call_later(interval_s, tick)
 
     def _checkpoint(self) -> None:
-        self._run(self._housekeeping.checkpoint())
+        self._run(self._housekeeping.checkpoint)
 
     def _checkpoint_high_watermarks(self) -> None:
-        self._run(self._housekeeping.checkpoint_high_watermarks())
+        self._run(self._housekeeping.checkpoint_high_watermarks)
 
     def _remove_deleted_files(self) -> None:
-        self._run(self._housekeeping.remove_deleted_files())
+        self._run(self._housekeeping.remove_deleted_files)
 
     def _clean_later(self) -> None:
         backoff_s = self._running.current.log_cleaner_backoff_ms / 1000  # may change while the broker runs
@@ -77,15 +77,15 @@ class Timers:
 
     def _clean(self) -> None:
         self._clean_later()
-        self._run(self._cleaning.run())
+        self._run(self._cleaning.run)
 
     def _apply_retention(self) -> None:
         self._housekeeping.apply_retention()
 
-    def _run(self, work: Awaitable[object]) -> None:
+    def _run(self, work: Callable[[], Awaitable[object]]) -> None:
         async def run() -> None:
             try:
-                await work
+                await work()
             except (StorageError, OSError) as error:
                 log.error("housekeeping: %s", error)
 

@@ -31,6 +31,7 @@ HOST = "127.0.0.1"
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.01
+SYNC_POLL_S = 0.05
 READY = b" ready on "
 
 
@@ -130,6 +131,26 @@ class Cluster:
     def kill(self, node_id: int) -> None:
         """kill -9. The node is gone when this returns; the others notice by themselves."""
         self._running(node_id).end(signal.SIGKILL)
+
+    def wait_in_sync(self, timeout_s: float = 30.0) -> None:
+        """Until all replicas of all topics are in sync, so that another node may be killed. Raises TimeoutError."""
+        from penstock.clients import BlockingAdmin
+
+        deadline_s = time.monotonic() + timeout_s
+        with BlockingAdmin(self.bootstrap_servers, timeout_s=timeout_s) as admin:
+            while behind := [
+                f"{topic.name}-{one.id} (replicas {one.replicas}, in sync {one.isr})"
+                for topic in admin.topics()
+                for one in topic.partitions
+                if one.is_under_replicated
+            ]:
+                if time.monotonic() > deadline_s:
+                    more = f" and {len(behind) - 3} more" if len(behind) > 3 else ""
+                    raise TimeoutError(
+                        f"not in sync within {timeout_s:g} s: {', '.join(behind[:3])}{more}; nodes that run: "
+                        f"{', '.join(map(str, self.node_ids))}"
+                    )
+                time.sleep(SYNC_POLL_S)
 
     def _running(self, node_id: int) -> _NodeProcess:
         node = self._node(node_id)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 import penstock
 from penstock.clients import (
@@ -138,6 +141,32 @@ def test_where_nothing_listens_nobody_waits(nobody: str) -> None:
     assert time.monotonic() - began < 5
     with BlockingAdmin("somewhere:port") as admin, pytest.raises(ClientError, match="HOST:PORT"):
         admin.topics()
+
+
+def test_all_tries_of_a_request_share_its_time(servers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+
+    class Moving:
+        """A controller that has always just gone."""
+
+        def poll(self, _: float) -> None:
+            pass
+
+        def create_topics(self, topics: list[Any], request_timeout: float, **_: object) -> dict[str, Future[None]]:
+            given.append(request_timeout)
+            time.sleep(0.3)
+            answer: Future[None] = Future()
+            answer.set_exception(KafkaException(KafkaError(KafkaError.NOT_CONTROLLER)))
+            return {topics[0].topic: answer}
+
+    with BlockingAdmin(servers, timeout_s=2) as admin:
+        monkeypatch.setattr(admin, "_client", Moving())
+        with pytest.raises(Refused, match="NOT_CONTROLLER"):
+            admin.create_topic("t")
+    assert given[0] == 2
+    assert len(given) > 1
+    assert all(later <= earlier - 0.3 for earlier, later in pairwise(given))
+    assert given[-1] > 0
 
 
 @pytest.mark.parametrize("kind", ["nothing", "subscribed", "assigned"])

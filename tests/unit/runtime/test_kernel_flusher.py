@@ -6,10 +6,12 @@ import asyncio
 import errno
 import os
 import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from penstock.ports.disk import File
 from penstock.runtime import kernel_flusher
 from penstock.runtime.disk import OsDisk
 from penstock.runtime.flusher import ThreadFlusher
@@ -54,27 +56,43 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def file(data: Path) -> Iterator[File]:
+    opened = OsDisk().open(str(data))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+async def threads() -> CountingThreads:
+    return CountingThreads(asyncio.get_running_loop())
+
+
+@pytest.fixture
+async def flusher(aio: KernelAio, threads: CountingThreads) -> AsyncIterator[KernelFlusher]:
+    made = KernelFlusher(asyncio.get_running_loop(), aio, threads)
+    yield made
+    made.close()
+
+
 async def _flush(flusher: KernelFlusher | ThreadFlusher, file: object, *directories: str) -> OSError | None:
     outcome: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
     flusher.flush([file], directories, outcome.set_result)  # type: ignore[list-item]
     return await asyncio.wait_for(outcome, 10)
 
 
-async def test_flushes_one_after_the_other_take_no_thread(aio: KernelAio, data: Path) -> None:
-    threads = CountingThreads(asyncio.get_running_loop())
-    flusher = KernelFlusher(asyncio.get_running_loop(), aio, threads)
-    file = OsDisk().open(str(data))
+async def test_flushes_one_after_the_other_take_no_thread(
+    flusher: KernelFlusher, threads: CountingThreads, file: File
+) -> None:
     for number in range(200):
         os.pwrite(file.fileno(), b"x" * 100, number * 100)
         assert await _flush(flusher, file) is None
     assert threads.jobs == 0
-    flusher.close()
-    file.close()
 
 
-async def test_more_at_once_than_are_taken_at_once(aio: KernelAio, tmp_path: Path) -> None:
-    threads = CountingThreads(asyncio.get_running_loop())
-    flusher = KernelFlusher(asyncio.get_running_loop(), aio, threads)
+async def test_more_at_once_than_are_taken_at_once(
+    flusher: KernelFlusher, threads: CountingThreads, tmp_path: Path
+) -> None:
     files = []
     for number in range(3 * kernel_flusher.EVENTS_AT_ONCE):
         path = tmp_path / str(number)
@@ -82,43 +100,33 @@ async def test_more_at_once_than_are_taken_at_once(aio: KernelAio, tmp_path: Pat
         files.append(OsDisk().open(str(path)))
     assert await asyncio.gather(*(_flush(flusher, file) for file in files)) == [None] * len(files)
     assert threads.jobs == 0
-    flusher.close()
     for file in files:
         file.close()
 
 
-async def test_above_the_limit_threads_help(aio: KernelAio, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_above_the_limit_threads_help(
+    flusher: KernelFlusher, threads: CountingThreads, file: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernel_flusher, "IN_FLIGHT_LIMIT", 2)
-    threads = CountingThreads(asyncio.get_running_loop())
-    flusher = KernelFlusher(asyncio.get_running_loop(), aio, threads)
-    file = OsDisk().open(str(data))
     assert await asyncio.gather(*(_flush(flusher, file) for _ in range(5))) == [None] * 5
     assert threads.jobs == 3
-    flusher.close()
-    file.close()
 
 
-async def test_names_in_directories_go_to_the_threads(aio: KernelAio, data: Path) -> None:
-    threads = CountingThreads(asyncio.get_running_loop())
-    flusher = KernelFlusher(asyncio.get_running_loop(), aio, threads)
-    file = OsDisk().open(str(data))
+async def test_names_in_directories_go_to_the_threads(
+    flusher: KernelFlusher, threads: CountingThreads, file: File, data: Path
+) -> None:
     assert await _flush(flusher, file, str(data.parent)) is None
     assert threads.jobs == 1
-    flusher.close()
-    file.close()
 
 
-async def test_what_the_kernel_refuses_goes_to_the_threads_from_then_on(aio: KernelAio, data: Path) -> None:
-    threads = CountingThreads(asyncio.get_running_loop())
-    flusher = KernelFlusher(asyncio.get_running_loop(), aio, threads)
+async def test_what_the_kernel_refuses_goes_to_the_threads_from_then_on(
+    flusher: KernelFlusher, threads: CountingThreads, file: File
+) -> None:
     error = await _flush(flusher, ClosedFile())
     assert error is not None
     assert error.errno == errno.EBADF
-    file = OsDisk().open(str(data))
     assert await _flush(flusher, file) is None
     assert threads.jobs == 2
-    flusher.close()
-    file.close()
 
 
 class FailingAio:
@@ -142,11 +150,9 @@ class FailingAio:
         os.close(self.eventfd)
 
 
-async def test_a_failed_flush_is_told_with_its_file(data: Path) -> None:
-    threads = CountingThreads(asyncio.get_running_loop())
+async def test_a_failed_flush_is_told_with_its_file(threads: CountingThreads, file: File, data: Path) -> None:
     aio = FailingAio([errno.EIO, 0, errno.ENOSPC])
     flusher = KernelFlusher(asyncio.get_running_loop(), aio, threads)  # type: ignore[arg-type]
-    file = OsDisk().open(str(data))
     failed, good, full = await asyncio.gather(*(_flush(flusher, file) for _ in range(3)))
     assert failed is not None
     assert (failed.errno, failed.filename) == (errno.EIO, str(data))
@@ -155,15 +161,13 @@ async def test_a_failed_flush_is_told_with_its_file(data: Path) -> None:
     assert full.errno == errno.ENOSPC
     assert threads.jobs == 0
     flusher.close()
-    file.close()
 
 
-async def test_a_callback_that_raises_does_not_keep_the_others_waiting(data: Path) -> None:
+async def test_a_callback_that_raises_does_not_keep_the_others_waiting(threads: CountingThreads, file: File) -> None:
     loop = asyncio.get_running_loop()
     said: list[object] = []
     loop.set_exception_handler(lambda _, context: said.append(context["exception"]))
-    flusher = KernelFlusher(loop, FailingAio([0, 0, errno.EIO]), CountingThreads(loop))  # type: ignore[arg-type]
-    file = OsDisk().open(str(data))
+    flusher = KernelFlusher(loop, FailingAio([0, 0, errno.EIO]), threads)  # type: ignore[arg-type]
     mistake = RuntimeError("a mistake of the caller")
 
     def fail(_: OSError | None) -> None:
@@ -176,25 +180,20 @@ async def test_a_callback_that_raises_does_not_keep_the_others_waiting(data: Pat
     assert bad.errno == errno.EIO
     assert said == [mistake]
     flusher.close()
-    file.close()
 
 
-async def test_close_waits_for_what_is_under_way(aio: KernelAio, data: Path) -> None:
+async def test_close_waits_for_what_is_under_way(aio: KernelAio, file: File) -> None:
     others = threading.enumerate()
     flusher = KernelFlusher(asyncio.get_running_loop(), aio, CountingThreads(asyncio.get_running_loop()))
-    file = OsDisk().open(str(data))
     os.pwrite(file.fileno(), bytes(1 << 20), 0)
     flusher.flush([file], (), lambda _: None)
     flusher.close()
-    file.close()
     assert [thread for thread in threading.enumerate() if thread not in others] == []
 
 
-async def test_without_asynchronous_io_threads_flush(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_asynchronous_io_threads_flush(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_flusher, "_CALLS", {})
     flusher = open_flusher(asyncio.get_running_loop(), OsDisk(), 1)
     assert isinstance(flusher, ThreadFlusher)
-    file = OsDisk().open(str(data))
     assert await _flush(flusher, file) is None
     flusher.close()
-    file.close()
