@@ -151,8 +151,8 @@ class HostedShard:
             self._serve()
         except StorageError as error:
             self._not_loaded(error)
-            if isinstance(error, CorruptBatch) and self.partition.when_damaged is not None:
-                self.partition.when_damaged(self.partition, error.path)  # others may have it whole, and lead
+            if isinstance(error, CorruptBatch):
+                self.partition.report_damage(error.path)  # others may have it whole, and lead
             return
         except Exception as error:
             log.exception("%r: a defect", self)

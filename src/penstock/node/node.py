@@ -225,7 +225,6 @@ class Node:
         self.apis = Apis(
             self._loop, membership, cluster, self.partitions, self.groups, self._workers, self.clock, self._entropy
         )
-        self.apis.fetch.on_damage = self.fetchers.repairs.found
         self._follow_metadata()
 
     def _follow_metadata(self) -> None:
@@ -266,7 +265,6 @@ class Node:
             self._loop, lambda: self.running.current.log_cleaner_io_max_bytes_per_second
         )
         self.cleaning = LogCleaning(self.partitions, self._rewriter, self._disk, self._workers, self.clock)
-        self.cleaning.on_damage = self.fetchers.repairs.found
         self._undo.append(self._close_cleaner)
 
     async def _close_cleaner(self) -> None:

@@ -4,7 +4,7 @@ The dirtiest log that is due comes first, until none is due; then the cleaner re
 (`log.cleaner.backoff.ms`). Reading and rewriting happen in another process (`Rewriter`); the loop is only told of
 new segments and does the renames. One log at a time.
 
-A log whose cleaning finds damage is reported (`on_damage`) and left alone until it is cut or the broker restarts. Any
+A log whose cleaning finds damage is reported and left alone until it is cut or the broker restarts. Any
 other failure (a full disk, a rewriting process that died, a log that was truncated meanwhile) is tried again at the
 next call.
 """
@@ -12,7 +12,7 @@ next call.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import Protocol
 
@@ -55,7 +55,6 @@ class LogCleaning:
         self._is_running = False
         self._is_stopping = False
         self._uncleanable: dict[Partition, int] = {}  # and which generation of its log that was
-        self.on_damage: Callable[[Partition], None] | None = None
         self._failed: dict[Partition, None] = {}  # in this run
         self.cleanings = 0
         self.bytes_read = 0
@@ -125,8 +124,7 @@ class LogCleaning:
                 log.error(
                     "%r is not compacted any more until it is mended or the broker restarts: %s", partition, error
                 )
-                if self.on_damage is not None:
-                    self.on_damage(partition)
+                partition.report_damage()
         except (StorageError, OSError) as error:
             self._failed[partition] = None
             if not partition.is_deleted and not self._is_stopping:

@@ -82,8 +82,7 @@ class Partition(CommittedLog):
         self._gate: Callable[[Partition], None] | None = _refuse_append
         self._awaiting_deletion: list[tuple[int, CommitCallback]] = []
         self.when_claimed: Callable[[Partition], None] | None = None
-        self.when_damaged: Callable[[Partition, str], None] | None = None
-        """To be told the segment by whoever reads this replica and finds damage."""
+        self.when_damaged: Callable[[Partition, str | None], None] | None = None
 
     @property
     def node_id(self) -> int:
@@ -168,6 +167,11 @@ class Partition(CommittedLog):
             self._awaiting_commit.append((offset, callback))
         else:
             callback(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def report_damage(self, path: str | None = None) -> None:
+        """By whoever reads this replica and finds it damaged: in the segment at `path`, or somewhere."""
+        if self.when_damaged is not None:
+            self.when_damaged(self, path)
 
     def lease_over(self) -> None:
         """This broker may not lead any more, and does not know yet who does: nobody waits for its word."""

@@ -215,7 +215,7 @@ async def test_damage_is_reported_and_a_log_that_was_cut_is_compacted_again() ->
     world = World({"t": {}})
     partition = world.fill("t")
     reported: list[Partition] = []
-    world.cleaning.on_damage = reported.append
+    partition.when_damaged = lambda damaged, _: reported.append(damaged)
     world.rewriter.error = Uncleanable("corrupt batch")
     assert await world.cleaning.run() == 0
     assert reported == [partition]

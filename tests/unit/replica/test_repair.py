@@ -68,7 +68,7 @@ async def report(broker: FollowingBroker, path: str | None) -> None:
 async def tell(partition: Partition, path: str) -> None:
     """As whoever reads it does, knowing no more than the partition."""
     assert partition.when_damaged is not None
-    partition.when_damaged(partition, path)
+    partition.report_damage(path)
 
 
 async def shrink(broker: FollowingBroker, epoch: int = 1) -> None:

@@ -84,7 +84,6 @@ class FetchHandler:
         self.quota = ReplicationQuota()
         self.cold_reads = 0
         self.replicated_bytes = 0  # sent to followers
-        self.on_damage: Callable[[Partition, str], None] | None = None  # told of the segment, each time it is met
 
     # -- what a fetch needs -----------------------------------------------------------------------------------
 
@@ -267,8 +266,8 @@ class FetchHandler:
                 self._reported.clear()
             self._reported[str(failure)] = None
             log.critical("%r: %s; it is not served", partition, failure)
-        if self.on_damage is not None and isinstance(failure, CorruptBatch):
-            self.on_damage(partition, failure.path)
+        if isinstance(failure, CorruptBatch):
+            partition.report_damage(failure.path)
 
     def _respond(self, fetch: Fetch) -> FetchResponse:
         response = FetchResponse(session_id=fetch.session_id)
