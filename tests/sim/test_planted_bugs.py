@@ -38,6 +38,7 @@ FOUND_BY: dict[str, int] = {
     "loses-in-snapshot": 0,
     "joins-too-early": 5,
     "syncs-nothing": 2,
+    "drops-replicas-early": 0,
 }
 
 

@@ -94,9 +94,13 @@ class Assigned(NamedTuple):
 
 @dataclass(slots=True)
 class AdminAction:
+    """What of a topic was to become what; an empty value of a reassignment calls off the one under way."""
+
     verb: str
     topic: str
-    detail: str
+    key: str
+    """Which partition, which setting."""
+    value: str
     begun_s: float
     ended_s: float | None = None
     outcome: Outcome = Outcome.OPEN
@@ -141,8 +145,8 @@ class History:
     def end_commit(self, commit: Commit, outcome: Outcome) -> None:
         commit.ended_s, commit.outcome = self.time(), outcome
 
-    def begin_admin(self, verb: str, topic: str, detail: str = "") -> AdminAction:
-        action = AdminAction(verb, topic, detail, self.time())
+    def begin_admin(self, verb: str, topic: str, key: str = "", value: str = "") -> AdminAction:
+        action = AdminAction(verb, topic, key, value, self.time())
         self.admin.append(action)
         return action
 

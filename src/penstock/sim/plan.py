@@ -14,6 +14,7 @@ from penstock.sim.fault_plan import Fault, draw_plan
 from penstock.sim.history import Place
 
 PLAIN_TOPIC = "data-plain"
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,13 @@ def draw(
     is_durable = random.random() < 0.7
     seconds = random.choice((3.0, 5.0, 8.0))
     topics = []
+    minimum = Random(f"{seed}/minimum")
     for number in range(random.randint(1, 2)):
         settings = {"internal.segment.bytes": str(random.choice((2 << 10, 8 << 10, 1 << 20)))}
         if not is_durable:
             settings["flush.messages"] = "9223372036854775807"
+        if minimum.random() < 0.4:
+            settings[MIN_INSYNC_REPLICAS] = "1"
         topics.append(TopicPlan(f"data-{number}", random.randint(1, 2), settings))
     topics.append(TopicPlan(PLAIN_TOPIC, 1, {}))
     if size < 3:

@@ -185,6 +185,16 @@ def _knows_the_last_batch(original: Any) -> Any:
     return lambda data, start, count: [(-1, [])] * count
 
 
+def _one_has_arrived(original: Any) -> Any:
+    def complete(wanted: Any) -> None:
+        arrived = tuple(replica for replica in wanted.isr if replica not in wanted.removing)
+        if (wanted.adding or wanted.removing) and arrived:
+            wanted.replicas = tuple(replica for replica in wanted.replicas if replica not in wanted.removing)
+            wanted.isr, wanted.adding, wanted.removing = arrived, (), ()
+
+    return complete
+
+
 BUGS: dict[str, Bug] = {
     bug.name: bug
     for bug in (
@@ -287,6 +297,11 @@ BUGS: dict[str, Bug] = {
             "syncs-nothing",
             "flushes are said to be done that never were",
             (("penstock.sim.threads:SimFlusher.flush", _syncs_nothing),),
+        ),
+        Bug(
+            "drops-replicas-early",
+            "a reassignment ends when the first replica of the new ones is in sync",
+            (("penstock.core.metadata.partition_change:_complete_reassignment", _one_has_arrived),),
         ),
     )
 }

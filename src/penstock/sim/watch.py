@@ -18,6 +18,7 @@ from penstock.sim.broker import DATA, SimBroker
 from penstock.sim.checks.brokers import BrokerChecker
 from penstock.sim.checks.files import check_equal_logs
 from penstock.sim.checks.quorum import QuorumChecker
+from penstock.sim.checks.topics import TopicFacts
 from penstock.sim.cluster import SimCluster
 from penstock.sim.history import Place, Violation
 from penstock.sim.process import SimProcess, current_process
@@ -146,6 +147,8 @@ class Watch:
                         found.append(f"{name} is led by {state.leader}, says {number}")
                     elif sorted(state.isr) != sorted(state.replicas):
                         found.append(f"{name}: in sync {list(state.isr)} of {list(state.replicas)}, says {number}")
+                    elif state.is_reassigning:
+                        found.append(f"{name}: moves to {list(state.target_replicas)}, says {number}")
         if not found:
             found += self._unequal_images()
         return found
@@ -191,6 +194,16 @@ class Watch:
         }
 
     # -- in the end ---------------------------------------------------------------------
+
+    def topics(self) -> dict[str, TopicFacts]:
+        """While the cluster is well: all have the same."""
+        image = next(iter(self._cluster.living.values())).image
+        return {
+            name: TopicFacts(
+                tuple(state.replicas for state in topic.partitions), image.configs.get((RESOURCE_TOPIC, name), {})
+            )
+            for name, topic in image.topics.items()
+        }
 
     def check_ending(self) -> None:
         """Once the cluster is well and nobody writes: replicas hold the same bytes."""

@@ -108,12 +108,34 @@ class FakeState:
     leader_epoch: int = 3
     partition_epoch: int = 5
     isr: tuple[int, ...] = (1, 2)
+    replicas: tuple[int, ...] = (1, 2, 3)
+    adding: tuple[int, ...] = ()
 
 
 def test_images_that_differ(checker: BrokerChecker) -> None:
     checker.look_at_image(1, "data", ID, [FakeState()])
     with pytest.raises(Violation, match="images are equal"):
         checker.look_at_image(2, "data", ID, [FakeState(leader=2)])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (FakeState(replicas=(4, 1, 2, 3), adding=(4,)), FakeState(isr=(4,), replicas=(4,), partition_epoch=6)),
+        (FakeState(replicas=(4, 1, 2, 3), adding=(4,)), FakeState(partition_epoch=6)),  # called off
+        (FakeState(), FakeState(isr=(1, 2), replicas=(2, 1), partition_epoch=6)),
+        (FakeState(), FakeState(isr=(1,), replicas=(4, 1, 2, 3), adding=(4,), partition_epoch=6)),
+    ],
+)
+def test_replicas_that_may_go(checker: BrokerChecker, before: FakeState, after: FakeState) -> None:
+    checker.look_at_image(1, "data", ID, [before])
+    checker.look_at_image(1, "data", ID, [after])
+
+
+def test_a_replica_that_goes_too_early(checker: BrokerChecker) -> None:
+    checker.look_at_image(1, "data", ID, [FakeState(replicas=(4, 1, 2, 3), adding=(4,))])
+    with pytest.raises(Violation, match="a replica goes when"):
+        checker.look_at_image(1, "data", ID, [FakeState(isr=(1, 2), replicas=(4, 1, 2), partition_epoch=6)])
 
 
 # -- the quorum -------------------------------------------------------------------------

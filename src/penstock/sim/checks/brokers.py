@@ -5,6 +5,7 @@
   damaged disk is excused: it is cut before the damage.)
 - What lies below the high watermark of any leader is in the log of every in-sync replica it names, from the moment on
   at which it names it, and in the log of every later leader: nobody may lead without it.
+- A reassignment takes no replica off before all that are to be are in sync.
 - The in-sync replicas a broker goes by at a partition epoch are those of the controller's log at that epoch.
 
 Fed with whatever has the attributes below, so tests can feed it with anything. Must not know: nodes, clients, faults.
@@ -55,6 +56,10 @@ class StateLike(Protocol):
     def partition_epoch(self) -> int: ...
     @property
     def isr(self) -> Sequence[int]: ...
+    @property
+    def replicas(self) -> Sequence[int]: ...
+    @property
+    def adding(self) -> Sequence[int]: ...
 
 
 class Facts(NamedTuple):
@@ -73,6 +78,8 @@ class Decided(NamedTuple):
     leader: int
     leader_epoch: int
     isr: tuple[int, ...]
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
 
 
 Key = tuple[bytes, int]
@@ -182,7 +189,9 @@ class BrokerChecker:
                     f"{topic}-{state.index}: the image of {node} goes from partition epoch {before} back to "
                     f"{state.partition_epoch}",
                 )
-            decided = Decided(state.leader, state.leader_epoch, tuple(state.isr))
+            decided = Decided(
+                state.leader, state.leader_epoch, tuple(state.isr), tuple(state.replicas), tuple(state.adding)
+            )
             known = self._decided.setdefault((key, state.partition_epoch), decided)
             if known != decided:
                 raise Violation(
@@ -190,6 +199,20 @@ class BrokerChecker:
                     f"{topic}-{state.index}, partition epoch {state.partition_epoch}: {node} has {decided}, "
                     f"others {known}",
                 )
+            self._check_removed(f"{topic}-{state.index}", self._decided.get((key, state.partition_epoch - 1)), decided)
+
+    def _check_removed(self, name: str, before: Decided | None, now: Decided) -> None:
+        if before is None or before.replicas == now.replicas:
+            return
+        removed = [
+            replica for replica in before.replicas if replica not in now.replicas and replica not in before.adding
+        ]
+        if removed and not all(replica in now.isr for replica in now.replicas):
+            raise Violation(
+                "a replica goes when those that come are in sync",
+                f"{name}: {removed} leave {list(before.replicas)}, and of {list(now.replicas)} only {list(now.isr)} "
+                "are in sync",
+            )
 
 
 def _check_growth(node: int, replica: ReplicaLike, before: Facts, now: Facts, *, is_excused: bool) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from penstock.client.errors import check
 from penstock.model.errors import ApiError, ErrorCode
-from penstock.sim.history import AdminAction, History, Outcome
+from penstock.sim.history import AdminAction, History, Outcome, Place
 from penstock.sim.workload.caller import TROUBLE, Caller
 from penstock.wire.apis import Api
 from penstock.wire.messages.alter_partition_reassignments import (
@@ -43,6 +43,9 @@ TIMEOUT_MS = 1000
 PREFERRED = 0
 SET = 0
 TOPIC_RESOURCE = 2
+REPLICAS = (1, 2, 3, 3, 3)
+CANCEL_CHANCE = 0.3
+LONGEST_CATCHING_UP_S = 0.1
 SEGMENT_BYTES = "internal.segment.bytes"
 # Said before anything was decided.
 DECIDED_AGAINST = frozenset(
@@ -53,20 +56,28 @@ DECIDED_AGAINST = frozenset(
         ErrorCode.INVALID_PARTITIONS,
         ErrorCode.UNSUPPORTED_VERSION,
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
     )
 )
 
 
 class Operator:
     def __init__(
-        self, caller: Caller, history: History, topics: Sequence[str], brokers: Sequence[int], replicas: int
+        self,
+        caller: Caller,
+        history: History,
+        topics: Sequence[str],
+        brokers: Sequence[int],
+        fewest_replicas: Callable[[str], int] = lambda _: 1,
     ) -> None:
+        """`brokers`: also those that may join later; `fewest_replicas` of a topic: below that it is not brought."""
         self._caller = caller
         self._history = history
         self._topics = list(topics)
         self._brokers = list(brokers)
-        self._replicas = replicas
+        self._fewest = fewest_replicas
         self._own: dict[str, int] = {}
+        self._moved: list[Place] = []
         self._made = 0
 
     async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
@@ -75,6 +86,8 @@ class Operator:
             self._delete,
             self._grow,
             self._reassign,
+            self._reassign,
+            self._cancel,
             self._elect,
             self._configure,
         ]
@@ -96,14 +109,14 @@ class Operator:
     # -- topics -------------------------------------------------------------------------
 
     async def create(self, name: str, partitions: int, settings: dict[str, str]) -> bool:
-        action = self._history.begin_admin("create", name, f"{partitions} partitions")
+        action = self._history.begin_admin("create", name, value=str(partitions))
         return await self.act(action, self._ask_to_create(name, partitions, settings))
 
     async def _ask_to_create(self, name: str, partitions: int, settings: dict[str, str]) -> None:
         wanted = CreatableTopic(
             name=name,
             num_partitions=partitions,
-            replication_factor=self._replicas,
+            replication_factor=-1,
             configs=[CreatableTopicConfig(name=key, value=value) for key, value in settings.items()],
         )
         request = CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS)
@@ -137,7 +150,7 @@ class Operator:
             return
         name = self._caller.random.choice(list(self._own))
         self._own[name] += 1
-        action = self._history.begin_admin("grow", name, f"to {self._own[name]}")
+        action = self._history.begin_admin("grow", name, value=str(self._own[name]))
         await self.act(action, self._ask_to_grow(name, self._own[name]))
 
     async def _ask_to_grow(self, name: str, count: int) -> None:
@@ -151,16 +164,42 @@ class Operator:
     # -- replicas -----------------------------------------------------------------------
 
     async def _reassign(self) -> None:
-        topic = self._caller.random.choice(self._topics)
-        index = self._caller.random.randrange(self._caller.topics.get(topic, 1))
-        replicas = self._caller.random.sample(self._brokers, min(self._replicas, len(self._brokers)))
-        action = self._history.begin_admin("reassign", topic, f"{index} to {replicas}")
-        await self.act(action, self._ask_to_reassign(topic, index, replicas))
+        """To any brokers; now and then it is called off while replicas still catch up."""
+        random = self._caller.random
+        place = await self._partition()
+        if place is None:
+            return
+        count = max(self._fewest(place.topic), random.choice(REPLICAS))
+        replicas = random.sample(self._brokers, min(count, len(self._brokers)))
+        self._moved.append(place)
+        action = self._history.begin_admin("reassign", place.topic, str(place.partition), ",".join(map(str, replicas)))
+        await self.act(action, self._ask_to_reassign(place, replicas))
+        if random.random() < CANCEL_CHANCE:
+            await self._caller.pause(random.uniform(0.0, LONGEST_CATCHING_UP_S))
+            await self._call_off(place)
 
-    async def _ask_to_reassign(self, topic: str, index: int, replicas: list[int]) -> None:
-        partition = ReassignablePartition(partition_index=index, replicas=replicas)
+    async def _partition(self) -> Place | None:
+        """Of a topic with data, those of groups among them; None: nobody says what there is."""
+        try:
+            await self._caller.refresh()
+        except TROUBLE as error:
+            self._caller.note(error)
+            return None
+        topic = self._caller.random.choice([name for name in self._caller.topics if name not in self._own])
+        return Place(topic, self._caller.random.randrange(self._caller.topics[topic]))
+
+    async def _cancel(self) -> None:
+        if self._moved:
+            await self._call_off(self._caller.random.choice(self._moved))
+
+    async def _call_off(self, place: Place) -> None:
+        action = self._history.begin_admin("reassign", place.topic, str(place.partition))
+        await self.act(action, self._ask_to_reassign(place, None))
+
+    async def _ask_to_reassign(self, place: Place, replicas: list[int] | None) -> None:
+        partition = ReassignablePartition(partition_index=place.partition, replicas=replicas)
         request = AlterPartitionReassignmentsRequest(
-            timeout_ms=TIMEOUT_MS, topics=[ReassignableTopic(name=topic, partitions=[partition])]
+            timeout_ms=TIMEOUT_MS, topics=[ReassignableTopic(name=place.topic, partitions=[partition])]
         )
         answer = await self._caller.ask(
             self._caller.any_address(),
@@ -175,7 +214,7 @@ class Operator:
                 check(result.error_code, result.error_message)
 
     async def _elect(self) -> None:
-        action = self._history.begin_admin("elect", "", "preferred leaders of all partitions")
+        action = self._history.begin_admin("elect", "")
         await self.act(action, self._ask_to_elect())
 
     async def _ask_to_elect(self) -> None:
@@ -190,7 +229,7 @@ class Operator:
     async def _configure(self) -> None:
         topic = self._caller.random.choice(self._topics)
         size = self._caller.random.choice((4 << 10, 16 << 10, 64 << 10))
-        action = self._history.begin_admin("configure", topic, f"{SEGMENT_BYTES}={size}")
+        action = self._history.begin_admin("configure", topic, SEGMENT_BYTES, str(size))
         await self.act(action, self._ask_to_configure(topic, SEGMENT_BYTES, str(size)))
 
     async def _ask_to_configure(self, topic: str, name: str, value: str) -> None:

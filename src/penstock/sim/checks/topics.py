@@ -1,0 +1,104 @@
+"""What an operator was promised: what was answered is so in the end.
+
+Whether a topic exists, how many partitions it has, who their replicas are and how it is set are registers: each has
+the value that was acknowledged last, or one whose outcome is unknown and which may have come at any later moment.
+Must not know: brokers, faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from penstock.sim.history import AdminAction, History, Outcome, Violation
+
+
+class TopicFacts(NamedTuple):
+    """As the metadata has it in the end."""
+
+    replicas: tuple[tuple[int, ...], ...]
+    """Of each partition."""
+    configs: Mapping[str, str]
+
+
+Key = tuple[str, str]
+"""A topic, and which part of it."""
+
+
+def check_topics(history: History, topics: Mapping[str, TopicFacts]) -> None:
+    _check_existence(history.admin, topics)
+    # What became of a topic that somebody wanted to be gone is told by that.
+    gone = {action.topic: None for action in history.admin if action.verb == "delete"}
+    lasting = [action for action in history.admin if action.topic not in gone and action.topic in topics]
+    _check_growth(lasting, topics)
+    for (name, setting), actions in _by_key(lasting, "configure").items():
+        _check_setting(name, setting, actions, topics[name])
+    for (name, index), actions in _by_key(lasting, "reassign").items():
+        _check_replicas(f"{name}-{index}", actions, topics[name].replicas[int(index)])
+
+
+def _check_existence(actions: Sequence[AdminAction], topics: Mapping[str, TopicFacts]) -> None:
+    for name, told in _by_topic(actions, "create", "delete").items():
+        last = _last_acknowledged(told)
+        if last is None or any(action.outcome in (Outcome.UNKNOWN, Outcome.OPEN) for action in told):
+            continue
+        if last.verb == "create" and name not in topics:
+            raise Violation("an acknowledged topic is kept", f"{name} is gone")
+        if last.verb == "delete" and name in topics:
+            raise Violation("a deleted topic stays deleted", f"{name} is there")
+
+
+def _check_growth(actions: Sequence[AdminAction], topics: Mapping[str, TopicFacts]) -> None:
+    for name, told in _by_topic(actions, "create", "grow").items():
+        found = len(topics[name].replicas)
+        promised = [int(action.value) for action in told if action.outcome is Outcome.ACKNOWLEDGED]
+        asked = [int(action.value) for action in told if action.outcome is not Outcome.REFUSED]
+        if found < max(promised, default=0) or found not in asked:
+            raise Violation("acknowledged partitions are there", f"{name} has {found}, promised were {promised}")
+
+
+def _check_setting(name: str, setting: str, actions: Sequence[AdminAction], topic: TopicFacts) -> None:
+    last = _last_acknowledged(actions)
+    if last is not None and topic.configs.get(setting) not in (last.value, *_uncertain(actions)):
+        raise Violation(
+            "acknowledged settings are kept",
+            f"{name}: {setting} was set to {last.value} and is {topic.configs.get(setting)}",
+        )
+
+
+def _check_replicas(name: str, actions: Sequence[AdminAction], found: tuple[int, ...]) -> None:
+    last, uncertain = _last_acknowledged(actions), _uncertain(actions)
+    if last is None or "" in uncertain:
+        return  # nothing was promised, or whatever was may have been called off
+    now = ",".join(map(str, found))
+    if last.value and now not in (last.value, *uncertain):
+        raise Violation("an acknowledged reassignment ends", f"{name}: {last.value} was acknowledged, and it has {now}")
+    moves = [action.value for action in actions if action.value and action.outcome is Outcome.ACKNOWLEDGED]
+    is_off = not last.value and not uncertain and moves.count(now) == 1
+    if is_off and now == moves[-1]:
+        raise Violation("a reassignment that is called off is over", f"{name} has been moved to {now}")
+
+
+def _last_acknowledged(actions: Iterable[AdminAction]) -> AdminAction | None:
+    """The operator does one thing after the other."""
+    return next((action for action in reversed(list(actions)) if action.outcome is Outcome.ACKNOWLEDGED), None)
+
+
+def _uncertain(actions: Iterable[AdminAction]) -> list[str]:
+    return [action.value for action in actions if action.outcome in (Outcome.UNKNOWN, Outcome.OPEN)]
+
+
+def _by_topic(actions: Iterable[AdminAction], *verbs: str) -> dict[str, list[AdminAction]]:
+    found: dict[str, list[AdminAction]] = {}
+    for action in actions:
+        if action.verb in verbs:
+            found.setdefault(action.topic, []).append(action)
+    return found
+
+
+def _by_key(actions: Iterable[AdminAction], verb: str) -> dict[Key, list[AdminAction]]:
+    found: dict[Key, list[AdminAction]] = {}
+    for action in actions:
+        if action.verb == verb:
+            found.setdefault((action.topic, action.key), []).append(action)
+    return found
