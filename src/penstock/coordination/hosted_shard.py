@@ -49,6 +49,7 @@ MAX_BATCH_BYTES: Final = 512 << 10
 """Beyond it records go on in another batch; one record may be larger."""
 EARLY_TIMER_S: Final = 0.001
 RETRY_S: Final = 0.1
+RELOAD_S: Final = 5.0
 
 # As Kafka translates what a write to the partition says.
 _REFUSALS: Final = {
@@ -102,6 +103,7 @@ class HostedShard:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
         self._loading: asyncio.Task[None] | None = None
+        self._retry: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return f"shard {self.partition!r}"
@@ -125,13 +127,15 @@ class HostedShard:
     def start(self) -> None:
         """A log that is empty, and committed as far as it goes, is loaded at once; another in the background."""
         self._refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        self._forget_retry()
         self._life += 1
         self._end = 0
         self._cannot_write = None
         self.shard = self._make_shard(self._settings)
         partition = self.partition
         end = partition.log.log_end_offset
-        if partition.log.log_start_offset == end and partition.high_watermark >= end:
+        is_empty = partition.log.offline is None and partition.log.log_start_offset == end
+        if is_empty and partition.high_watermark >= end:
             self._serve()
         else:
             # Asked for now, before anybody waits for more than that.
@@ -149,10 +153,14 @@ class HostedShard:
                     await asyncio.sleep(0)
             await self._wait_committed(end, reached)
             self._serve()
-        except StorageError as error:
+        except CorruptBatch as error:
             self._not_loaded(error)
-            if isinstance(error, CorruptBatch):
-                self.partition.report_damage(error.path)  # others may have it whole, and lead
+            self.partition.report_damage(error.path)  # others may have it whole, and lead
+            return
+        except (StorageError, OSError) as error:
+            self._not_loaded(error)
+            if self.partition.log.offline is None:  # too many open files, for one, is over some time
+                self._retry = self._loop.call_later(RELOAD_S, self.start)
             return
         except Exception as error:
             log.exception("%r: a defect", self)
@@ -188,6 +196,11 @@ class HostedShard:
         self._loading = None
         self.stop(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
+    def _forget_retry(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+
     async def _read(self, end: int) -> list[CoordinatorRecord]:
         latest: Latest = {}
         source = self.partition.log
@@ -222,6 +235,7 @@ class HostedShard:
         gone = [topic for topic in self.shard.offsets.topics() if not self._topic_exists(topic)]
         if gone:
             self._apply(self.shard.topics_deleted(gone, now_ms))
+        self._apply(self.shard.forget_earlier_topics(now_ms))
 
     def stop(self, code: ErrorCode) -> None:
         """Serve no more; whoever waits is told `code`."""
@@ -230,6 +244,7 @@ class HostedShard:
         if self._loading is not None:
             self._loading.cancel()
             self._loading = None
+        self._forget_retry()
         self._cancel_timer()
         self._uncommitted.clear()
         if self._patience is not None:
@@ -347,7 +362,7 @@ class HostedShard:
         if error.code is not self._cannot_write:  # once, not with every commit
             self._cannot_write = error.code
             log.error("%r cannot write: %s", self, error)
-        if outcome.reload_if_lost:
+        if outcome.reload_if_lost or self.partition.log.log_end_offset > self._end:  # a beginning of it is in the log
             self._reload(code)
             return
         for token, _ in outcome.replies:

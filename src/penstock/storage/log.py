@@ -20,9 +20,10 @@ Invariants
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_right
 
-from penstock.model.errors import ApiError, ErrorCode, LogOffline, StorageError
+from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogOffline, StorageError
 from penstock.ports.disk import Disk
 from penstock.storage import rolling
 from penstock.storage.cleaner.plan import RewrittenSegment
@@ -126,11 +127,14 @@ class Log(GrowingLog):
         self._check_usable()
         if offset >= self.log_end_offset:
             return False
-        if offset <= self.log_start_offset:
+        if offset < self.log_start_offset:
             self.truncate_fully_and_start_at(offset)
             return True
         segment, position, header = self._locate(offset)
         end_offset = min(header.base_offset, offset)  # compaction may have left nothing there
+        if end_offset < self.log_start_offset:
+            self.truncate_fully_and_start_at(offset)
+            return True
         try:
             self._cancel_swap()
             first = self._segments.items.index(segment)
@@ -153,6 +157,11 @@ class Log(GrowingLog):
         except OSError as error:
             self._go_offline(error)
             raise LogOffline(self.directory, error) from error
+        except CorruptBatch as error:  # in what is left: nobody can tell who wrote it and up to where
+            cause = OSError(errno.EIO, str(error))
+            cause.__cause__ = error
+            self._go_offline(cause)
+            raise
         return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
+import pytest
 from wire_client import WireClient, batch, values
 
+from penstock.api.context import RequestContext
+from penstock.api.handlers.init_producer_id import InitProducerIdHandler
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.net.connection import Connection
 from penstock.testing import Broker
 from penstock.wire.apis import Api
 from penstock.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
@@ -106,3 +112,17 @@ def test_the_state_survives_a_restart(tmp_path: Path) -> None:
         assert client.produce(topic, numbered(producer, 2, b"c")).base_offset == 2
         assert values(client.fetch(topic)) == [b"a", b"b", b"c"]
         assert new_producer(client) != producer
+
+
+class NoController:
+    async def allocate_producer_id(self) -> int:
+        raise ApiError(ErrorCode.NOT_CONTROLLER, "there is no controller")
+
+
+async def test_without_a_controller_clients_are_told_to_try_again() -> None:
+    """Older clients give up for good on any error but a few, and what a controller says is none of those."""
+    handler = InitProducerIdHandler(NoController())
+    ctx = RequestContext(cast(Connection, None), 0, memoryview(b""), int(handler.api), 5, 1, "test")
+    with pytest.raises(ApiError, match="there is no controller") as refused:
+        await handler.handle(ctx, InitProducerIdRequest(transactional_id=None))
+    assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
+from penstock.coordination import hosted_shard
 from penstock.coordination.hosted_shard import HostedShard
 from penstock.core.group.classic import ClassicMember
 from penstock.core.group.exchange import (
@@ -316,7 +317,7 @@ async def test_damage_in_its_log_is_reported_so_that_another_replica_may_lead() 
     await committing
     segment = world.partition.log.segments[0].path
     world.disk.flip_bit(segment, 70)
-    damaged: list[tuple[Partition, str]] = []
+    damaged: list[tuple[Partition, str | None]] = []
     world.partition.when_damaged = lambda partition, path: damaged.append((partition, path))
     world.hosted.stop(ErrorCode.NOT_COORDINATOR)
     world.hosted.start()
@@ -326,6 +327,68 @@ async def test_damage_in_its_log_is_reported_so_that_another_replica_may_lead() 
     with pytest.raises(ApiError) as refused:
         world.commit(6)
     assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_a_log_that_could_not_be_opened_is_not_taken_for_an_empty_one() -> None:
+    world = World()
+    world.hosted.stop(ErrorCode.NOT_COORDINATOR)
+    world.partition.log.offline = OSError(errno.EIO, "it ends before its recovery point")
+    world.hosted.start()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    for ask in (world.committed, lambda: world.commit(6)):
+        with pytest.raises(ApiError) as refused:
+            ask()
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_loading_that_failed_for_a_while_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosted_shard, "RELOAD_S", 0.0)
+    world = World()
+    committing = world.commit(5)
+    world.flusher.let_go()
+    await committing
+    world.hosted.stop(ErrorCode.NOT_COORDINATOR)
+    failures = [OSError(errno.EMFILE, "too many open files"), OSError(errno.EMFILE, "too many open files")]
+    read_below = world.partition.log.read_below
+
+    def read(*asked: int) -> object:
+        if failures:
+            raise failures.pop()
+        return read_below(*asked)
+
+    monkeypatch.setattr(world.partition.log, "read_below", read)
+    world.hosted.start()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert failures == []
+    await world.loaded()
+    assert await world.offset() == 5
+    world.hosted.stop(ErrorCode.NOT_COORDINATOR)
+
+
+async def test_when_a_beginning_of_many_records_is_in_the_log_the_log_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosted_shard, "MAX_BATCH_BYTES", 1)
+    world = World()
+    offsets = tuple(OffsetToCommit("t", partition, 5, -1, "") for partition in range(2))
+    request = CommitRequest("g", "", None, -1, offsets)
+    append = world.partition.log.append
+    written: list[int] = []
+
+    def full_after_one(*arguments: Any) -> int:
+        if written:
+            raise StorageError("no space left")
+        written.append(append(*arguments))
+        return written[0]
+
+    monkeypatch.setattr(world.partition.log, "append", full_after_one)
+    refused = world.hosted.call(lambda shard, token, now_ms: shard.commit_offsets(request, token, now_ms))
+    with pytest.raises(ApiError):
+        await refused
+    world.flusher.let_go()
+    await world.loaded()
+    assert await world.offset() == 5  # as the next coordinator will have it
+    world.hosted.stop(ErrorCode.NOT_COORDINATOR)
 
 
 async def test_what_somebody_else_wrote_is_passed_over() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from group_driver import GROUP, NO_DELAY, Driver, assignment, subscription
+from test_consumer_group import FakeTopics
 
 from penstock.core.group.exchange import (
     DeleteGroupReply,
@@ -145,6 +146,41 @@ def test_a_deleted_topic_takes_its_offsets_along() -> None:
     driver.commit(2, topic="kept")
     driver.take(driver.shard.topics_deleted(["t"], driver.now_ms))
     assert (driver.committed(), driver.committed("kept")) == (None, 2)
+
+
+def test_a_topic_made_anew_under_the_same_name_inherits_nothing() -> None:
+    """Although nobody could write down that the first one was deleted."""
+    driver = Driver()
+    topics = FakeTopics(t=1, other=1)
+    driver.shard = GroupShard(driver.settings, topics)
+    driver.commit(1)
+    driver.commit(2, topic="other")
+    topics.delete("t")
+    topics.set("t", 1)
+    everything = FetchOffsetsRequest(GROUP, None)
+    driver.take(driver.shard.fetch_offsets(everything, driver.token(), driver.now_ms))
+    reply = driver.replies[driver.tokens]
+    assert isinstance(reply, FetchOffsetsReply)
+    assert {topic: list(found) for topic, found in reply.topics.items() if found} == {"other": [0]}
+    assert (driver.committed(), driver.committed("other")) == (None, 2)
+    driver.take(driver.shard.forget_earlier_topics(driver.now_ms))
+    assert list(driver.shard.offsets.of_group(GROUP)) == ["other"]
+    driver.commit(3)
+    driver.take(driver.shard.forget_earlier_topics(driver.now_ms))
+    assert driver.committed() == 3
+
+
+def test_offsets_of_an_earlier_topic_go_when_offsets_expire() -> None:
+    driver = Driver(RETENTION)
+    topics = FakeTopics(t=1)
+    driver.shard = GroupShard(driver.settings, topics)
+    driver.take(driver.shard.loaded(driver.now_ms))
+    (member,), generation = driver.stable(1)
+    driver.commit(1, member, generation)
+    topics.delete("t")
+    topics.set("t", 1)
+    driver.wait(driver.settings.offsets_retention_check_interval_ms + 1)
+    assert driver.shard.offsets.of_group(GROUP) == {}
 
 
 # -- retention ----------------------------------------------------------------------------

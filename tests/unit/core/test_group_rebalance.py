@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from group_driver import GROUP, NO_DELAY, Driver, assignment, subscription
+from group_driver import GROUP, NO_DELAY, RANGE, Driver, assignment, subscription
 
 from penstock.core.group.exchange import HeartbeatReply, JoinedMember, LeavingMember
+from penstock.core.group.records import GroupMetadata, StoredMember
 from penstock.core.group.settings import GroupSettings
 from penstock.core.group.states import State
 from penstock.core.group.story import What
@@ -523,6 +524,26 @@ def test_static_members_leave_by_instance_id_and_are_not_missed_until_then() -> 
     assert driver.joined(token).generation == generation + 1
     assert member not in driver.shard.groups[GROUP].members
     assert newcomer in driver.shard.groups[GROUP].members
+
+
+@pytest.mark.parametrize("rebalance_timeout_ms", [0, -1, -(2**31)])
+def test_static_members_without_time_to_rebalance_are_waited_for_in_peace(rebalance_timeout_ms: int) -> None:
+    driver = Driver()
+    members = tuple(
+        StoredMember(f"m{n}", f"i{n}", "c", "/h", rebalance_timeout_ms, n * 10_000, RANGE[0][1], b"") for n in (1, 2)
+    )
+    record = GroupMetadata(GROUP, "consumer", 1, "range", "m1", driver.now_ms, members)
+    driver.log.append((record.encode_key(), record.encode_value()))
+    driver.restart()
+    ticks = 0
+    while driver.shard.groups[GROUP].instances:
+        deadline_ms = driver.shard.next_deadline()
+        assert deadline_ms is not None
+        driver.now_ms = max(driver.now_ms, deadline_ms)
+        driver.take(driver.shard.tick(driver.now_ms))
+        ticks += 1
+        assert ticks < 100
+    assert driver.state is State.EMPTY
 
 
 # -- restarts and stories -----------------------------------------------------------------

@@ -37,6 +37,10 @@ def test_an_offset_commit_byte_for_byte() -> None:
     record = OffsetCommit("g", "t", 3, 42, 7, "note", 1_700_000_000_000)
     assert record.encode_key().hex() == "000100016700017400000003"
     assert record.encode_value().hex() == ("0003000000000000002a000000070004" + b"note".hex() + "0000018bcfe56800")
+    with_topic = record._replace(topic_id=b"0123456789abcdef")
+    assert with_topic.encode_value().hex() == (
+        "0004000000000000002a0000000705" + b"note".hex() + "0000018bcfe56800" + "010010" + with_topic.topic_id.hex()
+    )
     with_expiry = record._replace(expire_timestamp_ms=1_700_000_000_001, leader_epoch=-1)
     assert with_expiry.encode_value().hex() == (
         "0001000000000000002a0004" + b"note".hex() + "0000018bcfe568000000018bcfe56801"
@@ -55,11 +59,14 @@ def test_a_group_byte_for_byte() -> None:
     )  # fmt: skip
 
 
-@given(names, names, int32, int64, int32, names, st.integers(0, 2**63 - 1))
+topic_ids = st.sampled_from((b"", b"0123456789abcdef"))
+
+
+@given(names, names, int32, int64, int32, names, st.integers(0, 2**63 - 1), topic_ids)
 def test_offsets_come_back(
-    group: str, topic: str, partition: int, offset: int, epoch: int, note: str, at_ms: int
+    group: str, topic: str, partition: int, offset: int, epoch: int, note: str, at_ms: int, topic_id: bytes
 ) -> None:
-    record = OffsetCommit(group, topic, partition, offset, epoch, note, at_ms)
+    record = OffsetCommit(group, topic, partition, offset, epoch, note, at_ms, topic_id=topic_id)
     assert decode(record.encode_key(), record.encode_value(), CLASSIC_DECODERS) == record
     gone = OffsetTombstone(group, topic, partition)
     assert decode(record.encode_key(), gone.encode_value(), CLASSIC_DECODERS) == gone

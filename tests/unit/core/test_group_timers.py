@@ -14,23 +14,25 @@ steps = st.lists(st.tuples(st.sampled_from(["set", "cancel", "take"]), keys, st.
 @given(steps)
 def test_as_a_dictionary_would(steps: list[tuple[str, tuple[str, ...], int]]) -> None:
     timers, model = Timers(), dict[tuple[str, ...], int]()
+    taken_ms = -1
     for step, key, at_ms in steps:
         if step == "set":
             timers.set(key, at_ms)
-            model[key] = at_ms
+            model[key] = max(at_ms, taken_ms + 1)
         elif step == "cancel":
             timers.cancel(key)
             model.pop(key, None)
         else:
             due = sorted(key for key, deadline in model.items() if deadline <= at_ms)
             assert sorted(timers.take_due(at_ms)) == due
+            taken_ms = max(taken_ms, at_ms)
             for key in due:
                 del model[key]
         assert timers.next_deadline() == (min(model.values()) if model else None)
         assert len(timers) == len(model)
 
 
-def test_earliest_first_and_a_timer_set_meanwhile_counts() -> None:
+def test_earliest_first_and_what_is_set_meanwhile_comes_later() -> None:
     timers = Timers()
     timers.set(("late",), 30)
     timers.set(("early",), 10)
@@ -38,8 +40,10 @@ def test_earliest_first_and_a_timer_set_meanwhile_counts() -> None:
     for key in timers.take_due(30):
         taken.append(key)
         if key == ("early",):
-            timers.set(("between",), 20)
-    assert taken == [("early",), ("between",), ("late",)]
+            timers.set(("again",), 20)
+    assert taken == [("early",), ("late",)]
+    assert list(timers.take_due(30)) == []
+    assert list(timers.take_due(31)) == [("again",)]
 
 
 def test_moving_and_cancelling_does_not_pile_up() -> None:

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, StorageError
+from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogOffline, StorageError
 from penstock.ports.disk import Buffer, Disk
 from penstock.records.batch import iterate_headers, read_header, with_append_time
 from penstock.records.builder import Record, build_batch
@@ -589,6 +589,40 @@ def test_truncation_drops_segments_epochs_and_index_entries(disk: SimDisk) -> No
     log.close(clean=True)
     log = open_log(disk, config, clean=True)
     assert (log.log_start_offset, log.log_end_offset) == (100, 101)
+
+
+def test_a_cut_to_the_start_of_the_log_keeps_its_producers(disk: SimDisk) -> None:
+    log = open_log(disk, LogConfig(segment_bytes=2 * BATCH_BYTES))
+    sent = [
+        build_batch([Record(None, b"v", (), NOW_MS)], producer_id=7, producer_epoch=1, base_sequence=number)
+        for number in range(3)
+    ]
+    offsets = [log.append(read_header(data), data, 0, NOW_MS) for data in sent]
+    flush(log, disk)
+    log.checkpoint()
+    start = log.log_end_offset
+    assert log.advance_log_start(start)
+    for _ in range(3):
+        append(log)
+    assert log.truncate_to(start)
+    assert (log.log_start_offset, log.log_end_offset) == (start, start)
+    assert [log.producers.check(read_header(data)) for data in sent] == offsets
+    assert append(log) == start
+
+
+def test_damage_met_after_a_cut_leaves_no_log_that_claims_to_know_its_producers(disk: SimDisk) -> None:
+    log = open_log(disk, LogConfig(index_interval_bytes=0))
+    for number in range(4):
+        data = build_batch([Record(None, b"v", (), NOW_MS)], producer_id=7, producer_epoch=0, base_sequence=number)
+        log.append(read_header(data), data, 0, NOW_MS)
+    disk.flip_bit(log.segments[0].path, 16)  # the magic byte of the first batch, which the index leads past
+    with pytest.raises(CorruptBatch):
+        log.truncate_to(2)
+    assert log.log_end_offset == 2
+    assert log.offline is not None
+    assert isinstance(log.offline.__cause__, CorruptBatch)
+    with pytest.raises(LogOffline):
+        append(log)
 
 
 def test_delete_records_moves_the_start(disk: SimDisk) -> None:

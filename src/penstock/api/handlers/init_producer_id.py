@@ -31,7 +31,12 @@ class InitProducerIdHandler:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if (request.producer_id >= 0) != (request.producer_epoch >= 0):
             raise ApiError(ErrorCode.INVALID_REQUEST)
-        return InitProducerIdResponse(producer_id=await self._producer_ids.allocate_producer_id(), producer_epoch=0)
+        try:
+            producer_id = await self._producer_ids.allocate_producer_id()
+        except ApiError as error:
+            # It passes, whatever the controller says or does not say; this is what all clients take it for.
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
+        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
     def refuse(self, request: InitProducerIdRequest, code: ErrorCode, message: str | None) -> InitProducerIdResponse:
         return InitProducerIdResponse(error_code=code, producer_epoch=-1)

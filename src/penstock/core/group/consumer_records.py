@@ -21,7 +21,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from penstock.core.group.assignors import EMPTY, Assignment
-from penstock.core.group.records import Decoder
+from penstock.core.group.records import Decoder, compact, uvarint
 from penstock.model.errors import StorageError
 
 T = TypeVar("T")
@@ -269,7 +269,7 @@ def _decode_target_epoch(body: _Reader) -> TargetEpoch:
 def _encode_member(value: MemberMetadata) -> bytes:
     tags = _NO_TAGS
     if value.classic is not None:
-        protocols = _array((_string(name) + _bytes(data) + _NO_TAGS) for name, data in value.classic.protocols)
+        protocols = _array((_string(name) + compact(data) + _NO_TAGS) for name, data in value.classic.protocols)
         # A nullable struct opens with a byte that says it is there.
         body = b"\x01" + struct.pack(">i", value.classic.session_timeout_ms) + protocols + _NO_TAGS
         tags = _tags((0, body))
@@ -373,25 +373,12 @@ def _key(kind: int, *strings: str) -> bytes:
     return b"".join(parts)
 
 
-def _uvarint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _bytes(data: bytes) -> bytes:
-    return _uvarint(len(data) + 1) + data
-
-
 def _int32s(values: Sequence[int]) -> bytes:
-    return _uvarint(len(values) + 1) + struct.pack(f">{len(values)}i", *values)
+    return uvarint(len(values) + 1) + struct.pack(f">{len(values)}i", *values)
 
 
 def _string(text: str) -> bytes:
-    return _bytes(text.encode())
+    return compact(text.encode())
 
 
 def _nullable_string(text: str | None) -> bytes:
@@ -400,11 +387,11 @@ def _nullable_string(text: str | None) -> bytes:
 
 def _array(items: Iterable[bytes]) -> bytes:
     encoded = list(items)
-    return _uvarint(len(encoded) + 1) + b"".join(encoded)
+    return uvarint(len(encoded) + 1) + b"".join(encoded)
 
 
 def _tags(*fields: tuple[int, bytes]) -> bytes:
-    return _uvarint(len(fields)) + b"".join(_uvarint(tag) + _uvarint(len(body)) + body for tag, body in fields)
+    return uvarint(len(fields)) + b"".join(uvarint(tag) + uvarint(len(body)) + body for tag, body in fields)
 
 
 class _Reader:

@@ -149,6 +149,12 @@ class Committed(NamedTuple):
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int = -1
+    topic_id: bytes = b""
+    """Of the topic it was committed for; empty where that was not stored."""
+
+    def is_of(self, topic_id: bytes) -> bool:
+        """False for an earlier topic of the same name."""
+        return not topic_id or not self.topic_id or topic_id == self.topic_id
 
 
 class FetchOffsetsRequest(NamedTuple):

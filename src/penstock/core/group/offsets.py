@@ -10,6 +10,8 @@ an offset outlives by `offsets.retention.minutes`
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock.core.group.classic import ClassicGroup
 from penstock.core.group.consumer_group import ConsumerGroup
 from penstock.core.group.exchange import Committed
@@ -63,6 +65,17 @@ class Offsets:
             for topic in by_topic
             if topic in topics
             for partition in by_topic[topic]
+        ]
+
+    def tombstones_of_earlier_topics(self, topic_id: Callable[[str], bytes]) -> list[OffsetTombstone]:
+        """For what was committed for a topic of the same name that is no more; the id of one that is not is empty."""
+        ids = {topic: topic_id(topic) for topic in self.topics()}
+        return [
+            OffsetTombstone(group_id, topic, partition)
+            for group_id, by_topic in self._by_group.items()
+            for topic, partitions in by_topic.items()
+            for partition, committed in partitions.items()
+            if not committed.is_of(ids[topic])
         ]
 
     def expired(

@@ -22,6 +22,7 @@ from penstock.model.errors import ErrorCode
 
 SETTLING_LIMIT = 4  # times the quiet that is waited for
 ALONE_SHARE = 0.4  # of that quiet is enough for somebody who comes to an empty group and stays alone
+LOOK_AGAIN_MS = 1_000  # at least, for static members of whom none has come: their timeout may be nothing
 GONE_SHARE = 0.4  # and after somebody left: who leaves together does so within a few network round trips
 
 
@@ -123,7 +124,7 @@ class Rebalance:
             return
         if not group.elect_leader():
             # Only static members are left and none has come back: they have until their sessions end.
-            self._timers.set(join_key(group), now_ms + group.rebalance_timeout_ms)
+            self._timers.set(join_key(group), now_ms + max(group.rebalance_timeout_ms, LOOK_AGAIN_MS))
             return
         self._form(group, now_ms, out)
 

@@ -6,8 +6,9 @@ Key and value each begin with an int16; the key's says what the record is about:
     key 2  group string                                      a classic group
     (3 to 16: groups of the KIP-848 protocol, `consumer_records`)
 
-A null value deletes. Offsets are written as value version 3 (1 when the client gave them a
-retention time of their own), groups as version 3; every version Kafka ever wrote is read.
+A null value deletes. Offsets are written as value version 4, with the id of their topic (3 where
+it is not known, 1 when the client gave them a retention time of their own), groups as version 3;
+every version Kafka ever wrote is read.
 Must not know: groups as they live in memory.
 """
 
@@ -29,6 +30,9 @@ _INT32 = Struct(">i")
 _INT64 = Struct(">q")
 _OFFSET_HEAD = Struct(">hqi")  # version, offset, leader epoch
 _OFFSET_HEAD_V1 = Struct(">hq")
+_TOPIC_ID_TAG: Final = 0
+NO_TOPIC_ID: Final = bytes(16)
+_TOPIC_ID_FIELD: Final = b"\1\0\20"  # one tagged field: its tag, its size
 
 
 class CoordinatorRecord(Protocol):
@@ -57,6 +61,7 @@ class OffsetCommit(NamedTuple):
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int = -1  # -1: the broker's retention applies
+    topic_id: bytes = b""  # empty: not known
 
     def encode_key(self) -> bytes:
         return _offset_key(self.group, self.topic, self.partition)
@@ -67,7 +72,11 @@ class OffsetCommit(NamedTuple):
             # Version 1 is the only one with room for it.
             times = _INT64.pack(self.commit_timestamp_ms) + _INT64.pack(self.expire_timestamp_ms)
             return _OFFSET_HEAD_V1.pack(1, self.offset) + metadata + times
-        return _OFFSET_HEAD.pack(3, self.offset, self.leader_epoch) + metadata + _INT64.pack(self.commit_timestamp_ms)
+        committed = _INT64.pack(self.commit_timestamp_ms)
+        if not self.topic_id:
+            return _OFFSET_HEAD.pack(3, self.offset, self.leader_epoch) + metadata + committed
+        head = _OFFSET_HEAD.pack(4, self.offset, self.leader_epoch)
+        return head + compact(self.metadata.encode()) + committed + _TOPIC_ID_FIELD + self.topic_id
 
 
 class OffsetTombstone(NamedTuple):
@@ -163,7 +172,10 @@ def decode_offset(key: bytes, value: bytes | None) -> OffsetCommit | OffsetTombs
     metadata = fields.string()
     committed_ms = fields.int64()
     expire_ms = fields.int64() if version == 1 else -1
-    return OffsetCommit(group, topic, partition, offset, leader_epoch, metadata, committed_ms, expire_ms)
+    topic_id = fields.tags().get(_TOPIC_ID_TAG, NO_TOPIC_ID)
+    if topic_id == NO_TOPIC_ID:
+        topic_id = b""
+    return OffsetCommit(group, topic, partition, offset, leader_epoch, metadata, committed_ms, expire_ms, topic_id)
 
 
 def decode_group(key: bytes, value: bytes | None) -> GroupMetadata | GroupTombstone:
@@ -197,7 +209,7 @@ def _read_member(fields: Fields, version: int) -> StoredMember:
         rebalance_timeout_ms = session_timeout_ms
     subscription = fields.bytes()
     assignment = fields.bytes()
-    fields.skip_tags()
+    fields.tags()
     return StoredMember(
         member_id,
         instance_id,
@@ -237,6 +249,20 @@ def string(text: str) -> bytes:
 
 def nullable_string(text: str | None) -> bytes:
     return b"\xff\xff" if text is None else string(text)
+
+
+def uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def compact(data: bytes) -> bytes:
+    """A string or bytes as flexible versions have them."""
+    return uvarint(len(data) + 1) + data
 
 
 class Fields:
@@ -294,8 +320,9 @@ class Fields:
     def skip(self, size: int) -> None:
         self._take(size)
 
-    def skip_tags(self) -> None:
-        if self._flexible:
-            for _ in range(self.length(_INT32) + 1):
-                self.length(_INT32)
-                self._take(self.length(_INT32) + 1)
+    def tags(self) -> dict[int, bytes]:
+        """The tagged fields at the end of a flexible version."""
+        if not self._flexible:
+            return {}
+        count = self.length(_INT32) + 1
+        return {self.length(_INT32) + 1: self._take(self.length(_INT32) + 1) for _ in range(count)}

@@ -274,13 +274,15 @@ class GroupShard:
         expire_ms = -1 if request.retention_time_ms < 0 else min(wall_ms + request.retention_time_ms, MAX_TIMESTAMP_MS)
         limit = self.settings.offset_metadata_max_bytes
         errors: list[ErrorCode] = []
+        group_id = request.group_id
         for topic, partition, offset, leader_epoch, metadata in request.offsets:
             if len(metadata) > limit or not fits(metadata):
                 errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
                 continue
             errors.append(ErrorCode.NONE)
+            topic_id = self._topic_id(topic)
             out.records.append(
-                OffsetCommit(request.group_id, topic, partition, offset, leader_epoch, metadata, wall_ms, expire_ms)
+                OffsetCommit(group_id, topic, partition, offset, leader_epoch, metadata, wall_ms, expire_ms, topic_id)
             )
         out.reply(token, CommitReply(ErrorCode.NONE, tuple(errors)))
         return out
@@ -315,17 +317,19 @@ class GroupShard:
             except ApiError as error:
                 out.reply(token, FetchOffsetsReply(error.code, {}))
                 return out
-        known = self.offsets.of_group(request.group_id)
-        topics: dict[str, dict[int, Committed | None]]
-        if request.topics is None:
-            topics = {topic: dict(partitions) for topic, partitions in known.items()}
-        else:
-            topics = {
-                topic: {partition: known.get(topic, {}).get(partition) for partition in partitions}
-                for topic, partitions in request.topics.items()
-            }
+        topics: dict[str, dict[int, Committed | None]] = {}
+        for topic in self.offsets.of_group(request.group_id) if request.topics is None else request.topics:
+            known = self._committed(request.group_id, topic)
+            asked = known if request.topics is None else request.topics[topic]
+            topics[topic] = {partition: known.get(partition) for partition in asked}
         out.reply(token, FetchOffsetsReply(ErrorCode.NONE, topics))
         return out
+
+    def _committed(self, group_id: str, topic: str) -> dict[int, Committed]:
+        """By partition; what was committed for an earlier topic of that name does not count."""
+        topic_id = self._topic_id(topic)
+        known = self.offsets.of_group(group_id).get(topic, {})
+        return {partition: committed for partition, committed in known.items() if committed.is_of(topic_id)}
 
     def delete_offsets(self, request: DeleteOffsetsRequest, token: Token, now_ms: int) -> Outcome:
         out = Outcome()
@@ -351,6 +355,12 @@ class GroupShard:
         """A later topic of the same name must not begin where this one ended."""
         out = Outcome()
         out.records.extend(self.offsets.tombstones_of_topics(dict.fromkeys(topics)))
+        return out
+
+    def forget_earlier_topics(self, now_ms: int) -> Outcome:
+        """Where nobody was told of their deletion, or that could not be written."""
+        out = Outcome()
+        out.records.extend(self.offsets.tombstones_of_earlier_topics(self._topic_id))
         return out
 
     # -- groups -------------------------------------------------------------------------
@@ -465,6 +475,7 @@ class GroupShard:
     def _expire_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
         self._expire_later(now_ms)
         wall_ms = self.wall.at(now_ms)
+        out.records.extend(self.offsets.tombstones_of_earlier_topics(self._topic_id))
         for group in self.groups.values():
             tombstones, is_all = self.offsets.expired(group, wall_ms, self.settings.offsets_retention_ms)
             out.records.extend(tombstones)

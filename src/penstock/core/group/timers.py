@@ -18,6 +18,7 @@ class Timers:
     def __init__(self) -> None:
         self._deadlines: dict[TimerKey, int] = {}
         self._heap: list[tuple[int, TimerKey]] = []
+        self._taken_ms = -(1 << 63)  # what is due then has been given out
 
     def __len__(self) -> int:
         return len(self._deadlines)
@@ -26,6 +27,7 @@ class Timers:
         return key in self._deadlines
 
     def set(self, key: TimerKey, deadline_ms: int) -> None:
+        deadline_ms = max(deadline_ms, self._taken_ms + 1)  # else whoever takes what is due might never be done
         known = self._deadlines.get(key)
         self._deadlines[key] = deadline_ms
         if known is None or deadline_ms < known:
@@ -51,7 +53,11 @@ class Timers:
         return None
 
     def take_due(self, now_ms: int) -> Iterator[TimerKey]:
-        """Keys whose time has come, earliest first; each is forgotten before it is given out."""
+        """Keys whose time has come, earliest first; each is forgotten before it is given out.
+
+        What is set while they are given out comes up a millisecond later at the earliest.
+        """
+        self._taken_ms = max(self._taken_ms, now_ms)
         while (deadline := self.next_deadline()) is not None and deadline <= now_ms:
             _, key = heappop(self._heap)
             del self._deadlines[key]
