@@ -39,6 +39,7 @@ FOUND_BY: dict[str, int] = {
     "joins-too-early": 5,
     "syncs-nothing": 2,
     "drops-replicas-early": 0,
+    "flush-ticket": 0,
 }
 
 

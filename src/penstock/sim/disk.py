@@ -2,8 +2,9 @@
 
 Fair faults, all drawn from the `Random` it is given:
 - Power failure (`crash`): what was not synced survives in any mixture. Every write since the last sync of its
-  file is kept, lost, or torn at a byte or a 512-byte sector (holes read as zeros); a truncation is kept or lost;
-  a new, renamed or removed name is kept or lost until its directory is synced. Sometimes a mere prefix survives,
+  file is kept, lost, torn at a byte or a 512-byte sector, or left with any of its sectors (holes read as zeros, and
+  a file may have grown by nothing else); a truncation is kept or lost; a new, renamed or removed name is kept or lost
+  until its directory is synced. Sometimes a mere prefix survives,
   as on a journalling file system; sometimes everything does.
 - Process death (`kill`): open files are gone, the page cache stays.
 - Crash at the k-th change (`crash_after`): SimCrash, which nothing catches, before or after the change.
@@ -20,80 +21,27 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TypeAlias
 
 from penstock.ports.disk import Buffer
-
-SECTOR = 512
+from penstock.sim.content import Content
+from penstock.sim.directory import Directory
 
 
 class SimCrash(BaseException):
     """The machine stopped. Not an Exception: no code may survive it."""
 
 
-class _Content:
-    """The bytes of one file: what readers see, what is stable, and the changes in between."""
-
-    __slots__ = ("changes", "data", "stable")
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.stable = bytearray()
-        self.changes: list[tuple[int, bytes | None]] = []  # (position, bytes) or (new size, None)
-
-    def change(self, position: int, data: bytes | None) -> None:
-        self.changes.append((position, data))
-        _apply(self.data, position, data)
-
-    def sync(self) -> None:
-        for position, data in self.changes:
-            _apply(self.stable, position, data)
-        self.changes.clear()
-
-    def settle(self, random: Random) -> None:
-        """Decide what reached the platter; the rest never happened."""
-        mode = random.randrange(4)
-        count = random.randint(0, len(self.changes)) if mode == 0 else len(self.changes)
-        for position, data in self.changes[:count]:
-            if mode < 2:
-                _apply(self.stable, position, data)
-                continue
-            fate = random.randrange(4)
-            if fate == 0:
-                continue
-            if fate == 1 and data:
-                keep = random.randrange(len(data))
-                if random.random() < 0.5:
-                    keep = max(0, (position + keep) // SECTOR * SECTOR - position)
-                data = data[:keep]
-            _apply(self.stable, position, data)
-        self.changes.clear()
-
-
-def _apply(target: bytearray, position: int, data: bytes | None) -> None:
-    if len(target) < position:
-        target += bytes(position - len(target))
-    if data is None:
-        del target[position:]
-    elif data:
-        target[position : position + len(data)] = data
-
-
-_Entry: TypeAlias = _Content | None  # None: a directory
-_NameChange: TypeAlias = tuple[list[str], dict[str, _Entry]]  # what goes and what comes, as one
-
-
 class SimFile:
     __slots__ = ("_content", "_disk", "_generation", "_is_open", "path")
 
-    def __init__(self, disk: SimDisk, path: str, content: _Content) -> None:
+    def __init__(self, disk: SimDisk, path: str, content: Content) -> None:
         self._disk = disk
         self._content = content
         self._generation = disk.generation
         self._is_open = True
         self.path = path
 
-    def _check(self) -> _Content:
+    def _check(self) -> Content:
         if not self._is_open or self._generation != self._disk.generation:
             raise OSError(errno.EBADF, "file is closed", self.path)
         return self._content
@@ -123,12 +71,19 @@ class SimFile:
             content.change(size, None)
 
     def sync(self) -> None:
+        self.sync_to(None)
+
+    def mark(self) -> int:
+        """What a sync that begins now is sure to cover."""
+        return self._content.mark
+
+    def sync_to(self, mark: int | None) -> None:
         content = self._check()
         with self._disk.boundary():
             if self._disk.fail_sync is not None and self._disk.fail_sync(self.path):
-                content.settle(self._disk.random)
+                content.settle(self._disk.random, mark)
                 raise OSError(errno.EIO, "input/output error", self.path)
-            content.sync()
+            content.sync(mark)
 
     def is_cached(self, position: int, size: int) -> bool:
         return not self._disk.is_cold
@@ -172,9 +127,7 @@ class SimDisk:
         self.on_crash: Callable[[], None] | None = None  # told before SimCrash is raised
         self.changes = 0
         self.generation = 0
-        self._names: dict[str, _Entry] = {}
-        self._stable_names: dict[str, _Entry] = {}
-        self._name_changes: dict[str, list[_NameChange]] = {}  # by directory
+        self._root = Directory()
         self._boundary = _Boundary(self)
 
     def boundary(self) -> _Boundary:
@@ -183,68 +136,78 @@ class SimDisk:
     # -- the port --------------------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
-        if path in self._names:
-            content = self._names[path]
-            if content is None:
-                raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+        parent, name = self._parent(path)
+        content = None if parent is None else parent.names.get(name)
+        if isinstance(content, Directory):
+            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+        if content is not None:
             return SimFile(self, path, content)
-        if not create or not self.is_directory(_parent(path)):
+        if not create or parent is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         with self._boundary:
-            content = _Content()
-            self._change_names(path, [], {path: content})
+            content = Content()
+            parent.change((parent, name, content))
         return SimFile(self, path, content)
 
     def list_directory(self, path: str) -> list[str]:
-        if not self.is_directory(path):
-            raise FileNotFoundError(errno.ENOENT, "no such directory", path)
-        return sorted(name.rpartition("/")[2] for name in self._names if _parent(name) == path)
+        return sorted(self._directory(path).names)
 
     def exists(self, path: str) -> bool:
-        return path in self._names or self.is_directory(path)
+        return self._entry(path) is not None
 
     def is_directory(self, path: str) -> bool:
-        return path in ("", "/", ".") or (path in self._names and self._names[path] is None)
+        return isinstance(self._entry(path), Directory)
 
     def make_directory(self, path: str) -> None:
-        if self.is_directory(path):
-            return
-        self.make_directory(_parent(path))
-        with self._boundary:
-            self._change_names(path, [], {path: None})
+        at = self._root
+        for name in _names(path):
+            entry = at.names.get(name)
+            if isinstance(entry, Content):
+                raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
+            if entry is None:
+                with self._boundary:
+                    entry = Directory()
+                    at.change((at, name, entry))
+            at = entry
 
     def remove(self, path: str) -> None:
-        if self._names.get(path) is None:
+        parent, name = self._parent(path)
+        if parent is None or not isinstance(parent.names.get(name), Content):
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         with self._boundary:
-            self._change_names(path, [path], {})
+            parent.change((parent, name, None))
 
     def remove_directory(self, path: str) -> None:
-        for name in sorted(self._names, reverse=True):
-            if name == path or name.startswith(path + "/"):
+        directory = self._entry(path)
+        if not isinstance(directory, Directory):
+            return
+        for name in sorted(directory.names, reverse=True):
+            if isinstance(directory.names[name], Directory):
+                self.remove_directory(f"{path}/{name}")
+            else:
                 with self._boundary:
-                    self._change_names(name, [name], {})
+                    directory.change((directory, name, None))
+        parent, name = self._parent(path)
+        assert parent is not None
+        with self._boundary:
+            parent.change((parent, name, None))
 
     def rename(self, old: str, new: str) -> None:
-        if old not in self._names:
+        parent, name = self._parent(old)
+        target, new_name = self._parent(new)
+        entry = None if parent is None else parent.names.get(name)
+        if parent is None or target is None or entry is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", old)
         with self._boundary:
-            gone = [old]
-            if self._names[old] is None:
-                gone += [name for name in sorted(self._names) if name.startswith(old + "/")]
-            for name in gone:  # a directory takes along what is in it, settled for simplicity
-                for change in self._name_changes.pop(name, []):
-                    self._settle_name(change)
-            self._change_names(new, gone, {new + name[len(old) :]: self._names[name] for name in gone})
+            target.change((parent, name, None), (target, new_name, entry))
 
-    def sync_directory(self, path: str) -> None:
-        if not self.is_directory(path):
-            raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+    def sync_directory(self, path: str, mark: int | None = None) -> None:
+        """`mark`: of `names_mark`; what was done after that is left out."""
+        directory = self._directory(path)
         with self._boundary:
             if self.fail_sync is not None and self.fail_sync(path):
                 raise OSError(errno.EIO, "input/output error", path)
-            for change in self._name_changes.pop(path, []):
-                self._settle_name(change)
+            directory.sync(mark)
 
     def space(self, path: str) -> tuple[int, int]:
         total = self.capacity if self.capacity is not None else 1 << 40
@@ -254,21 +217,7 @@ class SimDisk:
 
     def crash(self) -> None:
         """Power failure: from now on the disk holds what survived."""
-        for directory in sorted(self._name_changes):
-            changes = self._name_changes[directory]
-            mode = self.random.randrange(3)
-            count = self.random.randint(0, len(changes)) if mode == 0 else len(changes)
-            for change in changes[:count]:
-                if mode < 2 or self.random.random() < 0.5:
-                    self._settle_name(change)
-        self._name_changes.clear()
-        self._drop_orphans()
-        self._names = dict(self._stable_names)
-        for path in sorted(self._names):
-            content = self._names[path]
-            if content is not None:
-                content.settle(self.random)
-                content.data = bytearray(content.stable)
+        self._root.settle(self.random)
         self.kill()
 
     def stopped(self) -> SimCrash:
@@ -281,42 +230,59 @@ class SimDisk:
         self.generation += 1
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
-        content = self._names[path]
-        assert content is not None, "a file"
-        content.data[position] ^= 1 << bit
-        if position < len(content.stable):
-            content.stable[position] ^= 1 << bit
+        self._content(path).flip_bit(position, bit)
+
+    # -- looking at it ---------------------------------------------------------------------------------------
+
+    def names_mark(self, path: str) -> int:
+        """What a sync of this directory that begins now is sure to cover."""
+        return self._directory(path).mark
 
     def stable_size(self, path: str) -> int:
-        content = self._names[path]
-        assert content is not None, "a file"
+        content = self._content(path)
         return min(len(content.stable), len(content.data))
+
+    def stable_directory(self, path: str) -> Directory | None:
+        """What is called so on the platter."""
+        at = self._root
+        for name in _names(path):
+            entry = at.stable.get(name)
+            if not isinstance(entry, Directory):
+                return None
+            at = entry
+        return at
 
     def free_bytes(self) -> int:
         if self.capacity is None:
             return 1 << 40
-        return self.capacity - sum(len(content.data) for content in self._names.values() if content is not None)
+        return self.capacity - sum(len(content.data) for content in self._root.contents())
 
     # -- names -----------------------------------------------------------------------------------------------
 
-    def _change_names(self, path: str, gone: list[str], come: dict[str, _Entry]) -> None:
-        self._name_changes.setdefault(_parent(path), []).append((gone, come))
-        for name in gone:
-            del self._names[name]
-        self._names.update(come)
+    def _entry(self, path: str) -> Content | Directory | None:
+        at: Content | Directory | None = self._root
+        for name in _names(path):
+            if not isinstance(at, Directory):
+                return None
+            at = at.names.get(name)
+        return at
 
-    def _settle_name(self, change: _NameChange) -> None:
-        for name in change[0]:
-            self._stable_names.pop(name, None)
-        self._stable_names.update(change[1])
+    def _directory(self, path: str) -> Directory:
+        entry = self._entry(path)
+        if not isinstance(entry, Directory):
+            raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+        return entry
 
-    def _drop_orphans(self) -> None:
-        """What lies in a directory that did not survive is lost with it."""
-        for path in sorted(self._stable_names):
-            parent = _parent(path)
-            if parent not in ("", "/", ".") and self._stable_names.get(parent, 0) is not None:
-                del self._stable_names[path]
+    def _content(self, path: str) -> Content:
+        entry = self._entry(path)
+        assert isinstance(entry, Content), "a file"
+        return entry
+
+    def _parent(self, path: str) -> tuple[Directory | None, str]:
+        parent, _, name = path.rpartition("/")
+        entry = self._entry(parent)
+        return (entry if isinstance(entry, Directory) else None), name
 
 
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0]
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name not in ("", ".")]

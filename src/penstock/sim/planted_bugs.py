@@ -181,6 +181,15 @@ def _syncs_nothing(original: Any) -> Any:
     return flush
 
 
+def _claims_what_came_meanwhile(original: Any) -> Any:
+    def end_flush(self: Any, flush: Any, error: OSError | None) -> None:
+        if flush.generation == self.generation:
+            flush.end = self.end_position()
+        original(self, flush, error)
+
+    return end_flush
+
+
 def _knows_the_last_batch(original: Any) -> Any:
     return lambda data, start, count: [(-1, [])] * count
 
@@ -302,6 +311,11 @@ BUGS: dict[str, Bug] = {
             "drops-replicas-early",
             "a reassignment ends when the first replica of the new ones is in sync",
             (("penstock.core.metadata.partition_change:_complete_reassignment", _one_has_arrived),),
+        ),
+        Bug(
+            "flush-ticket",
+            "what was written while a flush was under way counts as flushed by it",
+            (("penstock.storage.growing_log:GrowingLog.end_flush", _claims_what_came_meanwhile),),
         ),
     )
 }

@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeVar
 from penstock.model.errors import CorruptBatch, StorageError
 from penstock.ports.disk import File
 from penstock.ports.workers import Workers
-from penstock.sim.disk import SimDisk
+from penstock.sim.disk import SimDisk, SimFile
 from penstock.sim.loop import SimLoop
 from penstock.storage.cleaner.plan import CleanPlan, Outcome, Uncleanable
 from penstock.storage.cleaner.rewrite import clean
@@ -116,23 +116,34 @@ class SimFlusher:
         self._pool = _Pool(threads)
 
     def flush(self, files: Sequence[File], directories: Sequence[str], on_stable: OnStable) -> None:
-        syncs: deque[Callable[[], None]] = deque(file.sync for file in files)
-        syncs.extend(partial(self._sync_directory, directory) for directory in directories)
+        """What is written or named from now on is not covered, however long it takes: a real sync promises no more."""
+        syncs: deque[Callable[[], None]] = deque()
+        for file in files:
+            assert isinstance(file, SimFile), "of a simulated disk"
+            syncs.append(partial(file.sync_to, file.mark()))
+        for directory in directories:
+            if self._disk.is_directory(directory):
+                mark = self._disk.names_mark(directory)
+                syncs.append(partial(self._sync_directory, directory, mark))
 
         def proceed() -> None:
-            self._loop.call_later(self._times.draw(self._random, self._times.sync_s), sync)
+            """It reaches the platter some time before anybody hears of it."""
+            takes_s = self._times.draw(self._random, self._times.sync_s)
+            reaches_s = takes_s * self._random.random()
+            self._loop.call_later(reaches_s, sync, takes_s - reaches_s)
 
-        def sync() -> None:
+        def sync(rest_s: float) -> None:
+            error: OSError | None = None
             try:
                 if syncs:
                     syncs.popleft()()
-            except OSError as error:
-                end(error)
+            except OSError as failure:
+                error = failure
+                syncs.clear()
+            if syncs:
+                self._loop.call_later(rest_s, proceed)
             else:
-                if syncs:
-                    proceed()
-                else:
-                    end(None)
+                self._loop.call_later(rest_s, end, error)
 
         def end(error: OSError | None) -> None:
             self._pool.release()
@@ -140,9 +151,9 @@ class SimFlusher:
 
         self._pool.submit(proceed)
 
-    def _sync_directory(self, directory: str) -> None:
+    def _sync_directory(self, directory: str, mark: int) -> None:
         if self._disk.is_directory(directory):  # otherwise the topic was deleted meanwhile: nothing to keep
-            self._disk.sync_directory(directory)
+            self._disk.sync_directory(directory, mark)
 
     def close(self) -> None:
         """Nothing to join."""

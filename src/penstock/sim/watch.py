@@ -13,10 +13,12 @@ from typing import Any
 
 from penstock.cluster.metadata_machine import MetadataMachine
 from penstock.core.metadata.image import RESOURCE_TOPIC
+from penstock.replica.committed_log import CommittedLog
 from penstock.replica.partition import Partition
 from penstock.sim.broker import DATA, SimBroker
 from penstock.sim.checks.brokers import BrokerChecker
 from penstock.sim.checks.files import check_equal_logs
+from penstock.sim.checks.platter import PlatterChecker
 from penstock.sim.checks.quorum import QuorumChecker
 from penstock.sim.checks.topics import TopicFacts
 from penstock.sim.cluster import SimCluster
@@ -37,6 +39,7 @@ class Watch:
         self._failure: Exception | None = None
         self.brokers = BrokerChecker()
         self.quorum = QuorumChecker()
+        self.platters = PlatterChecker({number: machine.disk for number, machine in cluster.machines.items()})
         self.looks = 0
 
     @contextmanager
@@ -51,6 +54,7 @@ class Watch:
     @contextmanager
     def _overhearing(self) -> Iterator[None]:
         apply, restore = MetadataMachine.apply, MetadataMachine.restore
+        committed = CommittedLog._committed
 
         def overheard_apply(machine: MetadataMachine, index: int, data: bytes) -> None:
             try:
@@ -63,13 +67,48 @@ class Watch:
             self.quorum.restored(self._speaker(), index)
             restore(machine, index, data)
 
+        def overheard_committed(log: CommittedLog, high_watermark: int) -> None:
+            if isinstance(log, Partition) and log.is_leader and log.is_durable:
+                try:
+                    self._look_at_platters(log, high_watermark)
+                except Violation as violation:
+                    self.failed(violation)
+            committed(log, high_watermark)
+
+        setattr(CommittedLog, "_committed", overheard_committed)  # noqa: B010
         setattr(MetadataMachine, "apply", overheard_apply)  # noqa: B010 - a type checker would not have it
         setattr(MetadataMachine, "restore", overheard_restore)  # noqa: B010
         try:
             yield
         finally:
+            setattr(CommittedLog, "_committed", committed)  # noqa: B010
             setattr(MetadataMachine, "apply", apply)  # noqa: B010
             setattr(MetadataMachine, "restore", restore)  # noqa: B010
+
+    def _look_at_platters(self, leader: Partition, high_watermark: int) -> None:
+        def is_excused(member: int) -> bool:
+            return member in self.brokers.excused or self._has_moved_on(leader, member)
+
+        self.platters.committed(
+            Place(leader.topic, leader.index),
+            high_watermark,
+            leader.isr,
+            may_have_gaps="compact" in leader.config.cleanup_policy or leader.log.cleaned_offset > 0,
+            is_excused=is_excused,
+        )
+
+    def _has_moved_on(self, leader: Partition, member: int) -> bool:
+        """The topic was deleted, or the replica moved away, and this leader has not heard of it yet."""
+        for number, node in self._cluster.living.items():
+            image = _part(node, "image")
+            if image is None or self.quorum.applied_to(number) < self.quorum.applied_to(leader.node_id):
+                continue
+            topic = image.topics.get(leader.topic)
+            if topic is None or topic.topic_id != leader.topic_id:
+                return True
+            if member not in topic.partitions[leader.index].replicas:
+                return True
+        return False
 
     def excuse(self, number: int) -> None:
         """Its disk was damaged: what it lacks is no broker's fault."""

@@ -24,6 +24,7 @@ def world():
 
 async def write(ports: SimPorts) -> File:
     file = ports.disk.open("/file", create=True)
+    file.truncate(0)
     file.write(0, [b"stable"])
     file.sync()
     ports.disk.sync_directory("")

@@ -49,6 +49,10 @@ class QuorumChecker:
     def restored(self, node: int, index: int) -> None:
         self._applied[node] = index
 
+    def applied_to(self, node: int) -> int:
+        """The last index of the metadata log that this node goes by."""
+        return self._applied.get(node, 0)
+
     def forget(self, node: int) -> None:
         """Its process is gone, and with it a term that it had not told anybody about."""
         self._applied.pop(node, None)

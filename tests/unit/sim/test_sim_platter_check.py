@@ -1,0 +1,90 @@
+"""The judge of durability: what is committed lies on every platter, whatever brokers believe."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from penstock.records.batch import with_prefix
+from penstock.records.builder import Record, build_batch
+from penstock.sim.broker import DATA
+from penstock.sim.checks.platter import PlatterChecker
+from penstock.sim.disk import SimDisk, SimFile
+from penstock.sim.history import Place, Violation
+
+PLACE = Place("data", 0)
+BATCH = build_batch([Record(None, b"value", (), 1_700_000_000_000)])
+
+
+def made(path: str = "00000000000000000000.log") -> tuple[SimDisk, SimFile]:
+    disk = SimDisk(Random(1))
+    disk.make_directory(f"{DATA}/{PLACE}")
+    file = disk.open(f"{DATA}/{PLACE}/{path}", create=True)
+    for directory in ("", DATA, f"{DATA}/{PLACE}"):
+        disk.sync_directory(directory)
+    return disk, file
+
+
+def append(file: SimFile, offset: int) -> None:
+    file.write(file.size(), [with_prefix(BATCH, offset, 0)])
+
+
+def check(disk: SimDisk, high_watermark: int, *, may_have_gaps: bool = False, is_excused: bool = False) -> None:
+    checker = PlatterChecker({1: disk})
+    checker.committed(PLACE, high_watermark, [1], may_have_gaps=may_have_gaps, is_excused=lambda _: is_excused)
+
+
+def test_what_was_synced_counts_and_what_was_written_does_not() -> None:
+    disk, file = made()
+    checker = PlatterChecker({1: disk})
+    append(file, 0)
+    file.sync()
+    append(file, 1)
+    checker.committed(PLACE, 1, [1], may_have_gaps=False, is_excused=lambda _: False)
+    with pytest.raises(Violation, match="up to 1 only"):
+        checker.committed(PLACE, 2, [1], may_have_gaps=False, is_excused=lambda _: False)
+    file.sync()
+    checker.committed(PLACE, 2, [1], may_have_gaps=False, is_excused=lambda _: False)
+    file.truncate(len(BATCH))
+    file.sync()
+    with pytest.raises(Violation, match="up to 1 only"):
+        checker.committed(PLACE, 2, [1], may_have_gaps=False, is_excused=lambda _: False)
+    check(disk, 2, is_excused=True)
+
+
+def test_a_file_whose_name_is_not_stable_does_not_count() -> None:
+    disk, file = made()
+    append(file, 0)
+    file.sync()
+    second = disk.open(f"{DATA}/{PLACE}/00000000000000000001.log", create=True)
+    append(second, 1)
+    second.sync()
+    with pytest.raises(Violation, match="up to 1 only"):
+        check(disk, 2)
+    disk.sync_directory(f"{DATA}/{PLACE}")
+    check(disk, 2)
+
+
+def test_a_hole_between_segments_ends_the_log_unless_it_is_compacted() -> None:
+    disk, file = made()
+    append(file, 0)
+    second = disk.open(f"{DATA}/{PLACE}/00000000000000000005.log", create=True)
+    append(second, 5)
+    for each in (file, second):
+        each.sync()
+    disk.sync_directory(f"{DATA}/{PLACE}")
+    with pytest.raises(Violation, match="up to 1 only"):
+        check(disk, 6)
+    check(disk, 6, may_have_gaps=True)
+
+
+def test_damage_ends_it() -> None:
+    disk, file = made()
+    append(file, 0)
+    append(file, 1)
+    file.sync()
+    check(disk, 2)
+    disk.flip_bit(file.path, len(BATCH) - 1)
+    with pytest.raises(Violation, match="up to 0 only"):
+        check(disk, 1)
