@@ -35,6 +35,8 @@ FOUND_BY: dict[str, int] = {
     "remembers-one-batch": 17,
     "unclean-election": 35,
     "answers-before-commit": 0,
+    "gives-twice": 19,
+    "join-never-ends": 0,
     "loses-in-snapshot": 0,
     "joins-too-early": 5,
     "syncs-nothing": 2,

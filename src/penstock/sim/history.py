@@ -93,6 +93,17 @@ class Assigned(NamedTuple):
 
 
 @dataclass(slots=True)
+class Owned:
+    """From the answer that says so until the member asks for something else, or its session may have ended."""
+
+    group: str
+    place: Place
+    member: str
+    begun_s: float
+    until_s: float
+
+
+@dataclass(slots=True)
 class AdminAction:
     """What of a topic was to become what; an empty value of a reassignment calls off the one under way."""
 
@@ -124,6 +135,7 @@ class History:
     commits: list[Commit] = field(default_factory=list)
     offset_reads: list[OffsetRead] = field(default_factory=list)
     assigned: list[Assigned] = field(default_factory=list)
+    owned: list[Owned] = field(default_factory=list)
     admin: list[AdminAction] = field(default_factory=list)
     seen: dict[Place, dict[int, Seen]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)

@@ -85,7 +85,7 @@ def draw(
         has_replica_reader=Random(f"{seed}/replica reader").random() < 0.4,
         is_compacting=Random(f"{seed}/compaction").random() < 0.3,
         members=random.choice((0, 1, 2, 3)),
-        consumers=max(0, Random(f"{seed}/consumers").randint(-3, 3)),
+        consumers=max(0, Random(f"{seed}/consumers").randint(-1, 3)),
         has_operator=random.random() < 0.5,
         max_down=random.choice((1, 1, (size + 1) // 2, size)),
         faults=tuple(faults),

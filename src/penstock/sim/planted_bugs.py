@@ -156,6 +156,14 @@ def _answers_at_once(original: Any) -> Any:
     return lambda self, replies: self._release(replies)
 
 
+def _nothing_is_taken(original: Any) -> Any:
+    return lambda self, member_id, topic_id, partition: False
+
+
+def _waits_on(original: Any) -> Any:
+    return lambda self, group, now_ms, out: None
+
+
 def _drops_the_last(original: Any) -> Any:
     def snapshot(self: Any) -> bytes:
         encode = import_module("penstock.core.metadata.records").encode_entry
@@ -291,6 +299,16 @@ BUGS: dict[str, Bug] = {
             "answers-before-commit",
             "a coordinator answers before its records are replicated",
             ((f"{SHARD}._await_commit", _answers_at_once),),
+        ),
+        Bug(
+            "gives-twice",
+            "a member of a group (KIP-848) is given what another has not yet given up",
+            (("penstock.core.group.consumer_group:ConsumerGroup.is_taken_from", _nothing_is_taken),),
+        ),
+        Bug(
+            "join-never-ends",
+            "a rebalance of a classic group waits for ever",
+            (("penstock.core.group.rebalance:Rebalance.complete_join", _waits_on),),
         ),
         Bug(
             "loses-in-snapshot",

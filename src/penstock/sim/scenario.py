@@ -32,6 +32,7 @@ from penstock.sim.watch import Watch
 from penstock.sim.workload.admin import Operator
 from penstock.sim.workload.caller import TROUBLE, Caller, Leader
 from penstock.sim.workload.consumers import ConsumerMember
+from penstock.sim.workload.gathering import Gathering
 from penstock.sim.workload.keyed import KeyedLane
 from penstock.sim.workload.members import Member
 from penstock.sim.workload.producers import IdempotentLane, PlainWriter
@@ -124,6 +125,7 @@ class Scenario:
             await self._get_well()
             await self._probe()
             await self._mend()
+            await self._gather()
             final = await self._read_all()
             keyed = await self._read_keyed() if self.plan.is_compacting else {}
             await self._look_up_offsets()
@@ -251,6 +253,15 @@ class Scenario:
         for place in self.plan.places:
             lane = IdempotentLane(self._caller(f"probe:{place}"), self.history, place, self._now_ms)
             await self._within(f"a write to {place}", lane.run(partial(_has_written, lane), 0.0))
+
+    async def _gather(self) -> None:
+        """Groups of both protocols serve members that come now, whatever became of those before."""
+        topics = [topic.name for topic in self.plan.topics]
+        gatherings = []
+        for group, kind in (("group", Member), ("modern", ConsumerMember)):
+            members = [kind(self._caller(f"{group}:{number}"), self.history, group, topics) for number in range(2)]
+            gatherings.append(Gathering(members, self.plan.places).run())
+        await self._within("an owner for every partition in both groups", asyncio.gather(*gatherings))
 
     async def _mend(self) -> None:
         """Damage is found by reading: read everything on the machine that has some, until all of it can be read."""

@@ -1,17 +1,19 @@
 """What a group was promised: offsets that were committed are kept, and no partition belongs to two members at once.
 
 A committed offset is a register. A read of it is right if it returns a commit that began before the read ended and was
-not certainly overwritten before the read began; nothing at all only while nothing was acknowledged. Must not know:
-coordinators.
+not certainly overwritten before the read began; nothing at all only while nothing was acknowledged. Whoever does not
+own a partition any more can not overwrite what its next owner committed, however late its own commit arrives. Must not
+know: coordinators.
 """
 
 from __future__ import annotations
 
-from penstock.sim.history import Commit, History, OffsetRead, Outcome, Place, Violation
+from penstock.sim.history import Commit, History, OffsetRead, Outcome, Owned, Place, Violation
 
 
 def check_groups(history: History) -> None:
     check_assignments(history)
+    check_owners(history)
     commits: dict[tuple[str, Place], list[Commit]] = {}
     for commit in history.commits:
         commits.setdefault((commit.group, commit.place), []).append(commit)
@@ -32,6 +34,24 @@ def check_assignments(history: History) -> None:
                 )
 
 
+def check_owners(history: History) -> None:
+    """Also across generations: what one member holds, no other does."""
+    last: dict[tuple[str, Place], Owned] = {}
+    for owned in sorted(history.owned, key=lambda owned: owned.begun_s):
+        if owned.until_s <= owned.begun_s:
+            continue
+        key = owned.group, owned.place
+        before = last.get(key)
+        if before is not None and before.member != owned.member and owned.begun_s < before.until_s:
+            raise Violation(
+                "a partition has one owner",
+                f"{owned.group}: {owned.place} belongs to {before.member} from {before.begun_s:.3f} to "
+                f"{before.until_s:.3f} s and is given to {owned.member} at {owned.begun_s:.3f} s",
+            )
+        if before is None or before.until_s < owned.until_s:
+            last[key] = owned
+
+
 def _check_read(read: OffsetRead, commits: list[Commit]) -> None:
     done = [
         commit
@@ -47,13 +67,18 @@ def _check_read(read: OffsetRead, commits: list[Commit]) -> None:
     for commit in commits:
         if commit.offset != read.offset or commit.begun_s > read.ended_s or commit.outcome is Outcome.REFUSED:
             continue
-        is_acknowledged = commit.outcome is Outcome.ACKNOWLEDGED and commit.ended_s is not None
-        is_overwritten = is_acknowledged and youngest is not None and (commit.ended_s or 0.0) < youngest.begun_s
-        if not is_overwritten:
+        if youngest is None or not _is_overwritten(commit, youngest):
             return
     if youngest is None:
         raise Violation("committed offsets are kept", f"{read.group} {read.place}: nobody committed {read.offset}")
     raise Violation("committed offsets are kept", _story(read, youngest))
+
+
+def _is_overwritten(commit: Commit, youngest: Commit) -> bool:
+    if commit.outcome is Outcome.ACKNOWLEDGED and commit.ended_s is not None:
+        return commit.ended_s < youngest.begun_s
+    # Unknown: it may arrive at any time, and be refused.
+    return commit.member != youngest.member and commit.begun_s < youngest.begun_s
 
 
 def _story(read: OffsetRead, youngest: Commit) -> str:

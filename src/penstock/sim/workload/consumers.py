@@ -12,7 +12,7 @@ from penstock.client.errors import check
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.history import Assigned, History, Place
 from penstock.sim.workload.caller import TROUBLE, Caller
-from penstock.sim.workload.members import RETRY_S, STAY_CHANCE, Member
+from penstock.sim.workload.members import AWAY_S, LEAVE_CHANCE, RETRY_S, STAY_CHANCE, Member
 from penstock.wire.apis import Api
 from penstock.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -30,42 +30,52 @@ FENCED = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH))
 class ConsumerMember(Member):
     def __init__(self, caller: Caller, history: History, group: str, topics: Sequence[str]) -> None:
         super().__init__(caller, history, group, topics)
-        self._begin_anew()
+        self._be_new()
 
-    def _begin_anew(self) -> None:
+    def _be_new(self) -> None:
+        super()._be_new()
         self.member_id = f"{self._caller.random.getrandbits(64):016x}"
         self._lose()
 
     def _lose(self) -> None:
         self.generation = JOIN_EPOCH
         self._next = {}
+        self._let_go(self.held)
 
-    async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
+    async def run(self, is_over: Callable[[], bool], pause_s: float, stay_chance: float = STAY_CHANCE) -> None:
         while not is_over():
             try:
                 await self._beat(is_full=True)
-                while not is_over() and self._caller.random.random() < STAY_CHANCE:
+                while not is_over() and self._caller.random.random() < stay_chance:
                     await self._commit()
                     await self._beat()
                     await self._caller.pause(pause_s)
                 if not is_over():
-                    await self._leave()
+                    await self._go(LEAVE_CHANCE)
+                    await self._caller.pause(AWAY_S)
             except TROUBLE as error:
                 self._caller.note(error)
                 self._coordinator = None
                 if isinstance(error, ApiError) and error.code in FENCED:
                     self._lose()
                 await self._caller.pause(RETRY_S)
+        await self._end()
 
     async def _beat(self, *, is_full: bool = False) -> None:
         """As long as the answer brings other partitions than are owned, what is owned is said again."""
         while True:
-            answer = await self._ask(self.generation, is_full=is_full or self.generation == JOIN_EPOCH)
+            is_full = is_full or self.generation == JOIN_EPOCH
+            if is_full:  # who does not say what it has may have everything
+                self._let_go(place for place in self.held if place not in self._next)
+            sent_s = self._history.time()
+            answer = await self._ask(self.generation, is_full=is_full)
             self.generation = answer.member_epoch
+            self._hold((), sent_s)
             if answer.assignment is None:
                 return
             told = await self._places(answer.assignment.topic_partitions)
             self._history.assigned.append(Assigned(self.group, self.generation, self.member_id, told))
+            self._hold(told, sent_s)
             if set(told) == self._next.keys():
                 return
             new = [place for place in told if place not in self._next]
@@ -87,6 +97,7 @@ class ConsumerMember(Member):
             subscribed_topic_names=list(self._topics) if is_full else None,
             topic_partitions=parts if is_full else None,
         )
+        was_in_doubt, self._is_in_doubt = self._is_in_doubt, self._is_in_doubt or is_full
         answer = await self._caller.ask(
             await self._address(),
             Api.CONSUMER_GROUP_HEARTBEAT,
@@ -94,6 +105,7 @@ class ConsumerMember(Member):
             ConsumerGroupHeartbeatResponse,
             purpose=self.group,
         )
+        self._is_in_doubt = was_in_doubt
         check(answer.error_code, answer.error_message)
         return answer
 
@@ -104,4 +116,3 @@ class ConsumerMember(Member):
 
     async def _leave(self) -> None:
         await self._ask(LEAVE_EPOCH, is_full=False)
-        self._begin_anew()

@@ -2,21 +2,23 @@
 
 What they read does not matter here, so they do not: a member commits ever higher numbers for what it was assigned,
 beginning at what the coordinator says was committed. Short sessions, so that the dead are noticed within a history.
-Must not know: faults, checkers.
+Members come and go: most say so, and some are never heard of again. What a member holds is written down as intervals
+that are rather too short than too long: nobody else may hold it meanwhile. Must not know: faults, checkers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from penstock.client.errors import ClientError, check, error_code
 from penstock.client.subscription import assign_ranges, decode_assignment, encode_assignment, encode_subscription
 from penstock.model.errors import ApiError, ErrorCode
-from penstock.sim.history import Assigned, Commit, History, OffsetRead, Outcome, Place
+from penstock.sim.history import Assigned, Commit, History, OffsetRead, Outcome, Owned, Place
 from penstock.sim.workload.caller import TROUBLE, Address, Caller
 from penstock.wire.apis import Api
 from penstock.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from penstock.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from penstock.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from penstock.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -34,8 +36,14 @@ from penstock.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequest
 SESSION_TIMEOUT_MS = 3000
 REBALANCE_TIMEOUT_MS = 5000
 RETRY_S = 0.1
-STAY_CHANCE = 0.98
-"""At each round; otherwise a member loses its memory and joins as somebody new."""
+STAY_CHANCE = 0.85
+"""At each round; otherwise a member goes, and joins as somebody new."""
+LEAVE_CHANCE = 0.8
+"""Of a member that goes; otherwise it says nothing, and its session has to end."""
+AWAY_S = 0.8
+"""Until it joins again: long enough that others take over what it had, and have to give it up."""
+LAST_LEAVE_CHANCE = 0.95
+"""In the end, where waiting for sessions makes histories long."""
 ASSIGNOR = "range"
 # The coordinator decided against it: nothing was, or will be, written. One that lost its log says NOT_COORDINATOR to
 # those who wait as well, and what they wait for may be kept.
@@ -52,6 +60,7 @@ DECIDED_AGAINST = frozenset(
 
 class Member:
     def __init__(self, caller: Caller, history: History, group: str, topics: Sequence[str]) -> None:
+        self.session_ms = SESSION_TIMEOUT_MS
         self._caller = caller
         self._history = history
         self.group = group
@@ -60,17 +69,24 @@ class Member:
         self.generation = -1
         self._coordinator: Address | None = None
         self._next: dict[Place, int] = {}
+        self.held: dict[Place, Owned] = {}
+        self.committed_in = -1
+        """The generation of the last commit that was acknowledged."""
+        self._is_in_doubt = False
+        """A join or report was not answered: it may arrive late, and take back what is told until then."""
 
-    async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
+    async def run(self, is_over: Callable[[], bool], pause_s: float, stay_chance: float = STAY_CHANCE) -> None:
         while not is_over():
             try:
                 await self._join()
                 self._next = await self.committed(self._next)
-                while not is_over() and self._caller.random.random() < STAY_CHANCE:
+                while not is_over() and self._caller.random.random() < stay_chance:
                     await self._commit()
                     await self._heartbeat()
                     await self._caller.pause(pause_s)
-                self.member_id = ""
+                if not is_over():
+                    await self._go(LEAVE_CHANCE)
+                    await self._caller.pause(AWAY_S)
             except TROUBLE as error:
                 self._caller.note(error)
                 self._coordinator = None
@@ -78,8 +94,17 @@ class Member:
                     ErrorCode.UNKNOWN_MEMBER_ID,
                     ErrorCode.ILLEGAL_GENERATION,
                 ):
-                    self.member_id = ""
+                    self._let_go(self.held)
+                    self._be_new()
                 await self._caller.pause(RETRY_S)
+        await self._end()
+
+    async def _end(self) -> None:
+        if self.member_id:
+            try:
+                await self._go(LAST_LEAVE_CHANCE)
+            except TROUBLE as error:
+                self._caller.note(error)
 
     async def _address(self) -> Address:
         if self._coordinator is None:
@@ -88,10 +113,52 @@ class Member:
 
     # -- membership ---------------------------------------------------------------------
 
+    def _hold(self, places: Iterable[Place], heard_s: float) -> None:
+        """The coordinator has heard of this member after `heard_s`: its session lasts from there on at least."""
+        until_s = heard_s + self.session_ms / 1000
+        for owned in self.held.values():
+            owned.until_s = until_s
+        for place in places:
+            if place not in self.held:
+                owned = self.held[place] = Owned(self.group, place, self.member_id, self._history.time(), until_s)
+                if not self._is_in_doubt:
+                    self._history.owned.append(owned)
+
+    def _let_go(self, places: Iterable[Place]) -> None:
+        now_s = self._history.time()
+        for place in list(places):
+            owned = self.held.pop(place)
+            owned.until_s = min(owned.until_s, now_s)
+
+    async def _go(self, leave_chance: float) -> None:
+        """As somebody who says so, or who is never heard of again and has what it held until its session ends."""
+        try:
+            if self._caller.random.random() < leave_chance:
+                self._let_go(self.held)
+                await self._leave()
+        finally:
+            self._be_new()
+
+    def _be_new(self) -> None:
+        self.member_id = ""
+        self.held.clear()
+        self._is_in_doubt = False
+
+    async def _leave(self) -> None:
+        request = LeaveGroupRequest(group_id=self.group, members=[MemberIdentity(member_id=self.member_id)])
+        answer = await self._caller.ask(
+            await self._address(), Api.LEAVE_GROUP, request, LeaveGroupResponse, purpose=self.group
+        )
+        check(answer.error_code)
+        check(answer.members[0].error_code)
+
     async def _join(self) -> None:
+        self._let_go(self.held)
+        joined_s = self._history.time()
         answer = await self._ask_to_join()
         if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = answer.member_id
+            joined_s = self._history.time()
             answer = await self._ask_to_join()
         check(answer.error_code)
         self.member_id, self.generation = answer.member_id, answer.generation_id
@@ -118,28 +185,34 @@ class Member:
         check(synced.error_code)
         places = tuple(Place(*assigned) for assigned in decode_assignment(synced.assignment))
         self._history.assigned.append(Assigned(self.group, self.generation, self.member_id, places))
+        self._hold(places, joined_s)
         self._next = dict.fromkeys(places, 0)
 
     async def _ask_to_join(self) -> JoinGroupResponse:
         request = JoinGroupRequest(
             group_id=self.group,
-            session_timeout_ms=SESSION_TIMEOUT_MS,
+            session_timeout_ms=self.session_ms,
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
             member_id=self.member_id,
             protocol_type="consumer",
             protocols=[JoinGroupRequestProtocol(name=ASSIGNOR, metadata=encode_subscription(self._topics))],
         )
         wait_s = REBALANCE_TIMEOUT_MS / 1000 + 1
-        return await self._caller.ask(
+        was_in_doubt, self._is_in_doubt = self._is_in_doubt, self._is_in_doubt or bool(self.member_id)
+        answer = await self._caller.ask(
             await self._address(), Api.JOIN_GROUP, request, JoinGroupResponse, purpose=self.group, wait_s=wait_s
         )
+        self._is_in_doubt = was_in_doubt
+        return answer
 
     async def _heartbeat(self) -> None:
         request = HeartbeatRequest(group_id=self.group, generation_id=self.generation, member_id=self.member_id)
+        sent_s = self._history.time()
         answer = await self._caller.ask(
             await self._address(), Api.HEARTBEAT, request, HeartbeatResponse, purpose=self.group
         )
         check(answer.error_code)
+        self._hold((), sent_s)
 
     # -- offsets ------------------------------------------------------------------------
 
@@ -181,6 +254,7 @@ class Member:
                     is_refused = code in DECIDED_AGAINST
                     self._history.end_commit(commit, Outcome.REFUSED if is_refused else Outcome.UNKNOWN)
         check(refusal)
+        self.committed_in = self.generation
 
     async def committed(self, places: Sequence[Place] | dict[Place, int]) -> dict[Place, int]:
         """What the coordinator has, 0 where there is nothing; written down as seen."""
