@@ -73,7 +73,7 @@ chaos-cluster: install ## Three real brokers: leaders killed for SECONDS (defaul
 	PENSTOCK_CLUSTER_SECONDS=$(or $(SECONDS),120) PENSTOCK_CLUSTER_MOVED_MB=$(or $(MB),1000) $(BIN)/python -m pytest tests/chaos -k cluster --timeout=0 -q
 
 sim: install ## Histories of a whole cluster on seeds, under faults: SEEDS (default 500) from START (default 0)
-	$(BIN)/penstock sim --seeds $(or $(SEEDS),500) --start $(or $(START),0)
+	$(BIN)/penstock sim --probes --seeds $(or $(SEEDS),500) --start $(or $(START),0)
 
 sim-bugs: install ## Plant every known bug in turn: one of SEEDS seeds (default 500) must show it; prints which does
 	$(BIN)/penstock sim --bugs --seeds $(or $(SEEDS),500)

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.sim.fault_plan import KINDS
 from penstock.sim.plan import draw
+from penstock.sim.probes import STATES
 from penstock.sim.scenario import play
 from penstock.sim.seeds import Request, play_one
 
@@ -29,6 +30,7 @@ def totals() -> Counter[str]:
 def test_a_cluster_keeps_its_promises(seed: int, totals: Counter[str]) -> None:
     verdict = play(draw(seed))
     totals.update(verdict.faults)
+    totals.update(verdict.probes)
     totals.update({f"{what} (history)": count for what, count in verdict.statistics.items()})
     assert verdict.is_good, f"{verdict.details}\nshow it again: {Request(seed).command}"
     assert verdict.statistics["acknowledged"]
@@ -38,6 +40,7 @@ def test_a_cluster_keeps_its_promises(seed: int, totals: Counter[str]) -> None:
 def test_everything_that_can_happen_did(totals: Counter[str]) -> None:
     """Faults that never come and clients that do nothing would break no promise either."""
     assert not [kind for kind in KINDS if not totals[kind]]
+    assert not [state for state in STATES if not totals[state]]
     for what in ("acknowledged", "read", "commits", "generations", "admin"):
         assert totals[f"{what} (history)"] > len(SEEDS)
     assert totals["terms (history)"] > 2 * len(SEEDS)

@@ -17,6 +17,7 @@ from penstock.cli.output import show_table
 from penstock.model.errors import ConfigError
 from penstock.sim.plan import draw
 from penstock.sim.planted_bugs import BUGS
+from penstock.sim.probes import STATES
 from penstock.sim.scenario import Verdict
 from penstock.sim.seeds import Request, find, play_many, play_one
 
@@ -43,6 +44,7 @@ def _numbers(_: click.Context, __: click.Parameter, value: str | None) -> tuple[
 @click.option("--faults", callback=_numbers, default=None, help="With --seed: only these faults of its plan, as 0,3,4.")
 @click.option("--bug", type=click.Choice(list(BUGS)), default=None, help="Plant this defect: histories should fail.")
 @click.option("--bugs", is_flag=True, help="Plant every defect in turn and look for a seed that shows it.")
+@click.option("--probes", is_flag=True, help="In the end: how often histories were in each of the states that matter.")
 @click.option("--keep-going", is_flag=True, help="Go on after a history that failed.")
 def sim(
     seeds: int,
@@ -54,6 +56,7 @@ def sim(
     faults: tuple[int, ...] | None,
     bug: str | None,
     bugs: bool,
+    probes: bool,
     keep_going: bool,
 ) -> int:
     """Simulate a cluster: the real brokers on a seed, under faults, judged by what clients were promised.
@@ -61,17 +64,17 @@ def sim(
     The same seed gives the same history. A failing one is told with the command that shows it again.
     """
     if seed is not None:
-        return _one(Request(seed, nodes, faults, bug, keep_trace=trace))
+        return _one(Request(seed, nodes, faults, bug, keep_trace=trace), probes=probes)
     if trace or faults is not None:
         raise ConfigError("--trace and --faults are about one history: name it with --seed")
     jobs = jobs or os.cpu_count() or 1
     if bugs:
         return _bugs(range(start, start + seeds), jobs)
     requests = [Request(number, nodes, None, bug) for number in range(start, start + seeds)]
-    return _many(requests, jobs, keep_going=keep_going)
+    return _many(requests, jobs, keep_going=keep_going, probes=probes)
 
 
-def _one(request: Request) -> int:
+def _one(request: Request, *, probes: bool) -> int:
     verdict = play_one(request)
     if request.keep_trace:
         click.echo(verdict.trace, nl=False)
@@ -84,6 +87,8 @@ def _one(request: Request) -> int:
     for fault in plan.faults:
         click.echo(f"  {fault}")
     _show_totals([verdict], verdict.cpu_s)
+    if probes:
+        _show_probes([verdict])
     click.echo(f"digest {verdict.digest}")
     if verdict.is_good:
         return 0
@@ -93,7 +98,7 @@ def _one(request: Request) -> int:
     return FAILED
 
 
-def _many(requests: list[Request], jobs: int, *, keep_going: bool) -> int:
+def _many(requests: list[Request], jobs: int, *, keep_going: bool, probes: bool) -> int:
     began = told = time.monotonic()
     by_seed = {request.seed: request for request in requests}
     verdicts: list[Verdict] = []
@@ -109,6 +114,8 @@ def _many(requests: list[Request], jobs: int, *, keep_going: bool) -> int:
             told = time.monotonic()
             click.echo(f"{len(verdicts)} of {len(requests)} histories, {len(failures)} failed", err=True)
     _show_totals(verdicts, time.monotonic() - began)
+    if probes:
+        _show_probes(verdicts)
     return FAILED if failures else 0
 
 
@@ -149,3 +156,9 @@ def _show_totals(verdicts: list[Verdict], took_s: float) -> None:
         ["", "how often"],
         [(name, ", ".join(f"{what} {count}" for what, count in counts.items())) for name, counts in rows],
     )
+
+
+def _show_probes(verdicts: list[Verdict]) -> None:
+    counts = sum((verdict.probes for verdict in verdicts), Counter())
+    seeds = Counter(name for verdict in verdicts for name in verdict.probes)
+    show_table(["state", "histories", "how often"], [(name, str(seeds[name]), str(counts[name])) for name in STATES])

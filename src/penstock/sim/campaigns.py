@@ -108,10 +108,10 @@ class Campaigns:
         self, fault: Fault, numbers: Sequence[int], end: Callable[[int], None], pause_s: Callable[[], float]
     ) -> list[int]:
         """Those that no other fault has taken."""
-        self._enemy.note(fault, f"{', '.join(map(host_of, numbers)) or 'nobody'} go down one by one")
         gone: list[int] = []
         for number in numbers:
             if self._enemy.is_free(number):
+                self._enemy.note(fault, f"of {', '.join(map(host_of, numbers))} {host_of(number)} goes down")
                 self._enemy.take(number)
                 end(number)
                 gone.append(number)
@@ -132,7 +132,7 @@ class Campaigns:
     async def _depose(self, fault: Fault, random: Random) -> None:
         """A leader is cut off from the other brokers until they have another; clients still reach it."""
         number = self._enemy.leader(random)
-        if number is None:
+        if number is None or not self._cluster.is_running(number):
             return
         self._enemy.note(fault, f"{host_of(number)} leads, and is cut off")
         await self._cut_off(number, random.uniform(0.5, 1.5) * SESSION_S)
@@ -141,19 +141,19 @@ class Campaigns:
 
     async def _headhunt(self, fault: Fault, random: Random) -> None:
         """Whoever leads is killed, and who comes after it."""
-        self._enemy.note(fault, "leaders are killed")
         for _ in range(random.randint(2, 5)):
             number = self._enemy.leader(random)
             if number is not None and self._enemy.is_free(number):
+                self._enemy.note(fault, f"{host_of(number)} leads, and is killed")
                 self._enemy.begin(self._killed(number, random.uniform(0.05, 1.0)))
             await asyncio.sleep(random.uniform(0.1, 1.5))
 
     async def _coup(self, fault: Fault, random: Random) -> None:
         """The controller is gone, and the next, and the next; sometimes a voter is restarted while they vote."""
-        self._enemy.note(fault, "controllers are removed")
         for _ in range(random.randint(2, 6)):
             number = self._enemy.controller()
             if number is not None and self._enemy.is_free(number):
+                self._enemy.note(fault, f"{host_of(number)} is the controller, and is removed")
                 self._enemy.begin(self._removed(number, random))
             if random.random() < 0.5:
                 await asyncio.sleep(random.uniform(0.0, 0.3))

@@ -1,7 +1,8 @@
 """Time and chance of one simulated node.
 
 Fair faults: a wall clock that is off, runs too fast or too slow, and jumps in either direction, as an operator or NTP
-makes it. Not fair, and not done: a monotonic clock that goes back or runs at another speed than the loop's timers.
+makes it; a monotonic clock that stands still while its machine is suspended, and the loop's timers with it.
+Not fair, and not done: a monotonic clock that goes back or runs at another speed than the loop's timers.
 """
 
 from __future__ import annotations
@@ -13,13 +14,22 @@ EPOCH_MS = 1_700_000_000_000  # when a world begins
 
 
 class SimClock:
-    def __init__(self, time: Callable[[], float], *, skew_ms: float = 0.0, drift_ppm: float = 0.0) -> None:
+    def __init__(
+        self,
+        time: Callable[[], float],
+        world_time: Callable[[], float] | None = None,
+        *,
+        skew_ms: float = 0.0,
+        drift_ppm: float = 0.0,
+    ) -> None:
+        """`time` as the process has it, which may have been suspended; `world_time` goes on."""
         self._time = time
+        self._world_time = world_time or time
         self.skew_ms = skew_ms
         self._rate = 1 + drift_ppm / 1e6
 
     def now_ms(self) -> int:
-        return int(EPOCH_MS + self.skew_ms + self._time() * 1000 * self._rate)
+        return int(EPOCH_MS + self.skew_ms + self._world_time() * 1000 * self._rate)
 
     def monotonic(self) -> float:
         return self._time()

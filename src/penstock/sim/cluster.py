@@ -7,10 +7,15 @@ is the single broker. Must not know: faults, clients, checkers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 
+from penstock.config.broker import BrokerConfig
+from penstock.core.raft.settings import Settings
 from penstock.model.errors import PenstockError
 from penstock.sim.broker import PORT, SimBroker, broker_config
+from penstock.sim.places import replaced
 from penstock.sim.workload.caller import Address
 from penstock.sim.world import ProcessDied, SimMachine, SimPorts, SimWorld
 
@@ -33,8 +38,21 @@ SETTINGS: Mapping[str, str] = {
     "broker.heartbeat.interval.ms": "500",
     "log.flush.offset.checkpoint.interval.ms": "5000",
     "log.cleaner.backoff.ms": "3000",
-    "metadata.log.max.record.bytes.between.snapshots": "4000",
+    "metadata.log.max.record.bytes.between.snapshots": "1000",
 }
+ENTRIES_KEPT = 2
+"""Of the metadata log behind a snapshot: who has been away for long needs the snapshot, as after days in production."""
+
+
+@contextmanager
+def few_entries_kept() -> Iterator[None]:
+    """No setting of a broker says how many."""
+
+    def settings_with_few(original: Callable[[BrokerConfig], Settings]) -> Callable[[BrokerConfig], Settings]:
+        return lambda config: replace(original(config), entries_kept_behind_snapshot=ENTRIES_KEPT)
+
+    with replaced("penstock.node.membership:_raft_settings", settings_with_few):
+        yield
 
 
 class SimCluster:

@@ -1,8 +1,9 @@
 """Which faults befall a history, and when: drawn from the seed before it begins.
 
 Half of the histories get any few kinds of faults, the other half those of one theme, which work together: what many
-kinds at random show once in a thousand histories, the right few show in one of ten. Every history is drawn from the
-same mixture, whether a bug is planted or not. Must not know: clusters, how a fault is done.
+kinds at random show once in a thousand histories, the right few show in one of ten. Some faults come right after the
+one before, so that they meet. Every history is drawn from the same mixture, whether a bug is planted or not.
+Must not know: clusters, how a fault is done.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ KINDS = (
     "torn",
     "stop",
     "pause",
+    "suspend",
     "depose",
     "headhunt",
     "coup",
@@ -43,10 +45,18 @@ KINDS = (
 THEMES = (
     ("brownout", "fade out", "slow disk", "crash", "torn"),  # what was promised is on no platter
     ("strand", "strand", "one by one", "fade out"),  # who was in sync last is not who comes back first
-    ("depose", "isolate", "headhunt"),  # leaders that do not know they were replaced
+    ("depose", "isolate", "headhunt", "suspend"),  # leaders that do not know they were replaced
     ("coup", "cut", "flap", "slow link"),  # elections of the metadata quorum
 )
+BUSY_THEMES = (
+    ("torn", "isolate", "kill"),
+    ("crash", "cut", "slow disk"),
+    ("blackout", "flap", "isolate", "stop"),
+)
+"""Power and network fail together, while logs are compacted and an operator changes things."""
 THEME_CHANCE = 0.5
+SOON_CHANCE = 0.25
+SOON_S = 0.4
 LENGTHY = ("one by one", "fade out", "strand", "brownout", "depose", "headhunt", "coup")
 """Each of these is several faults; so many at a time as of the others would only hide each other."""
 
@@ -63,17 +73,25 @@ class Fault:
         return f"{self.number}: {self.kind} at {self.at_s:.2f} s for {self.lasts_s:.2f} s"
 
 
-def draw_plan(random: Random, seconds: float, *, is_power_fair: bool, without: Sequence[str] = ()) -> list[Fault]:
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    faults: tuple[Fault, ...]
+    is_busy: bool
+    """Logs are compacted and an operator is at work, whatever the seed says of them."""
+
+
+def draw_plan(random: Random, seconds: float, *, is_power_fair: bool, without: Sequence[str] = ()) -> FaultPlan:
     """A subset of the kinds for each history: what many kinds together would hide, few show."""
     kinds = [kind for kind in KINDS if (is_power_fair or kind not in POWER) and kind not in without]
     chosen = random.sample(kinds, random.randint(min(2, len(kinds)), min(7, len(kinds))))
-    if random.random() < THEME_CHANCE:
-        chosen = [kind for kind in random.choice(THEMES) if kind in kinds] or chosen
+    theme = random.choice((*THEMES, *BUSY_THEMES)) if random.random() < THEME_CHANCE else ()
+    chosen = [kind for kind in theme if kind in kinds] or chosen
     gap_s = random.choice((0.6, 1.5, 3.0))
-    plan: list[Fault] = []
+    faults: list[Fault] = []
     at_s = random.uniform(0.2, 1.5)
     while at_s < seconds:
-        fault = Fault(len(plan), random.choice(chosen), at_s, random.uniform(0.1, random.choice((0.6, 2.0, 5.0))))
-        plan.append(fault)
-        at_s += random.uniform(0.1, 2) * max(gap_s, 2.0 if fault.kind in LENGTHY else 0.0)
-    return plan
+        fault = Fault(len(faults), random.choice(chosen), at_s, random.uniform(0.1, random.choice((0.6, 2.0, 5.0))))
+        faults.append(fault)
+        pause_s = random.uniform(0.1, 2) * max(gap_s, 2.0 if fault.kind in LENGTHY else 0.0)
+        at_s += random.uniform(0, SOON_S) if random.random() < SOON_CHANCE else pause_s
+    return FaultPlan(tuple(faults), theme in BUSY_THEMES)

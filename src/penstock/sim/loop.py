@@ -2,8 +2,9 @@
 
 Callbacks run first in, first out, timers by time and then by age, so a run is a function of what was scheduled. Every
 turn moves the clock by its resolution, or code that polls until a deadline would poll for ever. Callbacks of dead
-processes are dropped (`sim.process`). Connections come from a `Network`; there are no threads, signals, subprocesses
-or descriptors, and whoever asks for one is told so by NotImplementedError or NoThreads.
+processes are dropped (`sim.process`), and the clock of one that was suspended stood still meanwhile. Connections come
+from a `Network`; there are no threads, signals, subprocesses or descriptors, and whoever asks for one is told so by
+NotImplementedError or NoThreads.
 
 Errors, all of them named and none of them swallowed:
 SimError
@@ -97,6 +98,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._is_running = False
         self._is_closed = False
         self._is_stopping = False
+        self._has_slept = False  # any process at any time: few worlds pay for what few have
         self.max_steps = max_steps
         self.steps = 0
         self.network: Network | None = None
@@ -106,6 +108,11 @@ class SimLoop(asyncio.AbstractEventLoop):
     # -- time and callbacks -------------------------------------------------------------
 
     def time(self) -> float:
+        """As the process has it on whose behalf this code runs: its clock stood still while it was suspended."""
+        process = current_process() if self._has_slept else None
+        return (self._now_ns if process is None else self._now_ns - process.slept_ns) / NS
+
+    def world_time(self) -> float:
         return self._now_ns / NS
 
     def call_soon(
@@ -122,15 +129,24 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        return self._schedule(self.world_time() + delay, callback, args, context)
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
+        if self._has_slept:
+            process = current_process() if context is None else process_of(context)
+            when += process.slept_ns / NS if process is not None else 0.0
+        return self._schedule(when, callback, args, context)
+
+    def _schedule(
+        self, at: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
+    ) -> asyncio.TimerHandle:
+        """`at` in the time of the world."""
         self._check_open()
-        handle = events.TimerHandle(when, callback, args, self, context)
+        handle = events.TimerHandle(at, callback, args, self, context)
         self._sequence += 1
-        heapq.heappush(self._timers, (when, self._sequence, handle))
+        heapq.heappush(self._timers, (at, self._sequence, handle))
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -170,7 +186,25 @@ class SimLoop(asyncio.AbstractEventLoop):
         if process.held is None:
             process.held = []
 
+    def suspend(self, process: SimProcess) -> None:
+        """As `pause`, and its clock and its timers stand still with it."""
+        self.pause(process)
+        if process.suspended_ns is None:
+            process.suspended_ns = self._now_ns
+            process.frozen = [timer for timer in self._timers if process_of(_context_of(timer[2])) is process]
+            frozen = {timer[1] for timer in process.frozen}
+            self._timers[:] = [timer for timer in self._timers if timer[1] not in frozen]
+            heapq.heapify(self._timers)
+
     def resume(self, process: SimProcess) -> None:
+        if process.suspended_ns is not None:
+            slept_ns = self._now_ns - process.suspended_ns
+            process.slept_ns += slept_ns
+            self._has_slept = True
+            process.suspended_ns = None
+            for at, sequence, handle in process.frozen:
+                heapq.heappush(self._timers, (at + slept_ns / NS, sequence, handle))
+            process.frozen = []
         held, process.held = process.held, None
         self._ready.extend(held or ())
 

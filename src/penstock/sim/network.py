@@ -155,6 +155,14 @@ class SimNetwork:
         for endpoint in [endpoint for endpoint in self._endpoints if endpoint.local[0] == host]:
             endpoint.vanish()
 
+    def fall_asleep(self, host: str) -> None:
+        """It is suspended: what arrives is not taken, and is sent again until it wakes."""
+        self._down[host] = None
+
+    def wake(self, host: str) -> None:
+        self._down.pop(host, None)
+        self._resume()
+
     def process_died(self, process: SimProcess) -> None:
         """The kernel closes its sockets at once."""
         for address in [address for address, bound in self._listening.items() if bound.process is process]:
@@ -187,7 +195,7 @@ class SimNetwork:
 
     def arrival_time(self, source: str, destination: str, size: int) -> float:
         link = (source, destination)
-        sent = max(self._busy_until.get(link, 0.0), self.loop.time())
+        sent = max(self._busy_until.get(link, 0.0), self.loop.world_time())
         sent += size / self._profile(source, destination).bandwidth_bytes_per_s
         self._busy_until[link] = sent
         return sent + self.latency_s(source, destination)
@@ -203,6 +211,11 @@ class SimNetwork:
 
     def is_open(self, source: str, destination: str) -> bool:
         return (source, destination) not in self._blocked
+
+    @property
+    def is_whole(self) -> bool:
+        """No path is shut."""
+        return not self._blocked
 
     # -- faults -------------------------------------------------------------------------
 
@@ -259,6 +272,12 @@ class SimNetwork:
 
     def _between(self, left: str, right: str) -> list[Endpoint]:
         return [end for end in self._endpoints if end.local[0] == left and end.peer[0] == right]
+
+    def links(self) -> list[tuple[str, str]]:
+        """Pairs of machines with a connection between them that works, in the order of their oldest one."""
+        ends = (end for end in self._endpoints if not end.is_hung and not end.is_peer_gone)
+        pairs = ((end.local[0], end.peer[0]) for end in ends if end.local[0] != end.peer[0])
+        return list(dict.fromkeys((min(pair), max(pair)) for pair in pairs))
 
     def stalled(self, endpoint: Endpoint) -> None:
         self._stalled[endpoint] = None

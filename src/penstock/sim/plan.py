@@ -70,9 +70,8 @@ def draw(
     topics.append(TopicPlan(PLAIN_TOPIC, 1, {}))
     if size < 3:
         without = (*without, "bit rot")  # there must be others to repair it from
-    faults = draw_plan(Random(f"{seed}/faults"), seconds, is_power_fair=is_durable, without=without)
-    if only is not None:
-        faults = [fault for fault in faults if fault.number in only]
+    fault_plan = draw_plan(Random(f"{seed}/faults"), seconds, is_power_fair=is_durable, without=without)
+    faults = [fault for fault in fault_plan.faults if only is None or fault.number in only]
     return Plan(
         seed=seed,
         nodes=size,
@@ -83,10 +82,10 @@ def draw(
         producers=random.randint(1, 2),
         readers=random.randint(1, 2),
         has_replica_reader=Random(f"{seed}/replica reader").random() < 0.4,
-        is_compacting=Random(f"{seed}/compaction").random() < 0.3,
+        is_compacting=Random(f"{seed}/compaction").random() < 0.3 or fault_plan.is_busy,
         members=random.choice((0, 1, 2, 3)),
         consumers=max(0, Random(f"{seed}/consumers").randint(-1, 3)),
-        has_operator=random.random() < 0.5,
+        has_operator=random.random() < 0.5 or fault_plan.is_busy,
         max_down=random.choice((1, 1, (size + 1) // 2, size)),
         faults=tuple(faults),
     )

@@ -1,8 +1,7 @@
 """Defects to be planted into the broker, to see whether the simulation finds them.
 
 Each replaces one thing in production code while it is planted, and breaks one promise. A simulation that does not find
-one of these within a few hundred seeds is too kind. Places are named as text and looked up when a bug is planted, so a
-place that is no longer there is a named error and not a bug that can no longer be found.
+one of these within a few hundred seeds is too kind. Places are named as text (`sim.places`).
 
 Not here is what something else makes harmless, however wrong it is. A vote that a restart forgets: pre-vote asks for a
 higher term than the one voted in. Entries of older terms that are committed by counting: a term begins with an entry of
@@ -11,38 +10,13 @@ its own, which travels with them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from penstock.sim.loop import SimError
-
-Make = Callable[[Any], Any]
-"""From the original to what takes its place."""
-
-
-class NoSuchPlace(SimError):
-    """Production code has changed: the bug needs another place."""
-
-
-@contextmanager
-def replaced(place: str, make: Make) -> Iterator[None]:
-    """`place`: "package.module:Class.attribute" or "package.module:function"."""
-    module, _, path = place.partition(":")
-    owner: Any = import_module(module)
-    *classes, name = path.split(".")
-    for part in classes:
-        owner = getattr(owner, part, None)
-    original = None if owner is None else vars(owner).get(name)
-    if original is None:
-        raise NoSuchPlace(f"there is no {place} any more: say in sim/planted_bugs.py where it is now")
-    setattr(owner, name, make(original))
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
+from penstock.sim.places import Make, replaced
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ late, in their order. Must not know: disks, networks, brokers.
 
 from __future__ import annotations
 
-from asyncio import Handle
+from asyncio import Handle, TimerHandle
 from contextvars import Context, ContextVar, copy_context
 
 _CURRENT: ContextVar[SimProcess | None] = ContextVar("penstock_sim_process", default=None)
@@ -17,13 +17,16 @@ _CURRENT: ContextVar[SimProcess | None] = ContextVar("penstock_sim_process", def
 class SimProcess:
     """One incarnation: a process that was started again is another one."""
 
-    __slots__ = ("context", "held", "host", "is_alive", "name")
+    __slots__ = ("context", "frozen", "held", "host", "is_alive", "name", "slept_ns", "suspended_ns")
 
     def __init__(self, host: str, incarnation: int = 0) -> None:
         self.host = host
         self.name = f"{host}#{incarnation}" if incarnation else host
         self.is_alive = True
         self.held: list[Handle] | None = None  # while paused: what was due
+        self.suspended_ns: int | None = None  # since when
+        self.frozen: list[tuple[float, int, TimerHandle]] = []  # while suspended: its timers
+        self.slept_ns = 0  # how far its clock is behind the world's
         self.context: Context = copy_context()
         self.context.run(_CURRENT.set, self)
 

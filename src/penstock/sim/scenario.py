@@ -22,7 +22,7 @@ from penstock.sim.checks.groups import check_groups
 from penstock.sim.checks.keyed import check_keyed
 from penstock.sim.checks.records import check_records
 from penstock.sim.checks.topics import check_topics
-from penstock.sim.cluster import SimCluster
+from penstock.sim.cluster import SimCluster, few_entries_kept
 from penstock.sim.history import History, Place, Seen, Violation
 from penstock.sim.loop import StepLimit
 from penstock.sim.nemesis import Nemesis
@@ -62,6 +62,8 @@ class Verdict:
     steps: int = 0
     statistics: dict[str, int] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
+    probes: Counter[str] = field(default_factory=Counter)
+    """How often it was in the states of `sim.probes`."""
     troubles: Counter[str] = field(default_factory=Counter)
     """What clients ran into, by name."""
     digest: str = ""
@@ -380,7 +382,7 @@ def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
     world = SimWorld(plan.seed, max_steps=MAX_STEPS)
     scenario = Scenario(plan, world)
     try:
-        with _remarks(scenario, keep_trace), world:
+        with _remarks(scenario, keep_trace), few_entries_kept(), world:
             world.run(scenario.run())
     except Violation as error:
         verdict.what, verdict.story = error.what, error.story
@@ -396,6 +398,7 @@ def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
     verdict.steps = world.loop.steps
     verdict.statistics = {**scenario.history.statistics(), "terms": scenario.watch.quorum.terms}
     verdict.faults = scenario.nemesis.counts
+    verdict.probes = scenario.watch.probes.counts
     verdict.troubles = scenario.troubles
     verdict.digest = world.trace.digest
     if keep_trace:

@@ -23,6 +23,7 @@ from penstock.sim.checks.quorum import QuorumChecker
 from penstock.sim.checks.topics import TopicFacts
 from penstock.sim.cluster import SimCluster
 from penstock.sim.history import Place, Violation
+from penstock.sim.probes import Probes
 from penstock.sim.process import SimProcess, current_process
 
 LOOK_EVERY_S = 0.004
@@ -40,13 +41,14 @@ class Watch:
         self.brokers = BrokerChecker()
         self.quorum = QuorumChecker()
         self.platters = PlatterChecker({number: machine.disk for number, machine in cluster.machines.items()})
+        self.probes = Probes(cluster)
         self.looks = 0
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         self._loop.after_turn = self._after_turn
         try:
-            with self._overhearing():
+            with self._overhearing(), self.probes.listening():
                 yield
         finally:
             self._loop.after_turn = None

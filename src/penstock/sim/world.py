@@ -64,10 +64,12 @@ class SimMachine:
         self.disk_times = replace(disk_times)  # its own: a disk may become slow
         random = world.random(f"clock of {name}")
         skew_ms, drift_ppm = random.uniform(-MAX_SKEW_MS, MAX_SKEW_MS), random.uniform(-MAX_DRIFT_PPM, MAX_DRIFT_PPM)
-        self.clock = SimClock(world.loop.time, skew_ms=skew_ms, drift_ppm=drift_ppm)
+        self.clock = SimClock(world.loop.time, world.loop.world_time, skew_ms=skew_ms, drift_ppm=drift_ppm)
         self.disk = SimDisk(world.random(f"disk of {name}"))
         self.disk.on_crash = self._stopped_by_disk
         self.process: SimProcess | None = None
+        self.on_end: Callable[[str], None] = lambda how: None
+        """Told how the process ends, right before it does. Must change nothing."""
         self._has_lost_power = False
         self._incarnations = 0
         self._outcomes: dict[asyncio.Future[Any], None] = {}
@@ -121,9 +123,19 @@ class SimMachine:
         self.world.trace.note(self.process.name, "paused")
         self.world.loop.pause(self.process)
 
+    def suspend(self) -> None:
+        """As a virtual machine is: it hears nothing, its monotonic clock stands still, and the world goes on."""
+        if self.process is None:
+            raise SimError(f"nothing runs on {self.name}")
+        self.world.trace.note(self.process.name, "suspended")
+        self.world.loop.suspend(self.process)
+        self.world.network.fall_asleep(self.name)
+
     def resume(self) -> None:
         if self.process is not None:
             self.world.trace.note(self.process.name, "resumed")
+            if self.process.suspended_ns is not None:
+                self.world.network.wake(self.name)
             self.world.loop.resume(self.process)
 
     def crash_after(self, changes: int) -> None:
@@ -151,9 +163,11 @@ class SimMachine:
         self.world.network.process_died(process)
 
     def _end(self, how: str) -> SimProcess:
-        process, self.process = self.process, None
+        process = self.process
         if process is None:
             raise SimError(f"nothing runs on {self.name}")
+        self.on_end(how)
+        self.process = None
         process.is_alive = False
         self.world.trace.note(process.name, how)
         for outcome in list(self._outcomes):
@@ -177,7 +191,7 @@ class SimWorld:
         self.context = copy_context()
         # Abstract to a type checker: what it lacks raises NotImplementedError, as it should.
         self.loop = SimLoop(max_steps=max_steps)  # type: ignore[abstract]
-        self.trace = Trace(seed, self.loop.time)
+        self.trace = Trace(seed, self.loop.world_time)
         self.network = self.loop.network = SimNetwork(self.loop, self.random("network"), self.trace, profile)
         self.machines: dict[str, SimMachine] = {}
         self._guests: dict[str, SimProcess] = {}

@@ -204,6 +204,24 @@ def test_a_reset_is_seen_by_both_sides_and_a_hang_by_nobody(world: SimWorld) -> 
     world.run(main(), timeout_s=2000)
 
 
+def test_links_are_machines_that_talk(world: SimWorld) -> None:
+    async def main() -> None:
+        await world.machine("server").start(echo)
+        world.machine("idle")
+        assert world.network.links() == []
+        await talk(*await asyncio.open_connection("server", PORT), b"hello")
+        assert world.network.links() == [("driver", "server")]
+        world.network.hang("driver", "server")
+        assert world.network.links() == []
+        _, writer = await asyncio.open_connection("server", PORT)
+        assert world.network.links() == [("driver", "server")]
+        writer.close()
+        await asyncio.sleep(1)
+        assert world.network.links() == []
+
+    world.run(main())
+
+
 def test_a_dead_process_hangs_up_at_once_and_a_dead_machine_says_nothing(world: SimWorld) -> None:
     async def main() -> None:
         machine = world.machine("server")

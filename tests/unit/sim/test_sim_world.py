@@ -268,3 +268,59 @@ def test_the_trace_keeps_the_last_lines_and_hashes_all() -> None:
     assert short.count == long.count == 102
     assert len(short.text().splitlines()) == 10
     assert short.tail(1) == ["       250000 node-1 end"]
+
+
+def test_a_suspended_machine_does_not_know_that_time_went_on() -> None:
+    with SimWorld(3) as world:
+        machine, other = world.machine("a"), world.machine("b")
+        seen: list[tuple[float, float, int]] = []
+
+        async def look(ports: SimPorts) -> None:
+            for _ in range(4):
+                await asyncio.sleep(1.0)
+                seen.append((ports.loop.time(), ports.clock.monotonic(), ports.clock.now_ms()))
+
+        async def main() -> None:
+            before_ms, began_s = other.clock.now_ms(), world.loop.time()
+            outcome = machine.start(look)
+            await asyncio.sleep(1.5)
+            machine.suspend()
+            await asyncio.sleep(10.0)
+            assert len(seen) == 1
+            machine.resume()
+            await asyncio.sleep(3.0)
+            await outcome
+            assert world.loop.time() - began_s == pytest.approx(14.5, abs=0.1)  # the world's own clock went on
+            assert other.clock.now_ms() - before_ms == pytest.approx(14_500, abs=100)
+
+        world.run(main())
+        assert [loop_s for loop_s, _, _ in seen] == pytest.approx([1.0, 2.0, 3.0, 4.0], abs=0.01)
+        assert [monotonic_s for _, monotonic_s, _ in seen] == pytest.approx([1.0, 2.0, 3.0, 4.0], abs=0.01)
+        assert seen[1][2] - seen[0][2] == pytest.approx(11_000, abs=100)  # its wall clock was set by the host
+
+
+def test_nobody_reaches_a_suspended_machine_until_it_wakes() -> None:
+    with SimWorld(4) as world:
+        machine = world.machine("a")
+        heard: list[tuple[float, bytes]] = []
+
+        class Listens(asyncio.Protocol):
+            def data_received(self, data: bytes) -> None:
+                heard.append((world.loop.world_time(), data))
+
+        async def serve(ports: SimPorts) -> None:
+            await ports.loop.create_server(Listens, None, 7)
+
+        async def main() -> None:
+            await machine.start(serve)
+            transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, "a", 7)
+            machine.suspend()
+            transport.write(b"hello")
+            await asyncio.sleep(5.0)
+            assert not heard
+            machine.resume()
+            await asyncio.sleep(1.0)
+
+        world.run(main())
+        assert [data for _, data in heard] == [b"hello"]
+        assert heard[0][0] > 5.0

@@ -1,0 +1,256 @@
+"""Named states that histories are to reach: how often each was, to see what the simulation has never tried.
+
+A promise that is kept in a state nobody was ever in says nothing. Three tables: what the metadata log decides of a
+partition, what a node is like at the moment it ends, and calls of production code that are overheard (`sim.places`).
+Whatever is rare and has to be right deserves a line in one of them; `tests/sim` demands that none stays at zero.
+Must not know: clients, checkers. Invariant: nothing it does changes what nodes do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial, wraps
+from typing import Any
+
+from penstock.core.metadata.image import NO_LEADER, PartitionState
+from penstock.core.metadata.records import PartitionChanged
+from penstock.sim.cluster import SimCluster
+from penstock.sim.places import replaced
+from penstock.storage.log import Log
+
+# -- what the metadata log decides, each decision counted once ----------------------------
+
+
+def _elects_from_elr(before: PartitionState, change: PartitionChanged) -> bool:
+    return change.leader in before.elr and change.leader not in before.isr
+
+
+def _leads_no_more(before: PartitionState, change: PartitionChanged) -> bool:
+    return change.leader == NO_LEADER
+
+
+def _leaves_one(before: PartitionState, change: PartitionChanged) -> bool:
+    return change.isr is not None and len(change.isr) == 1 < len(before.isr)
+
+
+def _remembers_eligible(before: PartitionState, change: PartitionChanged) -> bool:
+    return bool(change.elr)
+
+
+def _completes_isr(before: PartitionState, change: PartitionChanged) -> bool:
+    return change.isr is not None and len(change.isr) == len(before.replicas) > len(before.isr)
+
+
+def _returns_to_preferred(before: PartitionState, change: PartitionChanged) -> bool:
+    return change.leader == before.replicas[0] and before.leader in (before.isr if change.isr is None else change.isr)
+
+
+def _moves_on(before: PartitionState, change: PartitionChanged) -> bool:
+    return before.is_reassigning and change.replicas is not None and not (change.adding or change.removing)
+
+
+def _ends_move(before: PartitionState, change: PartitionChanged) -> bool:
+    return _moves_on(before, change) and bool(before.adding) and set(before.adding) <= set(change.replicas or ())
+
+
+def _calls_off_move(before: PartitionState, change: PartitionChanged) -> bool:
+    return _moves_on(before, change) and bool(before.adding) and not set(before.adding) & set(change.replicas or ())
+
+
+DECIDED: Mapping[str, Callable[[PartitionState, PartitionChanged], bool]] = {
+    "a leader elected from the eligible ones (KIP-966)": _elects_from_elr,
+    "nobody left to lead": _leads_no_more,
+    "one in-sync replica left": _leaves_one,
+    "eligible ones remembered": _remembers_eligible,
+    "in full sync again": _completes_isr,
+    "back to the preferred leader": _returns_to_preferred,
+    "replicas moved to other brokers": _ends_move,
+    "a move of replicas called off": _calls_off_move,
+}
+
+# -- what a node is like when it ends -----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    node: Any
+    lost_power: bool
+    is_network_whole: bool
+    others_up: int
+
+    @property
+    def logs(self) -> list[Log]:
+        return [partition.log for partition in getattr(self.node, "partitions", ())]
+
+    @property
+    def led(self) -> list[Any]:
+        return [partition for partition in getattr(self.node, "partitions", ()) if partition.is_leader]
+
+
+def _ends_unflushed(end: End) -> bool:
+    return end.lost_power and any(log.stable_offset < log.log_end_offset for log in end.logs)
+
+
+def _ends_unreplicated(end: End) -> bool:
+    return any(partition.high_watermark < partition.log.log_end_offset for partition in end.led)
+
+
+def _ends_swapping(end: End) -> bool:
+    return any(log._swap is not None for log in end.logs)
+
+
+def _ends_alone(end: End) -> bool:
+    return any(partition.isr == (partition.node_id,) and len(partition.replicas) > 1 for partition in end.led)
+
+
+def _ends_starting(end: End) -> bool:
+    return not hasattr(end.node, "cleaning")
+
+
+def _ends_as_controller(end: End) -> bool:
+    return hasattr(end.node, "membership") and end.node.membership.quorum.is_leader
+
+
+ENDED: Mapping[str, Callable[[End], bool]] = {
+    "power lost with a tail not flushed": _ends_unflushed,
+    "a leader's end with a tail not replicated": _ends_unreplicated,
+    "the end of the last in-sync replica": _ends_alone,
+    "an end while a compacted segment is swapped in": _ends_swapping,
+    "an end while starting": _ends_starting,
+    "the controller's end": _ends_as_controller,
+    "an end while the network is cut": lambda end: not end.is_network_whole,
+    "power lost while the network is cut": lambda end: end.lost_power and not end.is_network_whole,
+    "all machines down": lambda end: not end.others_up,
+}
+
+# -- calls that are overheard -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    name: str
+    place: str
+    is_it: Callable[..., bool] = lambda *_, **__: True
+    """Asked afterwards, with the result and the arguments."""
+
+
+def _recovered_torn(recovered: Any, *_: Any, **__: Any) -> bool:
+    return bool(recovered.report.truncated_bytes)
+
+
+def _recovered_clean(_: Any, *__: Any, clean_shutdown: bool, **___: Any) -> bool:
+    return clean_shutdown
+
+
+CALLS: tuple[Call, ...] = (
+    Call("a torn tail cut by recovery", "penstock.storage.log:recover", _recovered_torn),
+    Call("a log opened after a clean stop", "penstock.storage.log:recover", _recovered_clean),
+    Call("a swap settled by recovery", "penstock.storage.recovery:settle_swaps", lambda bases, *_: bool(bases)),
+    Call("a compacted segment swapped in", "penstock.storage.log:Log.end_swap", lambda done, *_: done),
+    Call("a follower's log cut", "penstock.storage.log:Log.truncate_to", lambda cut, log, offset: cut and offset > 0),
+    Call("a log begun anew", "penstock.storage.log:Log.truncate_fully_and_start_at"),
+    Call("damage cut out", "penstock.replica.repair:Repairs._cut"),
+    Call("a log offline", "penstock.replica.partition:Partition._went_offline"),
+    Call(
+        "a leader's lease over",
+        "penstock.replica.partition:Partition.lease_over",
+        lambda _, partition: partition.is_leader,
+    ),
+    Call("a change of in-sync replicas refused", "penstock.replica.partition:Partition.isr_refused"),
+    Call(
+        "metadata restored at run time",
+        "penstock.cluster.metadata_machine:MetadataMachine.restore",
+        lambda _, machine, *__: machine._listener is not None,
+    ),
+    Call("entries of a deposed controller cut", "penstock.core.raft.log:RaftLog.truncate_from"),
+    Call("a controller hands over", "penstock.cluster.quorum:Quorum.transfer_leadership"),
+    Call(
+        "leaders handed over by a clean stop",
+        "penstock.core.metadata.brokers:begin_controlled_shutdown",
+        lambda records, *_: any(isinstance(record, PartitionChanged) for record in records),
+    ),
+    Call(
+        "a second generation of a classic group",
+        "penstock.core.group.rebalance:Rebalance._form",
+        lambda _, __, group, *___: group.generation > 1,
+    ),
+    Call("a member of a classic group given up", "penstock.core.group.classic_protocol:ClassicProtocol.session_over"),
+    Call(
+        "a coordinator's groups loaded from its log",
+        "penstock.coordination.hosted_shard:HostedShard._serve",
+        lambda _, shard: shard.partition.log.log_end_offset > 0,
+    ),
+)
+REPEATED = "a repeated batch known"
+REPEATED_FROM_SNAPSHOT = "a repeated batch known from a snapshot"
+STATES: tuple[str, ...] = (*DECIDED, *ENDED, *(call.name for call in CALLS), REPEATED, REPEATED_FROM_SNAPSHOT)
+
+PRODUCERS = "penstock.storage.producer_state:ProducerStates"
+
+
+class Probes:
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self._decided: dict[tuple[str, int, int], None] = {}
+        self._restored: dict[int, tuple[object, int]] = {}  # producers that came from a snapshot, up to which offset
+        self.counts: Counter[str] = Counter()
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        for number, machine in self._cluster.machines.items():
+            machine.on_end = partial(self._ended, number)
+        with ExitStack() as stack:
+            stack.enter_context(replaced("penstock.core.metadata.image:_change", self._overhear_decisions))
+            stack.enter_context(replaced(f"{PRODUCERS}._restore", self._overhear_snapshots))
+            stack.enter_context(replaced(f"{PRODUCERS}._find_repeated", self._overhear_repeats))
+            for call in CALLS:
+                stack.enter_context(replaced(call.place, partial(self._overhear, call)))
+            yield
+
+    def _overhear(self, call: Call, original: Any) -> Any:
+        @wraps(original)
+        def overheard(*args: Any, **named: Any) -> Any:
+            result = original(*args, **named)
+            if call.is_it(result, *args, **named):
+                self.counts[call.name] += 1
+            return result
+
+        return overheard
+
+    def _overhear_decisions(self, original: Any) -> Any:
+        def decided(partition: PartitionState, change: PartitionChanged) -> None:
+            key = change.topic_id, change.index, partition.partition_epoch
+            if key not in self._decided:  # every node hears of it
+                self._decided[key] = None
+                self.counts.update(name for name, is_it in DECIDED.items() if is_it(partition, change))
+            original(partition, change)
+
+        return decided
+
+    def _overhear_snapshots(self, original: Any) -> Any:
+        def restored(states: object, producer: object, entry: tuple[int, ...]) -> None:
+            original(states, producer, entry)
+            self._restored[id(producer)] = producer, entry[3]
+
+        return restored
+
+    def _overhear_repeats(self, original: Any) -> Any:
+        def repeated(producer: object, *args: Any) -> int:
+            offset: int = original.__func__(producer, *args)
+            self.counts[REPEATED] += 1
+            if offset <= self._restored.get(id(producer), (None, -1))[1]:
+                self.counts[REPEATED_FROM_SNAPSHOT] += 1
+            return offset
+
+        return staticmethod(repeated)
+
+    def _ended(self, number: int, how: str) -> None:
+        node = self._cluster.nodes.get(number)
+        if node is None or how == "exits":
+            return
+        others = sum(self._cluster.is_running(other) for other in self._cluster.started if other != number)
+        end = End(node, how.startswith("crashes"), self._cluster.world.network.is_whole, others)
+        self.counts.update(name for name, is_it in ENDED.items() if is_it(end))
