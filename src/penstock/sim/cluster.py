@@ -143,6 +143,17 @@ class SimCluster:
             machine.exited()
             self.died(number)
 
+    async def end_all(self, ending: str) -> None:
+        """All that run, at once: "power failure", "kill" or "stop"."""
+        running = [number for number in self.started if self.is_running(number)]
+        if ending == "stop":
+            await asyncio.gather(*map(self.stop, running))
+        for number in running:
+            if ending == "power failure":
+                self.crash(number)
+            elif self.is_running(number):
+                self.kill(number)
+
     def died(self, number: int) -> None:
         self.nodes.pop(number, None)
 

@@ -14,6 +14,8 @@ from penstock.sim.fault_plan import Fault, draw_plan
 from penstock.sim.history import Place
 
 PLAIN_TOPIC = "data-plain"
+ENDINGS = ("power failure", "kill", "stop")
+"""What all machines go through after the story, before everything is read; the first where that is fair."""
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
@@ -44,6 +46,7 @@ class Plan:
     has_operator: bool
     max_down: int
     faults: tuple[Fault, ...]
+    ending: str
 
     @property
     def places(self) -> list[Place]:
@@ -54,7 +57,7 @@ def draw(
     seed: int, *, nodes: int | None = None, only: Sequence[int] | None = None, without: Sequence[str] = ()
 ) -> Plan:
     """`nodes` where the seed shall not decide; `only`: these faults of the plan; `without`: kinds of faults."""
-    random = Random(f"{seed}/plan")
+    random, ending = Random(f"{seed}/plan"), Random(f"{seed}/ending")
     size = random.choice((3, 3, 5)) if nodes is None else nodes
     is_durable = random.random() < 0.7
     seconds = random.choice((3.0, 5.0, 8.0))
@@ -88,4 +91,5 @@ def draw(
         has_operator=random.random() < 0.5 or fault_plan.is_busy,
         max_down=random.choice((1, 1, (size + 1) // 2, size)),
         faults=tuple(faults),
+        ending=ENDINGS[0] if is_durable and ending.random() < 0.7 else ending.choice(ENDINGS[1:]),
     )

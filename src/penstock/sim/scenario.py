@@ -128,6 +128,7 @@ class Scenario:
             await self._probe()
             await self._mend()
             await self._gather()
+            await self._restart_all()
             final = await self._read_all()
             keyed = await self._read_keyed() if self.plan.is_compacting else {}
             await self._look_up_offsets()
@@ -278,6 +279,13 @@ class Scenario:
                 )
         await self._get_well()
         self.watch.pardon()
+
+    async def _restart_all(self) -> None:
+        """What was acknowledged in any history is kept by disks alone."""
+        self.world.trace.note("scenario", f"the end of all machines: {self.plan.ending}")
+        await self._within(f"the {self.plan.ending} of all machines", self.cluster.end_all(self.plan.ending))
+        await self._bring_up_all()
+        await self._get_well()
 
     async def _read_all(self) -> dict[Place, list[bytes]]:
         """By a reader of its own, until it has read what the last probe wrote."""

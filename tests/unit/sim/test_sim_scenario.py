@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from penstock.sim.fault_plan import KINDS, POWER, draw_plan
-from penstock.sim.plan import draw
+from penstock.sim.plan import ENDINGS, draw
 from penstock.sim.scenario import play
 from penstock.sim.seeds import Request, play_one
 
@@ -42,8 +42,10 @@ def test_power_fails_only_where_it_is_fair() -> None:
     plans = [draw(seed) for seed in range(300)]
     kinds = {fault.kind: None for plan in plans for fault in plan.faults}
     assert sorted(kinds) == sorted(KINDS)
+    assert {plan.ending for plan in plans} == set(ENDINGS)
     relaxed = [plan for plan in plans if not plan.is_durable]
     assert relaxed
+    assert not [plan for plan in relaxed if plan.ending == "power failure"]
     assert not [fault for plan in relaxed for fault in plan.faults if fault.kind in POWER]
 
 
