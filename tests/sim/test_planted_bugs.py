@@ -42,6 +42,10 @@ FOUND_BY: dict[str, int] = {
     "syncs-nothing": 2,
     "drops-replicas-early": 0,
     "flush-ticket": 0,
+    "watermark-unbounded": 0,
+    "cuts-committed": 0,
+    "forgets-its-vote": 5,
+    "shows-less": 15,
 }
 
 

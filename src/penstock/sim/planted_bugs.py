@@ -3,16 +3,15 @@
 Each replaces one thing in production code while it is planted, and breaks one promise. A simulation that does not find
 one of these within a few hundred seeds is too kind. Places are named as text (`sim.places`).
 
-Not here is what something else makes harmless, however wrong it is. A vote that a restart forgets: pre-vote asks for a
-higher term than the one voted in. Entries of older terms that are committed by counting: a term begins with an entry of
-its own, which travels with them.
+Not here is what something else makes harmless, however wrong it is: entries of older terms that are committed by
+counting, as a term begins with an entry of its own, which travels with them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -186,6 +185,43 @@ def _one_has_arrived(original: Any) -> Any:
     return complete
 
 
+def _follows_its_own_end(original: Any) -> Any:
+    def append_fetched(self: Any, data: Any, leader_epoch: int, high_watermark: int, *rest: Any) -> None:
+        original(self, data, leader_epoch, 1 << 62, *rest)
+
+    return append_fetched
+
+
+def _cuts_to_its_watermark(original: Any) -> Any:
+    def apply_state(self: Any, state: Any) -> None:
+        is_new_epoch = state.leader_epoch > self.leader_epoch
+        original(self, state)
+        if is_new_epoch and not self.is_leader and self.log.offline is None:
+            self.truncate_to(self.high_watermark)
+
+    return apply_state
+
+
+def _forgets_its_vote(original: Any) -> Any:
+    def stored(self: Any) -> Any:
+        found = original(self)
+        term = found.entries[-1].term if found.entries else found.snapshot.term if found.snapshot else 0
+        return replace(found, hard_state=type(found.hard_state)(term))
+
+    return stored
+
+
+def _always_knows_the_end(original: Any) -> Any:
+    def look_up(version: Any, partition: Any, *rest: Any) -> None:
+        start, partition.epoch_start_offset = partition.epoch_start_offset, 0
+        try:
+            original(version, partition, *rest)
+        finally:
+            partition.epoch_start_offset = start
+
+    return look_up
+
+
 BUGS: dict[str, Bug] = {
     bug.name: bug
     for bug in (
@@ -308,6 +344,26 @@ BUGS: dict[str, Bug] = {
             "flush-ticket",
             "what was written while a flush was under way counts as flushed by it",
             (("penstock.storage.growing_log:GrowingLog.end_flush", _claims_what_came_meanwhile),),
+        ),
+        Bug(
+            "watermark-unbounded",
+            "a follower takes everything it fetched for committed",
+            ((f"{PARTITION}.append_fetched", _follows_its_own_end),),
+        ),
+        Bug(
+            "cuts-committed",
+            "a follower of a new leader cuts its log to its own high watermark, as Kafka did before KIP-101",
+            ((f"{PARTITION}.apply_state", _cuts_to_its_watermark),),
+        ),
+        Bug(
+            "forgets-its-vote",
+            "a restart takes the term of its last entry for the latest it voted in",
+            (("penstock.cluster.raft_store:RaftStore.stored", _forgets_its_vote),),
+        ),
+        Bug(
+            "shows-less",
+            "a new leader tells where a partition ends before it knows (KIP-207)",
+            (("penstock.api.handlers.list_offsets:_look_up", _always_knows_the_end),),
         ),
     )
 }

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from penstock.api.handlers.fetch import NOT_SERVED
 from penstock.sim.checks.groups import check_groups
 from penstock.sim.checks.keyed import check_keyed
 from penstock.sim.checks.records import check_records
@@ -135,7 +136,7 @@ class Scenario:
             self.watch.look()
             self.watch.check_ending()
             topics = self.watch.topics()
-        check_records(self.history, final)
+        check_records(self.history, final, self.watch.undisturbed())
         check_groups(self.history)
         if self.plan.is_compacting:
             check_keyed(self._keyed, KEYED, keyed)
@@ -288,14 +289,15 @@ class Scenario:
         await self._get_well()
 
     async def _read_all(self) -> dict[Place, list[bytes]]:
-        """By a reader of its own, until it has read what the last probe wrote."""
+        """By a reader of its own, until it has read what the last probe wrote; what others saw counts for nothing."""
         final: dict[Place, list[bytes]] = {}
+        found = History(self.world.loop.time)
         for place in self.plan.places:
             writes = (write for write in self.history.writes if write.place == place and write.is_idempotent)
             last = max((write.offset for write in writes), default=-1)
-            reader = Reader(self._caller(f"last:{place}"), self.history, [place])
+            reader = Reader(self._caller(f"last:{place}"), found, [place])
             await self._within(f"reading {place}", reader.run(partial(_has_read, reader, place, last), 0.0))
-            seen = self.history.seen.get(place, {})
+            seen = found.seen.get(place, {})
             final[place] = [seen[offset].value for offset in range(reader.positions[place])]
         return final
 
@@ -363,7 +365,7 @@ class _Remarks(logging.Handler):
             violation = Violation("brokers have no defects", f"{who}: {record.getMessage()}: {error!r}")
             violation.__cause__ = error
             self._scenario.watch.failed(violation)
-        elif record.levelno == logging.CRITICAL and "it is not served" in record.getMessage():
+        elif record.levelno == logging.CRITICAL and NOT_SERVED in record.getMessage():
             self._scenario.watch.found_damage(who, record.getMessage())
 
 

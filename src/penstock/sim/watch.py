@@ -1,32 +1,39 @@
 """Looking at the nodes of a cluster while they run, without touching them, and telling the checkers.
 
-This is the one place that knows what production calls things: `Node.partitions`, `Node.membership`, and the metadata's
-state machine, whose `apply` and `restore` are overheard. It looks after a turn of the loop, at most every
-few milliseconds of virtual time. Must not know: clients, faults. Invariant: nothing it does changes what nodes do.
+This is the one place that knows what production calls things: `Node.partitions`, `Node.membership`, and what is
+overheard: the metadata's state machine, where high watermarks move, where logs are cut. It looks after a turn of the
+loop, at most every few milliseconds of virtual time. Must not know: clients, faults. Invariant: nothing it does changes
+what nodes do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from penstock.cluster.metadata_machine import MetadataMachine
+from penstock.cluster.quorum import Quorum
 from penstock.core.metadata.image import RESOURCE_TOPIC
-from penstock.replica.committed_log import CommittedLog
+from penstock.core.raft.messages import Message, VoteResponse
 from penstock.replica.partition import Partition
 from penstock.sim.broker import DATA, SimBroker
 from penstock.sim.checks.brokers import BrokerChecker
 from penstock.sim.checks.files import check_equal_logs
 from penstock.sim.checks.platter import PlatterChecker
 from penstock.sim.checks.quorum import QuorumChecker
+from penstock.sim.checks.snapshots import SnapshotChecker
 from penstock.sim.checks.topics import TopicFacts
 from penstock.sim.cluster import SimCluster
 from penstock.sim.history import Place, Violation
+from penstock.sim.places import replaced
 from penstock.sim.probes import Probes
 from penstock.sim.process import SimProcess, current_process
 
 LOOK_EVERY_S = 0.004
+MACHINE = "penstock.cluster.metadata_machine:MetadataMachine"
+QUORUM = "penstock.cluster.quorum:Quorum"
+LOG = "penstock.replica.committed_log:CommittedLog"
 
 
 class Watch:
@@ -42,6 +49,7 @@ class Watch:
         self.quorum = QuorumChecker()
         self.platters = PlatterChecker({number: machine.disk for number, machine in cluster.machines.items()})
         self.probes = Probes(cluster)
+        self.snapshots = SnapshotChecker()
         self.looks = 0
 
     @contextmanager
@@ -55,37 +63,80 @@ class Watch:
 
     @contextmanager
     def _overhearing(self) -> Iterator[None]:
-        apply, restore = MetadataMachine.apply, MetadataMachine.restore
-        committed = CommittedLog._committed
+        with ExitStack() as stack:
+            for place, make in (
+                (f"{MACHINE}.apply", self._overheard_apply),
+                (f"{MACHINE}.restore", self._overheard_restore),
+                (f"{QUORUM}.start", self._overheard_start),
+                ("penstock.cluster.raft_driver:RaftDriver._send", self._overheard_votes),
+                (f"{LOG}._committed", self._overheard_commit),
+                (f"{LOG}.truncate_to", self._overheard_cut),
+                (f"{LOG}.truncate_fully_and_start_at", self._overheard_cut),
+            ):
+                stack.enter_context(replaced(place, make))
+            yield
 
-        def overheard_apply(machine: MetadataMachine, index: int, data: bytes) -> None:
-            try:
+    def _overheard_apply(self, apply: Any) -> Any:
+        def overheard(machine: MetadataMachine, index: int, data: bytes) -> None:
+            with self._judging():
                 self.quorum.applied(self._speaker(), index, bytes(data))
-            except Violation as violation:
-                self.failed(violation)  # not here: a node takes errors for its own
+            self.snapshots.applied(index, bytes(data))
             apply(machine, index, data)
 
-        def overheard_restore(machine: MetadataMachine, index: int, data: bytes) -> None:
-            self.quorum.restored(self._speaker(), index)
+        return overheard
+
+    def _overheard_restore(self, restore: Any) -> Any:
+        def overheard(machine: MetadataMachine, index: int, data: bytes) -> None:
+            node = self._speaker()
+            self.quorum.restored(node, index)
+            with self._judging():
+                self.snapshots.restored(node, index, bytes(data))
             restore(machine, index, data)
 
-        def overheard_committed(log: CommittedLog, high_watermark: int) -> None:
-            if isinstance(log, Partition) and log.is_leader and log.is_durable:
-                try:
-                    self._look_at_platters(log, high_watermark)
-                except Violation as violation:
-                    self.failed(violation)
-            committed(log, high_watermark)
+        return overheard
 
-        setattr(CommittedLog, "_committed", overheard_committed)  # noqa: B010
-        setattr(MetadataMachine, "apply", overheard_apply)  # noqa: B010 - a type checker would not have it
-        setattr(MetadataMachine, "restore", overheard_restore)  # noqa: B010
+    def _overheard_start(self, start: Any) -> Any:
+        def overheard(quorum: Quorum) -> None:
+            node = self._speaker()
+            with self._judging():
+                self.quorum.started(node, quorum.term)
+            start(quorum)
+
+        return overheard
+
+    def _overheard_votes(self, send: Any) -> Any:
+        def overheard(quorum: Quorum, messages: list[Message]) -> None:
+            for message in messages:
+                if isinstance(message, VoteResponse) and message.granted:
+                    self.quorum.promised(quorum.node_id, message.term)
+            send(quorum, messages)
+
+        return overheard
+
+    def _overheard_commit(self, committed: Any) -> Any:
+        def overheard(partition: Partition, high_watermark: int) -> None:
+            self.brokers.moved(partition.node_id, partition)
+            if partition.is_leader and partition.is_durable:
+                with self._judging():
+                    self._look_at_platters(partition, high_watermark)
+            committed(partition, high_watermark)
+
+        return overheard
+
+    def _overheard_cut(self, cut: Any) -> Any:
+        def overheard(partition: Partition, offset: int) -> None:
+            cut(partition, offset)
+            self.brokers.cut(partition.node_id, partition)
+
+        return overheard
+
+    @contextmanager
+    def _judging(self) -> Iterator[None]:
+        """Inside of a node, which would take the error for its own."""
         try:
             yield
-        finally:
-            setattr(CommittedLog, "_committed", committed)  # noqa: B010
-            setattr(MetadataMachine, "apply", apply)  # noqa: B010
-            setattr(MetadataMachine, "restore", restore)  # noqa: B010
+        except Violation as violation:
+            self.failed(violation)
 
     def _look_at_platters(self, leader: Partition, high_watermark: int) -> None:
         def is_excused(member: int) -> bool:
@@ -233,6 +284,16 @@ class Watch:
             for state in topic.partitions
             if number in state.replicas and state.leader in living
         }
+
+    def undisturbed(self) -> frozenset[Place]:
+        """Partitions that one process led from beginning to end."""
+        image = next(iter(self._cluster.living.values())).image
+        return frozenset(
+            Place(topic.name, state.index)
+            for topic in image.topics.values()
+            for state in topic.partitions
+            if state.leader_epoch == 0 and self._cluster.machines[state.leader].incarnations == 1
+        )
 
     # -- in the end ---------------------------------------------------------------------
 

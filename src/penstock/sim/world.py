@@ -79,6 +79,11 @@ class SimMachine:
     def is_running(self) -> bool:
         return self.process is not None
 
+    @property
+    def incarnations(self) -> int:
+        """How many processes it has run."""
+        return self._incarnations
+
     def start(self, program: Callable[[SimPorts], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
         """Run a program in a new process; its result, or ProcessDied if that ends first."""
         if self.process is not None:

@@ -6,8 +6,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from penstock.core.metadata.image import MetadataImage
+from penstock.core.metadata.records import TopicCreated, decode_entry, encode_entry
 from penstock.sim.checks.brokers import BrokerChecker
 from penstock.sim.checks.quorum import QuorumChecker
+from penstock.sim.checks.snapshots import SnapshotChecker
 from penstock.sim.history import Violation
 
 ID = b"0123456789abcdef"
@@ -16,6 +19,7 @@ ID = b"0123456789abcdef"
 @dataclass
 class FakeLog:
     log_end_offset: int = 10
+    log_start_offset: int = 0
 
 
 @dataclass
@@ -63,7 +67,7 @@ def test_a_leader_of_the_past_beside_a_new_one_is_fine(checker: BrokerChecker) -
 
 @pytest.mark.parametrize("changes", [{"leader_epoch": 2}, {"partition_epoch": 4}])
 def test_an_epoch_that_goes_back(checker: BrokerChecker, changes: dict[str, int]) -> None:
-    replica = FakeReplica()
+    replica = FakeReplica(high_watermark=0)
     checker.look({1: [replica]})
     vars(replica).update(changes)
     assert broken(checker, {1: replica}) == "epochs only grow"
@@ -71,7 +75,7 @@ def test_an_epoch_that_goes_back(checker: BrokerChecker, changes: dict[str, int]
 
 def test_a_high_watermark_that_goes_back_and_one_of_a_new_process(checker: BrokerChecker) -> None:
     replica = FakeReplica()
-    checker.look({1: [replica]})
+    checker.look({1: [replica], 2: [leader()]})
     replica.high_watermark = 9
     assert broken(checker, {1: replica}) == "the high watermark only grows"
     checker.forget(1)
@@ -80,6 +84,8 @@ def test_a_high_watermark_that_goes_back_and_one_of_a_new_process(checker: Broke
 
 def test_a_high_watermark_beyond_the_log(checker: BrokerChecker) -> None:
     assert broken(checker, {1: FakeReplica(high_watermark=11)}) == "the high watermark is within the log"
+    below = FakeReplica(high_watermark=2, log=FakeLog(log_start_offset=3))
+    assert broken(checker, {2: below}) == "the high watermark is within the log"
 
 
 def test_a_high_watermark_that_does_not_wait(checker: BrokerChecker) -> None:
@@ -87,6 +93,61 @@ def test_a_high_watermark_that_does_not_wait(checker: BrokerChecker) -> None:
     assert broken(checker, {1: leader(), 2: behind}) == "the high watermark waits for every in-sync replica"
     checker.excused[2] = None
     BrokerChecker().look({1: [leader(isr=(1,))], 2: [behind]})
+
+
+def test_a_follower_that_knows_more_than_any_leader(checker: BrokerChecker) -> None:
+    checker.look({1: [leader(high_watermark=8)], 2: [FakeReplica(high_watermark=8)]})
+    assert broken(checker, {2: FakeReplica(high_watermark=9)}) == "a follower's high watermark is a leader's"
+
+
+def test_a_follower_that_heard_it_from_a_leader_who_died_since(checker: BrokerChecker) -> None:
+    one, two = leader(high_watermark=8), FakeReplica(high_watermark=8)
+    checker.look({1: [one], 2: [two]})
+    one.high_watermark = two.high_watermark = 9
+    checker.moved(2, two)
+    checker.moved(1, one)
+    checker.look({2: [two]})
+
+
+def test_a_leader_whose_log_shrinks(checker: BrokerChecker) -> None:
+    one = leader(high_watermark=8)
+    checker.look({1: [one]})
+    one.log.log_end_offset = 9
+    assert broken(checker, {1: one}) == "a leader's log only grows"
+
+
+def test_a_leader_of_the_past_may_be_cut(checker: BrokerChecker) -> None:
+    one = leader(high_watermark=8)
+    checker.look({1: [one]})
+    one.is_leader, one.leader_epoch, one.partition_epoch, one.log.log_end_offset = False, 4, 6, 8
+    checker.look({1: [one]})
+
+
+def test_a_log_start_that_goes_back(checker: BrokerChecker) -> None:
+    one = leader(log=FakeLog(log_start_offset=4))
+    checker.look({1: [one]})
+    one.log.log_start_offset = 3
+    assert broken(checker, {1: one}) == "a log start only grows"
+
+
+def test_what_is_committed_is_not_cut_by_a_replica_in_sync(checker: BrokerChecker) -> None:
+    one, two = leader(), FakeReplica(high_watermark=8)
+    checker.look_at_image(1, "data", ID, [FakeState()])
+    checker.look({1: [one], 2: [two]})
+    two.log.log_end_offset = 9
+    checker.cut(2, two)
+    two.log.log_end_offset = 10  # fetched again before anybody looks
+    assert broken(checker, {1: one, 2: two}) == "nothing committed is cut"
+
+
+def test_who_has_left_the_in_sync_replicas_may_cut(checker: BrokerChecker) -> None:
+    one, two = leader(), FakeReplica(high_watermark=8)
+    checker.look_at_image(1, "data", ID, [FakeState()])
+    checker.look({1: [one], 2: [two]})
+    two.log.log_end_offset = 9
+    checker.cut(2, two)
+    checker.look_at_image(1, "data", ID, [FakeState(partition_epoch=6, isr=(1,))])
+    checker.look({2: [two]})
 
 
 def test_a_leader_without_what_was_committed(checker: BrokerChecker) -> None:
@@ -169,13 +230,46 @@ def test_what_raft_rules_out() -> None:
 
 
 def test_a_damaged_follower_may_go_back_and_a_leader_never(checker: BrokerChecker) -> None:
-    follower = FakeReplica()
-    checker.look({1: [follower]})
+    follower, one = FakeReplica(), leader()
+    checker.look({1: [follower], 2: [one]})
     checker.excused[1] = None
     follower.high_watermark = 9
     checker.look({1: [follower]})
-    one = leader()
-    checker.look({2: [one]})
     checker.excused[2] = None
     one.high_watermark = 9
     assert broken(checker, {2: one}) == "the high watermark only grows"
+
+
+def test_a_vote_that_a_restart_forgets() -> None:
+    quorum = QuorumChecker()
+    quorum.promised(1, 3)
+    quorum.look(2, 4, True)
+    for node, term in ((1, 3), (2, 5), (3, 0)):
+        quorum.forget(node)
+        quorum.started(node, term)
+    with pytest.raises(Violation, match="a vote outlives a restart"):
+        quorum.started(1, 2)
+    with pytest.raises(Violation, match="a vote outlives a restart"):
+        quorum.started(2, 3)
+
+
+# -- snapshots of the metadata ----------------------------------------------------------
+
+
+def entry(*names: str) -> bytes:
+    return encode_entry(TopicCreated(name, ID.hex()[:-1] + name, ((1, 2),)) for name in names)
+
+
+def test_a_snapshot_is_what_its_entries_make() -> None:
+    snapshots = SnapshotChecker()
+    image = MetadataImage()
+    made: dict[int, bytes] = {}
+    for index, data in ((2, entry("1")), (3, entry("2", "3")), (5, entry("4"))):
+        snapshots.applied(index, data)
+        for record in decode_entry(data):
+            image.replay(record)
+        made[index] = encode_entry(image.snapshot_records())
+    for node, index in ((1, 3), (2, 5), (3, 2), (4, 4), (5, 5)):
+        snapshots.restored(node, index, made[3 if index == 4 else index])
+    with pytest.raises(Violation, match="a snapshot is what its entries make"):
+        snapshots.restored(1, 5, made[3])

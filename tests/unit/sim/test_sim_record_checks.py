@@ -170,3 +170,20 @@ def test_a_partition_has_one_owner_in_a_generation(history: History) -> None:
     history.assigned.append(Assigned("g", 2, "a", (PLACE,)))
     with pytest.raises(Violation, match="a partition has one owner"):
         check_groups(history)
+
+
+def test_what_a_leader_alone_acknowledged_may_be_lost_and_not_be_elsewhere(history: History) -> None:
+    first = write(history, 0, Outcome.ACKNOWLEDGED, 0, acks=1)
+    write(history, 1, Outcome.ACKNOWLEDGED, 1, acks=1)
+    third = write(history, 2, Outcome.ACKNOWLEDGED, 2, acks=1)
+    check_records(history, {PLACE: [first]})
+    with pytest.raises(Violation, match="what is acknowledged is at its offset"):
+        check_records(history, {PLACE: [first, third]})
+
+
+def test_what_a_leader_alone_acknowledged_is_kept_where_it_led_all_the_time(history: History) -> None:
+    first = write(history, 0, Outcome.ACKNOWLEDGED, 0, acks=1)
+    write(history, 1, Outcome.ACKNOWLEDGED, 1, acks=1)
+    check_records(history, {PLACE: [first]}, [Place("data", 1)])
+    with pytest.raises(Violation, match="what is acknowledged is kept"):
+        check_records(history, {PLACE: [first]}, [PLACE])

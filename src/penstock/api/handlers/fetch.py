@@ -48,6 +48,7 @@ from penstock.wire.messages.fetch import (
 log = logging.getLogger(__name__)
 
 MAX_REPORTED = 1000
+NOT_SERVED = "it is not served"  # as the log says of a damaged batch
 # Up to here one read, and one send together with what surrounds it, are cheaper than two probes and sendfile.
 INLINE_BYTES = 32 << 10
 FIRST_WITH_LEADER_HINTS = 16
@@ -265,7 +266,7 @@ class FetchHandler:
             if len(self._reported) >= MAX_REPORTED:
                 self._reported.clear()
             self._reported[str(failure)] = None
-            log.critical("%r: %s; it is not served", partition, failure)
+            log.critical("%r: %s; %s", partition, failure, NOT_SERVED)
         if isinstance(failure, CorruptBatch):
             partition.report_damage(failure.path)
 

@@ -1,8 +1,11 @@
 """What brokers must never do, judged while they run by looking at their partitions.
 
 - A leader epoch of a partition has one leader. Leader epochs and partition epochs grow on every replica.
-- The high watermark of a replica grows while its process lives, and never passes the end of its log. (A follower with a
-  damaged disk is excused: it is cut before the damage.)
+- The high watermark of a replica grows while its process lives, and lies between the start and the end of its log. That
+  of a follower never passes what some leader had committed. (A follower with a damaged disk is excused: it is cut
+  before the damage.)
+- The log of a leader does not shrink in its epoch. No replica that the controller has for in sync cuts its log below
+  what is committed, however soon it fetches that again: it may be elected in between. A log start only grows.
 - What lies below the high watermark of any leader is in the log of every in-sync replica it names, from the moment on
   at which it names it, and in the log of every later leader: nobody may lead without it.
 - A reassignment takes no replica off before all that are to be are in sync.
@@ -20,6 +23,8 @@ from penstock.sim.history import Violation
 
 
 class LogLike(Protocol):
+    @property
+    def log_start_offset(self) -> int: ...
     @property
     def log_end_offset(self) -> int: ...
 
@@ -62,6 +67,9 @@ class StateLike(Protocol):
     def adding(self) -> Sequence[int]: ...
 
 
+Key = tuple[bytes, int]
+
+
 class Facts(NamedTuple):
     """Of one replica, as last seen."""
 
@@ -69,7 +77,20 @@ class Facts(NamedTuple):
     leader_epoch: int
     partition_epoch: int
     high_watermark: int
+    log_start: int
+    log_end: int
     isr: tuple[int, ...]
+
+
+class Cut(NamedTuple):
+    """Of a replica's log, as it was overheard."""
+
+    node: int
+    name: str
+    key: Key
+    log_end: int
+    committed: int
+    """At that moment."""
 
 
 class Decided(NamedTuple):
@@ -82,32 +103,35 @@ class Decided(NamedTuple):
     adding: tuple[int, ...]
 
 
-Key = tuple[bytes, int]
-
-
 class BrokerChecker:
     def __init__(self) -> None:
         self._facts: dict[tuple[int, Key], tuple[ReplicaLike, Facts]] = {}
         self._leaders: dict[tuple[Key, int], int] = {}
         self._committed: dict[Key, tuple[int, str]] = {}  # the highest high watermark, and whose it was
         self._decided: dict[tuple[Key, int], Decided] = {}
+        self._latest: dict[Key, int] = {}  # the highest partition epoch in anybody's image
+        self._cuts: list[Cut] = []  # since the last look
         self._states: dict[tuple[int, Key], int] = {}  # the partition epoch last seen in a node's image
         self.excused: dict[int, None] = {}
         """Nodes whose disk was damaged: what they lack is not held against the others."""
 
     def look(self, replicas: Mapping[int, Iterable[ReplicaLike]]) -> None:
         """`replicas`: what each living node hosts."""
+        self._judge_cuts()
         hosted: dict[Key, dict[int, ReplicaLike]] = {}
         changed: list[tuple[int, ReplicaLike, Facts]] = []
         for node, partitions in replicas.items():
             for replica in partitions:
                 key = replica.topic_id, replica.index
                 hosted.setdefault(key, {})[node] = replica
+                log = replica.log
                 facts = Facts(
                     replica.is_leader,
                     replica.leader_epoch,
                     replica.partition_epoch,
                     replica.high_watermark,
+                    log.log_start_offset,
+                    log.log_end_offset,
                     tuple(replica.isr),
                 )
                 known = self._facts.get((node, key))
@@ -117,8 +141,36 @@ class BrokerChecker:
                     _check_growth(node, replica, known[1], facts, is_excused=node in self.excused)
                 self._facts[node, key] = replica, facts
                 changed.append((node, replica, facts))
+        changed.sort(key=lambda entry: not entry[2].is_leader)  # followers are held against what leaders have
         for node, replica, facts in changed:
             self._judge(node, replica, facts, hosted[replica.topic_id, replica.index])
+
+    def moved(self, node: int, replica: ReplicaLike) -> None:
+        """Its high watermark has, just now. Whoever leads may be dead at the next look, and its followers know it."""
+        if replica.is_leader:
+            self._commits(node, (replica.topic_id, replica.index), replica.high_watermark, replica.leader_epoch)
+
+    def cut(self, node: int, replica: ReplicaLike) -> None:
+        """Its log was, just now. Judged with the next look: the controller may have decided meanwhile."""
+        key, end = (replica.topic_id, replica.index), replica.log.log_end_offset
+        committed, _ = self._committed.get(key, (0, ""))
+        if end < committed and node not in self.excused:
+            self._cuts.append(Cut(node, f"{replica.topic}-{replica.index}", key, end, committed))
+
+    def _judge_cuts(self) -> None:
+        cuts, self._cuts = self._cuts, []
+        for cut in cuts:
+            decided = self._decided.get((cut.key, self._latest.get(cut.key, -1)))
+            if decided is not None and cut.node in decided.isr:
+                raise Violation(
+                    "nothing committed is cut",
+                    f"{cut.name} on {cut.node}, one of the in-sync replicas {list(decided.isr)}, is cut to "
+                    f"{cut.log_end}, and {cut.committed} is committed",
+                )
+
+    def _commits(self, node: int, key: Key, high_watermark: int, leader_epoch: int) -> None:
+        if high_watermark > self._committed.get(key, (0, ""))[0]:
+            self._committed[key] = high_watermark, f"{node} (epoch {leader_epoch})"
 
     def forget(self, node: int) -> None:
         """Its process is gone: the next one may begin lower."""
@@ -129,14 +181,15 @@ class BrokerChecker:
 
     def _judge(self, node: int, replica: ReplicaLike, facts: Facts, others: Mapping[int, ReplicaLike]) -> None:
         key, name = (replica.topic_id, replica.index), f"{replica.topic}-{replica.index}"
-        end = replica.log.log_end_offset
-        if facts.high_watermark > end and node not in self.excused:
+        end = facts.log_end
+        if not facts.log_start <= facts.high_watermark <= end and node not in self.excused:
             raise Violation(
                 "the high watermark is within the log",
-                f"{name} on {node}: high watermark {facts.high_watermark}, log end {end}",
+                f"{name} on {node}: high watermark {facts.high_watermark}, log from {facts.log_start} to {end}",
             )
         self._check_isr(node, name, key, facts)
         if not facts.is_leader:
+            self._check_follower(node, name, key, facts)
             return
         leader = self._leaders.setdefault((key, facts.leader_epoch), node)
         if leader != node:
@@ -151,9 +204,17 @@ class BrokerChecker:
                 f"{name}: {node} leads epoch {facts.leader_epoch} with a log that ends at {end}, and {whose} had the "
                 f"high watermark at {committed}",
             )
-        if facts.high_watermark > committed:
-            self._committed[key] = facts.high_watermark, f"{node} (epoch {facts.leader_epoch})"
+        self._commits(node, key, facts.high_watermark, facts.leader_epoch)
         self._check_replicas(node, name, facts, others)
+
+    def _check_follower(self, node: int, name: str, key: Key, facts: Facts) -> None:
+        committed, whose = self._committed.get(key, (0, "nobody"))
+        if facts.high_watermark > committed and facts.isr != (node,):  # a sole one goes by the end of its log
+            raise Violation(
+                "a follower's high watermark is a leader's",
+                f"{name}: {node} follows epoch {facts.leader_epoch} with the high watermark at {facts.high_watermark}; "
+                f"the highest of a leader was {committed}, of {whose}",
+            )
 
     def _check_replicas(self, node: int, name: str, facts: Facts, others: Mapping[int, ReplicaLike]) -> None:
         for member in facts.isr:
@@ -183,6 +244,7 @@ class BrokerChecker:
                 continue
             before = self._states.get((node, key), -1)
             self._states[node, key] = state.partition_epoch
+            self._latest[key] = max(self._latest.get(key, -1), state.partition_epoch)
             if state.partition_epoch < before:
                 raise Violation(
                     "epochs only grow",
@@ -221,3 +283,8 @@ def _check_growth(node: int, replica: ReplicaLike, before: Facts, now: Facts, *,
         raise Violation("epochs only grow", f"{name}: {before}, then {now}")
     if now.high_watermark < before.high_watermark and not (is_excused and not now.is_leader):  # repaired: cut
         raise Violation("the high watermark only grows", f"{name}: {before}, then {now}")
+    if now.log_start < before.log_start and not is_excused:
+        raise Violation("a log start only grows", f"{name}: {before}, then {now}")
+    is_same_leader = before.is_leader and now.is_leader and before.leader_epoch == now.leader_epoch
+    if is_same_leader and now.log_end < before.log_end:
+        raise Violation("a leader's log only grows", f"{name}: {before}, then {now}")

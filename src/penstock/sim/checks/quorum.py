@@ -17,6 +17,7 @@ class QuorumChecker:
         self._entries: dict[int, tuple[bytes, int]] = {}  # index -> digest, and who applied it first
         self._terms: dict[int, int] = {}
         self._applied: dict[int, int] = {}
+        self._promised: dict[int, int] = {}  # the latest term in which a node led or said that it votes for somebody
 
     @property
     def last_index(self) -> int:
@@ -32,8 +33,20 @@ class QuorumChecker:
         if term < before:
             raise Violation("terms only grow", f"node {node} goes from term {before} back to {term}")
         self._terms[node] = term
+        if is_leader:
+            self.promised(node, term)
         if is_leader and self._leaders.setdefault(term, node) != node:
             raise Violation("a term has one leader", f"term {term}: {self._leaders[term]} and {node}")
+
+    def promised(self, node: int, term: int) -> None:
+        """It has given a vote in this term, and said so, or leads it: no restart may forget that."""
+        self._promised[node] = max(term, self._promised.get(node, 0))
+
+    def started(self, node: int, term: int) -> None:
+        """From what is on its disk."""
+        promised = self._promised.get(node, 0)
+        if term < promised:
+            raise Violation("a vote outlives a restart", f"node {node} voted in term {promised} and starts in {term}")
 
     def applied(self, node: int, index: int, data: bytes) -> None:
         digest = blake2b(data, digest_size=16).digest()
@@ -54,6 +67,6 @@ class QuorumChecker:
         return self._applied.get(node, 0)
 
     def forget(self, node: int) -> None:
-        """Its process is gone, and with it a term that it had not told anybody about."""
+        """Its process is gone, and with it a term in which it had promised nothing."""
         self._applied.pop(node, None)
         self._terms.pop(node, None)

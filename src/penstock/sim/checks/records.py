@@ -1,13 +1,14 @@
 """What writers were promised, held against what the logs have in the end.
 
-Acknowledged by all in-sync replicas: there, at the offset that was given. Idempotent: once, and in the order of the
-lane. Whatever anybody read is still there. Nothing is there that nobody wrote. Must not know: brokers, how logs were
+Acknowledged by all in-sync replicas: there, at the offset that was given. By the leader alone: at that offset or
+nowhere, and there if this leader led from beginning to end. Idempotent: once, and in the order of the lane. Whatever
+anybody read is still there. Nothing is there that nobody wrote. Must not know: brokers, how logs were
 read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from penstock.sim.history import History, Outcome, Place, Violation, Write
 
@@ -16,28 +17,40 @@ Final = Mapping[Place, Sequence[bytes]]
 """Every value of a partition; its offset is its index."""
 
 
-def check_records(history: History, final: Final) -> None:
+def check_records(history: History, final: Final, undisturbed: Container[Place] = ()) -> None:
+    """`undisturbed`: led by the same process from beginning to end."""
     by_place: dict[Place, dict[bytes, Write]] = {}
     for write in history.writes:
         by_place.setdefault(write.place, {})[write.value] = write
     for place, values in final.items():
         writes = by_place.get(place, {})
-        _nothing_is_lost(place, writes, values)
+        _nothing_is_lost(place, writes, values, is_undisturbed=place in undisturbed)
         _reads_are_kept(history, place, values)
         _nothing_comes_twice(place, writes, values)
         _lanes_are_in_order(place, writes, values)
 
 
-def _nothing_is_lost(place: Place, writes: Mapping[bytes, Write], values: Sequence[bytes]) -> None:
+def _nothing_is_lost(
+    place: Place, writes: Mapping[bytes, Write], values: Sequence[bytes], *, is_undisturbed: bool
+) -> None:
+    present = frozenset(values)
     for value, write in writes.items():
-        if write.outcome is not Outcome.ACKNOWLEDGED or write.acks != ACKS_ALL:
+        if write.outcome is not Outcome.ACKNOWLEDGED:
             continue
         found = values[write.offset] if 0 <= write.offset < len(values) else None
-        if found != value:
+        if found == value:
+            continue
+        if write.acks == ACKS_ALL or is_undisturbed:
             raise Violation(
                 "what is acknowledged is kept",
-                f"{value!r} was acknowledged at {place}@{write.offset} at {write.ended_s:.3f} s, and in the end "
-                f"there is {_described(found, len(values))}",
+                f"{value!r} was acknowledged (acks={write.acks}) at {place}@{write.offset} at {write.ended_s:.3f} s, "
+                f"and in the end there is {_described(found, len(values))}",
+            )
+        if value in present:
+            raise Violation(
+                "what is acknowledged is at its offset",
+                f"{value!r} was acknowledged (acks={write.acks}) at {place}@{write.offset} at {write.ended_s:.3f} s, "
+                f"and is at {values.index(value)}",
             )
 
 

@@ -2,7 +2,8 @@
 
 They know the leader epoch they read under and say so, as Kafka's clients do, so a leader of the past does not answer
 them: a leader of that epoch which does not have what was read before has lost it. Some read from any replica (KIP-392):
-one that is behind has nothing yet, but what it gives out is what everybody else reads. Must not know: faults, checkers.
+one that is behind has nothing yet, but what it gives out is what everybody else reads. Now and then they ask a leader
+where a partition ends, which is never before what they were shown. Must not know: faults, checkers.
 """
 
 from __future__ import annotations
@@ -21,11 +22,19 @@ from penstock.sim.history import History, Place, Violation
 from penstock.sim.workload.caller import TROUBLE, Caller, Leader
 from penstock.wire.apis import Api
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from penstock.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 
 WAIT_MS = 100
 MAX_BYTES = 16 << 10
 RETRY_S = 0.05
 AGAIN_CHANCE = 0.01
+END_CHANCE = 0.03
+LATEST = -1
 
 
 class Reader:
@@ -44,12 +53,16 @@ class Reader:
         self._caller = caller
         self._history = history
         self.positions = dict.fromkeys(places, 0)
+        self._shown: dict[Place, tuple[int, int]] = {}  # the highest high watermark, and by the leader of which epoch
+        self._asked: dict[Place, int] = {}  # for its end: the leader of which epoch
 
     async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
         caller = self._caller
         while not is_over():
             for place in self.positions:
                 try:
+                    if self._wants_end(place):
+                        await self._ask_for_end(place)
                     moved = await self.read(place)
                 except TROUBLE as error:
                     caller.note(error)
@@ -101,8 +114,46 @@ class Reader:
             )
         if code is not ErrorCode.NONE:
             raise ApiError(code, f"cannot read {place}")
+        if asked == leader.node_id:
+            before = self._shown.get(place, (0, leader.epoch))
+            if leader.epoch == before[1] or data.high_watermark > before[0]:  # a new leader may still be behind
+                self._was_shown(place, leader, data.high_watermark, before)
         self.positions[place] = self._take(place, leader._replace(node_id=asked), position, data)
         return self.positions[place] > position
+
+    def _wants_end(self, place: Place) -> bool:
+        """First thing of a new leader, and now and then."""
+        known = self._caller.leaders.get(place)
+        is_new = known is not None and known.epoch != self._asked.get(place)
+        return is_new or self._caller.random.random() < END_CHANCE
+
+    async def _ask_for_end(self, place: Place) -> None:
+        """A new leader that does not know it yet must say so (KIP-207)."""
+        caller = self._caller
+        leader = await caller.leader(place)
+        self._asked[place] = leader.epoch
+        partition = ListOffsetsPartition(
+            partition_index=place.partition, current_leader_epoch=leader.epoch, timestamp=LATEST
+        )
+        request = ListOffsetsRequest(
+            replica_id=-1, topics=[ListOffsetsTopic(name=place.topic, partitions=[partition])], timeout_ms=WAIT_MS
+        )
+        answer = await caller.ask(
+            caller.address_of(leader.node_id), Api.LIST_OFFSETS, request, ListOffsetsResponse, purpose="read"
+        )
+        found = answer.topics[0].partitions[0]
+        if found.error_code:
+            raise ApiError(error_code(found.error_code), f"cannot tell where {place} ends")
+        self._was_shown(place, leader, found.offset, self._shown.get(place, (0, leader.epoch)))
+
+    def _was_shown(self, place: Place, leader: Leader, high_watermark: int, before: tuple[int, int]) -> None:
+        if high_watermark < before[0]:
+            raise Violation(
+                "a high watermark that was shown does not go back",
+                f"{self._caller.name} hears from broker {leader.node_id} (epoch {leader.epoch}) that {place} ends at "
+                f"{high_watermark}, and was shown {before[0]} in epoch {before[1]}",
+            )
+        self._shown[place] = high_watermark, leader.epoch
 
     def _take(self, place: Place, leader: Leader, position: int, data: PartitionData) -> int:
         view = memoryview(cast("Buffer", data.records or b""))
@@ -132,6 +183,13 @@ class Reader:
                 value = (record.value or b"").partition(b" ")[0]
                 self._history.saw(place, record.offset, value, self._caller.name, leader.node_id, leader.epoch)
                 position = record.offset + 1
-            position = max(position, header.next_offset)
+            if position < header.next_offset:
+                if not self._may_have_holes:
+                    raise Violation(
+                        "offsets have no holes",
+                        f"{self._caller.name} reads {place} and gets a batch up to {header.next_offset} that ends at "
+                        f"{position} from broker {leader.node_id} (epoch {leader.epoch})",
+                    )
+                position = header.next_offset
             at += header.size_bytes
         return position
