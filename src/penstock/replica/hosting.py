@@ -357,12 +357,10 @@ class HostedPartitions:
         """They go last: as long as they are there, a start knows whose offsets the files beside the logs speak of."""
         try:
             await self.housekeeping.erase(keys)
-        except StorageError as error:
+            if doomed:
+                await self._workers.run(partial(self._directories.remove, doomed))
+        except (StorageError, OSError) as error:
             log.error("files of deleted partitions stay until the next start: %s", error)
-            return
-
-        if doomed:
-            await self._workers.run(partial(self._directories.remove, doomed))
 
     def resolve_config(self, topic: str) -> TopicConfig:
         return TopicConfig.resolve(self._image.topic_overrides(topic), self.broker)
