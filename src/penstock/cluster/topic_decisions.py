@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from penstock.cluster.deciding import Deciding, MetadataQuorum, is_durable
 from penstock.cluster.running_config import CLUSTER_WIDE, RunningConfig
-from penstock.config.topic import TopicConfig
+from penstock.config.topic import TopicConfig, validate_topic_overrides
 from penstock.core.metadata import brokers, decisions, partitions, scram
 from penstock.core.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
 from penstock.core.metadata.records import ConfigChanged, MetadataRecord, ProducerIdsAllocated, TopicDeleted
 from penstock.core.metadata.requests import ProducerIdBlock
-from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.errors import ApiError, ConfigError, ErrorCode
 from penstock.ports.clock import Entropy
 
 PRODUCER_ID_BLOCK = 1000
@@ -43,6 +43,7 @@ class TopicDecisions(Deciding):
         """The new topic's id. Raises ApiError."""
         async with self._lock:
             self._check_active()
+            _check_configs(configs)
             topic_id = self._new_topic_id()
             config = self._running.current
             records = decisions.create_topic(
@@ -139,3 +140,11 @@ class TopicDecisions(Deciding):
             # Ids whose base64 form starts with a dash break command lines; Kafka avoids them too.
             if topic_id[0] >> 2 != 62 and topic_id not in self.image.topics_by_id and any(topic_id[:15]):
                 return topic_id
+
+
+def _check_configs(configs: Mapping[str, str]) -> None:
+    """Whoever asks, a broker among them: what was committed and cannot be applied would end every node."""
+    try:
+        validate_topic_overrides(configs)
+    except ConfigError as error:
+        raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error

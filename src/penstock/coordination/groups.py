@@ -32,6 +32,7 @@ from penstock.replica.partition import Partition
 log = logging.getLogger(__name__)
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
+LEAST_SEGMENT_BYTES: Final = 1 << 20
 BROKERS_GRACE_S: Final = 5.0
 """A cluster that is being started has fewer brokers at first than it will have; the topic would keep that for good."""
 
@@ -174,6 +175,8 @@ class GroupCoordinator:
             "compression.type": "producer",
             "segment.bytes": str(settings.offsets_topic_segment_bytes),
         }
+        if settings.offsets_topic_segment_bytes < LEAST_SEGMENT_BYTES:  # which a topic's own setting does not allow
+            configs["internal.segment.bytes"] = configs.pop("segment.bytes")
         replication_factor = self._replication_factor(settings.offsets_topic_replication_factor)
         try:
             await self._controller.create_topic(

@@ -13,9 +13,6 @@ from typing import Protocol
 from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.fault_plan import Fault
 
-SESSION_S = 2.0
-"""After so long without a sign of life a broker is given up (`sim.cluster.SETTINGS`)."""
-
 NOTICED_S = 0.4
 """A process that dies is missed sooner: its connections break."""
 
@@ -89,7 +86,7 @@ class Campaigns:
         numbers = self._free()
         random.shuffle(numbers)
         end = self._cluster.crash if fault.kind == "fade out" else self._cluster.kill
-        slowest_s = random.choice((0.5, SESSION_S))
+        slowest_s = random.choice((0.5, self._cluster.session_s))
         gone = await self._take_down(fault, numbers, end, lambda: random.uniform(0.05, slowest_s))
         await self._bring_up(gone, random, fault.lasts_s)
 
@@ -135,7 +132,7 @@ class Campaigns:
         if number is None or not self._cluster.is_running(number):
             return
         self._enemy.note(fault, f"{host_of(number)} leads, and is cut off")
-        await self._cut_off(number, random.uniform(0.5, 1.5) * SESSION_S)
+        await self._cut_off(number, random.uniform(0.5, 1.5) * self._cluster.session_s)
         if random.random() < 0.5 and self._enemy.is_free(number):
             await self._killed(number, random.uniform(0.05, 1.0))
 

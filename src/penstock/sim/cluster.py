@@ -16,30 +16,11 @@ from penstock.core.raft.settings import Settings
 from penstock.model.errors import PenstockError
 from penstock.sim.broker import PORT, SimBroker, broker_config
 from penstock.sim.places import replaced
+from penstock.sim.settings import SETTINGS
 from penstock.sim.workload.caller import Address
 from penstock.sim.world import ProcessDied, SimMachine, SimPorts, SimWorld
 
 RESTART_PAUSE_S = 0.2
-# What makes a history short: failures are noticed within seconds, and few partitions keep groups.
-SETTINGS: Mapping[str, str] = {
-    "auto.create.topics.enable": "false",
-    "default.replication.factor": "3",
-    "min.insync.replicas": "2",
-    "offsets.topic.num.partitions": "2",
-    "offsets.topic.replication.factor": "3",
-    "group.min.session.timeout.ms": "1000",
-    "group.initial.rebalance.delay.ms": "0",
-    "group.consumer.min.session.timeout.ms": "1000",
-    "group.consumer.session.timeout.ms": "3000",
-    "group.consumer.min.heartbeat.interval.ms": "100",
-    "group.consumer.heartbeat.interval.ms": "500",
-    "replica.lag.time.max.ms": "2000",
-    "broker.session.timeout.ms": "2000",
-    "broker.heartbeat.interval.ms": "500",
-    "log.flush.offset.checkpoint.interval.ms": "5000",
-    "log.cleaner.backoff.ms": "3000",
-    "metadata.log.max.record.bytes.between.snapshots": "1000",
-}
 ENTRIES_KEPT = 2
 """Of the metadata log behind a snapshot: who has been away for long needs the snapshot, as after days in production."""
 
@@ -75,6 +56,11 @@ class SimCluster:
         self._settings["min.insync.replicas"] = str(min(2, size))
         if size + joins > 1:
             self._settings["controller.quorum.voters"] = ",".join(f"{n}@{host_of(n)}:{PORT}" for n in self.voters)
+
+    @property
+    def session_s(self) -> float:
+        """After so long without a sign of life a broker is given up."""
+        return int(self._settings["broker.session.timeout.ms"]) / 1000
 
     @property
     def addresses(self) -> list[Address]:

@@ -12,6 +12,7 @@ from random import Random
 
 from penstock.sim.fault_plan import Fault, draw_plan
 from penstock.sim.history import Place
+from penstock.sim.settings import draw_settings
 
 PLAIN_TOPIC = "data-plain"
 ENDINGS = ("power failure", "kill", "stop")
@@ -35,6 +36,8 @@ class Plan:
     joins: int
     seconds: float
     is_durable: bool
+    settings: dict[str, str]
+    """Of all brokers."""
     topics: tuple[TopicPlan, ...]
     producers: int
     readers: int
@@ -81,6 +84,7 @@ def draw(
         joins=1 if size > 1 and random.random() < 0.15 else 0,
         seconds=seconds,
         is_durable=is_durable,
+        settings=draw_settings(Random(f"{seed}/settings")),
         topics=tuple(topics),
         producers=random.randint(1, 2),
         readers=random.randint(1, 2),

@@ -80,7 +80,7 @@ class Scenario:
         self.plan = plan
         self.world = world
         self.history = History(world.loop.time)
-        self.cluster = SimCluster(world, plan.nodes, joins=plan.joins)
+        self.cluster = SimCluster(world, plan.nodes, joins=plan.joins, settings=plan.settings)
         self.watch = Watch(self.cluster)
         self.nemesis = Nemesis(self.cluster, plan.seed, self.watch, plan.max_down)
         self.nemesis.on_rot = self.watch.excuse

@@ -403,3 +403,13 @@ def test_a_minimum_that_a_lone_broker_was_given_for_itself_becomes_that_of_all()
         assert there.image.configs[RESOURCE_BROKER, "1"] == {"log.flush.interval.ms": "7"}
 
     play(story, brokers=1, **ALONE)
+
+
+def test_settings_that_nobody_could_apply_are_refused_whoever_asks() -> None:
+    async def story(there: ControllerWorld) -> None:
+        for configs in ({"segment.bytes": "2048"}, {"no.such.setting": "1"}):
+            creation = there.controller.create_topic("t", 1, -1, {0: [2]}, configs)
+            assert await refused(creation) is ErrorCode.INVALID_CONFIG
+        assert "t" not in there.image.topics
+
+    play(story)

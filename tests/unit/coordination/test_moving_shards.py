@@ -12,6 +12,7 @@ import pytest
 from led_partition import ELSEWHERE, HERE, NOW_MS, LedPartition
 from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
+from penstock.config.topic import TopicConfig, validate_topic_overrides
 from penstock.coordination.groups import BROKERS_GRACE_S, OFFSETS_TOPIC, GroupCoordinator, partition_of
 from penstock.core.group.exchange import (
     CommitReply,
@@ -67,6 +68,7 @@ class Controller:
         self.brokers = [1]
         self.created: list[tuple[str, int, int]] = []
         self.refusal: ApiError | None = None
+        self.configs: dict[str, str] = {}
 
     async def create_topic(
         self,
@@ -79,6 +81,8 @@ class Controller:
         if self.refusal is not None:
             raise self.refusal
         self.created.append((name, partitions, replication_factor))
+        validate_topic_overrides(configs)
+        self.configs = configs
 
 
 class Hosted:
@@ -90,12 +94,14 @@ class Hosted:
 class Broker:
     """Of a cluster in which it leads what a test says."""
 
-    def __init__(self, *, has_topic: bool = True, voters: str = "") -> None:
+    def __init__(self, *, has_topic: bool = True, voters: str = "", segment_bytes: int = 0) -> None:
         self.image = MetadataImage()
         settings = {"log.dirs": "/data", "node.id": "1", "group.initial.rebalance.delay.ms": "0"}
         settings["penstock.group.rebalance.settle.ms"] = "0"
         if voters:
             settings["controller.quorum.voters"] = voters
+        if segment_bytes:
+            settings["offsets.topic.segment.bytes"] = str(segment_bytes)
         config = BrokerConfig.load(None, settings)[0]
         self.controller, self.hosted, self.clock = Controller(self.image), Hosted(), Clock()
         self.image.replay(TopicCreated("t", (b"t" * 16).hex(), ((1,),)))
@@ -446,6 +452,13 @@ async def test_the_topic_gets_as_many_replicas_as_there_are_brokers() -> None:
     broker = Broker()
     await broker.coordinator.ensure_topic()
     assert broker.controller.created == []
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 1 << 20, 100 << 20])
+async def test_any_segment_size_of_the_topic_can_be_had(segment_bytes: int) -> None:
+    broker = Broker(has_topic=False, segment_bytes=segment_bytes)
+    await broker.coordinator.ensure_topic()
+    assert TopicConfig.resolve(broker.controller.configs).segment_bytes == segment_bytes
 
 
 async def test_a_cluster_that_is_being_started_waits_a_moment_for_its_brokers() -> None:

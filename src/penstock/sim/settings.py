@@ -1,0 +1,65 @@
+"""How the brokers of a history are set: what makes it short, and what its seed decides.
+
+Every drawn setting comes as its smallest, its usual and its largest sensible value, so that what happens at a limit
+happens in some histories: batches larger than what a follower asks for, checkpoints at every turn, snapshots of the
+metadata after every few records. Must not know: clusters, faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+SETTINGS: Mapping[str, str] = {
+    "auto.create.topics.enable": "false",
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.num.partitions": "2",
+    "offsets.topic.replication.factor": "3",
+    "group.min.session.timeout.ms": "1000",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "3000",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "500",
+    "replica.lag.time.max.ms": "2000",
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "500",
+    "log.flush.offset.checkpoint.interval.ms": "5000",
+    "log.cleaner.backoff.ms": "3000",
+    "metadata.log.max.record.bytes.between.snapshots": "1000",
+}
+"""Failures are noticed within seconds, and few partitions keep groups."""
+
+DRAWN: Mapping[str, tuple[int, ...]] = {
+    "broker.heartbeat.interval.ms": (200, 350, 500),
+    "broker.session.timeout.ms": (1000, 2000, 2000, 4000),
+    "controller.quorum.election.timeout.ms": (300, 1000, 2000),
+    "fetch.max.bytes": (1024, 8 << 10, 57671680),
+    "group.initial.rebalance.delay.ms": (0, 0, 500),
+    "leader.imbalance.check.interval.seconds": (1, 5, 300),
+    "log.cleaner.backoff.ms": (300, 1000, 3000),
+    "log.flush.offset.checkpoint.interval.ms": (200, 1000, 5000),
+    "log.flush.start.offset.checkpoint.interval.ms": (200, 1000, 60000),
+    "log.index.interval.bytes": (0, 512, 4096),
+    "log.segment.delete.delay.ms": (0, 500, 60000),
+    "max.incremental.fetch.session.cache.slots": (0, 2, 1000),
+    "metadata.log.max.record.bytes.between.snapshots": (300, 1000, 1000, 10000),
+    "offsets.topic.num.partitions": (1, 2, 3),
+    "offsets.topic.segment.bytes": (2 << 10, 104857600),
+    "penstock.broker.lost.grace.ms": (0, 300, 300, 1000),
+    "replica.fetch.backoff.ms": (50, 300, 1000),
+    "replica.fetch.max.bytes": (1, 2 << 10, 1 << 20),
+    "replica.fetch.response.max.bytes": (1, 4 << 10, 10 << 20),
+    "replica.fetch.wait.max.ms": (50, 500),
+    "replica.high.watermark.checkpoint.interval.ms": (100, 1000, 5000),
+    "replica.lag.time.max.ms": (600, 2000, 2000, 5000),
+}
+
+
+def draw_settings(random: Random) -> dict[str, str]:
+    """Half of them as always: what is unusual in one history is to be told from what is not."""
+    return {
+        name: str(random.choice(values)) if random.random() < 0.5 else SETTINGS.get(name, str(values[-1]))
+        for name, values in DRAWN.items()
+    }
