@@ -16,6 +16,25 @@ from penstock.sim.fault_plan import Fault
 NOTICED_S = 0.4
 """A process that dies is missed sooner: its connections break."""
 
+PATIENCE_S = 5.0
+"""Of an operator who restarts one node after the other, for the one before to be in sync again."""
+
+REWRITTEN = {
+    "broker.heartbeat.interval.ms": ("200", "700"),
+    "broker.rack": ("left", "right"),
+    "broker.session.timeout.ms": ("1500", "3000"),
+    "fetch.max.bytes": ("2048", "57671680"),
+    "log.cleaner.backoff.ms": ("500", "10000"),
+    "log.flush.offset.checkpoint.interval.ms": ("500", "20000"),
+    "log.index.interval.bytes": ("100", "4096"),
+    "replica.fetch.max.bytes": ("1000", "1048576"),
+    "replica.fetch.response.max.bytes": ("2000", "10485760"),
+    "replica.fetch.wait.max.ms": ("50", "500"),
+    "replica.high.watermark.checkpoint.interval.ms": ("200", "5000"),
+    "replica.lag.time.max.ms": ("1000", "4000"),
+}
+"""What a node's file may say otherwise after a restart."""
+
 
 class Enemy(Protocol):
     """What `sim.nemesis.Nemesis` does for a campaign."""
@@ -28,6 +47,11 @@ class Enemy(Protocol):
         """It is up, and no other fault has taken it."""
         ...
 
+    def is_well(self) -> bool:
+        """Every replica has what it should."""
+        ...
+
+    async def wait(self, is_so: Callable[[], bool], at_most_s: float) -> None: ...
     def take(self, number: int) -> None: ...
     def give_back(self, number: int) -> None: ...
     def leader(self, random: Random) -> int | None:
@@ -49,6 +73,7 @@ class Campaigns:
         self._enemy = enemy
         self._cluster = enemy.cluster
         self._network = enemy.cluster.world.network
+        self._is_rolling = False
         self.deeds: dict[str, Deed] = {
             "brownout": self._brownout,
             "one by one": self._one_by_one,
@@ -57,6 +82,7 @@ class Campaigns:
             "depose": self._depose,
             "headhunt": self._headhunt,
             "coup": self._coup,
+            "rolling restart": self._rolling_restart,
         }
 
     def _free(self) -> list[int]:
@@ -100,6 +126,31 @@ class Campaigns:
         await self._bring_up(gone[:-1], random, fault.lasts_s)
         await asyncio.sleep(NOTICED_S + random.random())
         await self._bring_up(gone[-1:], random, fault.lasts_s)
+
+    async def _rolling_restart(self, fault: Fault, random: Random) -> None:
+        """All of them, one after the other, cleanly, each once all is well, or the operator's patience is over.
+
+        Half of the time with changed files: nodes of different settings are one cluster meanwhile.
+        """
+        if self._is_rolling:
+            return
+        self._is_rolling = True
+        is_rewriting = random.random() < 0.5
+        changes = {key: random.choice(values) for key, values in REWRITTEN.items() if random.random() < 0.5}
+        numbers = self._free()
+        random.shuffle(numbers)
+        for number in numbers:
+            await self._enemy.wait(self._enemy.is_well, PATIENCE_S)
+            if not self._enemy.is_free(number) or number not in self._cluster.nodes:
+                continue
+            self._enemy.take(number)
+            self._enemy.note(fault, f"restart {host_of(number)}{' with a changed file' * is_rewriting}")
+            await self._cluster.stop(number)
+            if is_rewriting:
+                self._cluster.rewrite_file(number, changes)
+            await asyncio.sleep(random.uniform(0.0, 0.3))
+            await self._up(number)
+        self._is_rolling = False
 
     async def _take_down(
         self, fault: Fault, numbers: Sequence[int], end: Callable[[int], None], pause_s: Callable[[], float]

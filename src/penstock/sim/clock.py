@@ -25,7 +25,7 @@ class SimClock:
         """`time` as the process has it, which may have been suspended; `world_time` goes on."""
         self._time = time
         self._world_time = world_time or time
-        self.skew_ms = skew_ms
+        self.skew_ms = self._usual_skew_ms = skew_ms
         self._rate = 1 + drift_ppm / 1e6
 
     def now_ms(self) -> int:
@@ -36,6 +36,10 @@ class SimClock:
 
     def jump(self, by_ms: float) -> None:
         self.skew_ms += by_ms
+
+    def set_right(self) -> None:
+        """Back to where it would be had it never jumped."""
+        self.skew_ms = self._usual_skew_ms
 
 
 class SimEntropy:

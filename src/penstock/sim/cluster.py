@@ -50,6 +50,7 @@ class SimCluster:
         self.started: dict[int, None] = {}
         """Those that were part of the cluster at any time."""
         self._starting: dict[int, asyncio.Lock] = {}
+        self._files: dict[int, dict[str, str]] = {}  # where that of a node differs from the others'
         self._settings = {**SETTINGS, **(settings or {})}
         copies = str(min(3, size))
         self._settings["default.replication.factor"] = self._settings["offsets.topic.replication.factor"] = copies
@@ -79,13 +80,18 @@ class SimCluster:
         self.started[number] = None
 
         async def serve(ports: SimPorts) -> SimBroker:
-            node = SimBroker(broker_config(ports.process.host, number, self._settings), ports)
+            settings = {**self._settings, **self._files.get(number, {})}
+            node = SimBroker(broker_config(ports.process.host, number, settings), ports)
             self.nodes[number] = node
             await node.start()
             ports.trace.note(ports.process.name, "serves")
             return node
 
         return self.machines[number].start(serve)
+
+    def rewrite_file(self, number: int, settings: Mapping[str, str]) -> None:
+        """What its process is told when it is started next."""
+        self._files.setdefault(number, {}).update(settings)
 
     async def bring_up(self, number: int) -> None:
         """Start it, again and again if need be, until it serves. Two who want that are one."""

@@ -14,9 +14,12 @@ from random import Random
 
 POWER = ("crash", "blackout", "brownout", "fade out", "torn", "failing disk")
 """The power fails, or the disk lies: fair only where every topic is durable."""
+LONE_CRASH = "lone crash"
+"""The power of one machine fails, with nothing else wrong: fair also where flushing is left to the system."""
 KINDS = (
     "kill",
     "crash",
+    LONE_CRASH,
     "blackout",
     "brownout",
     "one by one",
@@ -24,6 +27,7 @@ KINDS = (
     "strand",
     "torn",
     "stop",
+    "rolling restart",
     "pause",
     "suspend",
     "depose",
@@ -47,6 +51,7 @@ THEMES = (
     ("strand", "strand", "one by one", "fade out"),  # who was in sync last is not who comes back first
     ("depose", "isolate", "headhunt", "suspend"),  # leaders that do not know they were replaced
     ("coup", "cut", "flap", "slow link"),  # elections of the metadata quorum
+    (LONE_CRASH, LONE_CRASH, "rolling restart", "clock"),  # one after the other, and all is well in between
 )
 BUSY_THEMES = (
     ("torn", "isolate", "kill"),
@@ -57,7 +62,7 @@ BUSY_THEMES = (
 THEME_CHANCE = 0.5
 SOON_CHANCE = 0.25
 SOON_S = 0.4
-LENGTHY = ("one by one", "fade out", "strand", "brownout", "depose", "headhunt", "coup")
+LENGTHY = ("one by one", "fade out", "strand", "brownout", "depose", "headhunt", "coup", LONE_CRASH, "rolling restart")
 """Each of these is several faults; so many at a time as of the others would only hide each other."""
 
 
@@ -82,7 +87,8 @@ class FaultPlan:
 
 def draw_plan(random: Random, seconds: float, *, is_power_fair: bool, without: Sequence[str] = ()) -> FaultPlan:
     """A subset of the kinds for each history: what many kinds together would hide, few show."""
-    kinds = [kind for kind in KINDS if (is_power_fair or kind not in POWER) and kind not in without]
+    unfair = (LONE_CRASH,) if is_power_fair else POWER
+    kinds = [kind for kind in KINDS if kind not in unfair and kind not in without]
     chosen = random.sample(kinds, random.randint(min(2, len(kinds)), min(7, len(kinds))))
     theme = random.choice((*THEMES, *BUSY_THEMES)) if random.random() < THEME_CHANCE else ()
     chosen = [kind for kind in theme if kind in kinds] or chosen

@@ -3,7 +3,8 @@
 A plan is a list of faults, every one with chance of its own, so that a fault can be left out of a plan and the others
 stay what they were. What a fault meets is decided when its time comes: a machine that is down already is left alone.
 Nothing here may lose what was promised:
-- power fails only where every topic is durable; elsewhere processes die and the page cache stays;
+- power fails only where every topic is durable; elsewhere processes die and the page cache stays, or the power of one
+  machine fails while everything else is well, and the others are left alone until it has caught up;
 - bits rot on one machine only, in batches that are stable, while everything else is well, and the machine is restarted
   so that it finds out; the others are left alone until it has caught up.
 Must not know: clients, checkers.
@@ -70,6 +71,7 @@ class Nemesis:
         self._deeds: dict[str, Callable[[Fault, Random], Awaitable[None]]] = {
             "kill": self._kill,
             "crash": self._crash,
+            "lone crash": self._lone_crash,
             "blackout": self._blackout,
             "torn": self._torn,
             "stop": self._stop,
@@ -108,6 +110,7 @@ class Nemesis:
             machine = self._cluster.machines[number]
             machine.disk.capacity = machine.disk.fail_sync = machine.disk.crash_after = None
             machine.resume()
+            machine.clock.set_right()  # a broker whose clock is hours behind refuses records as of the future
 
     def note(self, fault: Fault, what: str) -> None:
         """It happens: said only where it befalls somebody, as whoever asks what was tried goes by the counts."""
@@ -138,6 +141,9 @@ class Nemesis:
 
     def controller(self) -> int | None:
         return self._eyes.controller()
+
+    def is_well(self) -> bool:
+        return self._eyes.is_well()
 
     def somebody(self, random: Random, is_one: Callable[[int], bool] | None = None) -> int | None:
         """A machine that is up, rather one that matters: leaders and the controller are hit more often."""
@@ -177,6 +183,23 @@ class Nemesis:
             self._cluster.crash(number)
             await self._down(fault, number)
 
+    async def _lone_crash(self, fault: Fault, random: Random) -> None:
+        """Where flushing is left to the system: the others have in their page caches what this one loses."""
+        await self.wait(self._is_quiet, QUIET_WITHIN_S)
+        number = self._target(random)
+        if number is None or not self._is_quiet() or not self._has_copies():
+            return
+        self._is_alone = True
+        self.take(number)
+        self.note(fault, f"cut the power of {host_of(number)}, which had not to flush")
+        self._cluster.crash(number)
+        await self._down(fault, number)
+        await self.wait(self._eyes.is_well, WELL_WITHIN_S)
+        self._is_alone = not self._eyes.is_well()
+
+    def _has_copies(self) -> bool:
+        return all(len(replicas) > 1 for _, replicas in self._eyes.led())
+
     async def _blackout(self, fault: Fault, random: Random) -> None:
         """The power of all machines fails at once; they come back one by one."""
         numbers = [number for number in self._cluster.started if self.is_free(number)]
@@ -201,7 +224,7 @@ class Nemesis:
         changes = random.randint(1, 60)
         self.note(fault, f"cut the power of {host_of(number)} after {changes} changes of its disk")
         machine.crash_after(changes)
-        await self._wait(lambda: not machine.is_running, ARMED_S)
+        await self.wait(lambda: not machine.is_running, ARMED_S)
         machine.disk.crash_after = None
         if machine.is_running:
             self._cluster.crash(number)
@@ -210,7 +233,7 @@ class Nemesis:
         if random.random() < 0.5:
             machine.crash_after(random.randint(1, 30))
             with_torn_recovery = asyncio.ensure_future(self._cluster.bring_up(number))
-            await self._wait(with_torn_recovery.done, ARMED_S)
+            await self.wait(with_torn_recovery.done, ARMED_S)
             machine.disk.crash_after = None
             await with_torn_recovery
         else:
@@ -259,7 +282,11 @@ class Nemesis:
         number = random.choice(self._cluster.ids)
         by_ms = random.uniform(-1, 1) * random.choice(CLOCK_JUMPS_MS)
         self.note(fault, f"the clock of {host_of(number)} jumps by {by_ms:.0f} ms")
-        self._cluster.machines[number].clock.jump(by_ms)
+        clock = self._cluster.machines[number].clock
+        clock.jump(by_ms)
+        if random.random() < 0.5:
+            await asyncio.sleep(fault.lasts_s)
+            clock.set_right()
 
     # -- disks --------------------------------------------------------------------------
 
@@ -319,7 +346,7 @@ class Nemesis:
         """Alone: while nothing else is wrong, on one machine a history, and until it has caught up again."""
         if self._rotten is not None:
             return
-        await self._wait(self._is_quiet, QUIET_WITHIN_S)
+        await self.wait(self._is_quiet, QUIET_WITHIN_S)
         number = self._target(random)
         if number is None or not self._is_quiet():
             return
@@ -335,7 +362,7 @@ class Nemesis:
         self._cluster.kill(number)
         self._cluster.machines[number].disk.flip_bit(path, position, random.randrange(8))
         await self._down(fault, number)
-        await self._wait(self._eyes.is_well, WELL_WITHIN_S)
+        await self.wait(self._eyes.is_well, WELL_WITHIN_S)
         self._is_alone = False
 
     def _batch_byte(self, disk: SimDisk, random: Random) -> tuple[str, int] | None:
@@ -368,7 +395,7 @@ class Nemesis:
         """Nothing is wrong, and nothing else is being done about that."""
         return not self._busy and len(self._tasks) == 1 and self._eyes.is_well()
 
-    async def _wait(self, is_so: Callable[[], bool], at_most_s: float) -> None:
+    async def wait(self, is_so: Callable[[], bool], at_most_s: float) -> None:
         deadline = self._world.loop.time() + at_most_s
         while True:
             if is_so() or self._world.loop.time() >= deadline:

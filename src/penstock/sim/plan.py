@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from penstock.sim.fault_plan import Fault, draw_plan
+from penstock.sim.fault_plan import LONE_CRASH, Fault, draw_plan
 from penstock.sim.history import Place
 from penstock.sim.settings import draw_settings
 
@@ -75,7 +75,7 @@ def draw(
         topics.append(TopicPlan(f"data-{number}", random.randint(1, 2), settings))
     topics.append(TopicPlan(PLAIN_TOPIC, 1, {}))
     if size < 3:
-        without = (*without, "bit rot")  # there must be others to repair it from
+        without = (*without, "bit rot", LONE_CRASH)  # there must be others that have what it lost
     fault_plan = draw_plan(Random(f"{seed}/faults"), seconds, is_power_fair=is_durable, without=without)
     faults = [fault for fault in fault_plan.faults if only is None or fault.number in only]
     return Plan(

@@ -24,6 +24,7 @@ from penstock.sim.checks.keyed import check_keyed
 from penstock.sim.checks.records import check_records
 from penstock.sim.checks.topics import check_topics
 from penstock.sim.cluster import SimCluster, few_entries_kept
+from penstock.sim.fault_plan import LONE_CRASH
 from penstock.sim.history import History, Place, Seen, Violation
 from penstock.sim.loop import StepLimit
 from penstock.sim.nemesis import Nemesis
@@ -156,10 +157,10 @@ class Scenario:
         return Operator(self._caller("operator"), self.history, names, self.cluster.ids, self._fewest_replicas)
 
     def _fewest_replicas(self, topic: str) -> int:
-        """With fewer acks=all is refused for good; and what rots is repaired from another one."""
+        """With fewer acks=all is refused for good; and what rots, or was not flushed, another one must have."""
         least = min(2, self.plan.nodes)
         settings = next((plan.settings for plan in self.plan.topics if plan.name == topic), {})
-        if any(fault.kind == "bit rot" for fault in self.plan.faults):
+        if any(fault.kind in ("bit rot", LONE_CRASH) for fault in self.plan.faults):
             return least
         return int(settings.get(MIN_INSYNC_REPLICAS, least))
 

@@ -7,10 +7,12 @@ from random import Random
 
 import pytest
 
-from penstock.sim.fault_plan import KINDS, POWER, draw_plan
+from penstock.sim.cluster import SimCluster
+from penstock.sim.fault_plan import KINDS, LONE_CRASH, POWER, draw_plan
 from penstock.sim.plan import ENDINGS, draw
 from penstock.sim.scenario import play
 from penstock.sim.seeds import Request, play_one
+from penstock.sim.world import SimWorld
 
 SEEDS = range(*map(int, os.environ.get("PENSTOCK_SIM_SEEDS", "0:8").split(":")))
 
@@ -47,6 +49,37 @@ def test_power_fails_only_where_it_is_fair() -> None:
     assert relaxed
     assert not [plan for plan in relaxed if plan.ending == "power failure"]
     assert not [fault for plan in relaxed for fault in plan.faults if fault.kind in POWER]
+    assert {plan.is_durable for plan in plans for fault in plan.faults if fault.kind == LONE_CRASH} == {False}
+
+
+def test_busy_histories_have_all_at_once() -> None:
+    """Power and network fail while logs are compacted and an operator is at work."""
+    busy = [plan for plan in map(draw, range(300)) if {"torn", "isolate"} <= {fault.kind for fault in plan.faults}]
+    assert sum(plan.is_compacting and plan.has_operator for plan in busy) >= len(busy) / 2 > 2
+
+
+def test_a_lone_crash_loses_what_was_not_flushed_and_nothing_that_was_acknowledged() -> None:
+    plans = [draw(seed) for seed in range(400)]
+    seeds = [plan.seed for plan in plans if any(fault.kind == LONE_CRASH for fault in plan.faults)]
+    verdicts = [play(draw(seed)) for seed in seeds[:6]]
+    assert all(verdict.is_good for verdict in verdicts)
+    assert sum(verdict.faults[LONE_CRASH] for verdict in verdicts) >= 3
+    assert sum(verdict.probes["power lost with a tail not flushed"] for verdict in verdicts)
+
+
+def test_a_restarted_node_goes_by_its_changed_file() -> None:
+    with SimWorld(2) as world:
+        cluster = SimCluster(world, 1)
+
+        async def main() -> None:
+            await cluster.bring_up(1)
+            cluster.rewrite_file(1, {"log.index.interval.bytes": "100"})
+            assert cluster.nodes[1].config.settings.value("log.index.interval.bytes") == 4096
+            await cluster.stop(1)
+            await cluster.bring_up(1)
+            assert cluster.nodes[1].config.settings.value("log.index.interval.bytes") == 100
+
+        world.run(main())
 
 
 def test_kinds_can_be_left_out() -> None:
