@@ -248,11 +248,13 @@ def _is_internal(partition: tuple[str, int]) -> bool:
 
 
 def _under_replicated(admin: ClusterAdmin) -> Replicas:
-    """Replicas that a reassignment adds are not missing: they were never there."""
-    partitions = [one for one in admin.partitions() if len(one.isr) < len(one.replicas)]
-    adding = {(one.topic, one.partition): one.adding for one in admin.moves()} if partitions else {}
+    """Replicas that a reassignment adds are not missing: they were never there.
+
+    Asked for first, of the controller: while there is none nobody notices who is gone.
+    """
+    adding = {(one.topic, one.partition): one.adding for one in admin.moves()}
     found: Replicas = {}
-    for one in partitions:
+    for one in admin.partitions():
         key = (one.topic, one.partition)
         needed = tuple(replica for replica in one.replicas if replica not in adding.get(key, ()))
         if any(replica not in one.isr for replica in needed):

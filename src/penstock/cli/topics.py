@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli.connection import Target, cluster_command, complete_topics, json_option
 from penstock.cli.min_insync import warn_of_topic
+from penstock.cli.no_controller import warn_of_old_news
 from penstock.cli.numbers import COUNT, Number
 from penstock.cli.output import show_json, show_table
 from penstock.cli.pairs import parse_pairs
 from penstock.cli.setting_names import known_names
 from penstock.model.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.clients import BlockingAdmin, TopicPartition
 
 LOST_WITH = {
     "__consumer_offsets": "all groups, and with them every offset that they have committed,",
@@ -115,10 +120,11 @@ def describe(target: Target, name: str, details: bool, as_json: bool) -> None:
         if not details and not as_json:
             for one in topic.partitions:
                 click.echo(partition_line(one.id, one.leader, one.isr, elrs.get(one.id, ())))
+            warn_of_old_news(target)
             return
         # Nobody knows the offsets of a partition that has no leader.
         led = [at for at, one in zip(topic.topic_partitions, topic.partitions, strict=True) if not one.is_offline]
-        starts, ends = admin.offsets(led, "earliest"), admin.offsets(led, "latest")
+        starts, ends = _bounds(admin, led)
         changed = [one for one in admin.configs("topic", name) if one.source == "topic"]
     rows = [
         (
@@ -132,6 +138,7 @@ def describe(target: Target, name: str, details: bool, as_json: bool) -> None:
         )
         for at, one in zip(topic.topic_partitions, topic.partitions, strict=True)
     ]
+    warn_of_old_news(target)
     if as_json:
         names = ("partition", "leader", "replicas", "isr", "elr", "log_start_offset", "log_end_offset")
         show_json(
@@ -145,6 +152,19 @@ def describe(target: Target, name: str, details: bool, as_json: bool) -> None:
     show_table(("PARTITION", "LEADER", "REPLICAS", "ISR", "ELR", "START", "END"), rows)
     for setting in changed:
         click.echo(f"{setting.name}={setting.value}")
+
+
+def _bounds(
+    admin: BlockingAdmin, partitions: Sequence[TopicPartition]
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Where each begins and ends; nothing where a leader does not answer, which is no reason to show nothing else."""
+    from penstock.clients import TimedOut, Unreachable
+
+    try:
+        return admin.offsets(partitions, "earliest"), admin.offsets(partitions, "latest")
+    except (TimedOut, Unreachable) as error:
+        click.echo(f"penstock: warning: {error}", err=True)
+        return {}, {}
 
 
 def _eligible(target: Target, name: str) -> dict[int, list[int]]:

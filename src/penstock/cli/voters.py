@@ -11,15 +11,24 @@ import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 from penstock.cli.connection import CONNECT_TIMEOUT_S, REFUSED, Target, ask_api_versions, connect_problem
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
 
-# A broker looks for a controller for 5 s before it says that there is none.
-LOOK_S = 7.0
+if TYPE_CHECKING:
+    from penstock.client.blocking import BlockingConnection
+
+# How long a broker is to look for a controller before it says that there is none: a moment does where a command has
+# waited in vain already.
+LOOK_S = 5.0
+MOMENT_S = 0.5
+ANSWER_S = 1.0
+"""How long after that its answer is waited for."""
 MOST_AT_ONCE = 16
-HANGS = f"it accepts connections and says nothing for {CONNECT_TIMEOUT_S:g} s"
+HANGS = "it accepts connections and says nothing"
 OTHER = "what listens there does not answer as a broker does"
 _NAMED = re.compile(r"\b(\d+) at (\S+):(\d+)(?=[,)])")
 
@@ -55,16 +64,16 @@ def named_voters(refusal: str) -> list[Voter]:
     return [Voter(int(node_id), host, int(port)) for node_id, host, port in _NAMED.findall(named)]
 
 
-def tried(voters: Iterable[Voter]) -> list[Voter]:
+def tried(voters: Iterable[Voter], timeout_s: float | None = None) -> list[Voter]:
     """The same, with what stands between them and this machine. All at once: each may take its time."""
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
-        return list(pool.map(_try, voters))
+        return list(pool.map(partial(_try, CONNECT_TIMEOUT_S if timeout_s is None else timeout_s), voters))
 
 
-def _try(voter: Voter) -> Voter:
-    problem = connect_problem(voter.host, voter.port)
+def _try(timeout_s: float, voter: Voter) -> Voter:
+    problem = connect_problem(voter.host, voter.port, timeout_s)
     if not problem:
-        answer = ask_api_versions(voter.host, voter.port, CONNECT_TIMEOUT_S)
+        answer = ask_api_versions(voter.host, voter.port, timeout_s)
         problem = {"kafka": "", "nothing": HANGS, "other": OTHER}[answer]
     return Voter(voter.node_id, voter.host, voter.port, problem)
 
@@ -102,26 +111,61 @@ class Quorum:
     """How long the leader has not heard of each."""
 
 
+def has_controller(target: Target, address: tuple[str, int], look_s: float = MOMENT_S) -> bool | None:
+    """Whether the broker at `address` finds one within `look_s`; None where it cannot be asked.
+
+    Raises ApiError(NOT_CONTROLLER), which names the voters.
+    """
+    from penstock.client.errors import ClientError, check
+    from penstock.wire.messages import list_partition_reassignments as listing
+
+    # Of nothing: only the controller answers it, and a client says how long to look for that one.
+    request = listing.ListPartitionReassignmentsRequest(timeout_ms=int(look_s * 1000), topics=[])
+    try:
+        with _connection(target, address, min(look_s + ANSWER_S, CONNECT_TIMEOUT_S)) as connection:
+            answer = connection.call(
+                Api.LIST_PARTITION_REASSIGNMENTS,
+                request,
+                listing.ListPartitionReassignmentsResponse,
+                look_s + ANSWER_S,
+            )
+        check(answer.error_code, answer.error_message)
+    except ApiError as error:
+        if error.code is ErrorCode.NOT_CONTROLLER:
+            raise
+        return None
+    except ClientError:
+        return None
+    return True
+
+
+def _connection(target: Target, address: tuple[str, int], timeout_s: float) -> BlockingConnection:
+    from penstock.client.blocking import BlockingConnection
+    from penstock.client.security import security_from_settings
+
+    security = security_from_settings({name: str(value) for name, value in target.settings.items()})
+    return BlockingConnection.open(*address, "penstock-cli", security, timeout_s)
+
+
 def quorum_at(target: Target, address: tuple[str, int]) -> Quorum | None:
     """Asked once, of the broker at `address`; None where that one cannot be asked for it.
 
     Raises ApiError(NOT_CONTROLLER), which names the voters.
     """
-    from penstock.client.blocking import BlockingConnection
     from penstock.client.cluster_admin import METADATA_TOPIC
     from penstock.client.errors import ClientError, check
-    from penstock.client.security import security_from_settings
     from penstock.wire.messages import describe_quorum as quorum
+
+    # That first: who asks for the quorum cannot say how long to look for its leader.
+    has_controller(target, address, min(LOOK_S, target.timeout_s))
 
     partitions = [quorum.RequestPartitionData(partition_index=0)]
     request = quorum.DescribeQuorumRequest(
         topics=[quorum.RequestTopicData(topic_name=METADATA_TOPIC, partitions=partitions)]
     )
     try:
-        security = security_from_settings({name: str(value) for name, value in target.settings.items()})
-        connection = BlockingConnection.open(*address, "penstock-cli", security, CONNECT_TIMEOUT_S)
-        with connection:
-            answer = connection.call(Api.DESCRIBE_QUORUM, request, quorum.DescribeQuorumResponse, LOOK_S)
+        with _connection(target, address, CONNECT_TIMEOUT_S) as connection:
+            answer = connection.call(Api.DESCRIBE_QUORUM, request, quorum.DescribeQuorumResponse, LOOK_S + ANSWER_S)
         check(answer.error_code, answer.error_message)
         found = answer.topics[0].partitions[0]
         check(found.error_code, found.error_message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import click
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.clients import BlockingConsumer
 
 LOOK_S = 3.0
+SHORT_LOOK_S = 1.0
 SESSION_TIMEOUT_S = 45.0  # that of members which do not say otherwise
 REBALANCING = ("PreparingRebalance", "CompletingRebalance")
 
@@ -67,7 +69,10 @@ class GroupPatience(Patience):
             return
         self._looked_at = now
         waited_s = now - self._heard_at
-        with self._target.admin() as admin:
+        # Of the time that is left; members that are waited for may take longer than that.
+        left_s = self._target.timeout_s - waited_s
+        target = replace(self._target, timeout_s=max(left_s, SHORT_LOOK_S) if left_s > 0 else LOOK_S)
+        with target.admin() as admin:
             group = admin.group(self._group_id)
         if group.state in REBALANCING:
             if waited_s > SESSION_TIMEOUT_S + self._target.timeout_s:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
@@ -209,10 +210,14 @@ class BlockingAdmin:
         found: dict[TopicPartition, int | UnknownTopic] = {}
         for partition, future in futures.items():
             key = TopicPartition(partition.topic, partition.partition)
+            doing = f"cannot read offsets of {key}"
             try:
-                found[key] = self._wait(f"cannot read offsets of {key}", future, self._timeout_s).offset
+                found[key] = self._wait(doing, future, self._timeout_s).offset
             except UnknownTopic as error:
                 found[key] = error
+            else:
+                if found[key] == OFFSET_INVALID:  # its leader did not answer, and the others did
+                    raise TimedOut(f"{doing}: its leader does not answer", "TIMED_OUT")
         missing = [key for key, offset in found.items() if isinstance(offset, int) and offset < 0]
         if missing and isinstance(at, datetime):
             found.update(self._offsets(missing, "latest"))

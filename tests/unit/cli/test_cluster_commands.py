@@ -12,7 +12,7 @@ import pytest
 
 from command_line import CommandLine
 from penstock.cli import cluster as cluster_module
-from penstock.cli import cluster_moves, voters
+from penstock.cli import cluster_moves
 from penstock.model.errors import ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages import alter_partition_reassignments as alter
@@ -445,14 +445,11 @@ def test_that_there_is_no_controller_is_told(
     assert "(node 1 at no..name:9093: the name no..name does not resolve)" in ran.err
 
 
-def test_a_request_that_only_the_controller_answers_is_explained(
-    run: CommandLine, scripted: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(voters, "LOOK_S", 0.3)
+def test_a_request_that_only_the_controller_answers_is_explained(run: CommandLine, scripted: ScriptedCluster) -> None:
     said = "No controller answers: fewer than a majority"
     for broker in scripted.brokers.values():
         broker.scripts[Api.ELECT_LEADERS] = lambda _: None
-        broker.scripts[Api.DESCRIBE_QUORUM] = lambda _: quorum.DescribeQuorumResponse(
+        broker.scripts[Api.LIST_PARTITION_REASSIGNMENTS] = lambda _: listing.ListPartitionReassignmentsResponse(
             error_code=ErrorCode.NOT_CONTROLLER, error_message=said
         )
     ran = run("cluster", "elect-leaders", "--timeout", "0.3")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
@@ -13,10 +14,13 @@ from penstock.api.forwarding import Forwarding
 from penstock.cli import voters as voters_module
 from penstock.cli.connection import Target
 from penstock.cli.doctor_voters import voters as voter_findings
+from penstock.cli.no_controller import no_controller, warn_of_old_news
 from penstock.cli.voters import HANGS, OTHER, Voter, named_voters, tried, verdict, what_to_do
+from penstock.clients import Refused
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages import describe_quorum as quorum
+from penstock.wire.messages import list_partition_reassignments as listing
 from penstock.wire.primitives import Message
 from scripted_broker import ScriptedBroker
 
@@ -58,7 +62,7 @@ def refusal(addresses: Mapping[int, tuple[str, int]]) -> str:
 
 
 def refusing(addresses: Mapping[int, tuple[str, int]]) -> Callable[[Message], Message]:
-    return lambda _: quorum.DescribeQuorumResponse(
+    return lambda _: listing.ListPartitionReassignmentsResponse(
         error_code=ErrorCode.NOT_CONTROLLER, error_message=refusal(addresses)
     )
 
@@ -119,14 +123,19 @@ def test_what_is_made_of_them(problems: list[str], says: str, do: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("cluster", "quorum"), ("cluster", "describe"), ("topics", "create", "--name", "new")]
+    "words",
+    [
+        ("cluster", "reassignments"),
+        ("cluster", "under-replicated"),  # what was true once is no answer
+        ("topics", "create", "--name", "new"),
+    ],
 )
 def test_commands_name_who_is_missing_and_why(
     run: CommandLine, words: tuple[str, ...], closed_port: int, hanging_port: int
 ) -> None:
     with ScriptedBroker() as broker:
         addresses = {1: broker.address, 2: ("127.0.0.1", closed_port), 3: ("127.0.0.1", hanging_port)}
-        broker.scripts[Api.DESCRIBE_QUORUM] = refusing(addresses)
+        broker.scripts[Api.LIST_PARTITION_REASSIGNMENTS] = refusing(addresses)
         ran = run(*words, "--bootstrap-server", f"127.0.0.1:{broker.port}", "--timeout", "1")
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == (
@@ -136,10 +145,70 @@ def test_commands_name_who_is_missing_and_why(
     )
 
 
+@pytest.mark.parametrize("words", [("cluster", "quorum"), ("cluster", "describe")])
+def test_the_quorum_is_asked_for_and_found_missing(run: CommandLine, words: tuple[str, ...]) -> None:
+    with ScriptedBroker() as broker:
+        said = refusal({1: broker.address})
+        broker.scripts |= {
+            Api.LIST_PARTITION_REASSIGNMENTS: refusing({1: broker.address}),
+            Api.DESCRIBE_QUORUM: lambda _: quorum.DescribeQuorumResponse(
+                error_code=ErrorCode.NOT_CONTROLLER, error_message=said
+            ),
+        }
+        ran = run(*words, "--bootstrap-server", f"127.0.0.1:{broker.port}", "--timeout", "0.5")
+    assert (ran.code, ran.out) == (1, "")
+    assert "the cluster has no controller: 1 of 1 voters answers this machine" in ran.err
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
+def test_a_coordinator_that_is_nowhere_is_explained(code: ErrorCode) -> None:
+    with ScriptedBroker() as broker:
+        target = Target(f"127.0.0.1:{broker.port}", "test")
+        failures = [Refused("group g: (X)", code.name), ApiError(code), Refused("group g: (X)", "INVALID_GROUP_ID")]
+        broker.scripts[Api.LIST_PARTITION_REASSIGNMENTS] = refusing({1: broker.address})
+        said = [no_controller(target, failure) for failure in failures]
+        assert [one is not None and "has no controller" in str(one) for one in said] == [True, True, False]
+        # With a controller the failure itself says it best.
+        broker.scripts[Api.LIST_PARTITION_REASSIGNMENTS] = lambda _: listing.ListPartitionReassignmentsResponse()
+        assert [no_controller(target, failure) for failure in failures] == [None, None, None]
+
+
+def test_who_has_a_controller_is_believed_and_who_hangs_is_not_waited_for(hanging_port: int) -> None:
+    with ScriptedBroker() as lone, ScriptedBroker() as led:
+        lone.scripts[Api.LIST_PARTITION_REASSIGNMENTS] = refusing({1: lone.address})
+        led.scripts[Api.LIST_PARTITION_REASSIGNMENTS] = lambda _: listing.ListPartitionReassignmentsResponse()
+        failure = ApiError(ErrorCode.REQUEST_TIMED_OUT)
+        hanging = f"127.0.0.1:{hanging_port}"
+        target = Target(f"{hanging},127.0.0.1:{lone.port}", "test", timeout_s=30)
+        began = time.monotonic()
+        assert "has no controller" in str(no_controller(target, failure))
+        assert time.monotonic() - began < 5
+        assert no_controller(Target(f"{target.servers},127.0.0.1:{led.port}", "test"), failure) is None
+        (asked,) = led.asked(listing.ListPartitionReassignmentsRequest)
+        assert isinstance(asked, listing.ListPartitionReassignmentsRequest)
+        assert 0 < asked.timeout_ms <= 1000  # the command has waited already
+        assert asked.topics == []
+
+
+def test_what_is_shown_without_a_controller_is_old_news(capsys: pytest.CaptureFixture[str], closed_port: int) -> None:
+    with ScriptedBroker() as broker:
+        target = Target(f"127.0.0.1:{broker.port}", "test")
+        broker.scripts[Api.LIST_PARTITION_REASSIGNMENTS] = lambda _: listing.ListPartitionReassignmentsResponse()
+        warn_of_old_news(target)
+        assert capsys.readouterr() == ("", "")
+        addresses = {1: broker.address, 2: ("127.0.0.1", closed_port)}
+        broker.scripts[Api.LIST_PARTITION_REASSIGNMENTS] = refusing(addresses)
+        warn_of_old_news(target)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "penstock: warning: this was agreed on before, and may be wrong by now: " in said.err
+    assert "Bring node 2 back" in said.err
+
+
 def test_a_broker_that_is_cut_off_names_the_others(run: CommandLine, closed_port: int) -> None:
     with ScriptedBroker({Api.METADATA: lambda _: None}) as broker:
         addresses = {1: broker.address, 2: ("127.0.0.1", closed_port)}
-        broker.scripts[Api.DESCRIBE_QUORUM] = refusing(addresses)
+        broker.scripts[Api.LIST_PARTITION_REASSIGNMENTS] = refusing(addresses)
         place = f"127.0.0.1:{broker.port}"
         ran = run("topics", "list", "--bootstrap-server", place)
         assert ran.code == 1
@@ -157,7 +226,7 @@ def test_a_broker_that_is_cut_off_names_the_others(run: CommandLine, closed_port
 def test_doctor_does_not_blame_addresses(run: CommandLine, closed_port: int, hanging_port: int) -> None:
     with ScriptedBroker() as broker:
         addresses = {1: broker.address, 2: ("127.0.0.1", closed_port), 3: ("127.0.0.1", hanging_port)}
-        broker.scripts[Api.DESCRIBE_QUORUM] = refusing(addresses)
+        broker.scripts[Api.LIST_PARTITION_REASSIGNMENTS] = refusing(addresses)
         ran = run("doctor", "--bootstrap-server", f"127.0.0.1:{broker.port}")
     assert ran.code == 1
     told = ran.out.splitlines()
