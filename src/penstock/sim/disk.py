@@ -8,7 +8,8 @@ Fair faults, all drawn from the `Random` it is given:
   as on a journalling file system; sometimes everything does.
 - Process death (`kill`): open files are gone, the page cache stays.
 - Crash at the k-th change (`crash_after`): SimCrash, which nothing catches, before or after the change.
-- A full disk (`capacity`): a write takes what fits and raises ENOSPC.
+- A full disk (`capacity`): a write takes what fits and raises ENOSPC. A new name may need a block that is not there.
+- A failing write (`fail_write`): EIO, with any part of it done.
 - A failing sync (`fail_sync`): EIO, and as on Linux the pages count as clean afterwards, whatever the disk has.
 - Bit rot (`flip_bit`), in what is stable.
 
@@ -25,6 +26,8 @@ from random import Random
 from penstock.ports.disk import Buffer
 from penstock.sim.content import Content
 from penstock.sim.directory import Directory
+
+BLOCK = 4096
 
 
 class SimCrash(BaseException):
@@ -59,6 +62,9 @@ class SimFile:
         content = self._check()
         data = b"".join(parts)
         with self._disk.boundary():
+            if self._disk.fail_write is not None and self._disk.fail_write(self.path):
+                content.change(position, data[: self._disk.random.randint(0, len(data))])
+                raise OSError(errno.EIO, "input/output error", self.path)
             room = self._disk.free_bytes() + max(0, len(content.data) - position)
             content.change(position, data[: max(room, 0)])
             if room < len(data):
@@ -123,6 +129,7 @@ class SimDisk:
         self.capacity = capacity
         self.is_cold = False
         self.fail_sync: Callable[[str], bool] | None = None
+        self.fail_write: Callable[[str], bool] | None = None
         self.crash_after: int | None = None  # the number of `changes` at which to raise SimCrash
         self.on_crash: Callable[[], None] | None = None  # told before SimCrash is raised
         self.changes = 0
@@ -145,6 +152,7 @@ class SimDisk:
         if not create or parent is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         with self._boundary:
+            self._find_room(path)
             content = Content()
             parent.change((parent, name, content))
         return SimFile(self, path, content)
@@ -166,6 +174,7 @@ class SimDisk:
                 raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
             if entry is None:
                 with self._boundary:
+                    self._find_room(path)
                     entry = Directory()
                     at.change((at, name, entry))
             at = entry
@@ -199,6 +208,7 @@ class SimDisk:
         if parent is None or target is None or entry is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", old)
         with self._boundary:
+            self._find_room(new)
             target.change((parent, name, None), (target, new_name, entry))
 
     def sync_directory(self, path: str, mark: int | None = None) -> None:
@@ -256,6 +266,11 @@ class SimDisk:
         if self.capacity is None:
             return 1 << 40
         return self.capacity - sum(len(content.data) for content in self._root.contents())
+
+    def _find_room(self, path: str) -> None:
+        """For a name: in a block that has room, or in a new one."""
+        if self.capacity is not None and self.free_bytes() < BLOCK and self.random.random() < 0.5:
+            raise OSError(errno.ENOSPC, "no space left on device", path)
 
     # -- names -----------------------------------------------------------------------------------------------
 

@@ -42,7 +42,9 @@ KINDS = (
     "hang",
     "slow disk",
     "failing disk",
+    "bad writes",
     "full disk",
+    "cold cache",
     "bit rot",
     "clock",
 )

@@ -18,11 +18,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Protocol
 
-from penstock.records.batch import CRC_START, iterate_headers
-from penstock.sim.broker import DATA
 from penstock.sim.campaigns import Campaigns
 from penstock.sim.cluster import SimCluster, host_of
-from penstock.sim.disk import SimDisk
+from penstock.sim.disk_faults import DiskFaults
 from penstock.sim.fault_plan import Fault
 from penstock.sim.link_faults import LinkFaults
 
@@ -31,8 +29,6 @@ CLOCK_JUMPS_MS = (500, 5_000, 100_000, 12 * 3_600_000, 5 * 86_400_000)
 ARMED_S = 3.0
 QUIET_WITHIN_S = 3.0
 WELL_WITHIN_S = 20.0
-EPOCH_CHANCE = 0.2
-EPOCH_START = 12  # of the partition leader epoch in a batch
 LOOK_AGAIN_S = 0.1
 LEADER_CHANCE = 0.4
 CONTROLLER_CHANCE = 0.2
@@ -63,11 +59,11 @@ class Nemesis:
         self._max_down = max_down
         self._busy: dict[int, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._is_alone = False
-        self._rotten: int | None = None
+        self.is_alone = False
         self.on_rot: Callable[[int], None] = lambda _: None
         """Told which machine bits rot on, before they do."""
         self.counts: Counter[str] = Counter()
+        self._disks = DiskFaults(self)
         self._deeds: dict[str, Callable[[Fault, Random], Awaitable[None]]] = {
             "kill": self._kill,
             "crash": self._crash,
@@ -77,13 +73,10 @@ class Nemesis:
             "stop": self._stop,
             "pause": self._pause,
             "suspend": self._suspend,
-            "slow disk": self._slow_disk,
-            "failing disk": self._failing_disk,
-            "full disk": self._full_disk,
-            "bit rot": self._bit_rot,
             "clock": self._clock,
             **LinkFaults(self).deeds,
             **Campaigns(self).deeds,
+            **self._disks.deeds,
         }
 
     async def run(self, plan: Sequence[Fault]) -> None:
@@ -92,7 +85,7 @@ class Nemesis:
         began = loop.time()
         for fault in plan:
             await asyncio.sleep(max(0.0, began + fault.at_s - loop.time()))
-            if self._is_alone:
+            if self.is_alone:
                 continue
             self.begin(self._deeds[fault.kind](fault, Random(f"{self._seed}/fault {fault.number}")))
         while self._tasks:
@@ -106,9 +99,9 @@ class Nemesis:
 
     def heal(self) -> None:
         self._network.heal()
+        self._disks.heal()
         for number in self._cluster.ids:
             machine = self._cluster.machines[number]
-            machine.disk.capacity = machine.disk.fail_sync = machine.disk.crash_after = None
             machine.resume()
             machine.clock.set_right()  # a broker whose clock is hours behind refuses records as of the future
 
@@ -157,45 +150,45 @@ class Nemesis:
         numbers = [number for number in self._cluster.started if is_one(number)]
         return random.choice(numbers) if numbers else None
 
-    def _target(self, random: Random) -> int | None:
+    def target(self, random: Random) -> int | None:
         """A machine that is up and that no other fault has taken."""
         return None if len(self._busy) >= self._max_down else self.somebody(random, self.is_free)
 
-    async def _down(self, fault: Fault, number: int) -> None:
+    async def down(self, fault: Fault, number: int) -> None:
         """It is dead: for a while, then up again."""
         await asyncio.sleep(fault.lasts_s)
         await self._cluster.bring_up(number)
         self.give_back(number)
 
     async def _kill(self, fault: Fault, random: Random) -> None:
-        number = self._target(random)
+        number = self.target(random)
         if number is not None:
             self.take(number)
             self.note(fault, f"kill {host_of(number)}")
             self._cluster.kill(number)
-            await self._down(fault, number)
+            await self.down(fault, number)
 
     async def _crash(self, fault: Fault, random: Random) -> None:
-        number = self._target(random)
+        number = self.target(random)
         if number is not None:
             self.take(number)
             self.note(fault, f"cut the power of {host_of(number)}")
             self._cluster.crash(number)
-            await self._down(fault, number)
+            await self.down(fault, number)
 
     async def _lone_crash(self, fault: Fault, random: Random) -> None:
         """Where flushing is left to the system: the others have in their page caches what this one loses."""
         await self.wait(self._is_quiet, QUIET_WITHIN_S)
-        number = self._target(random)
+        number = self.target(random)
         if number is None or not self._is_quiet() or not self._has_copies():
             return
-        self._is_alone = True
+        self.is_alone = True
         self.take(number)
         self.note(fault, f"cut the power of {host_of(number)}, which had not to flush")
         self._cluster.crash(number)
-        await self._down(fault, number)
+        await self.down(fault, number)
         await self.wait(self._eyes.is_well, WELL_WITHIN_S)
-        self._is_alone = not self._eyes.is_well()
+        self.is_alone = not self._eyes.is_well()
 
     def _has_copies(self) -> bool:
         return all(len(replicas) > 1 for _, replicas in self._eyes.led())
@@ -212,11 +205,11 @@ class Nemesis:
         random.shuffle(numbers)
         for number in numbers:
             await asyncio.sleep(random.random() * fault.lasts_s)
-            self.begin(self._down(fault, number))
+            self.begin(self.down(fault, number))
 
     async def _torn(self, fault: Fault, random: Random) -> None:
         """In the middle of writing, and perhaps again while it recovers."""
-        number = self._target(random)
+        number = self.target(random)
         if number is None:
             return
         self.take(number)
@@ -244,16 +237,16 @@ class Nemesis:
         self.give_back(number)
 
     async def _stop(self, fault: Fault, random: Random) -> None:
-        number = self._target(random)
+        number = self.target(random)
         if number is None or number not in self._cluster.nodes:
             return
         self.take(number)
         self.note(fault, f"stop {host_of(number)}")
         await self._cluster.stop(number)
-        await self._down(fault, number)
+        await self.down(fault, number)
 
     async def _pause(self, fault: Fault, random: Random) -> None:
-        number = self._target(random)
+        number = self.target(random)
         if number is None:
             return
         self.take(number)
@@ -265,7 +258,7 @@ class Nemesis:
 
     async def _suspend(self, fault: Fault, random: Random) -> None:
         """A virtual machine that stands still and does not know it; its wall clock may have to be set afterwards."""
-        number = self._target(random)
+        number = self.target(random)
         if number is None:
             return
         self.take(number)
@@ -290,110 +283,16 @@ class Nemesis:
 
     # -- disks --------------------------------------------------------------------------
 
-    async def _slow_disk(self, fault: Fault, random: Random) -> None:
-        number = self.somebody(random)
-        if number is None:
-            return
-        times = self._cluster.machines[number].disk_times
-        before = times.sync_s, times.work_s
-        self.note(fault, f"the disk of {host_of(number)} is slow")
-        times.sync_s, times.work_s = random.uniform(0.01, 0.3), random.uniform(0.005, 0.1)
-        await asyncio.sleep(fault.lasts_s)
-        times.sync_s, times.work_s = before
-
-    async def _failing_disk(self, fault: Fault, random: Random) -> None:
-        """Some syncs fail for a while; then the disk is mended and the process started again."""
-        number = self._target(random)
-        if number is None:
-            return
-        self.take(number)
-        machine = self._cluster.machines[number]
-        chance = random.choice((0.1, 1.0))
-        failed = False
-
-        def fails(path: str) -> bool:
-            nonlocal failed
-            if random.random() >= chance:
-                return False
-            if not failed:
-                failed = True
-                self.note(fault, f"the disk of {host_of(number)} fails to sync {path}")
-            return True
-
-        machine.disk.fail_sync = fails
-        await asyncio.sleep(fault.lasts_s)
-        machine.disk.fail_sync = None
-        self._cluster.crash(number)  # what the disk said it could not keep is not there
-        await self._cluster.bring_up(number)
-        self.give_back(number)
-
-    async def _full_disk(self, fault: Fault, random: Random) -> None:
-        number = self._target(random)
-        if number is None:
-            return
-        self.take(number)
-        disk = self._cluster.machines[number].disk
-        disk.capacity = 0
-        disk.capacity = -disk.free_bytes() + random.randint(0, 4000)
-        self.note(fault, f"the disk of {host_of(number)} is full")
-        await asyncio.sleep(fault.lasts_s)
-        disk.capacity = None
-        self._cluster.kill(number)
-        await self._cluster.bring_up(number)
-        self.give_back(number)
-
-    async def _bit_rot(self, fault: Fault, random: Random) -> None:
-        """Alone: while nothing else is wrong, on one machine a history, and until it has caught up again."""
-        if self._rotten is not None:
-            return
-        await self.wait(self._is_quiet, QUIET_WITHIN_S)
-        number = self._target(random)
-        if number is None or not self._is_quiet():
-            return
-        place = self._batch_byte(self._cluster.machines[number].disk, random)
-        if place is None:
-            return
-        self._is_alone = True
-        self.take(number)
-        self._rotten = number
-        self.on_rot(number)
-        path, position = place
-        self.note(fault, f"a bit of {host_of(number)}:{path} at {position} flips, and it is restarted")
-        self._cluster.kill(number)
-        self._cluster.machines[number].disk.flip_bit(path, position, random.randrange(8))
-        await self._down(fault, number)
-        await self.wait(self._eyes.is_well, WELL_WITHIN_S)
-        self._is_alone = False
-
-    def _batch_byte(self, disk: SimDisk, random: Random) -> tuple[str, int] | None:
-        """Within what the checksum of a stable batch covers; or far up in its leader epoch, which no leader had yet."""
-        logs = [
-            f"{DATA}/{directory}/{name}"
-            for directory in disk.list_directory(DATA)
-            if directory.startswith("data-")
-            for name in disk.list_directory(f"{DATA}/{directory}")
-            if name.endswith(".log") and disk.stable_size(f"{DATA}/{directory}/{name}") > 0
-        ]
-        if not logs:
-            return None
-        path = random.choice(logs)
-        file = disk.open(path)
-        stable_size = disk.stable_size(path)
-        batches = [
-            (at, header.size_bytes)
-            for at, header in iterate_headers(file.read(0, file.size()), path)
-            if at + header.size_bytes <= stable_size
-        ]
-        if not batches:
-            return None
-        at, size = random.choice(batches)
-        if random.random() < EPOCH_CHANCE:
-            return path, at + EPOCH_START
-        return path, random.randrange(at + CRC_START, at + size)
-
     def _is_quiet(self) -> bool:
         """Nothing is wrong, and nothing else is being done about that."""
         return not self._busy and len(self._tasks) == 1 and self._eyes.is_well()
+
+    async def wait_for_quiet(self) -> bool:
+        await self.wait(self._is_quiet, QUIET_WITHIN_S)
+        return self._is_quiet()
+
+    async def wait_until_well(self) -> None:
+        await self.wait(self._eyes.is_well, WELL_WITHIN_S)
 
     async def wait(self, is_so: Callable[[], bool], at_most_s: float) -> None:
         deadline = self._world.loop.time() + at_most_s

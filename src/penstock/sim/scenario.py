@@ -271,14 +271,14 @@ class Scenario:
     async def _mend(self) -> None:
         """Damage is found by reading: read everything on the machine that has some, until all of it can be read."""
         for number in list(self.watch.brokers.excused):
-            ends = self.watch.high_watermarks(number)
-            places = [place for place in self.plan.places if ends.get(place)]
-            caller = self._caller(f"mend:{number}")
-            for place in places:
-                reader = Reader(caller, self.history, [place], partial(_this_one, number))
-                await self._within(
-                    f"mending {place} on {number}", reader.run(partial(_has_read, reader, place, ends[place] - 1), 0.0)
-                )
+            ends = {place: end for place, end in self.watch.high_watermarks(number).items() if end}
+            caller, unheard = self._caller(f"mend:{number}"), History(self.world.loop.time)
+            for place, end in ends.items():
+                is_plain = place in self.plan.places
+                history = self.history if is_plain else self._keyed if place == KEYED else unheard
+                reader = Reader(caller, history, [place], partial(_this_one, number), may_have_holes=not is_plain)
+                done = partial(_has_read, reader, place, end - 1)
+                await self._within(f"mending {place} on {number}", reader.run(done, 0.0))
         await self._get_well()
         self.watch.pardon()
 

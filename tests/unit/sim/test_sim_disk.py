@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+from collections.abc import Callable
 from random import Random
+
+import pytest
 
 from penstock.sim.content import SECTOR
 from penstock.sim.disk import SimDisk, SimFile
@@ -82,6 +86,40 @@ def test_a_name_synced_in_a_renamed_directory_is_kept_under_either_name() -> Non
         disk.crash()
         [name] = disk.list_directory("")
         assert disk.list_directory(f"/{name}") == ["file"]
+
+
+def test_a_full_disk_has_no_room_for_names_either_sooner_or_later() -> None:
+    disk = SimDisk(Random(2), capacity=100)
+
+    def fails(change: Callable[[int], object]) -> int:
+        failures = []
+        for number in range(40):
+            names = disk.list_directory("")
+            try:
+                change(number)
+            except OSError as error:
+                failures.append((error.errno, disk.list_directory("") == names))
+        assert set(failures) <= {(errno.ENOSPC, True)}
+        return len(failures)
+
+    assert 0 < fails(lambda number: disk.open(f"/file-{number}", create=True)) < 40
+    assert 0 < fails(lambda number: disk.make_directory(f"/directory-{number}")) < 40
+    name = disk.list_directory("")[0]
+    assert 0 < fails(lambda _: disk.rename(f"/{name}", f"/{name}")) < 40
+    disk.capacity = None
+    assert not fails(lambda number: disk.open(f"/more-{number}", create=True))
+
+
+def test_a_write_that_fails_may_have_done_any_part_of_it() -> None:
+    sizes = set()
+    for seed in range(40):
+        disk = SimDisk(Random(seed))
+        file = stable_file(disk)
+        disk.fail_write = lambda path: path == "/file"
+        with pytest.raises(OSError, match="input/output"):
+            file.write(0, [b"abc"])
+        sizes.add(file.size())
+    assert sizes == {0, 1, 2, 3}
 
 
 def flushed(disk: SimDisk, loop: SimLoop, files: list[SimFile], directories: list[str]) -> list[OSError | None]:

@@ -1,0 +1,225 @@
+"""Faults of disks: slow, full, failing, forgetful, rotten. Each is over after a while, and the process started again.
+
+Must not know: clients, checkers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from penstock.records.batch import CRC_START, iterate_headers
+from penstock.sim.broker import DATA
+from penstock.sim.campaigns import Deed
+from penstock.sim.cluster import SimCluster, host_of
+from penstock.sim.disk import SimDisk
+from penstock.sim.fault_plan import Fault
+
+AIDS = (".index", ".timeindex", ".snapshot")
+AID_CHANCE = 0.3
+EPOCH_CHANCE = 0.2
+EPOCH_START = 12  # of the partition leader epoch in a batch
+ROTTEN = ("data-", "keyed-", "__consumer_offsets-")
+"""Logs in which bits rot: of topics that `sim.scenario` reads in the end."""
+
+
+class Enemy(Protocol):
+    """What `sim.nemesis.Nemesis` does for these."""
+
+    cluster: SimCluster
+    is_alone: bool
+    """No other fault begins."""
+    on_rot: Callable[[int], None]
+
+    def note(self, fault: Fault, what: str) -> None: ...
+    def take(self, number: int) -> None: ...
+    def give_back(self, number: int) -> None: ...
+    def target(self, random: Random) -> int | None:
+        """A machine that is up and that no other fault has taken."""
+        ...
+
+    async def down(self, fault: Fault, number: int) -> None:
+        """It is dead: for a while, then up again."""
+        ...
+
+    def somebody(self, random: Random) -> int | None:
+        """A machine that is up."""
+        ...
+
+    async def wait_for_quiet(self) -> bool:
+        """Whether nothing is wrong, before long, and no other fault is under way."""
+        ...
+
+    async def wait_until_well(self) -> None: ...
+
+
+class DiskFaults:
+    def __init__(self, enemy: Enemy) -> None:
+        self._enemy = enemy
+        self._cluster = enemy.cluster
+        self._rotten: int | None = None
+        self.deeds: dict[str, Deed] = {
+            "slow disk": self._slow,
+            "failing disk": self._failing,
+            "bad writes": self._bad_writes,
+            "full disk": self._full,
+            "cold cache": self._cold,
+            "bit rot": self._rot,
+        }
+
+    def heal(self) -> None:
+        for machine in self._cluster.machines.values():
+            disk = machine.disk
+            disk.capacity = disk.fail_sync = disk.fail_write = disk.crash_after = None
+            disk.is_cold = False
+
+    async def _slow(self, fault: Fault, random: Random) -> None:
+        number = self._enemy.somebody(random)
+        if number is None:
+            return
+        times = self._cluster.machines[number].disk_times
+        before = times.sync_s, times.work_s
+        self._enemy.note(fault, f"the disk of {host_of(number)} is slow")
+        times.sync_s, times.work_s = random.uniform(0.01, 0.3), random.uniform(0.005, 0.1)
+        await asyncio.sleep(fault.lasts_s)
+        times.sync_s, times.work_s = before
+
+    async def _cold(self, fault: Fault, random: Random) -> None:
+        """Memory is short: whatever is read comes from the platter."""
+        number = self._enemy.somebody(random)
+        if number is None:
+            return
+        disk = self._cluster.machines[number].disk
+        self._enemy.note(fault, f"nothing {host_of(number)} reads is in memory")
+        disk.is_cold = True
+        await asyncio.sleep(fault.lasts_s)
+        disk.is_cold = False
+
+    async def _failing(self, fault: Fault, random: Random) -> None:
+        """Some syncs fail for a while; then the disk is mended and the process started again."""
+        number = self._enemy.target(random)
+        if number is None:
+            return
+        self._enemy.take(number)
+        disk = self._cluster.machines[number].disk
+        chance = random.choice((0.1, 1.0))
+        disk.fail_sync = self._now_and_then(fault, number, "sync", random, chance)
+        await asyncio.sleep(fault.lasts_s)
+        disk.fail_sync = None
+        self._cluster.crash(number)  # what the disk said it could not keep is not there
+        await self._cluster.bring_up(number)
+        self._enemy.give_back(number)
+
+    async def _bad_writes(self, fault: Fault, random: Random) -> None:
+        """Some writes fail for a while, each with a part of its bytes written."""
+        number = self._enemy.target(random)
+        if number is None:
+            return
+        self._enemy.take(number)
+        disk = self._cluster.machines[number].disk
+        chance = random.choice((0.05, 0.3, 1.0))
+        disk.fail_write = self._now_and_then(fault, number, "write", random, chance)
+        await asyncio.sleep(fault.lasts_s)
+        disk.fail_write = None
+        await self._begin_anew(number)
+
+    def _now_and_then(
+        self, fault: Fault, number: int, what: str, random: Random, chance: float
+    ) -> Callable[[str], bool]:
+        """Noted the first time."""
+        failed = False
+
+        def fails(path: str) -> bool:
+            nonlocal failed
+            if random.random() >= chance:
+                return False
+            if not failed:
+                failed = True
+                self._enemy.note(fault, f"the disk of {host_of(number)} fails to {what} {path}")
+            return True
+
+        return fails
+
+    async def _full(self, fault: Fault, random: Random) -> None:
+        number = self._enemy.target(random)
+        if number is None:
+            return
+        self._enemy.take(number)
+        disk = self._cluster.machines[number].disk
+        disk.capacity = 0
+        disk.capacity = -disk.free_bytes() + random.randint(0, 4000)
+        self._enemy.note(fault, f"the disk of {host_of(number)} is full")
+        await asyncio.sleep(fault.lasts_s)
+        disk.capacity = None
+        await self._begin_anew(number)
+
+    async def _begin_anew(self, number: int) -> None:
+        self._cluster.kill(number)
+        await self._cluster.bring_up(number)
+        self._enemy.give_back(number)
+
+    async def _rot(self, fault: Fault, random: Random) -> None:
+        """Alone: while nothing else is wrong, on one machine a history, and until it has caught up again."""
+        if self._rotten is not None or not await self._enemy.wait_for_quiet():
+            return
+        number = self._enemy.target(random)
+        if number is None:
+            return
+        disk = self._cluster.machines[number].disk
+        place = _aid_byte(disk, random) if random.random() < AID_CHANCE else _batch_byte(disk, random)
+        if place is None:
+            return
+        self._enemy.is_alone = True
+        self._enemy.take(number)
+        self._rotten = number
+        self._enemy.on_rot(number)
+        path, position = place
+        self._enemy.note(fault, f"a bit of {host_of(number)}:{path} at {position} flips, and it is restarted")
+        self._cluster.kill(number)
+        self._cluster.machines[number].disk.flip_bit(path, position, random.randrange(8))
+        await self._enemy.down(fault, number)
+        await self._enemy.wait_until_well()
+        self._enemy.is_alone = False
+
+
+def _files(disk: SimDisk, *endings: str) -> list[str]:
+    """Those in the directories of logs that have stable bytes."""
+    return [
+        path
+        for directory in disk.list_directory(DATA)
+        if directory.startswith(ROTTEN)
+        for path in (f"{DATA}/{directory}/{name}" for name in disk.list_directory(f"{DATA}/{directory}"))
+        if path.endswith(endings) and disk.stable_size(path) > 0
+    ]
+
+
+def _aid_byte(disk: SimDisk, random: Random) -> tuple[str, int] | None:
+    """Of what could be made anew from the log: an index or a snapshot of producers."""
+    paths = _files(disk, *AIDS)
+    if not paths:
+        return None
+    path = random.choice(paths)
+    return path, random.randrange(disk.stable_size(path))
+
+
+def _batch_byte(disk: SimDisk, random: Random) -> tuple[str, int] | None:
+    """Within what the checksum of a stable batch covers; or far up in its leader epoch, which no leader had yet."""
+    logs = _files(disk, ".log")
+    if not logs:
+        return None
+    path = random.choice(logs)
+    file = disk.open(path)
+    stable_size = disk.stable_size(path)
+    batches = [
+        (at, header.size_bytes)
+        for at, header in iterate_headers(file.read(0, file.size()), path)
+        if at + header.size_bytes <= stable_size
+    ]
+    if not batches:
+        return None
+    at, size = random.choice(batches)
+    if random.random() < EPOCH_CHANCE:
+        return path, at + EPOCH_START
+    return path, random.randrange(at + CRC_START, at + size)
