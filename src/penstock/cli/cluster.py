@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli.cluster_members import add_voter, drain, remove, remove_voter
 from penstock.cli.cluster_moves import cancel_reassignment, elect_leaders, reassign, reassignments
 from penstock.cli.connection import Target, cluster_command, json_option
+from penstock.cli.missing_replicas import Replicas, under_replicated
 from penstock.cli.output import show_json, show_table
 from penstock.cli.topics import partition_line
 from penstock.cli.wire_admin import wire_admin
@@ -35,13 +36,13 @@ def status(target: Target, as_json: bool) -> None:
     """Brokers, topics and partitions. The exit code is 1 when partitions are offline or under-replicated."""
     with wire_admin(target) as wire:
         down = [one for one in _decided_nodes(wire).brokers if one.is_fenced]
+        missing = len(_missing(wire))
     with target.admin() as admin:
         found, topics = admin.cluster(), admin.topics()
     internal = sum(topic.is_internal for topic in topics)
     partitions = [one for topic in topics for one in topic.partitions]
     offline = sum(one.is_offline for one in partitions)
-    under_replicated = sum(one.is_under_replicated for one in partitions)
-    state = "offline partitions" if offline else "under-replicated" if under_replicated else "healthy"
+    state = "offline partitions" if offline else "under-replicated" if missing else "healthy"
     if as_json:
         show_json(
             {
@@ -55,7 +56,7 @@ def status(target: Target, as_json: bool) -> None:
                 "topics": len(topics),
                 "internal_topics": internal,
                 "partitions": len(partitions),
-                "under_replicated_partitions": under_replicated,
+                "under_replicated_partitions": missing,
                 "offline_partitions": offline,
             }
         )
@@ -64,7 +65,7 @@ def status(target: Target, as_json: bool) -> None:
         click.echo(f"Status:     {state}")
         click.echo(f"Topics:     {len(topics)} ({internal} internal)")
         click.echo(
-            f"Partitions: {len(partitions)} ({under_replicated} under-replicated, {offline} offline)",
+            f"Partitions: {len(partitions)} ({missing} under-replicated, {offline} offline)",
         )
         if down:
             click.echo(f"Down:       {', '.join(f'broker {one.node_id} ({one.host}:{one.port})' for one in down)}")
@@ -196,16 +197,16 @@ def _ago(at_ms: int | None, now_ms: int) -> str | None:
 @click.option("--all", "is_all", is_flag=True, help="Internal topics, too, which are only counted else.")
 @json_option
 @cluster_command
-def under_replicated(target: Target, watch: bool, is_all: bool, as_json: bool) -> None:
+def show_under_replicated(target: Target, watch: bool, is_all: bool, as_json: bool) -> None:
     """Partitions with fewer in-sync replicas than they should have; prints nothing where there are none."""
     with wire_admin(target) as admin:
-        found = _under_replicated(admin)
+        found = _missing(admin)
         _show_under_replicated({}, found, is_all=is_all, as_json=as_json)
         is_silent = False
         while watch:
             time.sleep(LOOK_EVERY_S)
             try:
-                before, found = found, _under_replicated(admin)
+                before, found = found, _missing(admin)
             except PenstockError as error:
                 if not is_silent:
                     click.echo(f"The cluster does not answer, which is asked on: {error}", err=True)
@@ -216,9 +217,6 @@ def under_replicated(target: Target, watch: bool, is_all: bool, as_json: bool) -
             is_silent = False
             if before != found:
                 _show_under_replicated(before, found, is_all=is_all, as_json=as_json)
-
-
-Replicas: TypeAlias = "dict[tuple[str, int], PartitionReplicas]"
 
 
 def _show_under_replicated(before: Replicas, found: Replicas, *, is_all: bool, as_json: bool) -> None:
@@ -247,19 +245,10 @@ def _is_internal(partition: tuple[str, int]) -> bool:
     return partition[0].startswith("__")
 
 
-def _under_replicated(admin: ClusterAdmin) -> Replicas:
-    """Replicas that a reassignment adds are not missing: they were never there.
-
-    Asked for first, of the controller: while there is none nobody notices who is gone.
-    """
-    adding = {(one.topic, one.partition): one.adding for one in admin.moves()}
-    found: Replicas = {}
-    for one in admin.partitions():
-        key = (one.topic, one.partition)
-        needed = tuple(replica for replica in one.replicas if replica not in adding.get(key, ()))
-        if any(replica not in one.isr for replica in needed):
-            found[key] = one._replace(replicas=needed)
-    return found
+def _missing(admin: ClusterAdmin) -> Replicas:
+    """Moves first, which the controller knows: while there is none nobody notices who is gone."""
+    moves = admin.moves()
+    return under_replicated(admin.partitions(), moves)
 
 
 def _missing_line(one: PartitionReplicas) -> str:

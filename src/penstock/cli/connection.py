@@ -45,12 +45,15 @@ METADATA_REQUEST = struct.pack(">i", len(METADATA)) + METADATA
 FRAME_LIMIT = 1024 * 1024
 
 
+HANGS = "it accepts connections and says nothing"
+STUCK = "Its process is stopped or stuck: continue or restart it."
+
+
 class NoBroker(PenstockError):
-    def __init__(self, servers: str, reason: str = "") -> None:
+    def __init__(self, servers: str, reason: str = "", *, hangs: bool = False) -> None:
         why = f" ({reason})" if reason else ""
-        super().__init__(
-            f"no broker answers at {servers}{why}: start one with `penstock start` or use --bootstrap-server"
-        )
+        what = "its process is stopped or stuck: restart it" if hangs else "start one with `penstock start`"
+        super().__init__(f"no broker answers at {servers}{why}: {what} or use --bootstrap-server")
 
 
 class NotKafka(PenstockError):
@@ -98,26 +101,36 @@ class Target:
 
     def check(self) -> None:
         """Something listens at one of the addresses, and it is a broker that serves clients."""
+        addresses = self.addresses()
+        # All but the last are waited for in vain only for a moment: one that hangs must not take all the time.
+        found = (self._try(*at, patient=at == addresses[-1]) for at in addresses)
         reasons: dict[str, str] = {}
-        stranger: PenstockError | None = None
+        strangers: list[PenstockError] = []
+        for (host, port), one in zip(addresses, found, strict=True):
+            if not one:
+                return
+            if isinstance(one, str):
+                reasons[f"{host}:{port}"] = one
+            else:
+                strangers.append(one)
+        if strangers:  # a node of the cluster first, then whatever else listens
+            raise min(strangers, key=lambda one: isinstance(one, NotKafka))
+        hangs = any(why.startswith(HANGS) for why in reasons.values())
+        raise NoBroker(self.servers, _summary(reasons), hangs=hangs)
+
+    def _try(self, host: str, port: int, *, patient: bool) -> str | PenstockError:
+        """Empty if a broker serves there, else why not."""
         protocol = str(self.settings.get("security.protocol", "")).lower()
-        is_plain, is_sasl = "ssl" not in protocol, "sasl" in protocol
-        for host, port in self.addresses():
-            reason = connect_problem(host, port)
-            if not reason:
-                answer = ask_api_versions(host, port, self.timeout_s) if is_plain else "kafka"
-                if answer == "kafka" and (not is_plain or is_sasl or not is_starting(host, port)):
-                    return
-                if answer == "kafka":
-                    stranger = Starting(host, port)
-                elif answer == "other":
-                    stranger = stranger or NotKafka(f"{host}:{port}")
-                else:
-                    reason = f"it accepts connections and says nothing for {self.timeout_s:g} s"
-            reasons[f"{host}:{port}"] = reason
-        if stranger is not None:
-            raise stranger
-        raise NoBroker(self.servers, _summary(reasons))
+        problem = connect_problem(host, port)
+        if problem or "ssl" in protocol:
+            return problem
+        timeout_s = self.timeout_s if patient else min(self.timeout_s, CONNECT_TIMEOUT_S)
+        answer = ask_api_versions(host, port, timeout_s)
+        if answer == "nothing":
+            return f"{HANGS} for {timeout_s:g} s"
+        if answer == "other":
+            return NotKafka(f"{host}:{port}")
+        return Starting(host, port) if "sasl" not in protocol and is_starting(host, port) else ""
 
     def admin(self) -> BlockingAdmin:
         from penstock.clients import BlockingAdmin

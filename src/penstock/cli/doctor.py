@@ -14,7 +14,9 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from itertools import chain
 from typing import TYPE_CHECKING, Literal
@@ -24,9 +26,13 @@ import click
 from penstock import __version__
 from penstock.cli.connection import (
     CONNECT_TIMEOUT_S,
+    HANGS,
+    REFUSED,
     START_OTHERS,
     STARTING,
+    STUCK,
     Target,
+    ask_api_versions,
     cluster_command,
     connect_problem,
     is_starting,
@@ -38,7 +44,10 @@ from penstock.model.errors import PenstockError, ProtocolError
 
 if TYPE_CHECKING:
     from penstock.clients import BlockingAdmin
+    from penstock.wire.messages.metadata import MetadataResponseBroker
 
+MOST_AT_ONCE = 16
+SETTINGS_S = 5.0
 LOW_SPACE = 0.1
 FULL_SPACE, FULL_BYTES = 0.01, 100 << 20
 
@@ -96,6 +105,7 @@ def examine(target: Target) -> Iterator[Finding]:
         yield finding
     if not up:
         return
+    from penstock.cli.doctor_brokers import down, fenced_at, partitions
     from penstock.cli.doctor_voters import voters
 
     protocol = str(target.settings.get("security.protocol", "plaintext")).lower()
@@ -113,25 +123,30 @@ def examine(target: Target) -> Iterator[Finding]:
         advice = "The port speaks Kafka's protocol but gives no metadata. TLS and SASL settings: --command-config."
         yield Finding("problem", "cluster", str(error), advice)
         return
+    fenced = fenced_at(entrance)
+    decided = list(voters(target, entrance, [one.node_id for one in fenced]))
+    has_controller = metadata.controller_id >= 0 and not _has_problem(decided)  # a broker names any that takes requests
     count = len(metadata.brokers)
     yield Finding(
         "ok",
         "cluster",
         f"{metadata.cluster_id}: {count} broker{'s' * (count != 1)}, "
-        + (f"controller {metadata.controller_id}" if metadata.controller_id >= 0 else "no controller"),
+        + (f"controller {metadata.controller_id}" if has_controller else "no controller"),
     )
-    decided = list(voters(target, entrance))
     yield from decided
     if _has_problem(decided):
         return  # while nobody notices who is gone, brokers that do not answer are no trouble of addresses
-    findings = [advertised(broker.node_id, broker.host, broker.port, entrance) for broker in metadata.brokers]
+    yield from down(fenced, [finding.about for finding in decided])
+    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+        look = partial(advertised, entrance=entrance, is_plain="ssl" not in protocol)
+        findings = list(pool.map(look, metadata.brokers))
     yield from findings
     if _has_problem(findings):
         return  # nothing more can be asked for sure
-    with target.admin() as admin:
+    with replace(target, timeout_s=min(target.timeout_s, SETTINGS_S)).admin() as admin:
         for broker in metadata.brokers:
             yield from broker_settings(admin, broker.node_id, is_local=_is_loopback(broker.host))
-        yield partitions(admin)
+    yield partitions(target)
 
 
 def _has_problem(findings: Iterable[Finding]) -> bool:
@@ -159,13 +174,15 @@ def bootstrap(host: str, port: int) -> Finding:
     if problem:
         advice = (
             "Nothing listens there: start a broker with `penstock start`, or give --bootstrap-server."
-            if problem == "connection refused"
+            if problem == REFUSED
             else "Check the name and the network, firewalls included."
         )
         return Finding("problem", about, problem, advice)
     took_ms = (time.monotonic() - began) * 1000
     try:
         apis = Probe(host, port, CONNECT_TIMEOUT_S).api_count()
+    except TimeoutError:
+        return Finding("problem", about, HANGS, STUCK)
     except (OSError, ProtocolError) as error:
         return Finding(
             "problem",
@@ -176,12 +193,17 @@ def bootstrap(host: str, port: int) -> Finding:
     return Finding("ok", about, f"{_resolved(host)} connects in {took_ms:.1f} ms and serves {apis} APIs")
 
 
-def advertised(broker_id: int, host: str, port: int, entrance: tuple[str, int]) -> Finding:
-    about, address = f"broker {broker_id}", f"{host}:{port}"
+def advertised(broker: MetadataResponseBroker, entrance: tuple[str, int], *, is_plain: bool) -> Finding:
+    host, port = broker.host, broker.port
+    about, address = f"broker {broker.node_id}", f"{host}:{port}"
     problem = connect_problem(host, port)
+    if not problem and is_plain and ask_api_versions(host, port, CONNECT_TIMEOUT_S) == "nothing":
+        # The system accepts connections for a process that is stopped.
+        return Finding("problem", about, f"advertises {address}: {HANGS}", STUCK)
     if not problem:
         return Finding("ok", about, f"advertises {address}, which connects from here")
-    how = "Clients enter by the bootstrap address and are then sent to the advertised one."
+    how = "Nothing listens there: start that broker. If it runs: clients" if problem == REFUSED else "Clients"
+    how += " enter by the bootstrap address and are then sent to the advertised one."
     if _is_loopback(host) and not _is_loopback(entrance[0]):
         how += f" {host} is every machine's name for itself: start the broker with --host, or set"
     else:
@@ -229,17 +251,6 @@ def disk(about: str, directory: str, *, is_local: bool) -> Finding:
         advice = "A full disk stops writes. Lower retention.ms or retention.bytes, or make room."
         return Finding("problem" if is_full else "warning", about, sentence, advice)
     return Finding("ok", about, sentence)
-
-
-def partitions(admin: BlockingAdmin) -> Finding:
-    topics = admin.topics()
-    found = [one for topic in topics for one in topic.partitions]
-    offline = sum(one.is_offline for one in found)
-    behind = sum(one.is_under_replicated for one in found)
-    sentence = f"{len(topics)} with {len(found)} partitions, {offline} offline, {behind} under-replicated"
-    if offline:
-        return Finding("problem", "topics", sentence, "Partitions are offline when no in-sync replica is alive.")
-    return Finding("warning" if behind else "ok", "topics", sentence)
 
 
 def _resolved(host: str) -> str:

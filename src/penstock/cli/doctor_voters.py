@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Literal
 
 from penstock.cli.connection import Target
@@ -14,15 +14,18 @@ SILENT_S = 5.0
 UNTIL_THEN = "Until there is one, no topic, setting, replica or leader changes, and writes may be refused."
 
 
-def voters(target: Target, entrance: tuple[str, int]) -> Iterator[Finding]:
-    """Nothing where there is one voter, or none that can be asked. The first is a problem if there is no controller."""
+def voters(target: Target, entrance: tuple[str, int], fenced: Collection[int] = ()) -> Iterator[Finding]:
+    """Nothing where there is one voter, or none that can be asked. The first is a problem if there is no controller.
+
+    `fenced`: brokers that the controller has given up already.
+    """
     try:
         quorum = quorum_at(target, entrance)
     except ApiError as error:
         yield from _without_controller(entrance, str(error))
     else:
         if quorum is not None and len(quorum.voters) > 1:
-            yield from _with_controller(quorum)
+            yield from _with_controller(quorum, fenced)
 
 
 def _without_controller(entrance: tuple[str, int], refusal: str) -> Iterator[Finding]:
@@ -35,9 +38,12 @@ def _without_controller(entrance: tuple[str, int], refusal: str) -> Iterator[Fin
     yield from (_voter(voter, "problem") for voter in found)
 
 
-def _with_controller(quorum: Quorum) -> Iterator[Finding]:
+def _with_controller(quorum: Quorum, fenced: Collection[int]) -> Iterator[Finding]:
     """The leader knows best of whom it hears; why it does not is looked for from here."""
-    silent = tried(voter for voter in quorum.voters if quorum.silent_s[voter.node_id] > SILENT_S)
+    silent_s = quorum.silent_s
+    suspects = tried(one for one in quorum.voters if silent_s[one.node_id] > SILENT_S or one.node_id in fenced)
+    # One that is fenced and answers is on its way back.
+    silent = [one for one in suspects if one.problem or silent_s[one.node_id] > SILENT_S]
     count = len(quorum.voters)
     heard = f"{count - len(silent)} of {count} voters follow it" if silent else f"all {count} voters are there"
     yield Finding("ok", "controller", f"node {quorum.leader_id}, and {heard}")

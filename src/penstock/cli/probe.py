@@ -12,11 +12,17 @@ from penstock.model.errors import ProtocolError
 from penstock.wire.apis import Api
 from penstock.wire.codec import decode_response, encode_request, read_response_header
 from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from penstock.wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
 from penstock.wire.primitives import Message
 
 R = TypeVar("R", bound=Message)
 FRAME_LIMIT = 1024 * 1024
+CLUSTER_VERSION = 2  # the first that tells of brokers that are down
 METADATA_VERSION = 4  # all brokers since 0.11, with cluster id and controller
 
 
@@ -37,6 +43,11 @@ class Probe:
         """Brokers, cluster id and controller; no topics."""
         request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
         return self._ask(Api.METADATA, METADATA_VERSION, request, MetadataResponse)
+
+    def all_brokers(self) -> list[DescribeClusterBroker]:
+        """Those that are down, too."""
+        request = DescribeClusterRequest(include_fenced_brokers=True)
+        return self._ask(Api.DESCRIBE_CLUSTER, CLUSTER_VERSION, request, DescribeClusterResponse).brokers
 
     def _ask(self, api: Api, version: int, request: Message, kind: type[R]) -> R:
         parts, _ = encode_request(api, version, 1, "penstock-doctor", request)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.cli.connection import CONNECT_TIMEOUT_S, REFUSED, Target, ask_api_versions, connect_problem
+from penstock.cli.connection import CONNECT_TIMEOUT_S, HANGS, REFUSED, STUCK, Target, ask_api_versions, connect_problem
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
 
@@ -28,7 +28,6 @@ MOMENT_S = 0.5
 ANSWER_S = 1.0
 """How long after that its answer is waited for."""
 MOST_AT_ONCE = 16
-HANGS = "it accepts connections and says nothing"
 OTHER = "what listens there does not answer as a broker does"
 _NAMED = re.compile(r"\b(\d+) at (\S+):(\d+)(?=[,)])")
 
@@ -52,7 +51,7 @@ class Voter:
         if self.problem == REFUSED:
             return "No process listens there: start that node again. If it ended by itself, its log says why."
         if self.problem == HANGS:
-            return "Its process is stopped or stuck: continue or restart it."
+            return STUCK
         if self.problem == OTHER:
             return "Has another program taken its port? Compare controller.quorum.voters with where the node listens."
         return "Is its machine up? Check the network and firewalls, and the name in controller.quorum.voters."

@@ -13,6 +13,10 @@ import pytest
 from command_line import CommandLine
 from penstock.cli import cluster as cluster_module
 from penstock.cli import cluster_moves
+from penstock.cli.connection import Target
+from penstock.cli.doctor_brokers import down, fenced_at
+from penstock.cli.doctor_brokers import partitions as doctor_of_partitions
+from penstock.cli.voters import Voter
 from penstock.model.errors import ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages import alter_partition_reassignments as alter
@@ -460,6 +464,46 @@ def test_a_request_that_only_the_controller_answers_is_explained(run: CommandLin
 def test_status_names_brokers_that_are_down(run: CommandLine, scripted: ScriptedCluster) -> None:
     assert "Down:       broker 4 (127.0.0.1:9)" in run("cluster", "status").lines
     assert json.loads(run("cluster", "status", "--json").out)["down"] == [4]
+
+
+def test_a_reassignment_is_not_under_replication(run: CommandLine, scripted: ScriptedCluster) -> None:
+    scripted.topics["events"][0] = Partition(1, [1, 2, 3], [1, 2])
+    assert run("cluster", "status").code == 1
+    scripted.moves["events", 0] = ([3], [1])
+    ran = run("cluster", "status")
+    assert "Status:     healthy" in ran.lines
+    assert "Partitions: 2 (0 under-replicated, 0 offline)" in ran.lines
+    assert doctor_of_partitions(Target(scripted.servers, "test")).state == "ok"
+
+
+def test_doctor_names_what_is_missing_and_what_to_do(scripted: ScriptedCluster) -> None:
+    target = Target(scripted.servers, "test")
+    scripted.topics["events"][1] = Partition(2, [2, 4], [2])
+    found = doctor_of_partitions(target)
+    assert (found.state, found.sentence) == ("warning", "1 with 2 partitions, 0 offline, 1 under-replicated")
+    assert found.advice == "They miss broker 4; `penstock cluster under-replicated --all` shows which."
+    scripted.topics["events"] += [Partition(-1, [4], [], [4]) for _ in range(4)]
+    found = doctor_of_partitions(target)
+    assert (found.state, found.sentence) == ("problem", "1 with 6 partitions, 4 offline, 5 under-replicated")
+    assert found.advice.startswith(
+        "Nobody in sync is alive for events-2, events-3, events-4 and 1 more: bring broker 4 back. "
+    )
+
+
+def test_doctor_names_brokers_that_are_down(scripted: ScriptedCluster) -> None:
+    scripted.fenced = [4, 5]
+    scripted.racks[5] = None
+    (first, _, _) = scripted.brokers.values()
+    fenced = fenced_at(first.address)
+    assert [(one.node_id, one.port) for one in fenced] == [(4, 9), (5, 9)]
+    (finding,) = down(fenced, ["controller", "voter 5"])
+    assert (finding.state, finding.about) == ("warning", "broker 4")
+    assert finding.sentence == "is down: 127.0.0.1:9: connection refused"
+    assert "start that node again" in finding.advice
+    (finding,) = down([Voter(4, *first.address)], [])
+    assert finding.sentence.endswith("answers, but the controller has not let it in")
+    del first.scripts[Api.DESCRIBE_CLUSTER]
+    assert fenced_at(first.address) == []  # an older broker does not tell
 
 
 def _interrupt() -> list[int]:

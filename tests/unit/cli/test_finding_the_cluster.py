@@ -273,7 +273,7 @@ def answer_with(server: socket.socket, answer: bytes, *, at_line_end: bool) -> N
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", False, "that does not speak Kafka's protocol: is this the HTTP door"),
         (b"ERR unknown command\r\n", True, "that does not speak Kafka's protocol: is this the HTTP door"),
-        (b"", False, "(it accepts connections and says nothing for 2 s)"),
+        (b"", False, "(it accepts connections and says nothing for 2 s): its process is stopped or stuck: restart it"),
     ],
 )
 def test_a_port_of_another_kind_is_told_at_once(cli: CommandLine, answer: bytes, at_line_end: bool, says: str) -> None:
@@ -302,6 +302,18 @@ def test_a_node_that_waits_for_the_others_of_its_cluster_is_told_as_such(cli: Co
         ran = cli("doctor", "--bootstrap-server", address)
         assert ran.code == 1
         assert f"{address} is starting or cut off" in ran.out
+
+
+def test_a_broker_that_hangs_does_not_take_all_the_time(cli: CommandLine, penstock_broker: Broker) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # nobody accepts, but the system does
+        hanging = f"127.0.0.1:{server.getsockname()[1]}"
+        began = time.monotonic()
+        servers = f"{hanging},{penstock_broker.bootstrap_servers}"
+        assert cli("cluster", "quorum", "--bootstrap-server", servers, "--timeout", "30").code == 0
+        assert time.monotonic() - began < 25
+        ran = cli("doctor", "--bootstrap-server", hanging)
+    assert f"PROBLEM  bootstrap {hanging}: it accepts connections and says nothing\n" in ran.out
+    assert "stopped or stuck" in ran.out
 
 
 def test_another_broker_is_asked_when_the_first_is_starting(cli: CommandLine, penstock_broker: Broker) -> None:

@@ -12,10 +12,10 @@ import pytest
 from command_line import CommandLine
 from penstock.api.forwarding import Forwarding
 from penstock.cli import voters as voters_module
-from penstock.cli.connection import Target
+from penstock.cli.connection import HANGS, Target
 from penstock.cli.doctor_voters import voters as voter_findings
 from penstock.cli.no_controller import no_controller, warn_of_old_news
-from penstock.cli.voters import HANGS, OTHER, Voter, named_voters, tried, verdict, what_to_do
+from penstock.cli.voters import OTHER, Voter, named_voters, tried, verdict, what_to_do
 from penstock.clients import Refused
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
@@ -236,6 +236,7 @@ def test_doctor_does_not_blame_addresses(run: CommandLine, closed_port: int, han
     assert told[begin + 3] == f"PROBLEM  voter 2: 127.0.0.1:{closed_port}: {REFUSED}"
     assert "start that node again" in told[begin + 4]
     assert told[begin + 5] == f"PROBLEM  voter 3: 127.0.0.1:{hanging_port}: {HANGS}"
+    assert ": 1 broker, no controller" in told[begin - 1]
     assert "advertised" not in ran.out
 
 
@@ -286,6 +287,14 @@ def test_doctor_warns_of_a_voter_that_the_others_do_without(closed_port: int) ->
         assert (state, about) == ("warning", "voter 3")
         assert "answers this machine, but node 1 does not hear of it" in sentence
         assert findings(0) == []
+
+
+def test_a_voter_that_was_given_up_is_missed_before_it_was_silent_for_long(closed_port: int) -> None:
+    with ScriptedBroker() as broker:
+        addresses = {1: broker.address, 2: ("127.0.0.1", closed_port), 3: broker.address}
+        broker.scripts[Api.DESCRIBE_QUORUM] = lambda _: led({1: 0, 2: 1.0, 3: 1.0}, addresses)
+        found = [(one.state, one.about) for one in voter_findings(Target("", "test"), broker.address, [2, 3])]
+    assert found == [("ok", "controller"), ("warning", "voter 2")]  # 3 is on its way back
 
 
 def test_who_cannot_be_asked_of_voters_is_not_asked_for_long(closed_port: int) -> None:

@@ -1,0 +1,23 @@
+"""Which partitions miss in-sync replicas: the same for all commands that count or name them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from penstock.client.cluster_admin import Move, PartitionReplicas
+
+Replicas: TypeAlias = "dict[tuple[str, int], PartitionReplicas]"
+
+
+def under_replicated(partitions: Iterable[PartitionReplicas], moves: Iterable[Move]) -> Replicas:
+    """Those that a reassignment under way adds are not missing: they were never there."""
+    adding = {(one.topic, one.partition): one.adding for one in moves}
+    found: Replicas = {}
+    for one in partitions:
+        key = (one.topic, one.partition)
+        needed = tuple(replica for replica in one.replicas if replica not in adding.get(key, ()))
+        if any(replica not in one.isr for replica in needed):
+            found[key] = one._replace(replicas=needed)
+    return found
