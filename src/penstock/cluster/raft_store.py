@@ -81,7 +81,7 @@ class RaftStore:
         self.log = Log.open(
             disk,
             directory,
-            LogConfig(segment_bytes=segment_bytes, retention_ms=-1, retention_bytes=-1),
+            LogConfig(segment_bytes=segment_bytes, retention_ms=-1, retention_bytes=-1, flush_messages=1),
             recovery_point=0,
             log_start_offset=0,
             clean_shutdown=False,

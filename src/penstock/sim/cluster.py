@@ -10,15 +10,17 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from penstock.config.broker import BrokerConfig
 from penstock.core.raft.settings import Settings
 from penstock.model.errors import PenstockError
 from penstock.sim.broker import PORT, SimBroker, broker_config
 from penstock.sim.places import replaced
+from penstock.sim.process import SimProcess
 from penstock.sim.settings import SETTINGS
 from penstock.sim.workload.caller import Address
-from penstock.sim.world import ProcessDied, SimMachine, SimPorts, SimWorld
+from penstock.sim.world import DRIVER, ProcessDied, SimMachine, SimPorts, SimWorld
 
 RESTART_PAUSE_S = 0.2
 ENTRIES_KEPT = 2
@@ -49,6 +51,8 @@ class SimCluster:
         """Of living processes, from the moment on at which they are made; what is in them may not be complete."""
         self.started: dict[int, None] = {}
         """Those that were part of the cluster at any time."""
+        self.failures = 0
+        """Nodes that left by themselves."""
         self._starting: dict[int, asyncio.Lock] = {}
         self._files: dict[int, dict[str, str]] = {}  # where that of a node differs from the others'
         self._settings = {**SETTINGS, **(settings or {})}
@@ -84,6 +88,7 @@ class SimCluster:
             node = SimBroker(broker_config(ports.process.host, number, settings), ports)
             self.nodes[number] = node
             await node.start()
+            node.when_failed = partial(self._failed, number, ports.process)
             ports.trace.note(ports.process.name, "serves")
             return node
 
@@ -124,12 +129,12 @@ class SimCluster:
         self.died(number)
 
     async def stop(self, number: int) -> None:
-        """As on SIGTERM, and as kill -9 if that takes too long."""
+        """As on SIGTERM, and as kill -9 if that takes too long. A disk that fails meanwhile ends it too."""
         machine = self.machines[number]
         try:
             async with asyncio.timeout(30):
                 await machine.run(self.nodes[number].stop())
-        except (TimeoutError, ProcessDied):
+        except (TimeoutError, ProcessDied, PenstockError, OSError):
             self.kill(number)
         else:
             machine.exited()
@@ -145,6 +150,18 @@ class SimCluster:
                 self.crash(number)
             elif self.is_running(number):
                 self.kill(number)
+
+    def _failed(self, number: int, process: SimProcess, error: Exception) -> None:
+        """It can take no further part: as `penstock start` it stops and exits, and whoever supervises it starts it."""
+        self.world.trace.note(process.name, f"leaves the cluster: {type(error).__name__}")
+        self.failures += 1
+        self.world.spawn(DRIVER, self._start_again(number, process))
+
+    async def _start_again(self, number: int, process: SimProcess) -> None:
+        if self.machines[number].process is process:
+            await self.stop(number)
+        await asyncio.sleep(RESTART_PAUSE_S)
+        await self.bring_up(number)
 
     def died(self, number: int) -> None:
         self.nodes.pop(number, None)

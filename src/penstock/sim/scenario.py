@@ -128,6 +128,7 @@ class Scenario:
             await self._within("readers, members and the operator", asyncio.gather(*others))
             await self._get_well()
             await self._probe()
+            undisturbed = self.watch.undisturbed()  # and what was written before the probe is committed
             await self._mend()
             await self._gather()
             await self._restart_all()
@@ -137,7 +138,7 @@ class Scenario:
             self.watch.look()
             self.watch.check_ending()
             topics = self.watch.topics()
-        check_records(self.history, final, self.watch.undisturbed())
+        check_records(self.history, final, undisturbed)
         check_groups(self.history)
         if self.plan.is_compacting:
             check_keyed(self._keyed, KEYED, keyed)
@@ -407,7 +408,11 @@ def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
     verdict.cpu_s = time.process_time() - began
     verdict.virtual_s = world.loop.time()
     verdict.steps = world.loop.steps
-    verdict.statistics = {**scenario.history.statistics(), "terms": scenario.watch.quorum.terms}
+    verdict.statistics = {
+        **scenario.history.statistics(),
+        "terms": scenario.watch.quorum.terms,
+        "nodes that left": scenario.cluster.failures,
+    }
     verdict.faults = scenario.nemesis.counts
     verdict.probes = scenario.watch.probes.counts
     verdict.troubles = scenario.troubles

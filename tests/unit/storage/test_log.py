@@ -14,6 +14,7 @@ from penstock.records.batch import iterate_headers, read_header, with_append_tim
 from penstock.records.builder import Record, build_batch
 from penstock.runtime.disk import OsDisk
 from penstock.sim.disk import SimDisk
+from penstock.storage.group_commit import flush_blocking
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 
@@ -671,3 +672,25 @@ def test_retention_leaves_a_compacted_topic_alone(disk: SimDisk) -> None:
     for _ in range(3):
         append(log)
     assert log.apply_retention(NOW_MS, 3) == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_a_failed_flush_left_in_memory_is_written_again_at_the_next_start(seed: int) -> None:
+    """The pages of a sync that failed count as clean: the next one would not write them and succeed."""
+    disk = SimDisk(Random(seed))
+    disk.make_directory("/data")
+    disk.sync_directory("/")
+    config = LogConfig(segment_bytes=3 * BATCH_BYTES, flush_messages=1)
+    log = open_log(disk, config)
+    for _ in range(5):
+        append(log, 1)
+    disk.fail_sync = lambda path: path.endswith(".log")
+    with pytest.raises(StorageError):
+        flush_blocking(disk, log)
+    disk.fail_sync = None
+    disk.kill()
+    again = open_log(disk, config)
+    flush_blocking(disk, again)
+    assert again.stable_offset == 5
+    disk.crash()
+    assert open_log(disk, config).log_end_offset == 5
