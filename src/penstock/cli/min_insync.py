@@ -1,9 +1,11 @@
-"""A warning for settings that are valid and stop every producer: more in-sync replicas asked for than there are."""
+"""More in-sync replicas asked for than there are: a warning for settings that are valid and stop every producer, and
+the reason where a producer waited for them in vain."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -11,8 +13,10 @@ import click
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
+    from penstock.cli.connection import Target
     from penstock.clients import BlockingAdmin, TopicInfo
 
+LOOK_S = 2.0
 MIN_INSYNC = "min.insync.replicas"
 NAMED = 5
 
@@ -40,6 +44,35 @@ def warn_of_all_topics(admin: BlockingAdmin, value: str | None) -> None:
                 f"{MIN_INSYNC}={value}, but {_names(few)} fewer replicas: every write with acks=all there will be "
                 f"refused with NOT_ENOUGH_REPLICAS, unless the topic has a {MIN_INSYNC} of its own"
             )
+
+
+def too_few_in_sync(target: Target, topic: str, partition: int | None) -> PenstockError | None:
+    """Why writes with acks=all have waited, if it is for want of in-sync replicas now; None if not, or if nobody tells.
+
+    librdkafka tries again until the time is up, and then does not say what it was told. `partition`: None for any.
+    """
+    with suppress(PenstockError), replace(target, timeout_s=min(target.timeout_s, LOOK_S)).admin() as admin:
+        settings = {one.name: one.value for one in admin.configs("topic", topic)}
+        least = _number(settings.get(MIN_INSYNC))
+        few = [
+            one
+            for one in admin.topic(topic).partitions
+            if len(one.isr) < least and not one.is_offline and partition in (None, one.id)
+        ]
+        if few:
+            first = few[0]
+            more = f" (and {len(few) - 1} more partition{'s' * (len(few) > 2)} likewise)" if len(few) > 1 else ""
+            missing = ", ".join(str(replica) for replica in first.replicas if replica not in first.isr)
+            what = (
+                f"bring broker {missing} back (`penstock cluster under-replicated`)"
+                if missing
+                else f"lower it with `penstock configs set --topic {topic} {MIN_INSYNC}={len(first.isr)}`"
+            )
+            return PenstockError(
+                f"{topic}-{first.id} has {len(first.isr)} in-sync replica{'s' * (len(first.isr) != 1)}, and "
+                f"{MIN_INSYNC} is {least}{more}, so writes with acks=all are refused: {what}"
+            )
+    return None
 
 
 def _fewest(topic: TopicInfo) -> int:

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Literal, TypeAlias
 import click
 
 from penstock.cli.connection import Target, cluster_command, complete_topics, json_option
+from penstock.cli.min_insync import too_few_in_sync
 from penstock.cli.numbers import NUMBER
 from penstock.cli.output import progress, show_json
 from penstock.cli.pairs import parse_pair
@@ -22,6 +23,7 @@ from penstock.model.errors import ConfigError, PenstockError
 if TYPE_CHECKING:
     from penstock.clients import BlockingProducer, ClientError, Delivery, NewRecord
 
+WAITED = ("TIMED_OUT", "NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND")
 LINE_LIMIT = 64 * 1024 * 1024
 PROGRESS_STEP = 64 * 1024
 Format = Literal["raw", "json", "hex", "file"]
@@ -110,7 +112,10 @@ def produce(
     if count.first is not None:
         from penstock.cli.no_controller import no_controller
 
-        raise PenstockError(count.failures(no_controller(target, count.first)))
+        reason = no_controller(target, count.first)
+        if reason is None and acks == "all" and count.first.name in WAITED:
+            reason = too_few_in_sync(target, topic, partition)
+        raise PenstockError(count.failures(reason))
     if as_json:
         show_json({"topic": topic, "sent": count.delivered})
     else:

@@ -123,7 +123,7 @@ class BlockingAdmin:
             found = client.list_topics(timeout=self._timeout_s)
         except KafkaException as error:
             client.poll(0)
-            raise self._connection.error(error, "cannot list topics") from error
+            raise self._connection.error(error, "cannot list topics", changes=False) from error
         self._connection.answered()
         return answers.listed_topics(found)
 
@@ -150,7 +150,7 @@ class BlockingAdmin:
         ):
             if number is not None and (not isinstance(number, int) or not 0 < number <= most):
                 raise BadSetting(f"{doing}: {what} is a number from 1 to {most}, not {number!r}")
-        self._ask(
+        self._change(
             doing,
             lambda client, timeout: client.create_topics(
                 [NewTopic(name, partitions or -1, replication_factor or -1, config=settings)],
@@ -160,7 +160,7 @@ class BlockingAdmin:
         )
 
     def delete_topic(self, name: str) -> None:
-        self._ask(
+        self._change(
             f"cannot delete topic {name}",
             lambda client, timeout: client.delete_topics([name], request_timeout=timeout, operation_timeout=timeout)[
                 name
@@ -169,7 +169,7 @@ class BlockingAdmin:
 
     def add_partitions(self, name: str, total: int) -> None:
         """Up to `total`; there is no way back."""
-        self._ask(
+        self._change(
             f"cannot give topic {name} {total} partitions",
             lambda client, timeout: client.create_partitions(
                 [NewPartitions(name, total)], request_timeout=timeout, operation_timeout=timeout
@@ -235,7 +235,7 @@ class BlockingAdmin:
             if not found.errors:
                 return answers.listed_groups(found)
             if time.monotonic() > deadline:  # a part of them would be taken for all
-                raise self._connection.error(found.errors[0], "cannot list groups")
+                raise self._connection.error(found.errors[0], "cannot list groups", changes=False)
             time.sleep(RETRY_S)
 
     def group(self, group_id: str) -> GroupInfo:
@@ -270,7 +270,7 @@ class BlockingAdmin:
         ]
         doing = f"cannot set offsets of group {group_id}"
         try:
-            found = self._ask(
+            found = self._change(
                 doing,
                 lambda client, timeout: client.alter_consumer_group_offsets(
                     [ConsumerGroupTopicPartitions(group_id, wanted)], request_timeout=timeout
@@ -285,7 +285,7 @@ class BlockingAdmin:
                 raise self._connection.error(one.error, f"{doing} in {one.topic}-{one.partition}")
 
     def delete_group(self, group_id: str) -> None:
-        self._ask(
+        self._change(
             f"cannot delete group {group_id}",
             lambda client, timeout: client.delete_consumer_groups([group_id], request_timeout=timeout)[group_id],
         )
@@ -392,7 +392,7 @@ class BlockingAdmin:
             *(ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in delete),
         ]
         resource = ConfigResource(_RESOURCES[kind], name, incremental_configs=entries)
-        self._ask(
+        self._change(
             doing,
             lambda client, timeout: client.incremental_alter_configs([resource], request_timeout=timeout)[resource],
         )
@@ -426,13 +426,16 @@ class BlockingAdmin:
             raise ClientClosed("admin client")
         return self._client
 
-    def _ask(self, doing: str, request: Callable[[AdminClient, float], Future[Any]]) -> Any:
+    def _change(self, doing: str, request: Callable[[AdminClient, float], Future[Any]]) -> Any:
+        return self._ask(doing, request, changes=True)
+
+    def _ask(self, doing: str, request: Callable[[AdminClient, float], Future[Any]], *, changes: bool = False) -> Any:
         """Again while whom it concerns is being elected or loading: nothing has happened then."""
         deadline = time.monotonic() + self._timeout_s
         left_s = self._timeout_s
         while True:
             try:
-                return self._wait(doing, self._begin(doing, request, left_s), left_s)
+                return self._wait(doing, self._begin(doing, request, left_s), left_s, changes=changes)
             except Refused as error:
                 left_s = deadline - time.monotonic() - RETRY_S
                 if error.name not in MOVED or left_s < LAST_TRY_S:
@@ -448,7 +451,7 @@ class BlockingAdmin:
         except (KafkaException, ValueError, TypeError) as error:
             raise self._connection.refused_setting(error, doing) from error
 
-    def _wait(self, doing: str, future: Future[Any], timeout_s: float) -> Any:
+    def _wait(self, doing: str, future: Future[Any], timeout_s: float, *, changes: bool = False) -> Any:
         client = self._open()
         deadline = time.monotonic() + timeout_s + 1  # librdkafka has its own, and knows more
         while not wait([future], POLL_S).done:
@@ -461,7 +464,7 @@ class BlockingAdmin:
         try:
             result = future.result()
         except KafkaException as error:
-            raise self._connection.error(error, doing) from error
+            raise self._connection.error(error, doing, changes=changes) from error
         self._connection.answered()
         return result
 

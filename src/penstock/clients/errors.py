@@ -129,13 +129,17 @@ _ADVICE: dict[int, str] = {
 }
 
 
-def translate(error: KafkaError, doing: str, servers: str, *, is_down: bool = False) -> ClientError:
-    """`doing` opens the sentence ("cannot create topic x"); `is_down` says that no broker answered lately."""
+def translate(
+    error: KafkaError, doing: str, servers: str, *, is_down: bool = False, changes: bool = True
+) -> ClientError:
+    """`doing` opens the sentence ("cannot create topic x"); `is_down` says that no broker answered lately; what
+    `changes` nothing has not happened by halves."""
     code = error.code()
     if code in _NO_CONNECTION or (is_down and code in TIMEOUTS):
         return Unreachable(servers)
     if code in TIMEOUTS:
-        return TimedOut(f"{doing}: no answer in time; it may or may not have happened", error.name())
+        unknown = "; it may or may not have happened" if changes else ""
+        return TimedOut(f"{doing}: no answer in time{unknown}", error.name())
     if code == KafkaError._INVALID_ARG:
         return BadSetting(f"{doing}: {_reason(error)}", error.name())
     if code == KafkaError._MAX_POLL_EXCEEDED:

@@ -42,7 +42,7 @@ class Connection:
         self._client_id = client_id
         self._settings = dict(settings)
         self.is_down = False
-        """A connection failed, and nothing was answered since."""
+        """Connections failed, to all addresses that were given, and nothing was answered since."""
         self._are_all_down = False
         self.has_answered = False
         """Ever."""
@@ -59,7 +59,8 @@ class Connection:
         }
 
     def heard(self, error: KafkaError) -> None:
-        if error.code() in _DOWN:
+        # Of several, one that is gone says nothing of the others.
+        if error.code() == KafkaError._ALL_BROKERS_DOWN or (error.code() in _DOWN and "," not in self.servers):
             self.is_down = True
         if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._are_all_down:
             self._are_all_down = True
@@ -90,11 +91,11 @@ class Connection:
                 return
         raise Unreachable(self.servers, reason)
 
-    def error(self, problem: KafkaError | KafkaException, doing: str) -> ClientError:
+    def error(self, problem: KafkaError | KafkaException, doing: str, *, changes: bool = True) -> ClientError:
         reason = problem.args[0] if isinstance(problem, KafkaException) else problem
         if not isinstance(reason, KafkaError):
             return ClientError(f"{doing}: {problem}")
-        return translate(reason, doing, self.servers, is_down=self.is_down)
+        return translate(reason, doing, self.servers, is_down=self.is_down, changes=changes)
 
     @contextmanager
     def translated(self, doing: str) -> Iterator[None]:

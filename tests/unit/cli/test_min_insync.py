@@ -21,6 +21,13 @@ def test_a_topic_that_asks_for_more_than_it_has(cli: CommandLine, topic: str) ->
     )
     refused = cli("produce", "--topic", topic, "--timeout", "1", stdin=b"a\n")
     assert refused.code == 1
+    assert refused.err == (
+        f"penstock: 1 of 1 record not delivered, the first from standard input, line 1: {topic}-0 has 1 in-sync "
+        "replica, and min.insync.replicas is 2 (and 1 more partition likewise), so writes with acks=all are refused: "
+        f"lower it with `penstock configs set --topic {topic} min.insync.replicas=1`\n"
+    )
+    alone = cli("produce", "--topic", topic, "--timeout", "1", "--partition", "1", stdin=b"a\n")
+    assert f": {topic}-1 has 1 in-sync replica, and min.insync.replicas is 2, so " in alone.err
     lowered = cli("configs", "set", "--topic", topic, "min.insync.replicas=1")
     assert (lowered.lines, lowered.err) == ([f"topic {topic}: min.insync.replicas=1"], "")
     assert cli("produce", "--topic", topic, stdin=b"a\n").code == 0

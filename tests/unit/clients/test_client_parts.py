@@ -34,6 +34,7 @@ from penstock.clients.errors import translate
 from penstock.clients.handout import Handout
 from penstock.clients.metrics import Counts, Statistics, consumer_metrics, producer_metrics
 from penstock.clients.partitioners import RoundRobin
+from penstock.clients.settings import Connection
 from penstock.model.errors import ConfigError
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -149,6 +150,22 @@ def test_each_error_is_of_a_kind_and_says_what_to_do(code: int, kind: type[Clien
 def test_a_time_out_without_any_broker_says_so() -> None:
     assert isinstance(translate(KafkaError(KafkaError._TIMED_OUT), "doing it", "h:1", is_down=True), Unreachable)
     assert isinstance(BadSetting("x"), ConfigError)  # exit code 2 on the command line
+
+
+def test_a_question_that_was_not_answered_has_not_half_happened() -> None:
+    timed_out = KafkaError(KafkaError._TIMED_OUT)
+    assert str(translate(timed_out, "reading", "h:1", changes=False)) == "reading: no answer in time"
+    assert str(translate(timed_out, "making", "h:1")) == "making: no answer in time; it may or may not have happened"
+
+
+def test_one_of_several_that_is_gone_does_not_stand_for_all() -> None:
+    gone = KafkaError(KafkaError._TRANSPORT)
+    for servers, is_down in (("h:1", True), ("h:1,h:2", False)):
+        connection = Connection(servers, "test", {})
+        connection.heard(gone)
+        assert connection.is_down == is_down
+        connection.heard(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+        assert connection.is_down
 
 
 # -- values and metrics --------------------------------------------------------------------------------------
