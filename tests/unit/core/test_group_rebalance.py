@@ -245,6 +245,17 @@ def test_a_heartbeat_that_may_wait_hears_of_a_rebalance_when_it_begins() -> None
     assert driver.replies[driver.hold_heartbeat(second, generation)] == HeartbeatReply(ErrorCode.REBALANCE_IN_PROGRESS)
 
 
+def test_a_member_that_asks_for_its_assignment_is_alive() -> None:
+    driver = Driver()
+    members, generation = driver.stable(2)
+    driver.restart()  # as another coordinator finds it: sessions begin when the log is loaded
+    driver.wait(9_000)
+    for member in members:
+        assert driver.synced(driver.sync(member, generation)).error is ErrorCode.NONE
+    driver.wait(9_000)
+    assert [driver.heartbeat(member, generation) for member in members] == [ErrorCode.NONE] * 2
+
+
 def test_a_held_heartbeat_is_answered_in_time_and_a_silent_member_gets_no_longer_session() -> None:
     driver = Driver()
     (member,), generation = driver.stable(1)

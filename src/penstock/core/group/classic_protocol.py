@@ -182,6 +182,7 @@ class ClassicProtocol(Rebalance):
         act = group.answer(Request.SYNC)
         self._note_sync(group, member.member_id)
         if act is Act.ANSWER:
+            self.keep_alive(group, member, now_ms)
             out.reply(token, self._assigned(group, member.assignment))
             return
         older, member.sync_token = member.sync_token, token
