@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-POWER = ("crash", "blackout", "brownout", "fade out", "torn", "failing disk")
+AMBUSHES = ("ambush", "power ambush")
+"""At a telling moment: a process dies, or the power fails."""
+POWER = ("crash", "blackout", "brownout", "fade out", "torn", "failing disk", "power ambush")
 """The power fails, or the disk lies: fair only where every topic is durable."""
 LONE_CRASH = "lone crash"
 """The power of one machine fails, with nothing else wrong: fair also where flushing is left to the system."""
@@ -26,6 +28,7 @@ KINDS = (
     "fade out",
     "strand",
     "torn",
+    *AMBUSHES,
     "stop",
     "rolling restart",
     "pause",
@@ -49,6 +52,7 @@ KINDS = (
     "clock",
 )
 THEMES = (
+    (*AMBUSHES, "power ambush", "slow disk", "isolate"),  # between two steps
     ("brownout", "fade out", "slow disk", "crash", "torn"),  # what was promised is on no platter
     ("strand", "strand", "one by one", "fade out"),  # who was in sync last is not who comes back first
     ("depose", "isolate", "headhunt", "suspend"),  # leaders that do not know they were replaced
@@ -56,6 +60,7 @@ THEMES = (
     (LONE_CRASH, LONE_CRASH, "rolling restart", "clock"),  # one after the other, and all is well in between
 )
 BUSY_THEMES = (
+    (*AMBUSHES, "power ambush", "slow disk", "isolate"),  # between two steps
     ("torn", "isolate", "kill"),
     ("crash", "cut", "slow disk"),
     ("blackout", "flap", "isolate", "stop"),

@@ -15,13 +15,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from random import Random
 from typing import Protocol
 
+from penstock.sim.ambush import Ambushes
 from penstock.sim.campaigns import Campaigns
 from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.disk_faults import DiskFaults
-from penstock.sim.fault_plan import Fault
+from penstock.sim.fault_plan import AMBUSHES, Fault
 from penstock.sim.link_faults import LinkFaults
 
 CLOCK_JUMPS_MS = (500, 5_000, 100_000, 12 * 3_600_000, 5 * 86_400_000)
@@ -64,6 +66,7 @@ class Nemesis:
         """Told which machine bits rot on, before they do."""
         self.counts: Counter[str] = Counter()
         self._disks = DiskFaults(self)
+        self._ambushes = Ambushes(self)
         self._deeds: dict[str, Callable[[Fault, Random], Awaitable[None]]] = {
             "kill": self._kill,
             "crash": self._crash,
@@ -77,10 +80,15 @@ class Nemesis:
             **LinkFaults(self).deeds,
             **Campaigns(self).deeds,
             **self._disks.deeds,
+            **self._ambushes.deeds,
         }
 
     async def run(self, plan: Sequence[Fault]) -> None:
         """Returns when the last fault has begun and all are over."""
+        with self._ambushes.listening() if any(fault.kind in AMBUSHES for fault in plan) else nullcontext():
+            await self._run(plan)
+
+    async def _run(self, plan: Sequence[Fault]) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         for fault in plan:
@@ -149,6 +157,9 @@ class Nemesis:
             return number
         numbers = [number for number in self._cluster.started if is_one(number)]
         return random.choice(numbers) if numbers else None
+
+    def can_take(self, number: int) -> bool:
+        return self.is_free(number) and len(self._busy) < self._max_down
 
     def target(self, random: Random) -> int | None:
         """A machine that is up and that no other fault has taken."""

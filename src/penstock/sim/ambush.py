@@ -1,0 +1,127 @@
+"""Faults that wait for a telling moment of a broker, and hit that broker then.
+
+What lies between two steps of a broker is short: a flush takes a millisecond or two, and whoever chooses moments at
+random hardly ever meets one. So these listen to the brokers (`sim.places`) and strike when one has just begun, or up to
+a few milliseconds later. Must not know: clients, checkers. Invariant: listening changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
+from random import Random
+from typing import Any, NamedTuple, Protocol
+
+from penstock.sim.campaigns import Deed
+from penstock.sim.cluster import SimCluster, host_of
+from penstock.sim.fault_plan import AMBUSHES, POWER, Fault
+from penstock.sim.places import replaced
+from penstock.sim.process import current_process
+
+ARMED_S = 3.0
+LATE_S = 0.005
+AT_ONCE_CHANCE = 0.4
+ALL_CHANCE = 0.2
+
+
+class Moment(NamedTuple):
+    place: str
+    is_it: Callable[[Any, Any], bool] = lambda *_: True
+    """Asked afterwards, with the result and whose method it was."""
+
+
+def _is_left_alone(_: Any, partition: Any) -> bool:
+    return partition.is_leader and partition.isr == (partition.node_id,) and len(partition.replicas) > 1
+
+
+MOMENTS: Mapping[str, Moment] = {
+    "a flush begins": Moment("penstock.storage.growing_log:GrowingLog.begin_flush", lambda flush, _: flush is not None),
+    "a segment is rolled": Moment("penstock.storage.growing_log:GrowingLog._roll"),
+    "a log is cut": Moment("penstock.storage.log:Log.truncate_to", lambda is_cut, _: is_cut),
+    "a compacted segment waits to be swapped in": Moment(
+        "penstock.storage.log:Log.begin_swap", lambda is_begun, _: is_begun
+    ),
+    "a replica begins to lead": Moment("penstock.replica.partition:Partition._lead"),
+    "a leader is left alone in sync": Moment("penstock.replica.partition:Partition._isr_changed", _is_left_alone),
+}
+
+
+class Enemy(Protocol):
+    """What `sim.nemesis.Nemesis` does for an ambush."""
+
+    cluster: SimCluster
+
+    def note(self, fault: Fault, what: str) -> None: ...
+    def begin(self, deed: Any) -> None: ...
+    def take(self, number: int) -> None: ...
+    def is_free(self, number: int) -> bool: ...
+    def can_take(self, number: int) -> bool:
+        """It is up, no other fault has taken it, and not too many are down already."""
+        ...
+
+    async def down(self, fault: Fault, number: int) -> None:
+        """It is dead: for a while, then up again."""
+        ...
+
+
+class Ambushes:
+    def __init__(self, enemy: Enemy) -> None:
+        self._enemy = enemy
+        self._cluster = enemy.cluster
+        self._waiting: dict[str, list[asyncio.Future[int]]] = {}
+        self.deeds: dict[str, Deed] = dict.fromkeys(AMBUSHES, self._ambush)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for what, moment in MOMENTS.items():
+                stack.enter_context(replaced(moment.place, partial(self._overhear, what, moment)))
+            yield
+
+    def _overhear(self, what: str, moment: Moment, original: Any) -> Any:
+        @wraps(original)
+        def overheard(owner: Any, *args: Any, **named: Any) -> Any:
+            result = original(owner, *args, **named)
+            if what in self._waiting and moment.is_it(result, owner):
+                process = current_process()
+                assert process is not None, "a broker runs in a process"
+                for waiter in self._waiting.pop(what):
+                    if not waiter.done():
+                        waiter.set_result(int(process.host.rpartition("-")[2]))
+            return result
+
+        return overheard
+
+    async def _next(self, what: str) -> int | None:
+        """Whose moment it is; None: nobody's, or that of somebody who is not to be hit."""
+        waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(what, []).append(waiter)
+        try:
+            async with asyncio.timeout(ARMED_S):
+                number = await waiter
+        except TimeoutError:
+            return None
+        return number if self._enemy.can_take(number) else None
+
+    async def _ambush(self, fault: Fault, random: Random) -> None:
+        what = random.choice(list(MOMENTS))
+        number = await self._next(what)
+        if number is None:
+            return
+        if random.random() >= AT_ONCE_CHANCE:
+            await asyncio.sleep(random.random() * LATE_S)
+        victims = [number] if random.random() >= ALL_CHANCE else list(self._cluster.started)
+        victims = [victim for victim in victims if self._enemy.is_free(victim)]
+        if not victims:
+            return
+        has_power = fault.kind not in POWER
+        end = self._cluster.kill if has_power else self._cluster.crash
+        names = ", ".join(map(host_of, victims))
+        self._enemy.note(fault, f"{what} on {host_of(number)}: {'kill' if has_power else 'cut the power of'} {names}")
+        for victim in victims:
+            self._enemy.take(victim)
+            end(victim)
+        for victim in victims:
+            self._enemy.begin(self._enemy.down(fault, victim))
