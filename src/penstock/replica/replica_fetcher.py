@@ -37,6 +37,7 @@ from penstock.wire.messages.fetch import FetchResponse, PartitionData
 log = logging.getLogger(__name__)
 
 FETCH_VERSION = 17
+SHORTEST_TIMER_S = 0.001
 
 SESSION_IS_GONE = frozenset(
     {
@@ -177,11 +178,11 @@ class ReplicaFetcher:
             self.session.reset()
         request = self.session.next_request(self._follower.config, broker_epoch, now_s)
         self._is_fetching = request is not None
+        self._last_sent_s = now_s
         self._set_timer(now_s)
         if request is None:
             return
         self._is_parked = request.max_wait_ms > 0
-        self._last_sent_s = now_s
         self.fetches += 1
         self.link.send(Api.FETCH, FETCH_VERSION, request, self._fetched)
 
@@ -190,10 +191,10 @@ class ReplicaFetcher:
 
         One that is set and not too late stays: a fetch is sent thousands of times a second.
         """
-        due_s = now_s + self._follower.config.replica_socket_timeout_ms / 1000
+        due_s = max(self._silent_from_s, now_s + SHORTEST_TIMER_S)
         wakeup_s = None if self._is_fetching else self.session.next_wakeup_s()
         if wakeup_s is not None:
-            due_s = min(due_s, max(wakeup_s, now_s + 0.001))
+            due_s = min(due_s, max(wakeup_s, now_s + SHORTEST_TIMER_S))
         if self._timer is not None:
             if self._timer_due_s <= due_s:
                 return
@@ -201,15 +202,19 @@ class ReplicaFetcher:
         self._timer_due_s = due_s
         self._timer = self._loop.call_later(due_s - now_s, self._look)
 
+    @property
+    def _silent_from_s(self) -> float:
+        """When the fetch under way should have been answered."""
+        config = self._follower.config
+        return self._last_sent_s + (config.replica_socket_timeout_ms + config.replica_fetch_wait_max_ms) / 1000
+
     def _look(self) -> None:
         self._timer = None
         if not self.link.is_up or self._is_stopped:
             return
-        config = self._follower.config
         now_s = self._clock.monotonic()
-        silence_s = now_s - self._last_sent_s
-        if self._is_fetching and silence_s * 1000 > config.replica_socket_timeout_ms + config.replica_fetch_wait_max_ms:
-            self.link.give_up(TimeoutError(f"no answer for {silence_s:.0f} s"))
+        if self._is_fetching and now_s >= self._silent_from_s:
+            self.link.give_up(TimeoutError(f"no answer for {now_s - self._last_sent_s:.0f} s"))
         elif self._is_fetching:
             self._set_timer(now_s)
         else:

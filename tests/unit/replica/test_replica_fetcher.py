@@ -644,6 +644,21 @@ def test_a_leader_that_has_fallen_silent_is_connected_to_anew(world: SimWorld) -
     run(world, main())
 
 
+def test_silence_counts_from_the_last_fetch_and_is_not_waited_for_twice(world: SimWorld) -> None:
+    broker = FollowingBroker(world, settings=LAZY)
+
+    async def main() -> None:
+        await broker.start()
+        await broker.follow()
+        await asyncio.sleep(10)  # fetches come and go
+        world.network.hang("leader", "follower")
+        config = broker.running.current
+        limit_s = (config.replica_socket_timeout_ms + config.replica_fetch_wait_max_ms) / 1000
+        await until(lambda: broker.leader.connections == 2, limit_s + 2)
+
+    run(world, main())
+
+
 def test_who_follows_nobody_here_any_more_lets_go_of_the_connection(world: SimWorld) -> None:
     broker = FollowingBroker(world, 2, settings=LAZY)
 
