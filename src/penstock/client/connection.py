@@ -23,7 +23,7 @@ R = TypeVar("R", bound=Message)
 
 REQUEST_TIMEOUT_S = 30.0
 
-# The last versions that name topics; later ones want topic ids, which callers here do not carry.
+# The last versions that name topics; later ones want topic ids, which most callers here do not carry.
 NEWEST = {
     Api.PRODUCE: 12,
     Api.FETCH: 12,
@@ -71,9 +71,17 @@ class Connection(PipelinedConnection[Sent, Message]):
         answer = await self.call(Api.API_VERSIONS, ApiVersionsRequest(), ApiVersionsResponse)
         self._versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
 
-    async def call(self, key: Api, request: Message, kind: type[R], timeout_s: float = REQUEST_TIMEOUT_S) -> R:
+    async def call(
+        self,
+        key: Api,
+        request: Message,
+        kind: type[R],
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        *,
+        has_topic_ids: bool = False,
+    ) -> R:
         """Send and wait. Raises ConnectionLost or RequestTimedOut; error codes are the caller's to look at."""
-        answer = self.send(key, request)
+        answer = self.send(key, request, has_topic_ids=has_topic_ids)
         try:
             async with asyncio.timeout(timeout_s):
                 message = await answer
@@ -82,22 +90,24 @@ class Connection(PipelinedConnection[Sent, Message]):
         assert isinstance(message, kind)
         return message
 
-    def send(self, key: Api, request: Message) -> asyncio.Future[Message]:
+    def send(self, key: Api, request: Message, *, has_topic_ids: bool = False) -> asyncio.Future[Message]:
         """Send now; order among calls is the order on the wire."""
         transport = self._sending()
-        version = self._version(key)
+        version = self._version(key, has_topic_ids=has_topic_ids)
         parts, _ = encode_request(key, version, self._next_id, self._client_id, request)
         future = self._expect(Sent(key, version, self._next_id))
         # Requests carry bytes only; file slices are for answers.
         transport.write(b"".join(cast("list[bytes]", parts)))
         return future
 
-    def _version(self, key: Api) -> int:
+    def _version(self, key: Api, *, has_topic_ids: bool = False) -> int:
         spec = api(key)
         first, last = self._versions.get(key, (0, -1))
         if last < 0 and key in self._unadvertised:
             first, last = spec.min_version, spec.max_version
-        version = min(last, spec.max_version, NEWEST.get(key, spec.max_version))
+        version = min(last, spec.max_version)
+        if not has_topic_ids:
+            version = min(version, NEWEST.get(key, version))
         if version < max(first, spec.min_version):
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"the broker does not serve {spec.name}")
         return version

@@ -47,6 +47,8 @@ class Plan:
     consumers: int
     """Members of a group of the new protocol."""
     has_operator: bool
+    has_reborn: bool
+    """A topic is deleted and made again while it is used."""
     max_down: int
     faults: tuple[Fault, ...]
     ending: str
@@ -92,6 +94,7 @@ def draw(
         is_compacting=Random(f"{seed}/compaction").random() < 0.3 or fault_plan.is_busy,
         members=random.choice((0, 1, 2, 3)),
         consumers=max(0, Random(f"{seed}/consumers").randint(-1, 3)),
+        has_reborn=Random(f"{seed}/reborn").random() < 0.3,
         has_operator=random.random() < 0.5 or fault_plan.is_busy,
         max_down=random.choice((1, 1, (size + 1) // 2, size)),
         faults=tuple(faults),

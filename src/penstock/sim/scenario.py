@@ -8,20 +8,17 @@ gives the same history and the same verdict. Must not know: command lines, proce
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import traceback
 from collections import Counter
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from penstock.api.handlers.fetch import NOT_SERVED
 from penstock.sim.checks.groups import check_groups
 from penstock.sim.checks.keyed import check_keyed
-from penstock.sim.checks.records import check_records
+from penstock.sim.checks.records import check_reads, check_records
 from penstock.sim.checks.topics import check_topics
 from penstock.sim.cluster import SimCluster, few_entries_kept
 from penstock.sim.fault_plan import LONE_CRASH
@@ -29,7 +26,7 @@ from penstock.sim.history import History, Place, Seen, Violation
 from penstock.sim.loop import StepLimit
 from penstock.sim.nemesis import Nemesis
 from penstock.sim.plan import MIN_INSYNC_REPLICAS, PLAIN_TOPIC, Plan, TopicPlan
-from penstock.sim.process import current_process
+from penstock.sim.remarks import remarks
 from penstock.sim.watch import Watch
 from penstock.sim.workload.admin import Operator
 from penstock.sim.workload.caller import TROUBLE, Caller, Leader
@@ -39,6 +36,7 @@ from penstock.sim.workload.keyed import KeyedLane
 from penstock.sim.workload.members import Member
 from penstock.sim.workload.producers import IdempotentLane, PlainWriter
 from penstock.sim.workload.readers import Reader
+from penstock.sim.workload.reborn import Reborn
 from penstock.sim.world import SimWorld
 
 PROGRESS_WITHIN_S = 120.0
@@ -87,6 +85,7 @@ class Scenario:
         self.nemesis.on_rot = self.watch.excuse
         self._keyed = History(world.loop.time)
         """Of the topic that is compacted."""
+        self._reborn: Reborn | None = None
         self._callers: list[Caller] = []
         self._is_over = False
 
@@ -97,6 +96,8 @@ class Scenario:
     def _caller(self, name: str, patience_s: float = 1.5) -> Caller:
         caller = Caller(self.cluster.addresses, name, self.world.random(f"client {name}"), patience_s)
         self._callers.append(caller)
+        if self._reborn is not None:
+            self._reborn.introduce(caller)
         return caller
 
     def _client(self, name: str) -> str:
@@ -139,6 +140,8 @@ class Scenario:
             self.watch.check_ending()
             topics = self.watch.topics()
         check_records(self.history, final, undisturbed)
+        for place in self._reborn.lives if self._reborn is not None else ():
+            check_reads(self.history, place)
         check_groups(self.history)
         if self.plan.is_compacting:
             check_keyed(self._keyed, KEYED, keyed)
@@ -213,6 +216,11 @@ class Scenario:
             name = f"c{number}"
             consumer = ConsumerMember(self._caller(name), self.history, "modern", [topic.name for topic in plan.topics])
             others.append(self._spawn(name, consumer.run(self._has_ended, random.uniform(0.15, 0.5))))
+        if plan.has_reborn:
+            self._reborn = Reborn(
+                self._caller("reborn"), self.history, self._operator(), self._now_ms, plan.topics[0].settings
+            )
+            writers.append(self._spawn("reborn", self._reborn.run(self._has_ended)))
         if plan.has_operator:
             others.append(self._spawn("operator", self._operator().run(self._has_ended, random.uniform(0.2, 1.5))))
         for number in self.cluster.ids[plan.nodes :]:
@@ -254,9 +262,13 @@ class Scenario:
 
         await self._within("leaders and full in-sync replicas everywhere", well())
 
+    def _living_places(self) -> list[Place]:
+        """Also the last life of the topic that has several."""
+        return [*self.plan.places, *(list(self._reborn.lives)[-1:] if self._reborn is not None else ())]
+
     async def _probe(self) -> None:
         """A write that is acknowledged, for every partition."""
-        for place in self.plan.places:
+        for place in self._living_places():
             lane = IdempotentLane(self._caller(f"probe:{place}"), self.history, place, self._now_ms)
             await self._within(f"a write to {place}", lane.run(partial(_has_written, lane), 0.0))
 
@@ -294,7 +306,7 @@ class Scenario:
         """By a reader of its own, until it has read what the last probe wrote; what others saw counts for nothing."""
         final: dict[Place, list[bytes]] = {}
         found = History(self.world.loop.time)
-        for place in self.plan.places:
+        for place in self._living_places():
             writes = (write for write in self.history.writes if write.place == place and write.is_idempotent)
             last = max((write.offset for write in writes), default=-1)
             reader = Reader(self._caller(f"last:{place}"), found, [place])
@@ -351,42 +363,6 @@ def _has_read(reader: Reader, place: Place, offset: int) -> bool:
     return reader.positions[place] > offset
 
 
-class _Remarks(logging.Handler):
-    """What brokers log, between the lines of the trace. What they log with a traceback is a defect."""
-
-    def __init__(self, scenario: Scenario) -> None:
-        super().__init__()
-        self._scenario = scenario
-
-    def emit(self, record: logging.LogRecord) -> None:
-        process = current_process()
-        who = process.name if process else "world"
-        self._scenario.world.trace.remark(who, f"{record.levelname}: {record.getMessage()}")
-        error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, Exception):
-            violation = Violation("brokers have no defects", f"{who}: {record.getMessage()}: {error!r}")
-            violation.__cause__ = error
-            self._scenario.watch.failed(violation)
-        elif record.levelno == logging.CRITICAL and NOT_SERVED in record.getMessage():
-            self._scenario.watch.found_damage(who, record.getMessage())
-
-
-@contextmanager
-def _remarks(scenario: Scenario, is_wanted: bool) -> Iterator[None]:
-    """Brokers log into the trace, or nowhere."""
-    logger = logging.getLogger("penstock")
-    handler, level, propagates = _Remarks(scenario), logger.level, logger.propagate
-    logger.propagate = False
-    logger.setLevel(logging.INFO if is_wanted else logging.ERROR)
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-        logger.propagate = propagates
-
-
 def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
     """Run a history to its verdict. Whatever goes wrong in it, of whatever kind, is its failure."""
     began = time.process_time()
@@ -394,7 +370,7 @@ def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
     world = SimWorld(plan.seed, max_steps=MAX_STEPS)
     scenario = Scenario(plan, world)
     try:
-        with _remarks(scenario, keep_trace), few_entries_kept(), world:
+        with remarks(world.trace, scenario.watch, is_wanted=keep_trace), few_entries_kept(), world:
             world.run(scenario.run())
     except Violation as error:
         verdict.what, verdict.story = error.what, error.story

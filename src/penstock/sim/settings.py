@@ -34,7 +34,7 @@ SETTINGS: Mapping[str, str] = {
 DRAWN: Mapping[str, tuple[int, ...]] = {
     "broker.heartbeat.interval.ms": (200, 350, 500),
     "broker.session.timeout.ms": (1000, 2000, 2000, 4000),
-    "controller.quorum.election.timeout.ms": (300, 1000, 2000),
+    "controller.quorum.election.timeout.ms": (500, 1000, 2000),
     "fetch.max.bytes": (1024, 8 << 10, 57671680),
     "group.initial.rebalance.delay.ms": (0, 0, 500),
     "leader.imbalance.check.interval.seconds": (1, 5, 300),
@@ -51,7 +51,7 @@ DRAWN: Mapping[str, tuple[int, ...]] = {
     "replica.fetch.backoff.ms": (50, 300, 1000),
     "replica.fetch.max.bytes": (1, 2 << 10, 1 << 20),
     "replica.fetch.response.max.bytes": (1, 4 << 10, 10 << 20),
-    "replica.fetch.wait.max.ms": (50, 500),
+    "replica.fetch.wait.max.ms": (200, 500),
     "replica.high.watermark.checkpoint.interval.ms": (100, 1000, 5000),
     "replica.lag.time.max.ms": (600, 2000, 2000, 5000),
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.sim.checks.groups import check_groups
-from penstock.sim.checks.records import check_records
+from penstock.sim.checks.records import check_reads, check_records
 from penstock.sim.history import Assigned, History, OffsetRead, Outcome, Place, Violation
 
 PLACE = Place("data", 0)
@@ -187,3 +187,17 @@ def test_what_a_leader_alone_acknowledged_is_kept_where_it_led_all_the_time(hist
     check_records(history, {PLACE: [first]}, [Place("data", 1)])
     with pytest.raises(Violation, match="what is acknowledged is kept"):
         check_records(history, {PLACE: [first]}, [PLACE])
+
+
+def test_what_was_read_of_a_topic_that_is_gone_was_written_to_it() -> None:
+    history = History(lambda: 0.0)
+    first, second = Place("t#0", 0), Place("t#1", 0)
+    write = history.begin_write(first, "lane", 0, -1, is_idempotent=True)
+    history.saw(first, 0, write.value, "r", 1, 0)
+    check_reads(history, first)
+    history.end_write(write, Outcome.ACKNOWLEDGED, 1)
+    with pytest.raises(Violation, match="at its offset"):
+        check_reads(history, first)
+    history.saw(second, 0, write.value, "r", 1, 0)
+    with pytest.raises(Violation, match="nothing is made up"):
+        check_reads(history, second)

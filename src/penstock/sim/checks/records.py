@@ -30,6 +30,22 @@ def check_records(history: History, final: Final, undisturbed: Container[Place] 
         _lanes_are_in_order(place, writes, values)
 
 
+def check_reads(history: History, place: Place) -> None:
+    """Of a topic that may be gone by now: what was read there was written there, and lay where its writer was told."""
+    writes = {write.value: write for write in history.writes if write.place == place}
+    for offset, seen in history.seen.get(place, {}).items():
+        write = writes.get(seen.value)
+        if write is None:
+            raise Violation(
+                "nothing is made up", f"{seen.reader} read {seen.value!r} at {place}@{offset}, where nobody wrote it"
+            )
+        if write.outcome is Outcome.ACKNOWLEDGED and write.offset != offset:
+            raise Violation(
+                "what is acknowledged is at its offset",
+                f"{seen.value!r} was acknowledged at {place}@{write.offset}, and {seen.reader} read it at {offset}",
+            )
+
+
 def _nothing_is_lost(
     place: Place, writes: Mapping[bytes, Write], values: Sequence[bytes], *, is_undisturbed: bool
 ) -> None:

@@ -47,6 +47,7 @@ class Caller:
         self.replicas: dict[Place, list[int]] = {}
         self.topics: dict[str, int] = {}
         """The number of partitions, as last heard."""
+        self._lives: dict[str, tuple[str, bytes]] = {}
         self._bootstrap = list(bootstrap)
         self._brokers: dict[int, Address] = {}
         self._connections: dict[tuple[Address, str], Connection] = {}
@@ -61,12 +62,22 @@ class Caller:
         return connection
 
     async def ask(
-        self, address: Address, key: Api, request: Message, kind: type[R], *, purpose: str = "", wait_s: float = 0.0
+        self,
+        address: Address,
+        key: Api,
+        request: Message,
+        kind: type[R],
+        *,
+        purpose: str = "",
+        wait_s: float = 0.0,
+        has_topic_ids: bool = False,
     ) -> R:
         """`wait_s` is how long the broker itself may wait. Raises ClientError, ApiError(UNSUPPORTED_VERSION)."""
         connection = await self.connection(address, purpose)
         try:
-            return await connection.call(key, request, kind, timeout_s=self.patience_s + wait_s)
+            return await connection.call(
+                key, request, kind, timeout_s=self.patience_s + wait_s, has_topic_ids=has_topic_ids
+            )
         except (RequestTimedOut, ConnectionLost):
             connection.close()
             raise
@@ -99,6 +110,15 @@ class Caller:
 
     # -- the cluster --------------------------------------------------------------------
 
+    def know_by_id(self, topic: str, name: str, topic_id: bytes) -> None:
+        """`topic` is one life of the topic of that name: it is asked for by its id."""
+        self._lives[topic] = name, topic_id
+
+    def id_of(self, topic: str) -> bytes | None:
+        """None: it is asked for by its name."""
+        life = self._lives.get(topic)
+        return None if life is None else life[1]
+
     def address_of(self, node_id: int) -> Address:
         if node_id not in self._brokers:
             raise BrokerUnreachable(f"broker {node_id} is not known")
@@ -109,7 +129,8 @@ class Caller:
 
     async def refresh(self, topics: Sequence[str] | None = None) -> MetadataResponse:
         """Ask somebody at random what the cluster looks like."""
-        wanted = None if topics is None else [MetadataRequestTopic(name=topic) for topic in topics]
+        names = [self._lives.get(topic, (topic,))[0] for topic in topics or ()]
+        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
         answer = await self.ask(self.any_address(), Api.METADATA, request, MetadataResponse, purpose="metadata")
         self._brokers.update({broker.node_id: (broker.host, broker.port) for broker in answer.brokers})
@@ -117,10 +138,12 @@ class Caller:
             if topic.error_code or topic.name is None:
                 continue
             self.topics[topic.name] = len(topic.partitions)
+            lives = [life for life, known in self._lives.items() if known == (topic.name, topic.topic_id)]
             for partition in topic.partitions:
-                place = Place(topic.name, partition.partition_index)
-                self.replicas[place] = list(partition.replica_nodes)
-                self._learn(place, Leader(partition.leader_id, partition.leader_epoch, topic.topic_id))
+                for called in (topic.name, *lives):
+                    place = Place(called, partition.partition_index)
+                    self.replicas[place] = list(partition.replica_nodes)
+                    self._learn(place, Leader(partition.leader_id, partition.leader_epoch, topic.topic_id))
         return answer
 
     def _learn(self, place: Place, heard: Leader) -> None:

@@ -25,7 +25,7 @@ from penstock.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from penstock.wire.primitives import Message
+from penstock.wire.primitives import NULL_UUID, Message
 
 ACKS_ALL, ACKS_LEADER = -1, 1
 MAX_IN_FLIGHT = 5
@@ -56,13 +56,15 @@ class _Batch:
             history.end_write(write, Outcome.ACKNOWLEDGED, base_offset + delta)
 
 
-def _request(place: Place, data: bytes, acks: int, timeout_ms: int) -> ProduceRequest:
+def _request(place: Place, data: bytes, acks: int, timeout_ms: int, topic_id: bytes | None = None) -> ProduceRequest:
     return ProduceRequest(
         acks=acks,
         timeout_ms=timeout_ms,
         topic_data=[
             TopicProduceData(
-                name=place.topic, partition_data=[PartitionProduceData(index=place.partition, records=data)]
+                name=place.topic,
+                topic_id=topic_id or NULL_UUID,
+                partition_data=[PartitionProduceData(index=place.partition, records=data)],
             )
         ],
     )
@@ -84,6 +86,8 @@ class IdempotentLane:
         self.next_number = 0
         """Of a record; its sequence number as well."""
         self._out_of_order = 0
+        self.is_gone: Callable[[], bool] = lambda: False
+        """Whether its topic is no more: what is not acknowledged then never will be."""
 
     async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
         random = self._caller.random
@@ -132,7 +136,7 @@ class IdempotentLane:
     async def deliver(self, batches: Sequence[_Batch]) -> None:
         waiting = list(batches)
         self._out_of_order = tries = 0
-        while waiting:
+        while waiting and not self.is_gone():
             if self._out_of_order >= GIVE_UP_AFTER:
                 raise Violation(
                     "a repeat is known as such",
@@ -154,8 +158,14 @@ class IdempotentLane:
         leader = await caller.leader(self.place)
         connection = await caller.connection(caller.address_of(leader.node_id), self.name)
         timeout_ms = round(caller.patience_s * 700)
+        topic_id = caller.id_of(self.place.topic)
         sent: list[asyncio.Future[Message]] = [
-            connection.send(Api.PRODUCE, _request(self.place, batch.data, ACKS_ALL, timeout_ms)) for batch in batches
+            connection.send(
+                Api.PRODUCE,
+                _request(self.place, batch.data, ACKS_ALL, timeout_ms, topic_id),
+                has_topic_ids=topic_id is not None,
+            )
+            for batch in batches
         ]
         left: list[_Batch] = []
         for batch, future in zip(batches, sent, strict=True):

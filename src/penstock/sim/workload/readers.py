@@ -28,6 +28,7 @@ from penstock.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from penstock.wire.primitives import NULL_UUID
 
 WAIT_MS = 100
 MAX_BYTES = 16 << 10
@@ -79,6 +80,7 @@ class Reader:
         leader = await caller.leader(place)
         asked = self._choose(place, leader)
         position = self.positions[place]
+        topic_id = caller.id_of(place.topic)
         request = FetchRequest(
             replica_id=-1,
             max_wait_ms=WAIT_MS,
@@ -88,6 +90,7 @@ class Reader:
             topics=[
                 FetchTopic(
                     topic=place.topic,
+                    topic_id=topic_id or NULL_UUID,
                     partitions=[
                         FetchPartition(
                             partition=place.partition,
@@ -100,7 +103,13 @@ class Reader:
             ],
         )
         answer = await caller.ask(
-            caller.address_of(asked), Api.FETCH, request, FetchResponse, purpose="read", wait_s=WAIT_MS / 1000
+            caller.address_of(asked),
+            Api.FETCH,
+            request,
+            FetchResponse,
+            purpose="read",
+            wait_s=WAIT_MS / 1000,
+            has_topic_ids=topic_id is not None,
         )
         if answer.error_code:
             raise ApiError(error_code(answer.error_code), "no data")
@@ -122,7 +131,9 @@ class Reader:
         return self.positions[place] > position
 
     def _wants_end(self, place: Place) -> bool:
-        """First thing of a new leader, and now and then."""
+        """First thing of a new leader, and now and then; ListOffsets knows topics by name alone."""
+        if self._caller.id_of(place.topic) is not None:
+            return False
         known = self._caller.leaders.get(place)
         is_new = known is not None and known.epoch != self._asked.get(place)
         return is_new or self._caller.random.random() < END_CHANCE

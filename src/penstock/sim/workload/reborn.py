@@ -1,0 +1,125 @@
+"""A topic that is deleted and made again under its name, while it is written to and read.
+
+Each of its lives is a topic of its own for the history, and is asked for by its topic id: what is written to one and
+read in another was inherited. The producer is the same in all of them, and counts from 0 in each. Must not know:
+faults, checkers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from penstock.client.errors import check
+from penstock.model.errors import ErrorCode
+from penstock.sim.history import History, Outcome, Place
+from penstock.sim.workload.admin import TIMEOUT_MS, Operator
+from penstock.sim.workload.caller import TROUBLE, Caller
+from penstock.sim.workload.producers import IdempotentLane
+from penstock.sim.workload.readers import Reader
+from penstock.wire.apis import Api
+from penstock.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+
+NAME = "reborn"
+LONGEST_LIFE_S = 2.5
+WRITE_EVERY_S = 0.15
+READ_EVERY_S = 0.1
+RETRY_S = 0.1
+DONE = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+class Reborn:
+    def __init__(
+        self,
+        caller: Caller,
+        history: History,
+        operator: Operator,
+        now_ms: Callable[[], int],
+        settings: Mapping[str, str],
+    ) -> None:
+        self._caller = caller
+        self._history = history
+        self._operator = operator
+        self._now_ms = now_ms
+        self._settings = dict(settings)
+        self.lives: dict[Place, bytes] = {}
+        """By topic id; the last one is not deleted any more."""
+
+    async def run(self, is_over: Callable[[], bool]) -> None:
+        """Returns while it lives."""
+        lane: IdempotentLane | None = None
+        while True:
+            place = await self._be_born()
+            born = IdempotentLane(self._caller, self._history, place, self._now_ms)
+            if lane is not None:
+                born.producer_id, born.epoch = lane.producer_id, lane.epoch
+            lane = born
+            if await self._outlives(place, lane, is_over):
+                return
+
+    def introduce(self, caller: Caller) -> None:
+        for place, topic_id in self.lives.items():
+            caller.know_by_id(place.topic, NAME, topic_id)
+
+    async def _be_born(self) -> Place:
+        """Until somebody tells the id of one that was not there before."""
+        while True:
+            await self._operator.create(NAME, 1, self._settings)
+            try:
+                answer = await self._caller.refresh([NAME])
+            except TROUBLE as error:
+                self._caller.note(error)
+            else:
+                topic_id = answer.topics[0].topic_id
+                if not answer.topics[0].error_code and topic_id not in self.lives.values():
+                    place = Place(f"{NAME}#{len(self.lives)}", 0)
+                    self.lives[place] = topic_id
+                    self._caller.know_by_id(place.topic, NAME, topic_id)
+                    return place
+            await self._caller.pause(RETRY_S)
+
+    async def _outlives(self, place: Place, lane: IdempotentLane, is_over: Callable[[], bool]) -> bool:
+        is_dead = False
+
+        def is_gone() -> bool:
+            return is_dead
+
+        async def die() -> None:
+            nonlocal is_dead
+            await asyncio.sleep(self._caller.random.uniform(0.2, LONGEST_LIFE_S))
+            if not is_over():
+                await self._delete(place)
+                is_dead = True
+
+        lane.is_gone = is_gone
+        reader = Reader(self._caller, self._history, [place])
+        works: list[Awaitable[None]] = [
+            die(),
+            lane.run(lambda: is_dead or is_over(), WRITE_EVERY_S),
+            reader.run(lambda: is_dead or is_over(), READ_EVERY_S),
+        ]
+        await asyncio.gather(*works)
+        return not is_dead
+
+    async def _delete(self, place: Place) -> None:
+        """Again and again, until it is gone: by its id, so that a request that comes late does not hit the next one."""
+        action = self._history.begin_admin("delete", NAME)
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(topic_id=self.lives[place])], timeout_ms=TIMEOUT_MS)
+        while True:
+            try:
+                answer = await self._caller.ask(
+                    self._caller.any_address(),
+                    Api.DELETE_TOPICS,
+                    request,
+                    DeleteTopicsResponse,
+                    purpose="admin",
+                    has_topic_ids=True,
+                )
+                if answer.responses[0].error_code not in DONE:
+                    check(answer.responses[0].error_code, answer.responses[0].error_message)
+            except TROUBLE as error:
+                self._caller.note(error)
+                await self._caller.pause(RETRY_S)
+            else:
+                self._history.end_admin(action, Outcome.ACKNOWLEDGED)
+                return
