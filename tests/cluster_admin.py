@@ -98,6 +98,17 @@ def quorum(cluster: ClusterProcesses) -> ResponsePartitionData:
     return found
 
 
+def voter_addresses(cluster: ClusterProcesses) -> dict[int, tuple[str, int]]:
+    """Where the quorum has its voters."""
+    asked = RequestTopicData(topic_name=METADATA_TOPIC, partitions=[RequestPartitionData(partition_index=0)])
+    with ask(cluster) as client:
+        answer = client.call(
+            Api.DESCRIBE_QUORUM, DescribeQuorumRequest(topics=[asked]), DescribeQuorumResponse, version=2
+        )
+    _check("DescribeQuorum", answer.error_code, answer.error_message)
+    return {node.node_id: (node.listeners[0].host, node.listeners[0].port) for node in answer.nodes}
+
+
 def voter_ids(cluster: ClusterProcesses) -> list[int]:
     return sorted(one.replica_id for one in quorum(cluster).current_voters)
 

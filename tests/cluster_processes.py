@@ -237,6 +237,13 @@ class ClusterProcesses:
         self.wait_for_brokers()
         return node
 
+    def move(self, node: NodeProcess) -> None:
+        """One that does not run gets another port for its next start; the files of the others stay as they are."""
+        node.port = self.network.free_port(node.node_id)
+        own = f"{node.node_id}@"
+        voters = [f"{own}{node.address}" if one.startswith(own) else one for one in self._voters.split(",")]
+        node.configure({**self._properties(node), "controller.quorum.voters": ",".join(voters)})
+
     @property
     def running(self) -> list[NodeProcess]:
         return [node for node in self.nodes.values() if node.is_running]

@@ -35,6 +35,8 @@ SETTINGS = {
     "min.insync.replicas": "2",
     "default.replication.factor": "3",
 }
+FIRST = {voter: (f"node-{voter}", 9092) for voter in (1, 2, 3)}
+"""Where the voters are, as the file of the first controller has it."""
 
 
 class AgreeingQuorum:
@@ -107,6 +109,7 @@ class ControllerWorld:
         entropy = SimEntropy(world.random("entropy"))
         self.controller = Controller(loop, NODE, self.quorum, self.image, self.running, entropy, self.watch)
         self.controller.cluster_id_for_new = CLUSTER_ID
+        self.controller.first_addresses = FIRST
         self.epochs: dict[int, int] = {}
         self._beating: dict[int, asyncio.Task[None]] = {}
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,6 +86,65 @@ def test_rolling_restart(cluster: ClusterProcesses, tell: Tell) -> None:
     tell(f"pause of a producer: {pauses(traffic.history, moments, traffic.ended_s)}")
     tell(describe_traffic(traffic))
     check_promises(cluster, traffic, TOPIC, PARTITIONS)
+
+
+def test_a_voter_moves_to_another_port(cluster: ClusterProcesses, tell: Tell) -> None:
+    """Under traffic. Nobody's file is changed but its own: the quorum takes its new address over."""
+    moments: list[float] = []
+    mover, watcher = cluster.nodes[3], cluster.nodes[1]
+    before = mover.address
+    with Traffic(cluster.bootstrap_servers, TOPIC, PARTITIONS) as traffic:
+        traffic.pause(0.5)
+        moments.append(time.monotonic())
+        assert mover.terminate() == 0
+        cluster.move(mover)
+        mover.start()
+        cluster.wait_for_brokers()
+        cluster.wait_in_sync(TOPIC)
+        traffic.await_progress()
+    tell(f"pause of a producer: {pauses(traffic.history, moments, traffic.ended_s)}")
+    assert mover.address != before
+    cluster.wait_until(
+        lambda: cluster_admin.voter_addresses(cluster)[3] == (mover.host, mover.port), "the quorum has it at its port"
+    )
+    assert "still waiting to join" not in mover.log()
+    assert watcher.terminate() == 0
+    watcher.start()  # with a file that has the old address
+    assert f"names 3@{before}, but the quorum has node 3 at {mover.address}, and that counts" in watcher.log()
+    cluster.wait_in_sync(TOPIC)
+    check_promises(cluster, traffic, TOPIC, PARTITIONS)
+
+
+def test_a_vote_at_the_wrong_address_is_refused_and_an_id_is_never_used_up(cluster: ClusterProcesses) -> None:
+    fourth, first = cluster.add(4), cluster.nodes[1]
+    add = (sys.executable, "-m", "penstock.cli", "cluster", "add-voter", "4")
+    for address, says in (
+        (first.address, f"{first.address} says: this is node 1"),
+        ("127.0.0.1", "127.0.0.1 has no port: write HOST:PORT"),
+    ):
+        command = (*add, address, "--bootstrap-server", cluster.bootstrap_servers)
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert ran.returncode != 0
+        assert says in ran.stderr
+    assert cluster_admin.voter_ids(cluster) == [1, 2, 3]
+    cluster_admin.add_voter(cluster, fourth)
+    cluster_admin.remove_voter(cluster, fourth)
+    for is_wiped in (False, True):
+        assert fourth.terminate() == 0
+        if is_wiped:
+            cluster.wait_for_brokers()
+            cluster_admin.unregister(cluster, 4)
+            shutil.rmtree(fourth.data)
+        cluster.move(fourth)
+        fourth.start()
+        cluster.wait_for_brokers()
+        cluster.wait_until(
+            lambda: any(one.replica_id == 4 for one in cluster_admin.quorum(cluster).observers), "4 is an observer"
+        )
+        cluster_admin.add_voter(cluster, fourth)
+        assert cluster_admin.voter_addresses(cluster)[4] == (fourth.host, fourth.port)
+        cluster_admin.remove_voter(cluster, fourth)
+    cluster.check_logs()
 
 
 def replace_everywhere(cluster: ClusterProcesses, old: int, new: int) -> None:

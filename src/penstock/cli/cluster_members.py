@@ -6,16 +6,17 @@ vote and forgets it. One that still runs would register again.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli.cluster_moves import Targets, move, throttle_option, watch_option
-from penstock.cli.connection import REFUSED, Target, cluster_command, connect_problem, json_option, split_address
+from penstock.cli.connection import Target, cluster_command, json_option, split_address
 from penstock.cli.numbers import NUMBER
 from penstock.cli.output import show_json
 from penstock.cli.wire_admin import wire_admin
-from penstock.model.errors import ApiError, ErrorCode, PenstockError
+from penstock.model.errors import ApiError, ConfigError, ErrorCode, PenstockError
 
 if TYPE_CHECKING:
     from penstock.client.cluster_admin import ClusterAdmin
@@ -146,8 +147,10 @@ def add_voter(target: Target, voter_id: int, address: str, as_json: bool) -> Non
     ID is its node id, as `cluster quorum` shows it; HOST:PORT is where the others reach it.
     """
     host, port = split_address(address)
+    if re.search(r":\d+$", address.strip()) is None:
+        raise ConfigError(f"{address} has no port: write HOST:PORT, where the others reach node {voter_id}")
     with wire_admin(target) as admin:
-        _check_is_there(admin, voter_id, host, port)
+        _check_is_up(admin, voter_id)
         try:
             admin.add_voter(voter_id, (host, port))
         except ApiError as error:
@@ -157,17 +160,13 @@ def add_voter(target: Target, voter_id: int, address: str, as_json: bool) -> Non
     _tell_voter(voter_id, True, as_json)
 
 
-def _check_is_there(admin: ClusterAdmin, voter_id: int, host: str, port: int) -> None:
-    """A node that nobody reaches would be waited for in vain. What this machine cannot tell, the controller finds out:
-    the others may know names and networks that it does not."""
+def _check_is_up(admin: ClusterAdmin, voter_id: int) -> None:
+    """Whether it is found at the address is for the controller to say: it may know names and networks that this
+    machine does not."""
     if _is_voter(admin, voter_id):
         raise PenstockError(f"node {voter_id} is a voter already")
     if not any(one.node_id == voter_id and not one.is_fenced for one in admin.nodes().brokers):
         raise PenstockError(f"no node {voter_id} is up in this cluster: start it first, then give it a vote")
-    if connect_problem(host, port) == REFUSED:
-        raise PenstockError(
-            f"nothing listens at {host}:{port}: give the address where the others reach node {voter_id}"
-        )
 
 
 @click.command("remove-voter", short_help="Take a node's vote away.")

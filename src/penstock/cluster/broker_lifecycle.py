@@ -35,9 +35,21 @@ NOTHING_HEARD = (
     "it is registered, but this node hears nothing of the metadata. A voter whose disk is lost must not come back "
     "empty under its old id: start it under a new node.id, drain and remove the old one, and add the new one as voter"
 )
+NOT_REACHED = (
+    "it is registered, but this node hears nothing of the metadata: the others do not reach it at %s. See whether they "
+    "can connect there, or correct listeners and advertised.listeners"
+)
+ANOTHER_DISK = (
+    "this node is a voter, and its data directory is another one than the quorum knows: it would have forgotten its "
+    "votes. Bring the directory back, or start it under a new node.id, drain and remove the old one, and add the new "
+    "one as voter"
+)
 
 
 class QuorumView(Protocol):
+    @property
+    def last_index(self) -> int: ...
+
     @property
     def applied_index(self) -> int: ...
 
@@ -87,13 +99,19 @@ class BrokerLifecycle:
         when this node's part in the quorum is over."""
         epoch = await self._be_registered()
         while not await self._reads_of(epoch):
-            unheard = NOTHING_HEARD if self._quorum.applied_index == 0 else "this node has not read of its registration"
-            log.warning("still waiting to join the cluster: %s", unheard)
+            log.warning("still waiting to join the cluster: %s", self._why_unread())
             # Unregistered meanwhile, perhaps; one that is just slow keeps its epoch.
             epoch = await self._be_registered()
         self._answered_s = self._clock.monotonic()
         if self._config.is_clustered:
             log.info("broker %d is registered with epoch %d", self._config.node_id, epoch)
+
+    def _why_unread(self) -> str:
+        if self._quorum.last_index == 0:
+            return NOTHING_HEARD
+        if self._quorum.leader_id is None:
+            return NOT_REACHED % ", ".join(f"{host}:{port}" for host, port in self._registration.endpoints.values())
+        return "this node has not read of its registration"
 
     async def _be_registered(self) -> int:
         """The epoch, once there is a controller that gives one."""
@@ -107,6 +125,8 @@ class BrokerLifecycle:
             except ApiError as error:
                 if error.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                     reason = "another broker of this node.id is running, or was until a moment ago"
+                elif error.code is ErrorCode.INCONSISTENT_VOTER_SET:
+                    reason = ANOTHER_DISK
                 elif error.code is ErrorCode.NOT_CONTROLLER:
                     reason = "no majority of the voters can be reached"
                 else:

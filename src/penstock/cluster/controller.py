@@ -1,8 +1,9 @@
-"""The controller: which brokers belong to the cluster, and, with its two bases, every decision on the metadata.
+"""The controller: which brokers belong to the cluster, and, with its bases, every decision on the metadata.
 
 Every node has one; it is active on the node that leads the metadata quorum, once that has applied what was committed
-before. What all decisions have in common is in `cluster.deciding`, those on topics and on partitions are in
-`cluster.topic_decisions` and `cluster.partition_decisions`: one object for whoever asks, as they take turns.
+before. What all decisions have in common is in `cluster.deciding`; those on topics, on partitions and on voters are in
+`cluster.topic_decisions`, `cluster.partition_decisions` and `cluster.voter_decisions`: one object for whoever asks, as
+they take turns.
 
 Which brokers live is watched by `broker_watch`, which has the lost ones fenced here. Must not know: sockets,
 the data of partitions.
@@ -20,6 +21,7 @@ from penstock.cluster.deciding import MetadataQuorum
 from penstock.cluster.partition_decisions import PartitionDecisions
 from penstock.cluster.running_config import CLUSTER_WIDE, RunningConfig
 from penstock.cluster.topic_decisions import TopicDecisions
+from penstock.cluster.voter_decisions import VoterDecisions
 from penstock.config.settings import AGREED_ON
 from penstock.core.metadata import brokers, features, partitions
 from penstock.core.metadata.image import RESOURCE_BROKER, MetadataImage
@@ -27,7 +29,6 @@ from penstock.core.metadata.records import (
     ClusterCreated,
     ConfigChanged,
     MetadataRecord,
-    PeerAddressSet,
 )
 from penstock.core.metadata.requests import (
     FeatureUpdate,
@@ -43,7 +44,7 @@ RETRY_PAUSE_S = 0.1
 log = logging.getLogger(__name__)
 
 
-class Controller(TopicDecisions, PartitionDecisions):
+class Controller(TopicDecisions, PartitionDecisions, VoterDecisions):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -90,7 +91,7 @@ class Controller(TopicDecisions, PartitionDecisions):
             if not self.image.cluster_id:
                 records: list[MetadataRecord] = [ClusterCreated(self.cluster_id_for_new)]
                 if not self._stands_alone:
-                    records += self._agreed_settings()
+                    records += [*self._first_addresses(), *self._agreed_settings()]
                 await self._commit(records)
 
     async def _elect_leaderless(self) -> None:
@@ -116,14 +117,6 @@ class Controller(TopicDecisions, PartitionDecisions):
         return list(records)
 
     @property
-    def _voters(self) -> tuple[int, ...]:
-        return self._quorum.status.configuration.voters
-
-    @property
-    def _observers(self) -> tuple[int, ...]:
-        return self._quorum.status.configuration.observers
-
-    @property
     def _members(self) -> tuple[int, ...]:
         return self._quorum.status.configuration.members
 
@@ -144,6 +137,7 @@ class Controller(TopicDecisions, PartitionDecisions):
                     f"Expected cluster ID {self.image.cluster_id}, but got cluster ID {registration.cluster_id}",
                 )
             self._check_is_gone(registration)
+            self._check_is_same_voter(registration)
             if broker_id in self._observers and self._has_another_disk(registration):
                 # What the quorum believes to be on its disk is not there: it begins anew.
                 await self._quorum.change_membership(Change.REMOVE_OBSERVER, broker_id)
@@ -194,6 +188,14 @@ class Controller(TopicDecisions, PartitionDecisions):
         if self._watch.is_heard_of(registration.broker_id):
             raise _duplicate(registration.broker_id)
 
+    def _check_is_same_voter(self, registration: Registration) -> None:
+        """A voter with another disk has forgotten its votes: it must not be taken for the one that the others mean."""
+        broker_id = registration.broker_id
+        if broker_id not in self._voters or broker_id == self._node_id or not self._has_another_disk(registration):
+            return
+        if registration.directory_id and self.image.brokers[broker_id].directory_id:
+            raise ApiError(ErrorCode.INCONSISTENT_VOTER_SET, f"node {broker_id} is a voter with another disk")
+
     async def _add_observer(self, node: int) -> None:
         """A node that is no member of the quorum hears of the metadata as an observer."""
         while self.is_active and node in self.image.brokers and node not in self._members:
@@ -232,7 +234,8 @@ class Controller(TopicDecisions, PartitionDecisions):
             if broker_id == self._node_id or not brokers.find(self.image, broker_id).is_fenced:
                 # It would register again at once, as one that has nothing: what it alone holds had no leader then.
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"broker {broker_id} is running: stop it first")
-            await self._commit(brokers.unregister(self.image, broker_id, self._min_isr, self._unclean_ok))
+            gone = brokers.unregister(self.image, broker_id, self._min_isr, self._unclean_ok)
+            await self._commit([*gone, *self._address_removed(broker_id)])
             self._watch.forget(broker_id)
         if broker_id in self._observers:
             await self._quorum.change_membership(Change.REMOVE_OBSERVER, broker_id)
@@ -252,7 +255,7 @@ class Controller(TopicDecisions, PartitionDecisions):
                 log.warning("broker %d is fenced: %s", broker_id, reason)
             await self._commit(brokers.fence(self.image, broker_id, self._min_isr, self._unclean_ok))
 
-    # -- features and voters ------------------------------------------------------------
+    # -- features -----------------------------------------------------------------------
 
     async def update_features(self, updates: Sequence[FeatureUpdate], validate_only: bool) -> None:
         async with self._lock:
@@ -260,28 +263,6 @@ class Controller(TopicDecisions, PartitionDecisions):
             records = features.update(self.image, updates)
             if not validate_only:
                 await self._commit(records)
-
-    async def add_voter(self, voter_id: int, directory_id: bytes, host: str, port: int) -> None:
-        async with self._lock:
-            self._check_active()
-            if voter_id in self._voters:
-                raise ApiError(ErrorCode.DUPLICATE_VOTER, f"node {voter_id} is a voter already")
-            await self._commit([PeerAddressSet(voter_id, host, port)])
-        is_new = voter_id not in self._observers
-        if is_new:
-            await self._quorum.change_membership(Change.ADD_OBSERVER, voter_id)
-        try:
-            await self._quorum.change_membership(Change.ADD_VOTER, voter_id)
-        except ApiError:
-            if is_new and voter_id not in self.image.brokers:  # nobody has ever heard of it
-                self.run(self._quorum.change_membership(Change.REMOVE_OBSERVER, voter_id))
-            raise
-
-    async def remove_voter(self, voter_id: int, directory_id: bytes) -> None:
-        self._check_active()
-        if voter_id not in self._voters:
-            raise ApiError(ErrorCode.VOTER_NOT_FOUND, f"node {voter_id} is not a voter")
-        await self._quorum.change_membership(Change.REMOVE_VOTER, voter_id)
 
     # -- work of its own ----------------------------------------------------------------
 

@@ -41,6 +41,12 @@ from penstock.wire.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from penstock.wire.messages.update_raft_voter import (
+    KRaftVersionFeature,
+    UpdateRaftVoterRequest,
+    UpdateRaftVoterResponse,
+)
+from penstock.wire.messages.update_raft_voter import Listener as VoterListener
 from penstock.wire.primitives import Message
 
 log = logging.getLogger(__name__)
@@ -53,6 +59,8 @@ CONNECT_TIMEOUT_S = 1.0
 REQUEST_TIMEOUT_S = 3.0
 RETRY_PAUSE_S = 0.05
 CHANGE_TIMEOUT_S = 10.0
+UPDATE_TIMEOUT_S = 15.0
+"""The controller tries several addresses."""
 INTERNAL = frozenset(
     {
         Api.BROKER_REGISTRATION,
@@ -60,6 +68,7 @@ INTERNAL = frozenset(
         Api.ALTER_PARTITION,
         Api.ALLOCATE_PRODUCER_IDS,
         Api.CREATE_TOPICS,
+        Api.UPDATE_RAFT_VOTER,
     }
 )
 
@@ -245,6 +254,23 @@ class ControllerAccess:
         _check(answer.error_code)
         return HeartbeatAnswer(answer.is_caught_up, answer.is_fenced, answer.should_shut_down)
 
+    async def update_voter(self, directory_id: str, addresses: Sequence[Address]) -> None:
+        """Where this node, a voter, is reached. One try."""
+        directory = uuid_bytes(directory_id)
+        if self._controller.is_active:
+            await _here(self._controller.update_voter(self._node_id, directory, addresses))
+            return
+        request = UpdateRaftVoterRequest(
+            cluster_id=self.image.cluster_id,
+            current_leader_epoch=-1,
+            voter_id=self._node_id,
+            voter_directory_id=directory,
+            listeners=[VoterListener(name="CONTROLLER", host=host, port=port) for host, port in addresses],
+            k_raft_version_feature=KRaftVersionFeature(),
+        )
+        answer = await self._ask(Api.UPDATE_RAFT_VOTER, request, UpdateRaftVoterResponse, UPDATE_TIMEOUT_S)
+        _check(answer.error_code)
+
     # -- the wire -----------------------------------------------------------------------
 
     async def _retrying(self, attempt: Callable[[], Awaitable[T]]) -> T:
@@ -259,11 +285,11 @@ class ControllerAccess:
                     raise
             await asyncio.sleep(RETRY_PAUSE_S)
 
-    async def _ask(self, key: Api, request: Message, kind: type[R]) -> R:
+    async def _ask(self, key: Api, request: Message, kind: type[R], timeout_s: float = REQUEST_TIMEOUT_S) -> R:
         """NOT_CONTROLLER also when nobody could be asked."""
         try:
             connection = await self._connect()
-            return await connection.call(key, request, kind, REQUEST_TIMEOUT_S)
+            return await connection.call(key, request, kind, timeout_s)
         except (BrokerUnreachable, ConnectionLost, RequestTimedOut) as error:
             self.close()
             raise ApiError(ErrorCode.NOT_CONTROLLER, f"the controller cannot be reached: {error}") from error

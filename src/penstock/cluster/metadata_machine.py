@@ -21,6 +21,7 @@ from penstock.core.metadata.records import (
     MetadataRecord,
     PartitionChanged,
     PartitionsAdded,
+    PeerAddressRemoved,
     PeerAddressSet,
     TopicCreated,
     TopicDeleted,
@@ -105,7 +106,7 @@ class MetadataMachine:
 
     def _tell(self, record: MetadataRecord, deleted: dict[str, str]) -> None:
         match record:
-            case BrokerRegistered() | BrokerChanged() | BrokerUnregistered() | PeerAddressSet():
+            case BrokerRegistered() | BrokerChanged() | BrokerUnregistered() | PeerAddressSet() | PeerAddressRemoved():
                 self.on_brokers()
             case ClusterCreated(cluster_id):
                 self.on_cluster_id(cluster_id)

@@ -3,7 +3,8 @@
 What A says to B goes over A's connection, B's answers over B's own. A connection is up when the other side has answered
 the hello, which names both servers and the cluster. A process that dies closes its sockets at once, and `on_lost` is
 how others hear of it; a connection that merely falls silent is given up after `SILENCE_S` without an answer to a ping.
-After a loss the first attempt to connect follows at once, the next ones after 20 to 200 ms.
+After a loss the first attempt to connect follows at once, the next ones after 20 to 200 ms. A peer may have several
+addresses: each is tried in turn, until the peer itself answers at one.
 
 Delivery is not promised: what does not fit the bounded queue, or was queued when the connection broke, is gone. Must
 not know what a payload says, nor who leads.
@@ -13,8 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias, cast
 
 from penstock.cluster.raft_codec import PING, Hello, encode_hello
@@ -54,8 +56,14 @@ class PeerLinks:
         self.cluster_id = cluster_id
         self.own_address = ""
         """host:port, for peers that do not know it; empty: they do."""
+        self.directory_id = ""
+        """Of this node's disk."""
+        self.directory_of: Callable[[int], str] = lambda peer: ""
+        """Of the disk that a peer must have; empty: any."""
         self.clock = clock
-        self._addresses = {peer: address for peer, address in addresses.items() if peer != node_id}
+        self._addresses: dict[int, tuple[Address, ...]] = {
+            peer: (address,) for peer, address in addresses.items() if peer != node_id
+        }
         self._links: dict[int, _Link] = {}
         self._is_started = False
         self.losses = 0
@@ -65,8 +73,8 @@ class PeerLinks:
 
     def start(self) -> None:
         self._is_started = True
-        for peer, address in self._addresses.items():
-            self._links[peer] = _Link(self, peer, address)
+        for peer, addresses in self._addresses.items():
+            self._links[peer] = _Link(self, peer, addresses)
 
     def stop(self) -> None:
         self._is_started = False
@@ -78,23 +86,16 @@ class PeerLinks:
     def peers(self) -> list[int]:
         return list(self._addresses)
 
-    def address_of(self, peer: int) -> Address | None:
-        return self._addresses.get(peer)
-
-    def greeted_by(self, peer: int, address: str) -> None:
-        """Somebody of this cluster has introduced himself. If he is new here, this is how to answer him."""
-        host, _, port = address.rpartition(":")
-        if peer not in self._addresses and host and port.isdigit():
-            self.set_address(peer, (host, int(port)))
-
-    def set_address(self, peer: int, address: Address) -> None:
-        """Of a new peer, or of one that has moved."""
-        if peer == self.node_id or self._addresses.get(peer) == address:
+    def set_addresses(self, peer: int, addresses: Sequence[Address]) -> None:
+        """Of a new peer, or of one that may have moved; the best first. A connection that is up stays."""
+        addresses = tuple(addresses)
+        if peer == self.node_id or not addresses or self._addresses.get(peer) == addresses:
             return
-        self.forget(peer)
-        self._addresses[peer] = address
-        if self._is_started:
-            self._links[peer] = _Link(self, peer, address)
+        self._addresses[peer] = addresses
+        if (link := self._links.get(peer)) is not None:
+            link.set_addresses(addresses)
+        elif self._is_started:
+            self._links[peer] = _Link(self, peer, addresses)
 
     def forget(self, peer: int) -> None:
         self._addresses.pop(peer, None)
@@ -119,18 +120,53 @@ class PeerLinks:
         link = self._links.get(peer)
         return link is not None and link.lost_at_s is None
 
+    async def why_not_at(self, address: Address, peer: int, directory_id: str = "") -> str:
+        """Empty when the node that listens there is that one, with that disk if one is named; else a sentence."""
+        at = f"{address[0]}:{address[1]}"
+        hello = Hello(self.node_id, peer, self.cluster_id, self.own_address, self.directory_id, directory_id)
+        try:
+            wire = await _greeted(self.loop, address, hello)
+        except (socket.gaierror, UnicodeError):
+            return f"the name {address[0]} does not resolve"
+        except ConnectionRefusedError:
+            return f"nothing listens at {at}"
+        except TimeoutError:
+            return f"no answer from {at}"
+        except OSError as error:
+            return f"no node of this cluster answers at {at} ({error.strerror or error})"
+        wire.drop()
+        return f"{at} says: {wire.refusal}" if wire.refusal else ""
+
+
+async def _greeted(loop: asyncio.AbstractEventLoop, address: Address, hello: Hello) -> _Wire:
+    """A connection on which the hello was answered, with a refusal perhaps. Raises OSError (TimeoutError is one), and
+    UnicodeError for a host that is no name."""
+    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        _, wire = await loop.create_connection(lambda: _Wire(loop), *address)
+    try:
+        wire.greet(hello)
+        async with asyncio.timeout(GREETING_TIMEOUT_S):
+            await wire.greeted
+    except BaseException:
+        wire.drop()
+        raise
+    return wire
+
 
 class _Link:
     """One peer: connecting, up, lost, connecting again."""
 
-    def __init__(self, links: PeerLinks, peer: int, address: Address) -> None:
+    def __init__(self, links: PeerLinks, peer: int, addresses: tuple[Address, ...]) -> None:
         self._links = links
         self._loop = links.loop
         self._peer = peer
-        self._address = address
+        self._addresses = addresses
+        self._address = addresses[0]
+        """Of the connection that is up, or was."""
         self._wire: _Wire | None = None
         self._queue: deque[bytes] = deque(maxlen=MAX_QUEUED)
-        self._refusal = ""
+        self._refusals: dict[Address, tuple[str, float]] = {}
+        """Why whoever listens there is not the peer, and when he said so."""
         self.is_refused = False
         """The machine is there, and nobody listens."""
         self.lost_at_s: float | None = links.clock.monotonic()
@@ -141,6 +177,15 @@ class _Link:
         if self._wire is not None:
             self._wire.drop()
             self._wire = None
+
+    def set_addresses(self, addresses: tuple[Address, ...]) -> None:
+        """To be tried from now on. A connection that is up leads to the peer itself, and stays."""
+        self._addresses = addresses
+        if self._wire is not None:
+            return
+        self._task.cancel()
+        self._refusals = {address: said for address, said in self._refusals.items() if address in addresses}
+        self._task = self._loop.create_task(self._keep_up())
 
     def send(self, payload: bytes) -> None:
         if self._wire is None:
@@ -154,13 +199,9 @@ class _Link:
         while True:
             if pause_s:
                 await asyncio.sleep(pause_s)
-            wire = await self._connect()
+            wire = await self._reach()
             if wire is None:
-                pause_s = min(max(2 * pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
-            elif wire.refusal:
-                wire.drop()
-                self._complain(wire.refusal)
-                pause_s = REFUSED_PAUSE_S
+                pause_s = max(min(max(2 * pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S), self._refused_for_s())
             else:
                 began_s = self._loop.time()
                 self._is_up(wire)
@@ -169,37 +210,59 @@ class _Link:
                 # One that breaks as soon as it is up is not tried again at once, lest this spins.
                 pause_s = 0.0 if self._loop.time() - began_s > LONGEST_PAUSE_S else FIRST_PAUSE_S
 
-    async def _connect(self) -> _Wire | None:
+    async def _reach(self) -> _Wire | None:
+        """A connection to the peer itself, at the first address where it answers."""
+        for address in self._addresses:
+            if self._left_s(address) > 0:
+                continue
+            wire = await self._connect(address)
+            if wire is None:
+                continue
+            if not wire.refusal:
+                self._address = address
+                return wire
+            wire.drop()
+            self._complain(address, wire.refusal)
+        return None
+
+    def _left_s(self, address: Address) -> float:
+        """Until one is asked again who is not the peer."""
+        known = self._refusals.get(address)
+        return 0.0 if known is None else known[1] + REFUSED_PAUSE_S - self._loop.time()
+
+    def _refused_for_s(self) -> float:
+        """Until the first of the addresses may be tried again."""
+        return min(self._left_s(address) for address in self._addresses)
+
+    async def _connect(self, address: Address) -> _Wire | None:
         """Greeted, or refused with a reason; None: not reachable."""
-        wire: _Wire | None = None
-        self.is_refused = False
+        links, peer = self._links, self._peer
+        is_best = address == self._addresses[0]
+        if is_best:
+            self.is_refused = False
+        hello = Hello(
+            links.node_id, peer, links.cluster_id, links.own_address, links.directory_id, links.directory_of(peer)
+        )
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                _, wire = await self._loop.create_connection(lambda: _Wire(self._loop), *self._address)
-            wire.greet(Hello(self._links.node_id, self._peer, self._links.cluster_id, self._links.own_address))
-            async with asyncio.timeout(GREETING_TIMEOUT_S):
-                await wire.greeted
-        except (OSError, UnicodeError) as error:  # UnicodeError: a host that is no name
-            if wire is not None:
-                wire.drop()
-            elif isinstance(error, ConnectionRefusedError):
+            return await _greeted(self._loop, address, hello)
+        except ConnectionRefusedError:
+            if is_best:  # of another one it says little
                 self.is_refused = True
                 # Said again, as something it sent before it died may have arrived meanwhile.
-                self._links.on_lost(self._peer)
-            return None
-        except asyncio.CancelledError:
-            if wire is not None:
-                wire.drop()
-            raise
-        return wire
+                links.on_lost(peer)
+        except (OSError, UnicodeError):  # UnicodeError: a host that is no name
+            pass
+        return None
 
-    def _complain(self, refusal: str) -> None:
-        if refusal != self._refusal:
-            self._refusal = refusal
-            log.warning("node %d at %s:%d refuses this node: %s", self._peer, *self._address, refusal)
+    def _complain(self, address: Address, refusal: str) -> None:
+        said, _ = self._refusals.get(address, ("", 0.0))
+        self._refusals[address] = refusal, self._loop.time()
+        if refusal != said:
+            log.warning("node %d at %s:%d refuses this node: %s", self._peer, *address, refusal)
 
     def _is_up(self, wire: _Wire) -> None:
-        self._wire, self.lost_at_s, self._refusal = wire, None, ""
+        self._wire, self.lost_at_s = wire, None
+        self._refusals.clear()
         wire.begin_pinging()
         queued, self._queue = self._queue, deque(maxlen=MAX_QUEUED)
         for payload in queued:

@@ -59,6 +59,25 @@ class Quorum(RaftDriver):
         return self._core.node.log.commit_index
 
     @property
+    def last_index(self) -> int:
+        """Of what is in the log here, committed or not; 0: nothing ever was."""
+        return self._core.node.log.last_index
+
+    @property
+    def voters(self) -> tuple[int, ...]:
+        return self._core.node.configuration.voters
+
+    @property
+    def members(self) -> list[int]:
+        """Of the configuration in force, and of the one before while that is not committed."""
+        return list(dict.fromkeys((*self._core.node.configuration.members, *self._members)))
+
+    @property
+    def has_applied_configuration(self) -> bool:
+        """Whether the state machine is at least as new as the voters in force."""
+        return self.applied_index >= self._core.node.configurations.latest_index
+
+    @property
     def log_bytes(self) -> int:
         return self._store.log.size_bytes
 
@@ -199,7 +218,7 @@ class Quorum(RaftDriver):
             await self._proposals.when_applied(last, SETTLED_LOOK_S)
 
     def set_address(self, node: int, host: str, port: int) -> None:
-        self._links.set_address(node, (host, port))
+        self._links.set_addresses(node, [(host, port)])
 
     def receive(self, payload: memoryview) -> None:
         """A message of another server. Raises ProtocolError."""

@@ -1,7 +1,9 @@
 """Raft's messages as bytes and back. Bytes from the network are checked to the last one: ProtocolError.
 
 Payload:  kind uint8 | sender int32 | recipient int32 | term uint32 | body
-Hello:    0 | protocol uint8 | sender int32 | recipient int32 | cluster id. First on every connection; answered.
+Hello:    0 | protocol uint8 | sender int32 | recipient int32 | texts, with spaces between: cluster id,
+          the sender's address, its directory id, and that which the recipient must have. First on every connection;
+          answered.
 Ping:     1. Answered, so that a connection that has gone silent is noticed.
 
 Entries of an append carry no index: they follow `prev_index`. Knows nothing of connections and roles.
@@ -40,6 +42,7 @@ MAX_TERM: Final = 2**31 - 1
 MAX_INDEX: Final = 2**62
 MAX_MEMBERS: Final = 1000
 MAX_HELLO_TEXT_BYTES: Final = 512
+HELLO_TEXTS: Final = 4
 """Cluster id and address."""
 
 _HELLO = Struct(">BBii")
@@ -75,13 +78,17 @@ class Hello(NamedTuple):
     cluster_id: str
     address: str = ""
     """Where the sender is reached, as host:port: one that is new to the recipient must be answered, too."""
+    directory_id: str = ""
+    """Of the sender's disk; empty: it has none."""
+    recipient_directory_id: str = ""
+    """Of the disk that the recipient must have; empty: any."""
 
 
 # ---- writing
 
 
 def encode_hello(hello: Hello) -> bytes:
-    text = f"{hello.cluster_id} {hello.address}"
+    text = " ".join((hello.cluster_id, hello.address, hello.directory_id, hello.recipient_directory_id)).rstrip(" ")
     return _HELLO.pack(HELLO, PROTOCOL, hello.sender, hello.recipient) + text.encode()
 
 
@@ -130,8 +137,8 @@ def decode_hello(payload: memoryview) -> Hello:
     if protocol != PROTOCOL:
         raise ProtocolError(f"servers speak version {PROTOCOL} to each other here, this one speaks {protocol}")
     try:
-        cluster_id, _, address = str(payload[_HELLO.size :], "utf-8").partition(" ")
-        return Hello(sender, recipient, cluster_id, address)
+        texts = str(payload[_HELLO.size :], "utf-8").split(" ")
+        return Hello(sender, recipient, *texts[:HELLO_TEXTS])
     except UnicodeDecodeError as error:
         raise ProtocolError(f"the text of a hello: {error}") from error
 

@@ -28,6 +28,7 @@ from penstock.cluster.broker_watch import BrokerWatch
 from penstock.cluster.controller import Controller
 from penstock.cluster.controller_access import ControllerAccess
 from penstock.cluster.metadata_machine import MetadataMachine
+from penstock.cluster.peer_addresses import PeerAddresses
 from penstock.cluster.peer_links import PeerLinks
 from penstock.cluster.quorum import Quorum
 from penstock.cluster.raft_store import RaftStore
@@ -41,6 +42,7 @@ from penstock.core.raft.settings import Settings
 from penstock.model.errors import ConfigError
 from penstock.net.connection import Connection
 from penstock.net.listener import Listener
+from penstock.node.neighbours import Neighbours
 from penstock.node.world import Directory, World
 from penstock.ports.workers import Workers
 from penstock.runtime.data_directory import random_id
@@ -77,6 +79,7 @@ class Membership:
         self._is_serving = False
         self._opened_s = 0.0
         self._passing_on: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
         self.image = MetadataImage()
         self.machine = MetadataMachine(self.image)
         self.machine.on_cluster_id = self._adopt
@@ -89,6 +92,7 @@ class Membership:
             self._configured = voters = {config.node_id: self._own_address()}
         self.links = PeerLinks(loop, config.node_id, directory.cluster_id, voters, world.clock)
         self.links.own_address = ":".join(map(str, self._own_address()))
+        self.links.directory_id = directory.directory_id
         self.quorum = Quorum(
             loop,
             config.node_id,
@@ -101,21 +105,34 @@ class Membership:
             world.clock,
             snapshot_every_bytes=config.metadata_log_max_record_bytes_between_snapshots,
         )
+        self.addresses = PeerAddresses(self.image, voters)
+        self.neighbours = Neighbours(config.node_id, self.addresses, self.links, self.quorum)
         self.running = RunningConfig(config, self.image)
         self.watch = BrokerWatch(loop, config.node_id, self.image, self.running, world.clock, self.links.lost_since)
         self.controller = Controller(
             loop, config.node_id, self.quorum, self.image, self.running, world.entropy, self.watch
         )
+        self.controller.why_not_at = self.links.why_not_at
+        self.controller.first_addresses = {
+            node: where if where[0] not in EVERY_INTERFACE else self._own_address()
+            for node, where in voters.items()
+            if where[0] not in EVERY_INTERFACE or node == config.node_id
+        }
         self.machine.on_settings = self.running.refresh
         self.controller.cluster_id_for_new = directory.cluster_id or random_id(world.entropy)
         self.access = ControllerAccess(
-            config.node_id, self.quorum, self.controller, self.address_of, _addresses(config)
+            config.node_id, self.quorum, self.controller, self.addresses.for_requests, _addresses(config)
         )
         self.forwarding = Forwarding(
-            config.node_id, self.controller, self.quorum, self.address_of, self.voter_addresses
+            config.node_id, self.controller, self.quorum, self.addresses.for_requests, self.neighbours.voter_addresses
         )
         self.raft_handler = RaftHandler(
-            config.node_id, lambda: directory.cluster_id, self.quorum.receive, self.links.greeted_by
+            config.node_id,
+            lambda: directory.cluster_id,
+            self.quorum.receive,
+            self.neighbours.greeted_by,
+            directory.directory_id,
+            self.neighbours.directory_of_sender,
         )
         incarnation_id = self.controller.incarnation_id = world.entropy.random_bytes(INCARNATION_BYTES)
         self.lifecycle = BrokerLifecycle(
@@ -143,8 +160,8 @@ class Membership:
         """Take part in the quorum. The only voter has applied everything then."""
         self.quorum.on_active = lambda term: self._activated()
         self.quorum.on_inactive = self.controller.deactivated
-        self.quorum.on_leader = lambda leader, term: self.lifecycle.controller_changed()
-        self.quorum.on_members = self._learn_addresses
+        self.quorum.on_leader = lambda leader, term: self._leader_changed()
+        self.quorum.on_members = self.neighbours.learn
         self._opened_s = self._loop.time()
         self._loop.call_later(OPENING_AT_MOST_S + 0.1, self._pass_on)
         self.quorum.start()
@@ -182,8 +199,13 @@ class Membership:
             log.info("looking for the cluster of %s", ", ".join(others) or "the bootstrap servers")
         await self.lifecycle.register()
         if self._config.is_clustered:
-            for sentence in self.running.overruled():
+            for sentence in (*self.running.overruled(), *self.neighbours.contradictions()):
                 log.warning("%s", sentence)
+            bound = self._own_address()
+            written = self._configured.get(self._config.node_id, bound)
+            own = [bound] if written[0] in EVERY_INTERFACE else [written, bound]
+            telling = self.neighbours.tell(self.access.update_voter, self._directory.directory_id, own)
+            self._telling = self._loop.create_task(telling)
 
     def _serve_peers(self, for_clients: Sequence[type[Handler]]) -> None:
         """Before there is anything to tell clients: they learn that this is a broker, are turned away by closed
@@ -282,33 +304,14 @@ class Membership:
         own = self._configured.get(self._config.node_id)
         return own[0] if own is not None and own[0] not in EVERY_INTERFACE else socket.gethostname()
 
-    def address_of(self, node: int) -> Address | None:
-        """Where other nodes reach a node."""
-        broker = self.image.brokers.get(node)
-        if broker is not None and broker.endpoints:
-            return next(iter(broker.endpoints.values()))
-        return self.image.peers.get(node) or self._configured.get(node)
-
-    def voter_addresses(self) -> dict[int, Address]:
-        found: dict[int, Address] = {}
-        for voter in self.quorum.status.configuration.voters:
-            address = self._configured.get(voter) or self.image.peers.get(voter) or self.address_of(voter)
-            if address is not None:
-                found[voter] = address
-        return found
-
     def _brokers_changed(self) -> None:
-        self._learn_addresses()
+        self.neighbours.learn()
         self.lifecycle.brokers_changed()
         self._pass_on()
 
-    def _learn_addresses(self) -> None:
-        """Also of those that were forgotten, as they had left: they may be back."""
-        brokers = self.image.brokers
-        addresses = {node: next(iter(state.endpoints.values())) for node, state in brokers.items() if state.endpoints}
-        addresses |= {node: address for node, address in self._configured.items() if node in brokers}
-        for node, address in (addresses | self.image.peers).items():
-            self.links.set_address(node, address)
+    def _leader_changed(self) -> None:
+        self.neighbours.learn()
+        self.lifecycle.controller_changed()
 
     def _adopt(self, cluster_id: str) -> None:
         if not self._directory.cluster_id:
@@ -325,8 +328,9 @@ class Membership:
             await self.quorum.hand_over()  # before listeners are closed, and this node is deaf to the others
 
     async def close(self) -> None:
-        if self._passing_on is not None:
-            self._passing_on.cancel()
+        for task in (self._passing_on, self._telling):
+            if task is not None:
+                task.cancel()
         await self.lifecycle.stop()
         self.forwarding.close()
         await self.controller.stop()

@@ -88,6 +88,7 @@ AMONG_BROKERS = {
     Api.BROKER_REGISTRATION: (0, 4),
     Api.BROKER_HEARTBEAT: (0, 2),
     Api.ALLOCATE_PRODUCER_IDS: (0, 0),
+    Api.UPDATE_RAFT_VOTER: (0, 0),
 }
 EVERY_VERSION = [
     (key, version)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -848,18 +847,22 @@ def test_voters(run: CommandLine, scripted: ScriptedCluster) -> None:
 
 
 def test_nobody_gets_a_vote_who_is_not_there(run: CommandLine, scripted: ScriptedCluster) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        closed_port = server.getsockname()[1]
     for node, address, says in (
         ("1", "one:9093", "node 1 is a voter already"),
         ("4", "four:9093", "no node 4 is up in this cluster: start it first"),  # known, and down
         ("9", "nine:9093", "no node 9 is up in this cluster: start it first"),
-        ("3", f"127.0.0.1:{closed_port}", f"nothing listens at 127.0.0.1:{closed_port}"),
+        ("3", "three", "three has no port: write HOST:PORT, where the others reach node 3"),
+        ("3", "[::1]", "[::1] has no port: write HOST:PORT"),
+        ("3", "three:x", "write HOST:PORT"),
     ):
         ran = run("cluster", "add-voter", node, address)
-        assert (ran.code, ran.out) == (1, "")
+        assert (ran.code, ran.out) == (2 if "HOST:PORT" in says else 1, "")
         assert says in ran.err
     assert not scripted.asked(AddRaftVoterRequest)
+    why = "give the address where the others reach node 3: one:9093 says: this is node 1, not node 3"
+    scripted.refusals[Api.ADD_RAFT_VOTER] = (ErrorCode.INVALID_REQUEST, why)
+    ran = run("cluster", "add-voter", "3", "one:9093")
+    assert (ran.code, ran.err) == (1, f"penstock: {why}\n")
 
 
 def test_a_broker_that_does_not_serve_it_says_so(run: CommandLine, scripted: ScriptedCluster) -> None:

@@ -70,8 +70,9 @@ class Controller:
 
 
 class Quorum:
+    last_index = 7
     applied_index = 7
-    leader_id = 2
+    leader_id: int | None = 2
     failure: Exception | None = None
 
 
@@ -168,19 +169,20 @@ def test_a_registration_that_never_shows_is_made_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("applied_index", "reason"),
+    ("last_index", "leader_id", "reason"),
     [
-        (0, "it is registered, but this node hears nothing of the metadata. A voter whose disk is lost must not"),
-        (7, "this node has not read of its registration"),
+        (0, 2, "it is registered, but this node hears nothing of the metadata. A voter whose disk is lost must not"),
+        (7, None, "it is registered, but this node hears nothing of the metadata: the others do not reach it at h:1."),
+        (7, 2, "this node has not read of its registration"),
     ],
 )
 def test_a_broker_that_does_not_hear_of_its_registration_says_so(
-    caplog: pytest.LogCaptureFixture, applied_index: int, reason: str
+    caplog: pytest.LogCaptureFixture, last_index: int, leader_id: int | None, reason: str
 ) -> None:
     """An emptied voter, say: its leader goes on from where the lost disk had been."""
 
     async def story(broker: Broker) -> None:
-        broker.quorum.applied_index = applied_index
+        broker.quorum.last_index, broker.quorum.leader_id = last_index, leader_id
         broker.controller.is_image_current = False
         registering = asyncio.ensure_future(broker.lifecycle.register())
         await asyncio.sleep(6.5 * READ_TIMEOUT_S)

@@ -344,6 +344,7 @@ def test_voters_are_added_and_removed_once() -> None:
         assert there.image.peers[4] == ("node-4", 9092)
         assert await refused(there.controller.add_voter(4, b"", "h", 1)) is ErrorCode.DUPLICATE_VOTER
         await there.controller.remove_voter(4, b"")
+        assert 4 not in there.image.peers, "where it is reached as an observer is its registration's business"
         assert await refused(there.controller.remove_voter(4, b"")) is ErrorCode.VOTER_NOT_FOUND
 
     play(story)

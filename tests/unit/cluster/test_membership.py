@@ -78,7 +78,9 @@ def test_a_new_cluster_agrees_on_its_id_and_knows_its_brokers() -> None:
         await until(lambda: [image.live_brokers() for image in images] == [[1, 2, 3]] * 3)
         assert [image.cluster_id for image in images] == [CLUSTER_ID] * 3
         for node in cluster.nodes.values():
-            assert node.membership.voter_addresses() == {number: (host_of(number), PORT) for number in (1, 2, 3)}
+            assert node.membership.neighbours.voter_addresses() == {
+                number: (host_of(number), PORT) for number in (1, 2, 3)
+            }
             assert node.membership.suspects() == []
 
     play(story)

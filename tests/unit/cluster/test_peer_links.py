@@ -30,7 +30,17 @@ class Peer:
         self.links = PeerLinks(ports.loop, node_id, cluster_id, {1: ("node-1", PORT), 2: ("node-2", PORT)}, ports.clock)
         self.links.on_lost = lambda peer: self.events.append(("lost", peer))
         self.links.on_back = lambda peer: self.events.append(("back", peer))
-        handler = RaftHandler(node_id, lambda: cluster_id, lambda payload: self.received.append(bytes(payload)))
+        self.links.own_address = f"node-{node_id}:{PORT}"
+        self.links.directory_id = f"disk-{node_id}"
+        self.greetings: list[tuple[int, str, str]] = []
+        handler = RaftHandler(
+            node_id,
+            lambda: cluster_id,
+            lambda payload: self.received.append(bytes(payload)),
+            lambda *greeting: self.greetings.append(greeting),
+            self.links.directory_id,
+            lambda node: self.links.directory_of(node),
+        )
         self.listener = SimListener(
             ports.loop,
             "PLAINTEXT",
@@ -150,16 +160,99 @@ def test_a_new_address_is_used_at_once(pair: Pair) -> None:
         await pair.start(2)
         await pair.until_up(1)
 
-        async def move() -> None:
-            first.links.set_address(2, ("node-3", PORT))
-            assert not first.links.is_up(2)
-            first.links.set_address(2, ("node-2", PORT))
+        async def move(host: str) -> None:
+            first.links.set_addresses(2, [(host, PORT)])
 
-        await pair.world.machine("node-1").run(move())
-        await pair.until_up(1)
+        machine = pair.world.machine("node-1")
+        await machine.run(move("node-3"))
+        assert first.links.is_up(2), "it leads to the peer itself, wherever others say that it is"
+        pair.world.network.reset("node-1", "node-2")
+        await asyncio.sleep(2)
+        assert not first.links.is_up(2)
+        lost_s = first.links.lost_since(2)
+        await machine.run(move("node-1"))
+        assert first.links.lost_since(2) == lost_s
+        await machine.run(move("node-2"))
+        await pair.until_up(1, within_s=0.1)
         first.links.forget(2)
         assert first.links.peers == []
         assert first.links.lost_since(2) is None
+
+    run(pair, main())
+
+
+def test_every_address_is_tried_until_the_peer_itself_answers(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        first, second = await pair.start(1), await pair.start(2)
+        await pair.until_up(1)
+
+        async def move() -> None:
+            first.links.set_addresses(2, [("node-1", PORT), ("nowhere", PORT)])
+
+        await pair.world.machine("node-1").run(move())
+        pair.world.network.reset("node-1", "node-2")
+        await asyncio.sleep(12)
+        assert not first.links.is_up(2)
+        assert caplog.text.count("node 2 at node-1:9092 refuses this node: this is node 1 itself, not node 2") == 1
+        assert "in use twice" not in caplog.text
+
+        async def back() -> None:
+            first.links.set_addresses(2, [("node-1", PORT), ("nowhere", PORT), ("node-2", PORT)])
+
+        await pair.world.machine("node-1").run(back())
+        await pair.until_up(1)
+        assert second.greetings[-1] == (1, f"node-1:{PORT}", "disk-1")
+
+    run(pair, main())
+
+
+def test_who_listens_at_an_address(pair: Pair) -> None:
+    async def main() -> None:
+        first, _ = await pair.start(1), await pair.start(2)
+
+        async def ask() -> list[str]:
+            there = ("node-2", PORT)
+            return [
+                await first.links.why_not_at(there, 2),
+                await first.links.why_not_at(there, 2, "disk-2"),
+                await first.links.why_not_at(("node-1", PORT), 1, "disk-1"),
+                await first.links.why_not_at(there, 4),
+                await first.links.why_not_at(there, 2, "disk-9"),
+                await first.links.why_not_at(("node-1", PORT), 4),
+                await first.links.why_not_at(("node-2", PORT + 1), 2),
+            ]
+
+        right, right_disk, itself, *wrong = await pair.world.machine("node-1").run(ask())
+        assert (right, right_disk, itself) == ("", "", "")
+        assert wrong == [
+            f"node-2:{PORT} says: this is node 2, not node 4",
+            f"node-2:{PORT} says: this is node 2 with another disk: the directory id is disk-2, not disk-9",
+            f"node-1:{PORT} says: this is node 1 itself, not node 4",
+            f"nothing listens at node-2:{PORT + 1}",
+        ]
+
+    run(pair, main())
+
+
+def test_a_peer_with_another_disk_is_neither_heard_nor_told_anything(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        first, second = await pair.start(1), await pair.start(2)
+        await pair.until_up(1)
+        await pair.until_up(2)
+        pair.world.machine(host_of(2)).kill()
+        first.links.directory_of = {2: "disk-of-old"}.get  # type: ignore[assignment]
+        first.received.clear()
+        second = await pair.start(2)
+        second.links.send(1, encode(TimeoutNow(2, 1, 7)))
+        first.links.send(2, message(7))
+        await asyncio.sleep(3)
+        assert not first.links.is_up(2)
+        assert not second.links.is_up(1)
+        assert (first.received, second.received) == ([], [])
+        assert "this is node 2 with another disk: the directory id is disk-2, not disk-of-old" in caplog.text
+        assert "node 2 votes with another disk: the directory id is disk-of-old, not disk-2" in caplog.text
 
     run(pair, main())
 
@@ -218,7 +311,7 @@ HELLO = peer_frame(encode_hello(Hello(1, 2, "here")), 5)
         ),
         (
             [peer_frame(encode_hello(Hello(1, 3, "here")), 5)],
-            peer_answer(5, "it looks for node 3, this is node 2: correct the address"),
+            peer_answer(5, "this is node 2, not node 3"),
         ),
         ([peer_frame(encode_hello(Hello(1, 2, "elsewhere"))), peer_frame(message(1))], None),
     ],

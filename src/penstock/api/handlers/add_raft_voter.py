@@ -4,6 +4,8 @@
   gets it no sooner.
 - A voter may be named without its directory id, which Kafka demands.
 - Any of the voter's listeners will do, the first is taken: every listener speaks Raft here.
+- INVALID_REQUEST when the node that answers there is not this voter, of this directory id where one is given, or when
+  nobody answers: the message says who or why. Kafka asks for ApiVersions, and does not look who answers.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ class AddRaftVoterHandler:
         if not request.listeners:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Add voter request didn't include an endpoint of the voter")
         listener = request.listeners[0]
+        if not listener.host or not listener.port:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"Write the address of node {request.voter_id} as HOST:PORT")
         await self._controller.add_voter(request.voter_id, request.voter_directory_id, listener.host, listener.port)
         return AddRaftVoterResponse(error_message=None)
 

@@ -31,10 +31,13 @@ class RaftHandler:
         node_id: int,
         cluster_id: Callable[[], str],
         deliver: Callable[[memoryview], None],
-        greeted_by: Callable[[int, str], None] = lambda sender, address: None,
+        greeted_by: Callable[[int, str, str], None] = lambda sender, address, directory_id: None,
+        directory_id: str = "",
+        directory_of: Callable[[int], str] = lambda node: "",
     ) -> None:
         """`deliver` is `Quorum.receive`: the payload is valid during the call only; raises ProtocolError.
-        `greeted_by` is told who has introduced himself and where he is reached.
+        `greeted_by` is told who has introduced himself, where he is reached, and which disk he has. `directory_of`
+        says which one a node must have, if that is known.
 
         An empty cluster id is one that is not known yet; it fits every other.
         """
@@ -42,6 +45,8 @@ class RaftHandler:
         self._cluster_id = cluster_id
         self._deliver = deliver
         self._greeted_by = greeted_by
+        self._directory_id = directory_id
+        self._directory_of = directory_of
         self._senders: dict[Connection, int] = {}
 
     def is_peer(self, connection: Connection) -> bool:
@@ -68,10 +73,11 @@ class RaftHandler:
     def _greet(self, connection: Connection, hello: Hello) -> str:
         reason = self._why_not(hello)
         if reason:
-            log.warning("refused node %d (%s): %s", hello.sender, connection.id, reason)
+            level = logging.DEBUG if self._is_own(hello) else logging.WARNING  # whoever dials says it, too
+            log.log(level, "refused node %d (%s): %s", hello.sender, connection.id, reason)
         elif connection not in self._senders:
             self._senders[connection] = hello.sender
-            self._greeted_by(hello.sender, hello.address)
+            self._greeted_by(hello.sender, hello.address, hello.directory_id)
             connection.when_closed[partial(self._forget, connection)] = None
         return reason
 
@@ -82,8 +88,24 @@ class RaftHandler:
         own = self._cluster_id()
         if hello.cluster_id and own and hello.cluster_id != own:
             return f"it belongs to cluster {hello.cluster_id}, this is cluster {own}"
-        if hello.sender == self._node_id:
+        if hello.sender == self._node_id and not self._is_own(hello):
             return f"node.id {self._node_id} is in use twice: give each node its own"
         if hello.recipient != self._node_id:
-            return f"it looks for node {hello.recipient}, this is node {self._node_id}: correct the address"
+            itself = " itself" if self._is_own(hello) else ""
+            return f"this is node {self._node_id}{itself}, not node {hello.recipient}"
+        if hello.recipient_directory_id not in ("", self._directory_id):
+            own_id = self._directory_id or "missing"
+            return (
+                f"this is node {self._node_id} with another disk: the directory id is {own_id}, "
+                f"not {hello.recipient_directory_id}"
+            )
+        expected = self._directory_of(hello.sender)
+        if expected and hello.directory_id not in ("", expected):
+            return (
+                f"node {hello.sender} votes with another disk: the directory id is {expected}, not {hello.directory_id}"
+            )
         return ""
+
+    def _is_own(self, hello: Hello) -> bool:
+        """A node that dials itself: a data directory is locked as long as its process lives."""
+        return hello.sender == self._node_id and hello.directory_id == self._directory_id != ""

@@ -123,7 +123,7 @@ class MetadataImage:
         self.brokers: dict[int, BrokerState] = {}
         self.next_broker_epoch = 0
         self.features: dict[str, int] = {}  # levels that somebody set; `features.finalized` knows the others
-        self.peers: dict[int, tuple[str, int]] = {}  # node -> address for Raft, beyond the configured ones
+        self.peers: dict[int, tuple[str, int]] = {}  # voter -> its address for Raft
         self.topics_version += 1
         self.partitions_version += 1
         self.brokers_version += 1

@@ -165,7 +165,7 @@ class FeatureChanged:
 
 @dataclass(frozen=True, slots=True)
 class PeerAddressSet:
-    """Where a node of the quorum is to be found that no configuration names."""
+    """Where a voter is to be found, whatever the files of the nodes say."""
 
     type: ClassVar[str] = "peer-address-set"
     node_id: int

@@ -1,0 +1,42 @@
+"""UpdateRaftVoter (key 82), version 0, among brokers: a voter that has come up says where it is reached.
+
+- Not advertised to clients, as on a Kafka broker.
+- An address where the voter is found stays. Else the first of `listeners` where the node that answers is this voter,
+  of this directory id, becomes its address: every listener speaks Raft here.
+- The answer leaves when the new address is committed; Kafka's leaves at once. `current_leader` is not given.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.api.cluster_view import ClusterView
+from penstock.api.context import RequestContext
+from penstock.api.controller_access import ActiveController
+from penstock.api.handlers.add_raft_voter import check_cluster_id
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.wire.apis import Api
+from penstock.wire.messages.update_raft_voter import UpdateRaftVoterRequest, UpdateRaftVoterResponse
+
+
+class UpdateRaftVoterHandler:
+    api: ClassVar = Api.UPDATE_RAFT_VOTER
+    min_version: ClassVar = 0
+    max_version: ClassVar = 0
+    is_for_controller: ClassVar = True
+    is_advertised: ClassVar = False
+
+    def __init__(self, controller: ActiveController, cluster: ClusterView) -> None:
+        self._controller = controller
+        self._cluster = cluster
+
+    async def handle(self, ctx: RequestContext, request: UpdateRaftVoterRequest) -> UpdateRaftVoterResponse:
+        check_cluster_id(self._cluster, request.cluster_id)
+        addresses = [(listener.host, listener.port) for listener in request.listeners]
+        if request.voter_id < 0 or not addresses:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Update voter request didn't include a voter and its endpoint")
+        await self._controller.update_voter(request.voter_id, request.voter_directory_id, addresses)
+        return UpdateRaftVoterResponse()
+
+    def refuse(self, request: UpdateRaftVoterRequest, code: ErrorCode, message: str | None) -> UpdateRaftVoterResponse:
+        return UpdateRaftVoterResponse(error_code=code)

@@ -1,0 +1,100 @@
+"""Where each other node of the quorum is looked for: the addresses of one node, the best first.
+
+    a voter           what the log says (`add-voter`, or what the voter said itself when it came up), then where it has
+                      registered. The file counts where the log is silent, and for all while there is no leader: a
+                      whole cluster may have moved at once
+    any other node    where it has registered, whatever it was before
+    and then          what it said when it introduced itself here, if nothing else is known or it is the same disk
+
+Where a node is looked for says nothing of who is found there: every connection begins with a hello that names both
+nodes, the cluster, and the disk where it is known. Must not know: connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple, TypeAlias
+
+from penstock.core.metadata.image import MetadataImage
+
+Address: TypeAlias = tuple[str, int]
+
+
+class Greeting(NamedTuple):
+    address: Address
+    directory_id: str
+
+
+class PeerAddresses:
+    def __init__(self, image: MetadataImage, configured: Mapping[int, Address]) -> None:
+        """`configured`: what this node's own file says of the voters."""
+        self._image = image
+        self._configured = configured
+        self._greetings: dict[int, Greeting] = {}
+
+    def greeted_by(self, node: int, address: str, directory_id: str) -> None:
+        host, _, port = address.rpartition(":")
+        if host and port.isascii() and port.isdigit():
+            self._greetings[node] = Greeting((host, int(port)), directory_id)
+
+    def forget(self, node: int) -> None:
+        self._greetings.pop(node, None)
+
+    @property
+    def known(self) -> list[int]:
+        """Nodes that the metadata or the file speaks of."""
+        return list(dict.fromkeys((*self._configured, *self._image.brokers, *self._image.peers)))
+
+    def to_try(self, node: int, voters: Collection[int], *, is_led: bool) -> tuple[Address, ...]:
+        """Without doubles; empty if nothing is known."""
+        found = list(self._of_voter(node, is_led) if node in voters else self._of_other(node))
+        if (greeting := self._greetings.get(node)) is not None:
+            directory_id = self.directory_of(node)
+            if not found or (directory_id and greeting.directory_id == directory_id):
+                found.append(greeting.address)
+        return tuple(dict.fromkeys(found))
+
+    def _of_voter(self, node: int, is_led: bool) -> Iterator[Address]:
+        said = self._image.peers.get(node)
+        if said is not None:
+            yield said
+        if node in self._configured and (said is None or not is_led):
+            yield self._configured[node]
+        if (registered := self.registered(node)) is not None:
+            yield registered
+
+    def _of_other(self, node: int) -> Iterator[Address]:
+        address = self.registered(node) or self._image.peers.get(node) or self._configured.get(node)
+        if address is not None:
+            yield address
+
+    def registered(self, node: int) -> Address | None:
+        broker = self._image.brokers.get(node)
+        return next(iter(broker.endpoints.values()), None) if broker is not None else None
+
+    def said_of(self, node: int) -> Address | None:
+        """By the log."""
+        return self._image.peers.get(node)
+
+    def of_voter(self, node: int) -> Address | None:
+        """The one to be told to others."""
+        return self._image.peers.get(node) or self._configured.get(node) or self.registered(node)
+
+    def for_requests(self, node: int) -> Address | None:
+        """Where a node is asked for anything but Raft."""
+        return self.registered(node) or self.of_voter(node)
+
+    def directory_of(self, node: int) -> str:
+        """Whose disk it is, as registered; empty if that is not known."""
+        broker = self._image.brokers.get(node)
+        return "" if broker is None else broker.directory_id
+
+    def contradictions(self, voters: Collection[int]) -> Iterator[str]:
+        """Those that this node's file has elsewhere than the log."""
+        for voter in sorted(voters):
+            said, written = self._image.peers.get(voter), self._configured.get(voter)
+            if said is not None and written is not None and said != written:
+                yield (
+                    f"controller.quorum.voters names {voter}@{written[0]}:{written[1]}, but the quorum has node "
+                    f"{voter} at {said[0]}:{said[1]}, and that counts: correct the file"
+                )

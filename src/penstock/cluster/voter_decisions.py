@@ -1,0 +1,126 @@
+"""Who votes on the metadata, and where each voter is found. Part of `cluster.controller`.
+
+The address of a voter is a record of the metadata, set before it votes and removed after it does: of a node that does
+not vote the registration counts. Nobody is given a vote, and no voter another address, before the node that listens
+there has said that it is the one. Must not know: sockets.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from penstock.cluster.deciding import Deciding
+from penstock.core.metadata.records import MetadataRecord, PeerAddressRemoved, PeerAddressSet
+from penstock.core.metadata.requests import uuid_text
+from penstock.core.raft.exchange import Change
+from penstock.model.errors import ApiError, ErrorCode
+
+Address: TypeAlias = tuple[str, int]
+
+log = logging.getLogger(__name__)
+
+
+async def _is_there(address: Address, node: int, directory_id: str) -> str:
+    return ""
+
+
+class VoterDecisions(Deciding):
+    why_not_at: Callable[[Address, int, str], Awaitable[str]] = staticmethod(_is_there)
+    """Why the node at an address is not that one, of that disk if one is named; empty if it is."""
+    first_addresses: Mapping[int, Address] = {}
+    """Of the voters of a new cluster, as this node's file has them."""
+
+    @property
+    def _voters(self) -> tuple[int, ...]:
+        return self._quorum.status.configuration.voters
+
+    @property
+    def _observers(self) -> tuple[int, ...]:
+        return self._quorum.status.configuration.observers
+
+    def _first_addresses(self) -> list[MetadataRecord]:
+        voters = self._voters
+        return [PeerAddressSet(node, *where) for node, where in self.first_addresses.items() if node in voters]
+
+    async def add_voter(self, voter_id: int, directory_id: bytes, host: str, port: int) -> None:
+        self._check_may_be_added(voter_id)
+        why = await self.why_not_at((host, port), voter_id, uuid_text(directory_id))
+        if why:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"give the address where the others reach node {voter_id}: {why}")
+        async with self._lock:
+            self._check_may_be_added(voter_id)
+            await self._commit([PeerAddressSet(voter_id, host, port)])
+        is_new = voter_id not in self._observers
+        if is_new:
+            await self._quorum.change_membership(Change.ADD_OBSERVER, voter_id)
+        try:
+            await self._quorum.change_membership(Change.ADD_VOTER, voter_id)
+        except ApiError:
+            await self._forget_address(voter_id)
+            if is_new and voter_id not in self.image.brokers:  # nobody has ever heard of it
+                await self._forget_observer(voter_id)
+            raise
+
+    async def _forget_observer(self, node: int) -> None:
+        try:
+            await self._quorum.change_membership(Change.REMOVE_OBSERVER, node)
+        except ApiError as error:
+            log.warning("node %d is an observer that nobody knows: %s", node, error)
+
+    def _check_may_be_added(self, voter_id: int) -> None:
+        self._check_active()
+        if voter_id in self._voters:
+            raise ApiError(ErrorCode.DUPLICATE_VOTER, f"node {voter_id} is a voter already")
+
+    async def update_voter(self, voter_id: int, directory_id: bytes, addresses: Sequence[Address]) -> None:
+        """A voter says where it is reached. An address where it is found stays; else the first of these where it is."""
+        self._check_is_voter(voter_id, directory_id)
+        known = self.image.peers.get(voter_id)
+        if known is not None and not await self.why_not_at(known, voter_id, uuid_text(directory_id)):
+            return
+        reasons: list[str] = []
+        for address in addresses:
+            why = await self.why_not_at(address, voter_id, uuid_text(directory_id))
+            if not why:
+                await self._move_voter(voter_id, directory_id, address)
+                return
+            reasons.append(why)
+        log.warning("voter %d says that it has moved, and is not found there: %s", voter_id, "; ".join(reasons))
+        raise ApiError(ErrorCode.INVALID_REQUEST, "; ".join(reasons))
+
+    async def _move_voter(self, voter_id: int, directory_id: bytes, address: Address) -> None:
+        async with self._lock:
+            self._check_is_voter(voter_id, directory_id)
+            known = self.image.peers.get(voter_id)
+            await self._commit([PeerAddressSet(voter_id, *address)])
+        before = "" if known is None else f", it was at {known[0]}:{known[1]}"
+        log.info("voter %d is at %s:%d now%s", voter_id, *address, before)
+
+    def _check_is_voter(self, voter_id: int, directory_id: bytes) -> None:
+        self._check_active()
+        if voter_id not in self._voters:
+            raise ApiError(ErrorCode.VOTER_NOT_FOUND, f"node {voter_id} is not a voter")
+        broker = self.image.brokers.get(voter_id)
+        if broker is not None and broker.directory_id and broker.directory_id != uuid_text(directory_id):
+            raise ApiError(ErrorCode.VOTER_NOT_FOUND, f"node {voter_id} votes with another disk")
+
+    async def remove_voter(self, voter_id: int, directory_id: bytes) -> None:
+        self._check_active()
+        if voter_id not in self._voters:
+            raise ApiError(ErrorCode.VOTER_NOT_FOUND, f"node {voter_id} is not a voter")
+        await self._quorum.change_membership(Change.REMOVE_VOTER, voter_id)
+        await self._forget_address(voter_id)
+
+    async def _forget_address(self, node: int) -> None:
+        """Of one that does not vote. Where this does not come about nobody is misled: its registration counts."""
+        try:
+            async with self._lock:
+                if self.is_active and node not in self._voters:
+                    await self._commit(self._address_removed(node))
+        except ApiError as error:
+            log.info("the address that node %d had as a voter is still in the metadata: %s", node, error)
+
+    def _address_removed(self, node: int) -> list[MetadataRecord]:
+        return [PeerAddressRemoved(node)] if node in self.image.peers and node not in self._voters else []

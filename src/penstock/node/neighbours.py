@@ -1,0 +1,101 @@
+"""The other nodes as this one keeps connections to them: where, to which disk, and who is left alone.
+
+Every change of the metadata, of the members and of the leader may change where they are looked for (`learn`). A voter
+that the log has elsewhere than where it listens says so to the controller (`tell`). Must not know: what Raft says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TypeAlias
+
+from penstock.cluster.peer_addresses import PeerAddresses
+from penstock.cluster.peer_links import PeerLinks
+from penstock.cluster.quorum import Quorum
+from penstock.model.errors import ApiError, ErrorCode
+
+Address: TypeAlias = tuple[str, int]
+TELL_PAUSE_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class Neighbours:
+    def __init__(self, node_id: int, addresses: PeerAddresses, links: PeerLinks, quorum: Quorum) -> None:
+        self._node_id = node_id
+        self._addresses = addresses
+        self._links = links
+        self._quorum = quorum
+        links.directory_of = self._directory_of_voter
+
+    # -- where --------------------------------------------------------------------------
+
+    def voter_addresses(self) -> dict[int, Address]:
+        found = {voter: self._addresses.of_voter(voter) for voter in self._quorum.voters}
+        return {voter: address for voter, address in found.items() if address is not None}
+
+    def greeted_by(self, node: int, address: str, directory_id: str) -> None:
+        self._addresses.greeted_by(node, address, directory_id)
+        self._learn_of(node)
+
+    def learn(self) -> None:
+        """Also of those that were forgotten, as they had left: they may be back."""
+        members, leader = self._quorum.members, self._quorum.leader_id
+        is_led = leader is not None and self._node_id in members
+        for node in dict.fromkeys((*self._addresses.known, *members, *self._links.peers)):
+            is_gone = node not in members and node != leader and self._addresses.registered(node) is None
+            if is_led and is_gone:
+                self._addresses.forget(node)
+                self._links.forget(node)
+            else:
+                self._learn_of(node)
+
+    def _learn_of(self, node: int) -> None:
+        quorum = self._quorum
+        to_try = self._addresses.to_try(node, quorum.voters, is_led=quorum.leader_id is not None)
+        self._links.set_addresses(node, to_try)
+
+    def contradictions(self) -> Iterator[str]:
+        """What the file says of other voters, and the log says otherwise."""
+        return self._addresses.contradictions(set(self._quorum.voters) - {self._node_id})
+
+    # -- to which disk ------------------------------------------------------------------
+
+    def _directory_of_voter(self, node: int) -> str:
+        """Which disk a voter must have to be told anything: the one it has registered with, which stays while it votes.
+
+        Any other node may come back with another one. So may a voter that did not vote meanwhile, and this node has not
+        heard of it: then the metadata here is older than the voters, or that one leads by now, and may be answered.
+        """
+        quorum = self._quorum
+        if node not in quorum.voters or node == quorum.leader_id or not quorum.has_applied_configuration:
+            return ""
+        return self._addresses.directory_of(node)
+
+    def directory_of_sender(self, node: int) -> str:
+        """As long as nobody leads, whoever does may be heard first: he is answered as above, and nobody else is."""
+        return "" if self._quorum.leader_id is None else self._directory_of_voter(node)
+
+    # -- this one -----------------------------------------------------------------------
+
+    async def tell(
+        self, update: Callable[[str, Sequence[Address]], Awaitable[None]], directory_id: str, own: Sequence[Address]
+    ) -> None:
+        """A voter says where it is, if the log has it elsewhere or nowhere. `own`: what its file says, if anything, and
+        last where it listens."""
+        node_id, said = self._node_id, list(dict.fromkeys(own))
+        while node_id in self._quorum.voters and self._addresses.said_of(node_id) != own[-1]:
+            try:
+                await update(directory_id, said)
+                break
+            except ApiError as error:
+                if error.code is not ErrorCode.NOT_CONTROLLER:
+                    where = " or ".join(f"{host}:{port}" for host, port in said)
+                    log.warning("this voter is not found at %s (%s): the controller's log says why", where, error)
+                    break
+            await asyncio.sleep(TELL_PAUSE_S)
+        await asyncio.sleep(TELL_PAUSE_S)  # what was decided is read here by then
+        for sentence in self._addresses.contradictions([node_id] if node_id in self._quorum.voters else ()):
+            log.warning("%s", sentence)

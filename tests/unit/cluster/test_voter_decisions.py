@@ -1,0 +1,109 @@
+"""Who gets a vote, and where a voter is found: the controller's part, with a test that says who listens where."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+
+from controller_world import FIRST, GRACE_S, ControllerWorld, play
+from penstock.core.metadata.records import PeerAddressSet
+from penstock.core.metadata.requests import uuid_text
+from penstock.model.errors import ApiError, ErrorCode
+
+DISK, OTHER_DISK = b"d" * 16, b"o" * 16
+
+
+async def refused(work: Awaitable[object]) -> ErrorCode:
+    with pytest.raises(ApiError) as caught:
+        await work
+    return caught.value.code
+
+
+def test_a_new_cluster_writes_down_where_its_voters_are() -> None:
+    async def story(there: ControllerWorld) -> None:
+        assert there.image.peers == FIRST
+
+    play(story)
+
+
+class Whereabouts:
+    """Who listens where: (host, port) -> (node, disk)."""
+
+    def __init__(self, there: ControllerWorld, **nodes: tuple[int, bytes]) -> None:
+        self.nodes = nodes
+        there.controller.why_not_at = self.why_not_at
+
+    async def why_not_at(self, address: tuple[str, int], node: int, directory_id: str) -> str:
+        found, disk = self.nodes.get(address[0], (None, b""))
+        if found != node:
+            return f"this is node {found}"
+        return "" if directory_id in ("", uuid_text(disk)) else "this is another disk"
+
+
+def test_a_vote_is_given_only_to_the_node_that_is_at_the_address() -> None:
+    async def story(there: ControllerWorld) -> None:
+        Whereabouts(there, h1=(1, DISK), h4=(4, DISK))
+        await there.join(4)
+        await asyncio.sleep(1)
+        there.quorum.changes.clear()
+        for directory, host in ((b"", "h1"), (bytes(16), "nowhere"), (OTHER_DISK, "h4")):
+            with pytest.raises(ApiError) as caught:
+                await there.controller.add_voter(4, directory, host, 9092)
+            assert caught.value.code is ErrorCode.INVALID_REQUEST
+            assert str(caught.value).startswith("give the address where the others reach node 4: this is ")
+        assert (there.quorum.changes, there.image.peers) == ([], FIRST)
+        await there.controller.add_voter(4, DISK, "h4", 9092)
+        assert there.image.peers[4] == ("h4", 9092)
+
+    play(story)
+
+
+def test_a_voter_moves_to_where_it_is_found() -> None:
+    async def story(there: ControllerWorld) -> None:
+        where = Whereabouts(there, new=(3, DISK), other=(2, DISK))
+        update = there.controller.update_voter
+        await update(3, DISK, [("nowhere", 1), ("other", 1), ("new", 9092)])
+        assert there.image.peers[3] == ("new", 9092)
+        index = there.quorum.index
+        where.nodes["newer"] = (3, DISK)
+        await update(3, DISK, [("newer", 9092)])
+        assert there.image.peers[3] == ("new", 9092), "an address that works stays"
+        del where.nodes["new"]
+        assert await refused(update(3, DISK, [("other", 1)])) is ErrorCode.INVALID_REQUEST
+        assert await refused(update(3, OTHER_DISK, [("newer", 1)])) is ErrorCode.INVALID_REQUEST
+        assert await refused(update(9, DISK, [("newer", 1)])) is ErrorCode.VOTER_NOT_FOUND
+        assert there.quorum.index == index
+        await update(3, DISK, [("newer", 9092)])
+        assert there.image.peers[3] == ("newer", 9092)
+
+    play(story)
+
+
+def test_a_voter_of_another_disk_is_not_that_voter() -> None:
+    async def story(there: ControllerWorld) -> None:
+        there.fall_silent(3)
+        there.break_link(3)
+        await asyncio.sleep(2 * GRACE_S)
+        epoch = await there.register(3, b"second", directory_id=uuid_text(DISK))
+        code = await refused(there.register(3, b"third", directory_id=uuid_text(OTHER_DISK)))
+        assert code is ErrorCode.INCONSISTENT_VOTER_SET
+        assert there.image.brokers[3].epoch == epoch
+        assert await refused(there.controller.update_voter(3, OTHER_DISK, [("h", 1)])) is ErrorCode.VOTER_NOT_FOUND
+        await there.controller.remove_voter(3, b"")
+        there.quorum.observers = (3,)
+        await there.register(3, b"third", directory_id=uuid_text(OTHER_DISK))
+        assert there.image.brokers[3].epoch > epoch
+
+    play(story)
+
+
+def test_what_is_unregistered_leaves_no_address_behind() -> None:
+    async def story(there: ControllerWorld) -> None:
+        await there.register(4)
+        there.image.replay(PeerAddressSet(4, "h4", 9092))  # as a controller leaves it that ends in between
+        await there.controller.unregister_broker(4)
+        assert 4 not in there.image.peers
+
+    play(story)
