@@ -35,6 +35,7 @@ FOUND_BY: dict[str, int] = {
     "remembers-one-batch": 17,
     "unclean-election": 35,
     "answers-before-commit": 0,
+    "compacts-too-much": 0,
     "gives-twice": 19,
     "join-never-ends": 0,
     "loses-in-snapshot": 0,

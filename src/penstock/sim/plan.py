@@ -43,6 +43,8 @@ class Plan:
     readers: int
     has_replica_reader: bool
     is_compacting: bool
+    tombstones_go: bool
+    """Within the history, where it compacts."""
     members: int
     consumers: int
     """Members of a group of the new protocol."""
@@ -92,6 +94,7 @@ def draw(
         readers=random.randint(1, 2),
         has_replica_reader=Random(f"{seed}/replica reader").random() < 0.4,
         is_compacting=Random(f"{seed}/compaction").random() < 0.3 or fault_plan.is_busy,
+        tombstones_go=Random(f"{seed}/tombstones").random() < 0.7,
         members=random.choice((0, 1, 2, 3)),
         consumers=max(0, Random(f"{seed}/consumers").randint(-1, 3)),
         has_reborn=Random(f"{seed}/reborn").random() < 0.3,

@@ -129,6 +129,15 @@ def _answers_at_once(original: Any) -> Any:
     return lambda self, replies: self._release(replies)
 
 
+def _one_too_far(original: Any) -> Any:
+    def learn_keys(self: Any) -> None:
+        original(self)
+        for key in self._offsets:
+            self._offsets[key] += 1
+
+    return learn_keys
+
+
 def _nothing_is_taken(original: Any) -> Any:
     return lambda self, member_id, topic_id, partition: False
 
@@ -309,6 +318,11 @@ BUGS: dict[str, Bug] = {
             "answers-before-commit",
             "a coordinator answers before its records are replicated",
             ((f"{SHARD}._await_commit", _answers_at_once),),
+        ),
+        Bug(
+            "compacts-too-much",
+            "compaction drops the last record of a key",
+            (("penstock.storage.cleaner.rewrite:_Cleaning.learn_keys", _one_too_far),),
         ),
         Bug(
             "gives-twice",

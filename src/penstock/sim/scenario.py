@@ -45,6 +45,9 @@ LOOK_AGAIN_S = 0.1
 MAX_STEPS = 400_000
 """Ten times what a history takes: more is a broker that spins."""
 KEYED = Place("keyed", 0)
+TOMBSTONES_STAY_MS = 1000
+"""Longer than it takes to read the topic."""
+YEAR_MS = 365 * 86_400_000
 COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "8192", "min.cleanable.dirty.ratio": "0.01"}
 
 
@@ -144,7 +147,7 @@ class Scenario:
             check_reads(self.history, place)
         check_groups(self.history)
         if self.plan.is_compacting:
-            check_keyed(self._keyed, KEYED, keyed)
+            check_keyed(self._keyed, KEYED, keyed, tombstones_may_go=self.plan.tombstones_go)
         check_topics(self.history, topics)
 
     async def _make_topics(self) -> None:
@@ -152,7 +155,8 @@ class Scenario:
         topics = list(self.plan.topics)
         if self.plan.is_compacting:
             flush = {} if self.plan.is_durable else {"flush.messages": "9223372036854775807"}
-            topics.append(TopicPlan(KEYED.topic, 1, {**COMPACTED, **flush}))
+            retention = {"delete.retention.ms": str(TOMBSTONES_STAY_MS if self.plan.tombstones_go else YEAR_MS)}
+            topics.append(TopicPlan(KEYED.topic, 1, {**COMPACTED, **retention, **flush}))
         for topic in topics:
             await self._within(f"topic {topic.name}", self._make_topic(operator, topic))
 

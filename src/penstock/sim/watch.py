@@ -19,7 +19,7 @@ from penstock.core.raft.messages import Message, VoteResponse
 from penstock.replica.partition import Partition
 from penstock.sim.broker import DATA, SimBroker
 from penstock.sim.checks.brokers import BrokerChecker
-from penstock.sim.checks.files import check_equal_logs
+from penstock.sim.checks.files import check_equal_keys, check_equal_logs
 from penstock.sim.checks.platter import PlatterChecker
 from penstock.sim.checks.quorum import QuorumChecker
 from penstock.sim.checks.snapshots import SnapshotChecker
@@ -308,11 +308,11 @@ class Watch:
         }
 
     def check_ending(self) -> None:
-        """Once the cluster is well and nobody writes: replicas hold the same bytes."""
+        """Once the cluster is well and nobody writes: replicas hold the same."""
         image = next(iter(self._cluster.living.values())).image
         for topic in image.topics.values():
-            if "compact" in image.configs.get((RESOURCE_TOPIC, topic.name), {}).get("cleanup.policy", ""):
-                continue  # each compacts for itself
+            policy = image.configs.get((RESOURCE_TOPIC, topic.name), {}).get("cleanup.policy", "")
+            check_equal = check_equal_keys if "compact" in policy else check_equal_logs
             for state in topic.partitions:
                 place = Place(topic.name, state.index)
                 logs = {
@@ -323,7 +323,7 @@ class Watch:
                 leader = self._cluster.living.get(state.leader)
                 if leader is None:
                     raise Violation("every partition has a leader", f"{place} has none in the end")
-                check_equal_logs(place, logs, leader.partitions.get(place.topic, place.partition).high_watermark)
+                check_equal(place, logs, leader.partitions.get(place.topic, place.partition).high_watermark)
 
 
 def _part(node: SimBroker, name: str) -> Any:

@@ -1,14 +1,15 @@
 """The logs of replicas, byte for byte as they lie on their disks.
 
-Segments may be cut differently on every replica; the batches in them may not differ below the high watermark. Must not
-know: brokers.
+Segments may be cut differently on every replica; the batches in them may not differ below the high watermark. Where
+replicas compact, each for itself, the last record of a key may not. Must not know: brokers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from penstock.records.batch import iterate_headers
+from penstock.records.batch import HEADER_SIZE, iterate_headers, read_header
+from penstock.records.builder import Record, iterate_records
 from penstock.sim.disk import SimDisk
 from penstock.sim.history import Place, Violation
 
@@ -44,3 +45,30 @@ def check_equal_logs(place: Place, logs: Mapping[int, tuple[SimDisk, str]], high
                 f"{place}: {len(first[1])} batches on {first[0]}, {len(found)} on {node}, different from batch {at} "
                 f"on (high watermark {high_watermark})",
             )
+
+
+def check_equal_keys(place: Place, logs: Mapping[int, tuple[SimDisk, str]], high_watermark: int) -> None:
+    """Likewise, for a compacted partition. A key that is deleted may still have its tombstone, or not."""
+    decoded: dict[bytes, list[Record]] = {}  # most batches are the same everywhere
+    first: tuple[int, dict[bytes | None, Record]] | None = None
+    for node, (disk, directory) in logs.items():
+        last: dict[bytes | None, Record] = {}
+        for next_offset, data in batches(disk, directory):
+            if next_offset <= high_watermark:
+                if data not in decoded:
+                    decoded[data] = list(iterate_records(read_header(data), memoryview(data)[HEADER_SIZE:]))
+                last.update((record.key, record) for record in decoded[data])
+        values = {key: record for key, record in last.items() if record.value is not None}
+        if first is None:
+            first = node, values
+        elif values != first[1]:
+            key = next(key for key in (*first[1], *values) if first[1].get(key) != values.get(key))
+            raise Violation(
+                "replicas have the same last record of a key",
+                f"{place}: {key!r} is at {_offset(first[1], key)} on {first[0]}, and at {_offset(values, key)} on "
+                f"{node}",
+            )
+
+
+def _offset(values: Mapping[bytes | None, Record], key: bytes | None) -> str:
+    return str(values[key].offset) if key in values else "no offset"

@@ -1,23 +1,40 @@
 """What was written to and read from a compacted partition: records may go, but never the last one of a key.
 
+A tombstone may go as well, once `delete.retention.ms` is over: then nothing is left of its key. What it deleted does
+not come back.
+
 Must not know: brokers, faults, how histories come about.
 """
 
 from __future__ import annotations
 
+from math import inf
+
 from penstock.sim.history import History, Outcome, Place, Seen, Violation, Write
-from penstock.sim.workload.keyed import key_of
+from penstock.sim.workload.keyed import is_tombstone, key_of
 
 
-def check_keyed(history: History, place: Place, final: dict[int, Seen]) -> None:
+def check_keyed(history: History, place: Place, final: dict[int, Seen], *, tombstones_may_go: bool) -> None:
     """`history`: everything that was ever read; `final`: what is there in the end, by offset."""
     writes = {write.value: write for write in history.writes if write.place == place}
     _check_reads(writes, place, history.seen.get(place, {}))
     last: dict[bytes, int] = {}
     for offset, seen in sorted(final.items()):
         last[key_of(writes[seen.value])] = offset
+    deleted: dict[bytes, float] = {}  # where the last tombstone of a key may have been
     for write in writes.values():
-        if write.outcome is Outcome.ACKNOWLEDGED and last.get(key_of(write), -1) < write.offset:
+        if tombstones_may_go and is_tombstone(write) and write.outcome is not Outcome.REFUSED:
+            where = float(write.offset) if write.outcome is Outcome.ACKNOWLEDGED else inf
+            deleted[key_of(write)] = max(where, deleted.get(key_of(write), -1))
+    for write in writes.values():
+        if write.outcome is not Outcome.ACKNOWLEDGED or last.get(key_of(write), -1) >= write.offset:
+            continue
+        if key_of(write) in last and is_tombstone(write):
+            raise Violation(
+                "what was deleted does not come back",
+                f"{key_of(write)!r} was deleted at {place}@{write.offset}, and there is one at {last[key_of(write)]}",
+            )
+        if key_of(write) in last or deleted.get(key_of(write), -1) < write.offset:
             raise Violation(
                 "compaction keeps the last record of a key",
                 f"{write.value!r} was acknowledged at {place}@{write.offset}, and the last of its key is at "

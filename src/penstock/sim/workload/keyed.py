@@ -1,20 +1,35 @@
-"""A lane whose records have keys, a few that come again and again: for topics that are compacted.
+"""A lane whose records have keys, for compacted topics: a few that come again and again, and others that come for a
+while and never again. All are deleted at times.
 
-Must not know: faults, checkers.
+A tombstone has no value, so it says in a header which one it is. Must not know: faults, checkers.
 """
 
 from __future__ import annotations
 
+from penstock.records.builder import Record
 from penstock.sim.history import Write
-from penstock.sim.workload.producers import IdempotentLane
+from penstock.sim.workload.producers import PADDING, IdempotentLane
 
 KEYS = 5
+PASSING_EVERY = 3
+PASSES_AFTER = 15
+DELETES_EVERY = 7
+"""Of the numbers of a lane; without a common factor, so that every key is deleted at times."""
+WHICH = "which"
 
 
 def key_of(write: Write) -> bytes:
+    if write.number % PASSING_EVERY == 0:
+        return b"passing-%d" % (write.number // PASSES_AFTER)
     return b"key-%d" % (write.number % KEYS)
 
 
+def is_tombstone(write: Write) -> bool:
+    return write.number % DELETES_EVERY == DELETES_EVERY - 1
+
+
 class KeyedLane(IdempotentLane):
-    def _key(self, write: Write) -> bytes | None:
-        return key_of(write)
+    def _record(self, write: Write, now_ms: int) -> Record:
+        if is_tombstone(write):
+            return Record(key_of(write), None, ((WHICH, write.value),), now_ms)
+        return Record(key_of(write), write.value + b" " + PADDING, (), now_ms)

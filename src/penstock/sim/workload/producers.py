@@ -123,15 +123,15 @@ class IdempotentLane:
         self.next_number += len(writes)
         now_ms = self._now_ms()
         data = build_batch(
-            [Record(self._key(write), write.value + b" " + PADDING, (), now_ms) for write in writes],
+            [self._record(write, now_ms) for write in writes],
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             base_sequence=first,
         )
         return _Batch(data, writes)
 
-    def _key(self, write: Write) -> bytes | None:
-        return None
+    def _record(self, write: Write, now_ms: int) -> Record:
+        return Record(None, write.value + b" " + PADDING, (), now_ms)
 
     async def deliver(self, batches: Sequence[_Batch]) -> None:
         waiting = list(batches)

@@ -17,7 +17,7 @@ from penstock.client.errors import error_code
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.ports.disk import Buffer
 from penstock.records.batch import CRC_START, HEADER_SIZE, read_header
-from penstock.records.builder import iterate_records
+from penstock.records.builder import Record, iterate_records
 from penstock.sim.history import History, Place, Violation
 from penstock.sim.workload.caller import TROUBLE, Caller, Leader
 from penstock.wire.apis import Api
@@ -36,6 +36,11 @@ RETRY_S = 0.05
 AGAIN_CHANCE = 0.01
 END_CHANCE = 0.03
 LATEST = -1
+
+
+def _written(record: Record) -> bytes:
+    """What a writer calls it; a tombstone says so in a header."""
+    return (record.headers[0][1] or b"") if record.value is None else record.value.partition(b" ")[0]
 
 
 class Reader:
@@ -191,7 +196,7 @@ class Reader:
                         f"{self._caller.name} reads {place} at {position} and gets {record.offset} from broker "
                         f"{leader.node_id} (epoch {leader.epoch})",
                     )
-                value = (record.value or b"").partition(b" ")[0]
+                value = _written(record)
                 self._history.saw(place, record.offset, value, self._caller.name, leader.node_id, leader.epoch)
                 position = record.offset + 1
             if position < header.next_offset:
