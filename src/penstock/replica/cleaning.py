@@ -143,7 +143,9 @@ class LogCleaning:
             if owner.persisted_recovery_point < found.end_offset or partition.is_deleted:
                 return False
         generation = owner.generation
-        plan = make_plan(owner, found, self._clock.now_ms(), self._max_keys())
+        # One that is away would keep what was deleted meanwhile, never hear of it, and may lead one day.
+        all_in_sync = len(partition.isr) == len(partition.replicas)
+        plan = make_plan(owner, found, self._clock.now_ms(), self._max_keys(), may_drop_tombstones=all_in_sync)
         async with aclosing(self._rewriter.rewrite(plan)) as outcomes:
             async for outcome in outcomes:
                 if isinstance(outcome, Cleaned):

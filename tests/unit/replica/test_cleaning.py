@@ -256,3 +256,16 @@ async def test_a_segment_grows_no_longer_than_a_record_may_stay_uncompacted() ->
     world = World({"t": {"max.compaction.lag.ms": "100"}, "plain": {"cleanup.policy": "delete"}})
     assert world.hosted.get("t", 0).log.config.segment_ms == 100
     assert world.hosted.get("plain", 0).log.config.segment_ms == 604_800_000
+
+
+async def test_tombstones_are_kept_while_a_replica_is_away() -> None:
+    """It would keep what was deleted, and never hear of it."""
+    world = World({"t": {}})
+    partition = world.fill("t")
+    partition.replicas, partition.isr = (1, 2), (1,)
+    assert await world.cleaning.run() == 1
+    partition.isr = (1, 2)
+    world.append(partition, b"d")
+    partition.log.roll(world.clock.ms)
+    assert await world.cleaning.run() == 1
+    assert [plan.may_drop_tombstones for plan in world.rewriter.plans] == [False, True]

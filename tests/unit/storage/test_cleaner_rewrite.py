@@ -404,6 +404,20 @@ def test_aborted_records_go_and_their_marker_follows_later() -> None:
     assert [entry[0] for entry in scene.content()] == [0, 3, 4, 5]
 
 
+def test_a_tombstone_stays_while_a_replica_may_not_have_it() -> None:
+    scene = Scene(delete_retention_ms=0)
+    scene.append((b"a", b"1"))
+    scene.append((b"a", None))
+    for number in range(3):
+        scene.append((b"%d" % number, b"1"))
+        scene.clean(may_drop_tombstones=False)
+        assert scene.content()[0] == (1, b"a", None)
+        assert scene.batches()[0][0].base_timestamp == NOW_MS
+    scene.append((b"z", b"1"))
+    scene.clean()
+    assert [entry[0] for entry in scene.content()] == [2, 3, 4, 5]
+
+
 def test_a_commit_marker_stays_as_long_as_a_batch_of_its_transaction() -> None:
     scene = Scene(delete_retention_ms=0)
     scene.append((b"a", b"1"), producer_id=5, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL_BIT)

@@ -39,8 +39,10 @@ LATEST = -1
 
 
 def _written(record: Record) -> bytes:
-    """What a writer calls it; a tombstone says so in a header."""
-    return (record.headers[0][1] or b"") if record.value is None else record.value.partition(b" ")[0]
+    """What a writer calls it; a tombstone says so in a header, if it is one of ours."""
+    if record.value is not None:
+        return record.value.partition(b" ")[0]
+    return (record.headers[0][1] or b"") if record.headers else b""
 
 
 class Reader:

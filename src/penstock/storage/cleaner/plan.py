@@ -35,6 +35,7 @@ class CleanPlan:
     end_offset: int  # the first offset that may not be cleaned
     now_ms: int
     delete_retention_ms: int
+    may_drop_tombstones: bool  # those that were kept for so long, and spent markers
     segment_bytes: int
     segment_index_bytes: int
     index_interval_bytes: int

@@ -10,7 +10,8 @@ Invariants, as in Kafka where not said otherwise
 - A batch left without records goes, except the last one of a live producer, which keeps its sequence, and the last
   one of a new segment (Kafka: of a cleaning), so that a segment tells where it ends.
 - A tombstone stays until `delete.retention.ms` after the cleaning that met it first: that one writes the time of
-  deletion into the batch (DELETE_HORIZON_BIT, in the place of the base timestamp).
+  deletion into the batch (DELETE_HORIZON_BIT, in the place of the base timestamp). Not in Kafka: and as long as the
+  plan says that a replica may not have it yet.
 - Every checksum is checked before a batch is copied. A batch whose records cannot be read stays as it is, and takes
   no other record's place.
 """
@@ -212,7 +213,7 @@ class _Cleaning:
             return _emptied_again(data, at, header) if keeps_empty else None
         if self._is_superseded(header):
             return _emptied(header) if keeps_empty else None
-        drops_tombstones = bool(header.attributes & DELETE_HORIZON_BIT) and header.base_timestamp <= self._plan.now_ms
+        drops_tombstones = bool(header.attributes & DELETE_HORIZON_BIT) and self._is_over(header)
         try:
             payload, start, end = _payload(data, at, header)
             retained = retain(
@@ -255,9 +256,13 @@ class _Cleaning:
         if not header.attributes & DELETE_HORIZON_BIT:
             self._records_kept += header.record_count
             return self._rebuilt(header, data, [start, end], header.record_count, True)
-        if header.base_timestamp > self._plan.now_ms:
+        if not self._is_over(header):
             return self._original(data, at, header)
         return _emptied(header) if keeps_empty else None
+
+    def _is_over(self, header: BatchHeader) -> bool:
+        """Of a batch with a time of deletion."""
+        return self._plan.may_drop_tombstones and header.base_timestamp <= self._plan.now_ms
 
     def _original(self, data: bytes, at: int, header: BatchHeader) -> memoryview:
         self._records_kept += header.record_count

@@ -79,7 +79,13 @@ def _began_before(segment: Segment, timestamp: int) -> bool:
 
 
 def make_plan(
-    log: Log, found: Survey, now_ms: int, max_keys: int, aborted: tuple[AbortedTransaction, ...] | None = None
+    log: Log,
+    found: Survey,
+    now_ms: int,
+    max_keys: int,
+    aborted: tuple[AbortedTransaction, ...] | None = None,
+    *,
+    may_drop_tombstones: bool = True,
 ) -> CleanPlan:
     config = log.config
     return CleanPlan(
@@ -93,6 +99,7 @@ def make_plan(
         end_offset=found.end_offset,
         now_ms=now_ms,
         delete_retention_ms=config.delete_retention_ms,
+        may_drop_tombstones=may_drop_tombstones,
         segment_bytes=config.segment_bytes,
         segment_index_bytes=config.segment_index_bytes,
         index_interval_bytes=config.index_interval_bytes,
