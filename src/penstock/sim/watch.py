@@ -80,6 +80,7 @@ class Watch:
         def overheard(machine: MetadataMachine, index: int, data: bytes) -> None:
             with self._judging():
                 self.quorum.applied(self._speaker(), index, bytes(data))
+                self.platters.applied(index, self._cluster.voters)
             self.snapshots.applied(index, bytes(data))
             apply(machine, index, data)
 

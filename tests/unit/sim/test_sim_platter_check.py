@@ -9,7 +9,7 @@ import pytest
 from penstock.records.batch import with_prefix
 from penstock.records.builder import Record, build_batch
 from penstock.sim.broker import DATA
-from penstock.sim.checks.platter import PlatterChecker
+from penstock.sim.checks.platter import METADATA, PlatterChecker
 from penstock.sim.disk import SimDisk, SimFile
 from penstock.sim.history import Place, Violation
 
@@ -17,11 +17,11 @@ PLACE = Place("data", 0)
 BATCH = build_batch([Record(None, b"value", (), 1_700_000_000_000)])
 
 
-def made(path: str = "00000000000000000000.log") -> tuple[SimDisk, SimFile]:
+def made(place: Place = PLACE) -> tuple[SimDisk, SimFile]:
     disk = SimDisk(Random(1))
-    disk.make_directory(f"{DATA}/{PLACE}")
-    file = disk.open(f"{DATA}/{PLACE}/{path}", create=True)
-    for directory in ("", DATA, f"{DATA}/{PLACE}"):
+    disk.make_directory(f"{DATA}/{place}")
+    file = disk.open(f"{DATA}/{place}/00000000000000000000.log", create=True)
+    for directory in ("", DATA, f"{DATA}/{place}"):
         disk.sync_directory(directory)
     return disk, file
 
@@ -77,6 +77,27 @@ def test_a_hole_between_segments_ends_the_log_unless_it_is_compacted() -> None:
     with pytest.raises(Violation, match="up to 1 only"):
         check(disk, 6)
     check(disk, 6, may_have_gaps=True)
+
+
+def test_an_entry_of_the_metadata_log_is_on_most_platters_when_it_is_applied() -> None:
+    made_of = {number: made(place=METADATA) for number in (1, 2, 3)}
+    checker = PlatterChecker({number: disk for number, (disk, _) in made_of.items()})
+    for _, file in made_of.values():
+        append(file, 0)
+    made_of[1][1].sync()
+    with pytest.raises(Violation, match="entry 1 is applied"):
+        checker.applied(1, [1, 2, 3])
+    made_of[2][1].sync()
+    PlatterChecker({number: disk for number, (disk, _) in made_of.items()}).applied(1, [1, 2, 3])
+
+
+def test_a_snapshot_stands_for_the_entries_before_it() -> None:
+    disk, _ = made(place=METADATA)
+    with pytest.raises(Violation):
+        PlatterChecker({1: disk}).applied(7, [1])
+    disk.open(f"{DATA}/{METADATA}/00000000000000000007-0000000001.checkpoint", create=True)
+    disk.sync_directory(f"{DATA}/{METADATA}")
+    PlatterChecker({1: disk}).applied(7, [1])
 
 
 def test_damage_ends_it() -> None:

@@ -1,8 +1,9 @@
-"""What is committed on a durable topic is on the platter of every in-sync replica, whatever their brokers say.
+"""What is committed lies on platters, whatever brokers say: on a durable topic on that of every in-sync replica, and
+of the metadata log on those of most voters.
 
-Looked at when the high watermark of a leader moves: the stable bytes under stable names, as a power failure at that
-moment would leave at least, also of machines that are down. What was walked once is not walked again. Must not know:
-brokers, clients, faults.
+Looked at when the high watermark of a leader moves, and when an entry of the metadata log is first applied: the stable
+bytes under stable names, as a power failure at that moment would leave at least, also of machines that are down. What
+was walked once is not walked again. Must not know: brokers, clients, faults.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from penstock.sim.content import Content
 from penstock.sim.directory import Directory
 from penstock.sim.disk import SimDisk
 from penstock.sim.history import Place, Violation
+
+METADATA = Place("__cluster_metadata", 0)
+"""Offset n is entry n + 1."""
 
 
 class _Walked(NamedTuple):
@@ -58,6 +62,7 @@ class StableLog:
         self._path = path
         self._seen: tuple[Directory, int] | None = None
         self._segments: list[_Segment] = []
+        self._snapshot_end = 0  # of the metadata log
 
     def end_offset(self, *, may_have_gaps: bool) -> int:
         directory = self._disk.stable_directory(self._path)
@@ -72,18 +77,34 @@ class StableLog:
                 if name.endswith(".log") and isinstance(content, Content)
             ]
             self._segments = [known.get((base, id(content))) or _Segment(base, content) for base, content in files]
+            self._snapshot_end = max(
+                (int(name.partition("-")[0]) for name in directory.stable if name.endswith(".checkpoint")), default=0
+            )
         end_offset: int | None = None
         for segment in self._segments:
             if end_offset is not None and segment.base_offset != end_offset and not may_have_gaps:
                 break  # recovery would go no further
             end_offset = segment.end_offset()
-        return end_offset or 0
+        return max(end_offset or 0, self._snapshot_end)
 
 
 class PlatterChecker:
     def __init__(self, disks: Mapping[int, SimDisk]) -> None:
         self._disks = disks
         self._logs: dict[tuple[int, Place], StableLog] = {}
+        self._applied = 0
+
+    def applied(self, index: int, voters: Sequence[int]) -> None:
+        """A broker applies this entry of the metadata log."""
+        if index <= self._applied:
+            return
+        self._applied = index
+        ends = {voter: self._log(voter, METADATA).end_offset(may_have_gaps=True) for voter in voters}
+        if 2 * sum(end >= index for end in ends.values()) <= len(voters):
+            raise Violation(
+                "metadata is on most platters",
+                f"entry {index} is applied, and the disks of voters have stable entries up to {ends} only",
+            )
 
     def committed(
         self,
@@ -96,13 +117,16 @@ class PlatterChecker:
     ) -> None:
         """The leader has moved its high watermark there. `is_excused` is asked only about who lacks something."""
         for member in in_sync:
-            stable = self._logs.get((member, place))
-            if stable is None:
-                stable = self._logs[member, place] = StableLog(self._disks[member], f"{DATA}/{place}")
-            end_offset = stable.end_offset(may_have_gaps=may_have_gaps)
+            end_offset = self._log(member, place).end_offset(may_have_gaps=may_have_gaps)
             if end_offset < high_watermark and not is_excused(member):
                 raise Violation(
                     "what is committed is on every platter",
                     f"{place}: the high watermark moves to {high_watermark} with in-sync replicas {list(in_sync)}, and "
                     f"the disk of {member} has stable batches up to {end_offset} only",
                 )
+
+    def _log(self, node: int, place: Place) -> StableLog:
+        stable = self._logs.get((node, place))
+        if stable is None:
+            stable = self._logs[node, place] = StableLog(self._disks[node], f"{DATA}/{place}")
+        return stable
