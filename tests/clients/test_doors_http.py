@@ -490,6 +490,15 @@ def test_topics_brokers_cluster_health(web: Http, topic: str) -> None:
     assert web.refused("GET", f"/topics/{topic}")[:2] == (404, 40401)
 
 
+@pytest.mark.parametrize("path", ["/", "/nothing"])
+def test_who_asks_for_nothing_is_told_where_to_look(web: Http, path: str) -> None:
+    status, _, message = web.refused("GET", path)
+    assert (status, message) == (
+        404,
+        f"there is nothing at {path}: GET /openapi.json describes what there is, as /topics, /metrics",
+    )
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "headers", "status", "code"),
     [

@@ -145,6 +145,7 @@ def test_a_kept_directory_and_what_is_refused_of_a_running_cluster(tmp_path: Pat
         ({"listeners": "PLAINTEXT://:0"}, 3, "listeners is in settings: a Cluster sets it for each node"),
         ({}, 1, "nodes=1: use a number from 2 to 9, or a Broker for a single one"),
         ({}, 10, "nodes=10: use a number from 2 to 9"),
+        ({}, "x", "nodes='x': use a number from 2 to 9"),
         ({"broker.heartbeat.interval.ms": 9000}, 3, "^node 1 could not be started: broker.heartbeat.interval.ms=9000"),
     ],
 )

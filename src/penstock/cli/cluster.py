@@ -19,9 +19,10 @@ from penstock.cli.wire_admin import wire_admin
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.client.cluster_admin import ClusterAdmin, ClusterNodes, PartitionReplicas
+    from penstock.client.cluster_admin import ClusterAdmin, ClusterNodes, PartitionReplicas, QuorumInfo
 
 LOOK_EVERY_S = 1.0
+SILENT_S = 5.0
 
 
 @click.group()
@@ -186,6 +187,17 @@ def quorum(target: Target, as_json: bool) -> None:
             for one in found.replicas
         ],
     )
+    _tell_silent(found, now_ms)
+
+
+def _tell_silent(found: QuorumInfo, now_ms: int) -> None:
+    """A table of times is easily overlooked."""
+    for one in found.replicas:
+        silent_s = (now_ms - one.last_fetch_ms) / 1000 if one.last_fetch_ms is not None else 0.0
+        if one.is_voter and silent_s > SILENT_S:
+            click.echo(
+                f"Voter {one.node_id} was not heard for {silent_s:.0f} s: `penstock doctor` tells more", err=True
+            )
 
 
 def _ago(at_ms: int | None, now_ms: int) -> str | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 import click
 
-from penstock.cli.cluster_throttle import UNTHROTTLE, remove_throttle, set_throttle
+from penstock.cli.cluster_throttle import UNTHROTTLE, is_throttled, remove_throttle, set_throttle
 from penstock.cli.connection import Target, cluster_command, complete_topics, json_option
 from penstock.cli.numbers import INT32_MAX, INT64_MAX, NUMBER, Number
 from penstock.cli.output import show_json, show_table
@@ -216,6 +216,8 @@ def cancel_reassignment(target: Target, topic: str | None, partition: int | None
         show_json([{"topic": name, "partition": number} for name, number in wanted])
     for name, number in () if as_json else wanted:
         click.echo(f"{name}-{number}: cancelled")
+    if is_throttled(target, {name for name, _ in wanted}):
+        click.echo(LIMIT_STAYS, err=True)
     if not wanted and not as_json:
         click.echo("No such reassignment is under way.", err=True)
 

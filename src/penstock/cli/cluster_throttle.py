@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from penstock.cli.connection import Target
+from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.client.cluster_admin import ClusterAdmin
@@ -36,6 +38,15 @@ def set_throttle(
             settings.alter_configs("topic", topic, set_=dict(zip(REPLICAS, lists, strict=True)))
         for broker in settings.cluster().brokers:
             settings.alter_configs("broker", str(broker.id), set_=dict.fromkeys(RATES, str(rate)))
+
+
+def is_throttled(target: Target, topics: Collection[str]) -> bool:
+    """Whether one of these has a limit; no where that cannot be asked."""
+    with suppress(PenstockError), target.admin() as settings:
+        return any(
+            one.name in REPLICAS and one.source == "topic" for name in topics for one in settings.configs("topic", name)
+        )
+    return False
 
 
 def remove_throttle(target: Target, admin: ClusterAdmin, *, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -48,6 +49,15 @@ class LazyGroup(click.Group):
         __import__(module)
         command: click.Command = getattr(sys.modules[module], attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """click suggests only commands that it has loaded."""
+        close = [] if args[0] in COMMANDS else get_close_matches(args[0], COMMANDS, 1)
+        if close and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

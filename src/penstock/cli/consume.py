@@ -114,6 +114,9 @@ def consume(
             if len(wanted) < len(set(partitions)):
                 raise ConfigError(f"topic {topic} has partitions 0 to {len(found) - 1}")
             ends = {one: consumer.bounds(one) for one in wanted}
+            if offset is not None and all(offset > end for _, end in ends.values()):
+                last_end = max((end for _, end in ends.values()), default=0)
+                click.echo(f"penstock: offset {offset} is past the end of {topic}, which is {last_end}", err=True)
             _assign(consumer, ends, from_start, from_time, offset)
             last = None if follow else {one: end for one, (_, end) in ends.items()}
             waiting = Watch(target, consumer, topic, partitions) if follow else Patience(target, topic)

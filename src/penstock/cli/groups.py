@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli.connection import Target, cluster_command, complete_groups, complete_topics, json_option
+from penstock.cli.naming import named
 from penstock.cli.numbers import INT64_MAX, Number
 from penstock.cli.output import show_json, show_table
 from penstock.cli.story import fetch_story, story_lines
@@ -23,27 +23,8 @@ if TYPE_CHECKING:
 group_option = click.option(
     "--group", "group_id", required=True, help="Name of the group.", shell_complete=complete_groups
 )
+group_name = partial(named, "group", "--group", "group_id", complete_groups)
 NO_MEMBER = "(no member)"
-
-
-def group_name(*, required: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command that only looks its group by `--group NAME` or by the name alone."""
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @click.argument("name", metavar="[GROUP]", required=False, shell_complete=complete_groups)
-        @click.option("--group", "group_id", help="Name of the group.", shell_complete=complete_groups)
-        @functools.wraps(command)
-        def run(*args: Any, name: str | None, group_id: str | None, **kwargs: Any) -> None:
-            if name is not None and group_id is not None:
-                raise click.UsageError("name the group once: GROUP or --group GROUP")
-            chosen = name if group_id is None else group_id
-            if required and chosen is None:
-                raise click.UsageError("name the group: GROUP or --group GROUP")
-            command(*args, group_id=chosen, **kwargs)
-
-        return run
-
-    return decorate
 
 
 @click.group()

@@ -42,4 +42,4 @@ class Seconds(click.ParamType[float]):
 
 
 NUMBER = Number()
-COUNT = Number(1)
+PARTITIONS = Number(1, 100_000)  # what librdkafka sends

@@ -1,4 +1,4 @@
-"""Names of settings that a broker does not know: which one was meant, and where they are listed."""
+"""Names of settings that a broker does not know, or does not change while it runs: what was meant, and what to do."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Literal
 
 from penstock.model.errors import PenstockError
 
+FIXED = "Cannot update these configs dynamically"
 UNKNOWN = "config name"  # as in "Unknown topic config name: retention.mss", which are Kafka's words
 
 
@@ -18,6 +19,8 @@ def known_names(kind: Literal["topic", "broker", "group"], wanted: Iterable[str]
     try:
         yield
     except PenstockError as error:
+        if FIXED in str(error):
+            raise PenstockError(f"{error}; change the brokers' files and restart them, one after another") from error
         if UNKNOWN not in str(error):
             raise
         close = [

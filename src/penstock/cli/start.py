@@ -16,6 +16,7 @@ from penstock import __version__
 from penstock.config.broker import BrokerConfig
 from penstock.config.doors import ANY_FREE_PORT
 from penstock.model.errors import ConfigError, StorageError
+from penstock.node.local_nodes import MAX_NODES
 from penstock.node.node import Node
 from penstock.observability.logs import CONSOLE, FORMATS, configure
 from penstock.runtime.loop import run
@@ -34,7 +35,7 @@ log = logging.getLogger("penstock")
 )
 @click.option(
     "--nodes",
-    type=click.IntRange(1),
+    type=click.IntRange(1, MAX_NODES),
     default=1,
     show_default=True,
     help="So many brokers on this machine, a cluster for development, on ports from --port on.",

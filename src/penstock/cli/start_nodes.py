@@ -22,13 +22,14 @@ from typing import IO, cast
 import click
 
 from penstock import __version__
+from penstock.cli.connection import BOOTSTRAP_VARIABLE
 from penstock.cli.start_ports import FIRST_PORT, NodePorts, check_free, plan_ports
 from penstock.config.broker import BrokerConfig
 from penstock.config.settings import AGREED_ON
 from penstock.model.errors import ConfigError, PenstockError
-from penstock.node.local_nodes import MAX_NODES, launch, refuse_own_settings, replication, write_files
-from penstock.observability.logs import configure
-from penstock.runtime.data_directory import META_PROPERTIES, lock_directory
+from penstock.node.local_nodes import launch, refuse_own_settings, replication, write_files
+from penstock.observability.logs import JSON, configure, current_format
+from penstock.runtime.data_directory import LOCK, META_PROPERTIES, lock_directory
 
 log = logging.getLogger("penstock")
 
@@ -45,8 +46,6 @@ def start_nodes(
 
     Raises ConfigError when the cluster cannot be started, PenstockError when a node has failed before the stop.
     """
-    if count > MAX_NODES:
-        raise ConfigError(f"--nodes {count}: use a number up to {MAX_NODES}")
     refuse_own_settings(overrides, "--set {name}=... is not for --nodes, which sets it for each node: leave it out")
     if host in EVERY_INTERFACE:
         raise ConfigError(f"--host '{host}' is not for --nodes: name one address of this machine, or leave it out")
@@ -92,6 +91,7 @@ def _missing_nodes(config: BrokerConfig, count: int, has_agreed: bool) -> Iterat
 
 @contextmanager
 def _locked(base: Path) -> Iterator[None]:
+    is_new = not base.exists()
     try:
         lock = lock_directory(str(base))
     except OSError as error:
@@ -100,6 +100,11 @@ def _locked(base: Path) -> Iterator[None]:
         raise ConfigError(f"{base} is in use: stop what runs there, or choose another place with --data")
     try:
         yield
+    except ConfigError:
+        if is_new and os.listdir(base) == [LOCK]:  # as if it had not been asked for
+            (base / LOCK).unlink()
+            base.rmdir()
+        raise
     finally:
         os.close(lock)
 
@@ -136,6 +141,7 @@ def _run(nodes: list[LocalNode], ports: list[NodePorts], base: Path, stopping: t
     )
     for node, places in zip(nodes, ports, strict=True):
         click.echo(f"node {node.number}: {places}")
+    click.echo(f"for commands that should find it with any node down: export {BOOTSTRAP_VARIABLE}={addresses}")
     gone: dict[int, int] = {}
     is_stopping = False
     while not is_stopping and len(gone) < len(nodes):
@@ -144,10 +150,7 @@ def _run(nodes: list[LocalNode], ports: list[NodePorts], base: Path, stopping: t
             code = node.exit_code
             if code is not None and node.number not in gone:
                 gone[node.number] = code
-                click.echo(
-                    f"node {node.number} has ended ({_how(code)}); start it again with: penstock start {node.file}",
-                    err=True,
-                )
+                _tell(f"node {node.number} has ended ({_how(code)}); start it again with: penstock start {node.file}")
     failed = [f"node {number} ({_how(code)})" for number, code in gone.items() if code not in _ENDED_BY_HAND]
     if failed:
         raise PenstockError(
@@ -199,6 +202,14 @@ def _write_files(base: Path, ports: list[NodePorts], host: str, given: Mapping[s
         raise ConfigError(f"cannot write to {base}: {error.strerror}; choose another place with --data") from error
 
 
+def _tell(sentence: str) -> None:
+    """For whoever reads standard error: a person, or a program that takes a JSON object a line."""
+    if current_format() == JSON:
+        log.warning("%s", sentence)
+    else:
+        click.echo(sentence, err=True)
+
+
 class LocalNode:
     """One node's process; its lines are read in threads."""
 
@@ -224,7 +235,13 @@ class LocalNode:
         for line in stream:
             if not is_log and b" ready on " in line:
                 self.is_ready.set()
-            click.echo(f"node {self.number} | {line.decode(errors='replace').rstrip()}", err=True)
+            text = line.decode(errors="replace").rstrip()
+            if current_format() != JSON:
+                click.echo(f"node {self.number} | {text}", err=True)
+            elif text.startswith("{"):
+                click.echo(f'{{"node": {self.number}, {text[1:]}', err=True)
+            else:
+                log.info("%s", text, extra={"node": self.number})
 
     def terminate(self) -> None:
         if self._process.poll() is None:
@@ -234,7 +251,7 @@ class LocalNode:
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            click.echo(f"node {self.number} does not stop and is killed", err=True)
+            _tell(f"node {self.number} does not stop and is killed")
             self._process.kill()
             self._process.wait()
         for reader in self._readers:

@@ -9,8 +9,9 @@ import click
 
 from penstock.cli.connection import Target, cluster_command, complete_topics, json_option
 from penstock.cli.min_insync import warn_of_topic
+from penstock.cli.naming import named
 from penstock.cli.no_controller import warn_of_old_news
-from penstock.cli.numbers import COUNT, Number
+from penstock.cli.numbers import PARTITIONS, Number
 from penstock.cli.output import show_json, show_table
 from penstock.cli.pairs import parse_pairs
 from penstock.cli.setting_names import known_names
@@ -36,7 +37,7 @@ def topics() -> None:
 
 @topics.command("create")
 @click.option("--name", required=True, help="Name of the new topic.")
-@click.option("--partitions", type=COUNT, help="How many partitions (default: the broker's setting).")
+@click.option("--partitions", type=PARTITIONS, help="How many partitions (default: the broker's setting).")
 @click.option("--replication-factor", type=Number(1, 32767), help="How many replicas (default: the broker's setting).")
 @click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="A setting of the topic; repeatable.")
 @click.option("--if-not-exists", is_flag=True, help="A topic that exists is no failure.")
@@ -108,7 +109,7 @@ def list_(target: Target, internal: bool, as_json: bool) -> None:
 
 
 @topics.command("describe", short_help="Leader and in-sync replicas of each partition.")
-@name_option
+@named("topic", "--name", "name", complete_topics)
 @click.option("--details", is_flag=True, help="Replicas, offsets and changed settings too.")
 @json_option
 @cluster_command
@@ -177,7 +178,7 @@ def _eligible(target: Target, name: str) -> dict[int, list[int]]:
 
 @topics.command("alter")
 @name_option
-@click.option("--partitions", type=COUNT, required=True, help="How many there should be; never fewer.")
+@click.option("--partitions", type=PARTITIONS, required=True, help="How many there should be; never fewer.")
 @json_option
 @cluster_command
 def alter(target: Target, name: str, partitions: int, as_json: bool) -> None:

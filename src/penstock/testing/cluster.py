@@ -160,8 +160,10 @@ class Cluster:
 
     def _prepare(self) -> None:
         """Files and ports; nothing runs yet."""
-        if not 1 < self._count <= MAX_NODES:
-            raise ConfigError(f"nodes={self._count}: use a number from 2 to {MAX_NODES}, or a Broker for a single one")
+        if not isinstance(self._count, int) or not 1 < self._count <= MAX_NODES:
+            raise ConfigError(
+                f"nodes={self._count!r}: use a number from 2 to {MAX_NODES}, or a Broker for a single one"
+            )
         texts = {**replication(self._count), **texts_of(self._settings, durable=self._durable)}
         refuse_own_settings(texts, "{name} is in settings: a Cluster sets it for each node, leave it out")
         self._base = Path(tempfile.mkdtemp(prefix="penstock-") if self._data is None else self._data).absolute()

@@ -69,6 +69,7 @@ class ScriptedCluster:
         self.moves: dict[tuple[str, int], tuple[list[int], list[int]]] = {}
         self.sizes: dict[tuple[int, str, int], int] = {}
         self.voters = [1, 2]
+        self.silent_ms = 1_500
         self.looks: Iterator[Callable[[], None]] = iter(())
         self.refusals: dict[Api, tuple[ErrorCode, str]] = {}
         for node_id, broker in self.brokers.items():
@@ -148,7 +149,7 @@ class ScriptedCluster:
             return quorum.ReplicaState(
                 replica_id=node_id,
                 log_end_offset=end,
-                last_fetch_timestamp=100_000 - 1_500 * (node_id - 1),
+                last_fetch_timestamp=100_000 - self.silent_ms * (node_id - 1),
                 last_caught_up_timestamp=-1 if node_id == 3 else 100_000,
             )
 
@@ -351,6 +352,9 @@ def test_quorum(run: CommandLine, scripted: ScriptedCluster) -> None:
         "   2  voter     -              40    1  1.5 s ago  0.0 s ago",
         "   3  observer  -              30   11  3.0 s ago  -",
     ]
+    assert run("cluster", "quorum").err == ""
+    scripted.silent_ms = 9_000  # the observer, too: nobody waits for that one
+    assert run("cluster", "quorum").err == "Voter 2 was not heard for 9 s: `penstock doctor` tells more\n"
     told = json.loads(run("cluster", "quorum", "--json").out)
     assert [(one["id"], one["voter"], one["lag"]) for one in told["replicas"]] == [
         (1, True, 0),
@@ -630,6 +634,18 @@ def test_cancel(run: CommandLine, scripted: ScriptedCluster) -> None:
     (request,) = scripted.asked(alter.AlterPartitionReassignmentsRequest)
     assert isinstance(request, alter.AlterPartitionReassignmentsRequest)
     assert request.topics[0].partitions[0].replicas is None
+
+
+def test_a_limit_that_stays_after_a_cancel_is_told(run: CommandLine, scripted: ScriptedCluster) -> None:
+    settings = {(TOPIC, "events"): {"leader.replication.throttled.replicas": "0:1"}}
+    scripted.script_settings(settings)
+    scripted.moves["events", 0] = ([3], [1])
+    ran = run("cluster", "cancel-reassignment", "--all")
+    assert ran.lines == ["events-0: cancelled"]
+    assert ran.err == "The limit stays until it is taken back: penstock cluster reassignments --unthrottle\n"
+    scripted.moves["events", 0] = ([3], [1])
+    settings[TOPIC, "events"] = {}
+    assert run("cluster", "cancel-reassignment", "--all").err == ""
 
 
 def test_the_controllers_refusal_is_one_sentence(run: CommandLine, scripted: ScriptedCluster) -> None:

@@ -97,7 +97,8 @@ def test_an_unknown_topic_is_one_sentence_that_says_where_to_look(cli: CommandLi
         (f"produce --topic t --partition {'9' * 5000}", "is no number from 0 to 2147483647."),
         ("cluster drain one", "Invalid value for 'BROKER': 'one' is no number from 0 to 2147483647."),
         ("cluster remove 2147483648", "is no number from 0 to 2147483647."),
-        ("topics create --name t --partitions x", "'x' is no number from 1 to 2147483647."),
+        ("topics create --name t --partitions x", "'x' is no number from 1 to 100000."),
+        ("topics alter --name t --partitions 99999999", "'99999999' is no number from 1 to 100000."),
         ("topics create --name t --replication-factor 0", "'0' is no number from 1 to 32767."),
         ("topics list --timeout soon", "'soon' is no number of seconds from 0.1 to 2147483."),
         ("topics list --timeout nan", "'nan' is no number of seconds from 0.1 to 2147483."),
@@ -320,6 +321,14 @@ def test_another_broker_is_asked_when_the_first_is_starting(cli: CommandLine, pe
     with ScriptedBroker({Api.METADATA: lambda _: None}) as broker:
         servers = f"127.0.0.1:{broker.port},{penstock_broker.bootstrap_servers}"
         assert cli("topics", "list", "--bootstrap-server", servers).code == 0
+
+
+@pytest.mark.parametrize(("words", "meant"), [("topicz", "topics"), ("topics creat", "create"), ("xyz", "")])
+def test_a_command_that_is_not_there(cli: CommandLine, words: str, meant: str) -> None:
+    ran = cli(*words.split())
+    assert (ran.code, ran.out) == (2, "")
+    assert "No such command" in ran.err
+    assert f"Did you mean '{meant}'?" in ran.err if meant else "Did you mean" not in ran.err
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -32,7 +32,9 @@ def test_lines_in_and_out(cli: CommandLine, topic: str) -> None:
     assert cli("consume", "--topic", topic, "--max", "2").lines == ["one", "two"]
     assert cli("consume", "--topic", topic, "--offset", "1").lines == ["two", "three"]
     assert cli("consume", "--topic", topic, "--offset", "-1").lines == ["three"]
-    assert cli("consume", "--topic", topic, "--offset", "99").lines == []
+    past = cli("consume", "--topic", topic, "--offset", "99")
+    assert (past.lines, past.err) == ([], f"penstock: offset 99 is past the end of {topic}, which is 3\n")
+    assert cli("consume", "--topic", topic, "--offset", "3").err == ""
     assert cli("consume", "--topic", topic, "--from-time", "1h").lines == ["one", "two", "three"]
     assert cli("consume", "--topic", topic, "--from-time", "2100-01-01").lines == []
     assert json.loads(cli("produce", "--topic", topic, "--json", stdin=b"x\n").out) == {"topic": topic, "sent": 1}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +29,7 @@ from raw_client import RawClient
 
 START = [sys.executable, "-m", "penstock.cli", "start"]
 PATIENCE_S = 60.0
+WITHOUT_DOORS = ("--set", "penstock.http.listener=", "--set", "penstock.line.listener=")
 
 
 class Cluster:
@@ -146,8 +149,10 @@ def test_a_cluster_starts_serves_loses_a_node_and_stops(tmp_path: Path) -> None:
             assert settings["min.insync.replicas"] == "2"
             assert settings["log.dirs"] == str(data / f"node-{number}")
             assert bool(settings["penstock.line.listener"]) is (number == 1)
-        there.until(lambda: len(there.out) == 4)
-        assert there.out[1:] == [
+        there.until(lambda: len(there.out) == 5)
+        listed = ",".join(f"127.0.0.1:{port}" for port in addresses)
+        assert there.out[4].endswith(f": export PENSTOCK_BOOTSTRAP_SERVERS={listed}\n")
+        assert there.out[1:4] == [
             f"node {number}: Kafka on 127.0.0.1:{addresses[number - 1]}, HTTP on {settings['penstock.http.listener']}"
             + (f", lines on {settings['penstock.line.listener']}" if number == 1 else "")
             + "\n"
@@ -218,8 +223,8 @@ def penstock(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--nodes", "10"], "--nodes 10: use a number up to 9"),
-        (["--nodes", "0"], "0 is not in the range x>=1"),
+        (["--nodes", "10"], "Invalid value for '--nodes': 10 is not in the range 1<=x<=9."),
+        (["--nodes", "0"], "0 is not in the range 1<=x<=9"),
         (["--nodes", "three"], "'three' is not a valid integer"),
         (["--nodes", "3", "--port", "65534"], "--port 65534 leaves no room for 3 nodes: use a lower one"),
         (["--nodes", "3", "--port", "2033"], "--port 2033 leaves no room for the HTTP doors, which are 1010 below it"),
@@ -246,6 +251,29 @@ def test_what_is_refused(penstock: CommandLine, tmp_path: Path, arguments: list[
     assert ran.code == 2
     assert sentence in ran.err
     assert not data.exists(), "nothing is left behind"
+
+
+def test_a_port_that_is_taken_leaves_no_directory(penstock: CommandLine, tmp_path: Path) -> None:
+    for data, is_kept in ((tmp_path / "new", False), (tmp_path, True)):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = str(taken.getsockname()[1])
+            ran = penstock("start", "--nodes", "3", "--port", port, "--data", str(data), *WITHOUT_DOORS)
+        assert ran.code == 2
+        assert f"cannot listen on 127.0.0.1:{port}" in ran.err
+        assert data.exists() is is_kept
+
+
+def test_lines_for_programs_are_json_alone(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--log-format", "json", *WITHOUT_DOORS) as there:
+        there.wait_ready()
+        os.kill(there.pid_of(2), signal.SIGKILL)
+        there.until(lambda: any("node 2 has ended" in line for line in there.err))
+        there.stop()
+    lines = [json.loads(line) for line in there.err]
+    assert {line.get("node") for line in lines} >= {1, 2, 3}
+    assert any(" ready on " in line["message"] for line in lines if line.get("node") == 3)
+    (ended,) = [line for line in lines if "has ended" in line["message"]]
+    assert (ended["level"], "node" in ended) == ("warning", False)
 
 
 def test_a_place_that_is_no_directory(penstock: CommandLine, tmp_path: Path) -> None:

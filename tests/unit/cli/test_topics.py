@@ -236,3 +236,25 @@ def test_more_partitions_than_a_topic_may_have(cli: CommandLine, topic: str) -> 
     refused = cli("topics", "create", "--name", topic, "--partitions", "1000000")
     assert refused.code == 2
     assert f"cannot create topic {topic}: partitions is a number from 1 to 100000, not 1000000" in refused.err
+
+
+def test_a_topic_by_its_name_alone(cli: CommandLine, topic: str) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "2")
+    by_option = cli("topics", "describe", "--name", topic).lines
+    assert len(by_option) == 2
+    assert cli("topics", "describe", topic).lines == by_option
+    for words, sentence in (
+        ((topic, "--name", topic), "name the topic once: TOPIC or --name TOPIC"),
+        ((), "name the topic: TOPIC or --name TOPIC"),
+    ):
+        ran = cli("topics", "describe", *words)
+        assert (ran.code, ran.out) == (2, "")
+        assert sentence in ran.err
+
+
+@pytest.mark.parametrize("whose", [("--broker", "1"), ("--all-brokers",)])
+def test_a_setting_of_files_alone(cli: CommandLine, whose: tuple[str, ...]) -> None:
+    ran = cli("configs", "set", *whose, "num.partitions=5")
+    assert (ran.code, ran.out) == (1, "")
+    assert "Cannot update these configs dynamically: [num.partitions]" in ran.err
+    assert ran.err.endswith("; change the brokers' files and restart them, one after another\n")

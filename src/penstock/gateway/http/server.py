@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Iterable, Iterator, Sequence
+from http import HTTPStatus
 
 import uvicorn
 from starlette.applications import Starlette
@@ -196,7 +197,12 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 async def _http_refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    response = _error(error.status_code, error.status_code, error.detail)
+    detail = error.detail
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        detail = (
+            f"there is nothing at {request.url.path}: GET /openapi.json describes what there is, as /topics, /metrics"
+        )
+    response = _error(error.status_code, error.status_code, detail)
     response.headers.update(error.headers or {})
     return response
 
