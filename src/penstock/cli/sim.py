@@ -147,6 +147,12 @@ def _show_totals(verdicts: list[Verdict], took_s: float) -> None:
         f"{len(verdicts)} histor{'y' if len(verdicts) == 1 else 'ies'}, {good} good: {virtual_s:,.0f} virtual seconds "
         f"in {took_s:,.1f} s ({sum(verdict.cpu_s for verdict in verdicts) / len(verdicts):.2f} CPU-s each)"
     )
+    waits = sorted(verdict.well_after_s for verdict in verdicts if verdict.well_after_s is not None)
+    if waits:
+        p99 = waits[min(len(waits) - 1, len(waits) * 99 // 100)]
+        click.echo(
+            f"well again after {waits[len(waits) // 2]:.1f} s (median), {p99:.1f} s (p99), {waits[-1]:.1f} s (longest)"
+        )
     rows = [
         ("history", sum((Counter(verdict.statistics) for verdict in verdicts), Counter())),
         ("faults", sum((verdict.faults for verdict in verdicts), Counter())),

@@ -27,6 +27,7 @@ from penstock.sim.loop import StepLimit
 from penstock.sim.nemesis import Nemesis
 from penstock.sim.plan import MIN_INSYNC_REPLICAS, PLAIN_TOPIC, Plan, TopicPlan
 from penstock.sim.remarks import remarks
+from penstock.sim.settings import SETTINGS, well_within_s
 from penstock.sim.watch import Watch
 from penstock.sim.workload.admin import Operator
 from penstock.sim.workload.caller import TROUBLE, Caller, Leader
@@ -37,7 +38,7 @@ from penstock.sim.workload.members import Member
 from penstock.sim.workload.producers import IdempotentLane, PlainWriter
 from penstock.sim.workload.readers import Reader
 from penstock.sim.workload.reborn import Reborn
-from penstock.sim.world import SimWorld
+from penstock.sim.world import DRIVER, SimWorld
 
 PROGRESS_WITHIN_S = 120.0
 """Of virtual time, for each thing demanded of a healed cluster."""
@@ -45,6 +46,7 @@ LOOK_AGAIN_S = 0.1
 MAX_STEPS = 400_000
 """Ten times what a history takes: more is a broker that spins."""
 KEYED = Place("keyed", 0)
+PROBE_TOPIC = "probe"
 TOMBSTONES_STAY_MS = 1000
 """Longer than it takes to read the topic."""
 YEAR_MS = 365 * 86_400_000
@@ -62,6 +64,8 @@ class Verdict:
     virtual_s: float = 0.0
     cpu_s: float = 0.0
     """Of this machine."""
+    well_after_s: float | None = None
+    """Of virtual time, from the end of all faults to a cluster that is well; None: it did not come to that."""
     steps: int = 0
     statistics: dict[str, int] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
@@ -91,6 +95,7 @@ class Scenario:
         self._reborn: Reborn | None = None
         self._callers: list[Caller] = []
         self._is_over = False
+        self.well_after_s: float | None = None
 
     @property
     def troubles(self) -> Counter[str]:
@@ -126,12 +131,14 @@ class Scenario:
             writers, others = self._set_to_work()
             ordeal = asyncio.gather(self.nemesis.run(self.plan.faults), asyncio.sleep(self.plan.seconds))
             await self._within("the end of all faults", ordeal)  # each brings up again what it took down
+            well = self._look_for_well()
             await self._bring_up_all()
             self._is_over = True
             await self._within("the writers", asyncio.gather(*writers))
             await self._within("readers, members and the operator", asyncio.gather(*others))
-            await self._get_well()
+            await well
             await self._probe()
+            await self._administer()
             undisturbed = self.watch.undisturbed()  # and what was written before the probe is committed
             await self._mend()
             await self._gather()
@@ -243,28 +250,40 @@ class Scenario:
 
     # -- healed: progress is due --------------------------------------------------------
 
-    async def _within(self, what: str, work: Any) -> None:
+    async def _within(self, what: str, work: Any, limit_s: float = PROGRESS_WITHIN_S) -> None:
         try:
-            async with asyncio.timeout(PROGRESS_WITHIN_S):
+            async with asyncio.timeout(limit_s):
                 await work
         except TimeoutError:
             story = "; ".join(self.watch.ailments()[:5]) or "the cluster looks well"
             troubles = ", ".join(f"{name} {count}" for name, count in self.troubles.most_common(6))
             raise Violation(
                 "a healed cluster makes progress",
-                f"{what}: not done within {PROGRESS_WITHIN_S:g} s; {story}; clients met: {troubles or 'nothing'}",
+                f"{what}: not done within {limit_s:g} s; {story}; clients met: {troubles or 'nothing'}",
             ) from None
 
     async def _bring_up_all(self) -> None:
         down = [number for number in self.cluster.started if not self.cluster.is_running(number)]
         await self._within("starting all machines", asyncio.gather(*map(self.cluster.bring_up, down)))
 
-    async def _get_well(self) -> None:
+    def _look_for_well(self) -> asyncio.Future[None]:
+        """Beside everything else: how long it takes from here, where no fault is left."""
+
+        async def look() -> None:
+            began = self.world.loop.time()
+            await self._get_well(well_within_s({**SETTINGS, **self.plan.settings}))
+            self.well_after_s = self.world.loop.time() - began
+
+        outcome = self.world.spawn(DRIVER, look())
+        outcome.add_done_callback(self._ended, context=self.world.context)
+        return outcome
+
+    async def _get_well(self, limit_s: float = PROGRESS_WITHIN_S) -> None:
         async def well() -> None:
             while not self.watch.is_well():  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(LOOK_AGAIN_S)
 
-        await self._within("leaders and full in-sync replicas everywhere", well())
+        await self._within("leaders and full in-sync replicas everywhere", well(), limit_s)
 
     def _living_places(self) -> list[Place]:
         """Also the last life of the topic that has several."""
@@ -272,9 +291,21 @@ class Scenario:
 
     async def _probe(self) -> None:
         """A write that is acknowledged, for every partition."""
-        for place in self._living_places():
-            lane = IdempotentLane(self._caller(f"probe:{place}"), self.history, place, self._now_ms)
-            await self._within(f"a write to {place}", lane.run(partial(_has_written, lane), 0.0))
+        lanes = [
+            IdempotentLane(self._caller(f"probe:{place}"), self.history, place, self._now_ms)
+            for place in self._living_places()
+        ]
+        if self.plan.is_compacting:
+            lanes.append(KeyedLane(self._caller(f"probe:{KEYED}"), self._keyed, KEYED, self._now_ms))
+        for lane in lanes:
+            await self._within(f"a write to {lane.place}", lane.run(partial(_has_written, lane), 0.0))
+
+    async def _administer(self) -> None:
+        """The controller decides: a topic comes and goes."""
+        operator = self._operator()
+        await self._within("creating a topic", operator.until_told(partial(operator.create, PROBE_TOPIC, 1, {})))
+        await self._within("deleting a topic", operator.until_told(partial(operator.delete, PROBE_TOPIC)))
+        await self._get_well()  # all have heard of it
 
     async def _gather(self) -> None:
         """Groups of both protocols serve members that come now, whatever became of those before."""
@@ -387,6 +418,7 @@ def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
         verdict.details = "".join(traceback.format_exception(error))
     verdict.cpu_s = time.process_time() - began
     verdict.virtual_s = world.loop.time()
+    verdict.well_after_s = scenario.well_after_s
     verdict.steps = world.loop.steps
     verdict.statistics = {
         **scenario.history.statistics(),

@@ -24,6 +24,7 @@ SETTINGS: Mapping[str, str] = {
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "500",
     "replica.lag.time.max.ms": "2000",
+    "replica.socket.timeout.ms": "5000",
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
     "log.flush.offset.checkpoint.interval.ms": "5000",
@@ -57,6 +58,9 @@ DRAWN: Mapping[str, tuple[int, ...]] = {
     "replica.lag.time.max.ms": (600, 2000, 2000, 5000),
 }
 
+ELECTIONS = 4
+"""Of controllers, one after the other without a majority for anybody: more do not happen."""
+
 
 def draw_settings(random: Random) -> dict[str, str]:
     """Half of them as always: what is unusual in one history is to be told from what is not."""
@@ -64,3 +68,19 @@ def draw_settings(random: Random) -> dict[str, str]:
         name: str(random.choice(values)) if random.random() < 0.5 else SETTINGS.get(name, str(values[-1]))
         for name, values in DRAWN.items()
     }
+
+
+def well_within_s(settings: Mapping[str, str]) -> float:
+    """How long a cluster may take to be well when its last fault is over: each of these may have to wait for the one
+    before. A controller, if votes split more than once; the end of the sessions of those who are silent; followers that
+    notice a silent leader and ask again; replicas that do not keep up, and then do."""
+    chain = (
+        *(2 * ELECTIONS * ["controller.quorum.election.timeout.ms"]),  # a timeout is drawn from between one and two
+        "broker.session.timeout.ms",
+        "broker.heartbeat.interval.ms",
+        "replica.socket.timeout.ms",
+        "replica.fetch.wait.max.ms",
+        "replica.fetch.backoff.ms",
+        "replica.lag.time.max.ms",
+    )
+    return sum(int(settings[name]) for name in chain) / 1000

@@ -40,6 +40,7 @@ from penstock.wire.messages.incremental_alter_configs import (
 )
 
 TIMEOUT_MS = 1000
+RETRY_S = 0.1
 PREFERRED = 0
 SET = 0
 TOPIC_RESOURCE = 2
@@ -106,6 +107,16 @@ class Operator:
         self._history.end_admin(action, Outcome.ACKNOWLEDGED)
         return True
 
+    async def until_told(self, do: Callable[[], Awaitable[bool]]) -> None:
+        """Again and again, until it is acknowledged, or refused where an earlier try may have done it."""
+        may_be_done = False
+        while not await do():
+            outcome = self._history.admin[-1].outcome
+            if outcome is Outcome.REFUSED and may_be_done:
+                return
+            may_be_done = may_be_done or outcome is Outcome.UNKNOWN
+            await self._caller.pause(RETRY_S)
+
     # -- topics -------------------------------------------------------------------------
 
     async def create(self, name: str, partitions: int, settings: dict[str, str]) -> bool:
@@ -136,7 +147,10 @@ class Operator:
             return
         name = self._caller.random.choice(list(self._own))
         self._own.pop(name)
-        await self.act(self._history.begin_admin("delete", name), self._ask_to_delete(name))
+        await self.delete(name)
+
+    async def delete(self, name: str) -> bool:
+        return await self.act(self._history.begin_admin("delete", name), self._ask_to_delete(name))
 
     async def _ask_to_delete(self, name: str) -> None:
         request = DeleteTopicsRequest(topic_names=[name], timeout_ms=TIMEOUT_MS)

@@ -1,0 +1,19 @@
+"""What a seed decides about settings, and what follows from them."""
+
+from __future__ import annotations
+
+from random import Random
+
+from penstock.sim.settings import DRAWN, SETTINGS, draw_settings, well_within_s
+
+
+def test_the_longest_time_to_get_well_is_the_sum_of_what_may_be_waited_for() -> None:
+    usual = {**SETTINGS, **{name: str(values[0]) for name, values in DRAWN.items()}}
+    assert well_within_s(usual) == 8 * 0.3 + 1 + 0.2 + 5 + 0.05 + 0.05 + 0.6
+    slower = {**usual, "replica.lag.time.max.ms": "1600"}
+    assert well_within_s(slower) == well_within_s(usual) + 1
+
+
+def test_whatever_is_drawn_the_bound_is_far_below_that_of_other_progress() -> None:
+    bounds = [well_within_s({**SETTINGS, **draw_settings(Random(seed))}) for seed in range(200)]
+    assert 9 < min(bounds) < max(bounds) < 40
