@@ -40,6 +40,7 @@ FOUND_BY: dict[str, int] = {
     "join-never-ends": 0,
     "loses-in-snapshot": 0,
     "joins-too-early": 5,
+    "leads-for-ever": 471,
     "syncs-nothing": 2,
     "drops-replicas-early": 0,
     "flush-ticket": 0,

@@ -183,7 +183,9 @@ class Campaigns:
         if number is None or not self._cluster.is_running(number):
             return
         self._enemy.note(fault, f"{host_of(number)} leads, and is cut off")
-        await self._cut_off(number, random.uniform(0.5, 1.5) * self._cluster.session_s)
+        # Sometimes for so long that it has to find out by itself.
+        sessions = random.uniform(0.5, 1.5) if random.random() < 0.5 else random.uniform(2.5, 3.5)
+        await self._cut_off(number, sessions * self._cluster.session_s)
         if random.random() < 0.5 and self._enemy.is_free(number):
             await self._killed(number, random.uniform(0.05, 1.0))
 

@@ -95,6 +95,10 @@ def _one_is_enough(original: Any) -> Any:
     return property(lambda self: False)
 
 
+def _leads_on(original: Any) -> Any:
+    return lambda self: True
+
+
 def _anybody_is_up_to_date(original: Any) -> Any:
     return lambda self, last_index, last_term: True
 
@@ -373,6 +377,11 @@ BUGS: dict[str, Bug] = {
             "forgets-its-vote",
             "a restart takes the term of its last entry for the latest it voted in",
             (("penstock.cluster.raft_store:RaftStore.stored", _forgets_its_vote),),
+        ),
+        Bug(
+            "leads-for-ever",
+            "a leader that hears nothing of the controller goes on",
+            (("penstock.cluster.broker_lifecycle:BrokerLifecycle.may_lead", _leads_on),),
         ),
         Bug(
             "shows-less",

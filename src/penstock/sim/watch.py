@@ -14,18 +14,21 @@ from typing import Any
 
 from penstock.cluster.metadata_machine import MetadataMachine
 from penstock.cluster.quorum import Quorum
-from penstock.core.metadata.image import RESOURCE_TOPIC
+from penstock.core.metadata.image import RESOURCE_TOPIC, PartitionState
+from penstock.core.metadata.records import PartitionChanged
 from penstock.core.raft.messages import Message, VoteResponse
 from penstock.replica.partition import Partition
 from penstock.sim.broker import DATA, SimBroker
 from penstock.sim.checks.brokers import BrokerChecker
 from penstock.sim.checks.files import check_equal_keys, check_equal_logs
+from penstock.sim.checks.leases import LeaseChecker
 from penstock.sim.checks.platter import PlatterChecker
 from penstock.sim.checks.quorum import QuorumChecker
 from penstock.sim.checks.snapshots import SnapshotChecker
 from penstock.sim.checks.topics import TopicFacts
 from penstock.sim.cluster import SimCluster
 from penstock.sim.history import Place, Violation
+from penstock.sim.loop import NS
 from penstock.sim.places import replaced
 from penstock.sim.probes import Probes
 from penstock.sim.process import SimProcess, current_process
@@ -47,6 +50,7 @@ class Watch:
         self._failure: Exception | None = None
         self.brokers = BrokerChecker()
         self.quorum = QuorumChecker()
+        self.leases = LeaseChecker()
         self.platters = PlatterChecker({number: machine.disk for number, machine in cluster.machines.items()})
         self.probes = Probes(cluster)
         self.snapshots = SnapshotChecker()
@@ -72,6 +76,8 @@ class Watch:
                 (f"{LOG}._committed", self._overheard_commit),
                 (f"{LOG}.truncate_to", self._overheard_cut),
                 (f"{LOG}.truncate_fully_and_start_at", self._overheard_cut),
+                ("penstock.core.metadata.image:_change", self._overheard_decision),
+                ("penstock.replica.partition:Partition.append", self._overheard_append),
             ):
                 stack.enter_context(replaced(place, make))
             yield
@@ -128,6 +134,27 @@ class Watch:
         def overheard(partition: Partition, offset: int) -> None:
             cut(partition, offset)
             self.brokers.cut(partition.node_id, partition)
+
+        return overheard
+
+    def _overheard_decision(self, change: Any) -> Any:
+        def overheard(state: PartitionState, changed: PartitionChanged) -> None:
+            change(state, changed)
+            self.leases.decided((changed.topic_id, state.index), state.leader_epoch, self._loop.world_time())
+
+        return overheard
+
+    def _overheard_append(self, append: Any) -> Any:
+        def overheard(partition: Partition, *args: Any) -> int:
+            offset: int = append(partition, *args)
+            process = current_process()
+            if process is not None:
+                awake_s = self._loop.world_time() - process.slept_ns / NS
+                session_s = self._cluster.nodes[partition.node_id].config.broker_session_timeout_ms / 1000
+                name, key = f"{partition.topic}-{partition.index}", (partition.topic_id.hex(), partition.index)
+                with self._judging():
+                    self.leases.appended(partition.node_id, name, key, partition.leader_epoch, awake_s, session_s)
+            return offset
 
         return overheard
 

@@ -9,6 +9,7 @@ import pytest
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.records import TopicCreated, decode_entry, encode_entry
 from penstock.sim.checks.brokers import BrokerChecker
+from penstock.sim.checks.leases import LeaseChecker
 from penstock.sim.checks.quorum import QuorumChecker
 from penstock.sim.checks.snapshots import SnapshotChecker
 from penstock.sim.history import Violation
@@ -273,3 +274,17 @@ def test_a_snapshot_is_what_its_entries_make() -> None:
         snapshots.restored(node, index, made[3 if index == 4 else index])
     with pytest.raises(Violation, match="a snapshot is what its entries make"):
         snapshots.restored(1, 5, made[3])
+
+
+def test_a_leader_that_was_replaced_stops_in_time() -> None:
+    leases = LeaseChecker()
+    leases.decided(("aa", 0), 4, now_s=10.0)
+    leases.decided(("aa", 0), 5, now_s=20.0)
+    leases.decided(("aa", 0), 5, now_s=29.0)  # another node hears of it
+    leases.appended(1, "t-0", ("aa", 0), 5, now_s=90.0, session_s=2.0)
+    leases.appended(2, "t-0", ("aa", 0), 4, now_s=22.2, session_s=2.0)
+    leases.appended(2, "t-1", ("aa", 1), 0, now_s=90.0, session_s=2.0)
+    with pytest.raises(Violation, match="stops in time"):
+        leases.appended(2, "t-0", ("aa", 0), 4, now_s=22.6, session_s=2.0)
+    with pytest.raises(Violation, match=r"epoch 4 was decided 12\.6 s ago|epoch 5 was decided 2\.6 s ago"):
+        leases.appended(3, "t-0", ("aa", 0), 3, now_s=22.6, session_s=2.0)

@@ -1,0 +1,39 @@
+"""Who was replaced finds out in time: a leader that hears nothing of the controller takes in nothing for longer than a
+session after another was made leader.
+
+What it takes in until then is acknowledged to acks=1 and lost, as promised; later nobody may be told such a thing. A
+machine that was suspended is given the time that it could not know of. Must not know: nodes, clients, faults.
+"""
+
+from __future__ import annotations
+
+from penstock.sim.history import Violation
+
+SLACK_S = 0.5
+"""A controller may answer a heartbeat and be deposed, and its last decision come through later."""
+
+Key = tuple[str, int]
+"""Topic id and partition."""
+
+
+class LeaseChecker:
+    def __init__(self) -> None:
+        self._begun: dict[Key, list[tuple[int, float]]] = {}  # leader epochs and when they were decided
+
+    def decided(self, key: Key, leader_epoch: int, now_s: float) -> None:
+        """By whoever applies it first."""
+        begun = self._begun.setdefault(key, [])
+        if not begun or begun[-1][0] < leader_epoch:
+            begun.append((leader_epoch, now_s))
+
+    def appended(self, node: int, name: str, key: Key, leader_epoch: int, now_s: float, session_s: float) -> None:
+        """`now_s` without the time for which the machine was suspended."""
+        for epoch, since_s in reversed(self._begun.get(key, [])):
+            if epoch <= leader_epoch:
+                break
+            if now_s - since_s > session_s + SLACK_S:
+                raise Violation(
+                    "a leader that was replaced stops in time",
+                    f"{name}: {node} takes a batch in as the leader of epoch {leader_epoch}, and epoch {epoch} was "
+                    f"decided {now_s - since_s:.1f} s ago; its session is {session_s:g} s",
+                )
