@@ -110,7 +110,8 @@ def test_a_voter_moves_to_another_port(cluster: ClusterProcesses, tell: Tell) ->
     assert "still waiting to join" not in mover.log()
     assert watcher.terminate() == 0
     watcher.start()  # with a file that has the old address
-    assert f"names 3@{before}, but the quorum has node 3 at {mover.address}, and that counts" in watcher.log()
+    warning = f"names 3@{before}, but the quorum has node 3 at {mover.address}, and that counts"
+    cluster.wait_until(lambda: warning in watcher.log(), "it warns of its file")
     cluster.wait_in_sync(TOPIC)
     check_promises(cluster, traffic, TOPIC, PARTITIONS)
 

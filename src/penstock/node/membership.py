@@ -199,7 +199,7 @@ class Membership:
             log.info("looking for the cluster of %s", ", ".join(others) or "the bootstrap servers")
         await self.lifecycle.register()
         if self._config.is_clustered:
-            for sentence in (*self.running.overruled(), *self.neighbours.contradictions()):
+            for sentence in self.running.overruled():
                 log.warning("%s", sentence)
             bound = self._own_address()
             written = self._configured.get(self._config.node_id, bound)

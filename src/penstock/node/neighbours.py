@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from penstock.cluster.peer_addresses import PeerAddresses
@@ -18,6 +18,8 @@ from penstock.model.errors import ApiError, ErrorCode
 
 Address: TypeAlias = tuple[str, int]
 TELL_PAUSE_S = 1.0
+SETTLED_S = 5.0
+"""After a start: other voters may have moved as well, and are about to say so."""
 
 log = logging.getLogger(__name__)
 
@@ -57,10 +59,6 @@ class Neighbours:
         to_try = self._addresses.to_try(node, quorum.voters, is_led=quorum.leader_id is not None)
         self._links.set_addresses(node, to_try)
 
-    def contradictions(self) -> Iterator[str]:
-        """What the file says of other voters, and the log says otherwise."""
-        return self._addresses.contradictions(set(self._quorum.voters) - {self._node_id})
-
     # -- to which disk ------------------------------------------------------------------
 
     def _directory_of_voter(self, node: int) -> str:
@@ -84,7 +82,7 @@ class Neighbours:
         self, update: Callable[[str, Sequence[Address]], Awaitable[None]], directory_id: str, own: Sequence[Address]
     ) -> None:
         """A voter says where it is, if the log has it elsewhere or nowhere. `own`: what its file says, if anything, and
-        last where it listens."""
+        last where it listens. Then this node warns of what its file says of voters and the log says otherwise."""
         node_id, said = self._node_id, list(dict.fromkeys(own))
         while node_id in self._quorum.voters and self._addresses.said_of(node_id) != own[-1]:
             try:
@@ -96,6 +94,6 @@ class Neighbours:
                     log.warning("this voter is not found at %s (%s): the controller's log says why", where, error)
                     break
             await asyncio.sleep(TELL_PAUSE_S)
-        await asyncio.sleep(TELL_PAUSE_S)  # what was decided is read here by then
-        for sentence in self._addresses.contradictions([node_id] if node_id in self._quorum.voters else ()):
+        await asyncio.sleep(SETTLED_S)
+        for sentence in self._addresses.contradictions(self._quorum.voters):
             log.warning("%s", sentence)
