@@ -378,7 +378,8 @@ def test_what_the_cluster_agreed_on_holds_before_a_node_has_joined(monkeypatch: 
 
     async def registering(self: BrokerLifecycle) -> None:
         membership = memberships[self]
-        await until(lambda: bool(membership.image.configs))
+        agreed = membership.image.configs
+        await until(lambda: agreed.get((RESOURCE_BROKER, ""), {}).get("min.insync.replicas") == "1")
         seen.append(TopicConfig.resolve({}, membership.running.current).min_insync_replicas)
         await register(self)
 
