@@ -12,9 +12,11 @@ import os
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -99,35 +101,42 @@ class Target:
     def addresses(self) -> list[tuple[str, int]]:
         return [split_address(server) for server in self.servers.split(",") if server.strip()]
 
-    def check(self) -> None:
-        """Something listens at one of the addresses, and it is a broker that serves clients."""
+    def check(self) -> tuple[str, int]:
+        """Something listens at one of the addresses, and it is a broker that serves clients: the first that says so.
+
+        All are asked at once: one that hangs must not take the time of the others.
+        """
         addresses = self.addresses()
-        # All but the last are waited for in vain only for a moment: one that hangs must not take all the time.
-        found = (self._try(*at, patient=at == addresses[-1]) for at in addresses)
-        reasons: dict[str, str] = {}
-        strangers: list[PenstockError] = []
-        for (host, port), one in zip(addresses, found, strict=True):
+        answers: SimpleQueue[tuple[tuple[str, int], str | PenstockError]] = SimpleQueue()
+
+        def ask(host: str, port: int) -> None:
+            answers.put(((host, port), self._try(host, port)))
+
+        for at in addresses:
+            # As daemons: the command need not wait for those it has no use for.
+            threading.Thread(target=ask, args=at, daemon=True).start()
+        found: dict[tuple[str, int], str | PenstockError] = {}
+        while len(found) < len(set(addresses)):
+            at, one = answers.get()
             if not one:
-                return
-            if isinstance(one, str):
-                reasons[f"{host}:{port}"] = one
-            else:
-                strangers.append(one)
+                return at
+            found[at] = one
+        strangers = [one for one in map(found.get, addresses) if isinstance(one, PenstockError)]
         if strangers:  # a node of the cluster first, then whatever else listens
             raise min(strangers, key=lambda one: isinstance(one, NotKafka))
+        reasons = {f"{host}:{port}": str(found[host, port]) for host, port in addresses}
         hangs = any(why.startswith(HANGS) for why in reasons.values())
         raise NoBroker(self.servers, _summary(reasons), hangs=hangs)
 
-    def _try(self, host: str, port: int, *, patient: bool) -> str | PenstockError:
+    def _try(self, host: str, port: int) -> str | PenstockError:
         """Empty if a broker serves there, else why not."""
         protocol = str(self.settings.get("security.protocol", "")).lower()
         problem = connect_problem(host, port)
         if problem or "ssl" in protocol:
             return problem
-        timeout_s = self.timeout_s if patient else min(self.timeout_s, CONNECT_TIMEOUT_S)
-        answer = ask_api_versions(host, port, timeout_s)
+        answer = ask_api_versions(host, port, self.timeout_s)
         if answer == "nothing":
-            return f"{HANGS} for {timeout_s:g} s"
+            return f"{HANGS} for {self.timeout_s:g} s"
         if answer == "other":
             return NotKafka(f"{host}:{port}")
         return Starting(host, port) if "sasl" not in protocol and is_starting(host, port) else ""

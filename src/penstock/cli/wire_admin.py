@@ -35,9 +35,11 @@ def _connected(target: Target) -> Iterator[BlockingCluster]:
     from penstock.client.blocking_cluster import BlockingCluster
     from penstock.client.security import security_from_settings
 
-    target.check()
+    serving = target.check()
+    # That one first: an address that hangs would be waited for.
+    addresses = list(dict.fromkeys([serving, *target.addresses()]))
     security = security_from_settings({name: str(value) for name, value in target.settings.items()})
-    connected = BlockingCluster(target.addresses(), "penstock-cli", security, target.timeout_s)
+    connected = BlockingCluster(addresses, "penstock-cli", security, target.timeout_s)
     try:
         yield connected
     finally:

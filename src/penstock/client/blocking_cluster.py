@@ -304,17 +304,17 @@ class BlockingCluster:
         else:
             idle.append(connection)
 
-    def _shared_connection(self, address: Address, purpose: str) -> BlockingConnection:
+    def _shared_connection(self, address: Address, purpose: str, timeout_s: float | None = None) -> BlockingConnection:
         key = (address, purpose)
         connection = self._shared.get(key)
         if connection is None or not connection.is_usable:
             if connection is not None:
                 self._shared.pop(key).close()
-            connection = self._shared[key] = self._open(address)
+            connection = self._shared[key] = self._open(address, timeout_s)
         return connection
 
-    def _open(self, address: Address) -> BlockingConnection:
-        timeout_s = min(CONNECT_TIMEOUT_S, self._timeout_s)
+    def _open(self, address: Address, timeout_s: float | None = None) -> BlockingConnection:
+        timeout_s = min(CONNECT_TIMEOUT_S, self._timeout_s if timeout_s is None else timeout_s)
         return BlockingConnection.open(*address, self._client_id, self._security, timeout_s)
 
     def _first_of(self, node_id: int, connect: Callable[[Address], BlockingConnection]) -> BlockingConnection:
@@ -357,7 +357,9 @@ class BlockingCluster:
         for count, address in enumerate(order, 1):
             timeout_s = _left(deadline) if count == len(order) else _left(deadline) / 2
             try:
-                answer = self._shared_connection(address, "control").call(key, request, kind, timeout_s)
+                begin = time.monotonic()
+                connection = self._shared_connection(address, "control", timeout_s)
+                answer = connection.call(key, request, kind, max(0.05, timeout_s - (time.monotonic() - begin)))
             except LOST as error:
                 self._lost_at[address] = time.monotonic()
                 failures.append(error)

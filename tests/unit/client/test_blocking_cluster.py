@@ -347,10 +347,10 @@ def test_a_broker_whose_name_is_gone_for_a_while_is_waited_for(monkeypatch: pyte
         broker.hang_up()
         opened, failures = cluster._open, [NotKafka("a proxy answers"), UnknownHost("its name is gone")]
 
-        def open_later(address: Address) -> BlockingConnection:
+        def open_later(address: Address, timeout_s: float | None = None) -> BlockingConnection:
             if failures:
                 raise failures.pop()
-            return opened(address)
+            return opened(address, timeout_s)
 
         monkeypatch.setattr(cluster, "_open", open_later)
         assert list(cluster.topics()) == ["t"]
@@ -368,6 +368,14 @@ def test_a_broker_that_hangs_up_is_asked_again() -> None:
         assert len(broker.asked(MetadataRequest)) == 3
         broker.hang_up()
         assert list(cluster.topics()) == ["t"], "the kept connection is gone, and that is noticed"
+        cluster.close()
+
+
+def test_an_address_that_hangs_leaves_time_for_the_others() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hanging, ScriptedBroker(topics={"t": TOPIC_ID}) as broker:
+        address: Address = hanging.getsockname()[:2]  # the system accepts, and nobody answers
+        cluster = BlockingCluster([address, broker.address], timeout_s=2.0)
+        assert list(cluster.topics()) == ["t"]
         cluster.close()
 
 
