@@ -45,6 +45,7 @@ PROGRESS_WITHIN_S = 120.0
 LOOK_AGAIN_S = 0.1
 MAX_STEPS = 400_000
 """Ten times what a history takes: more is a broker that spins."""
+STATIC_CHANCE = 0.3
 KEYED = Place("keyed", 0)
 PROBE_TOPIC = "probe"
 TOMBSTONES_STAY_MS = 1000
@@ -219,13 +220,14 @@ class Scenario:
             caller = self._caller("any")
             reader = Reader(caller, self.history, plan.places, partial(_any_replica, caller))
             others.append(self._spawn("any", reader.run(self._has_ended, random.uniform(0.03, 0.2))))
+        topics = [topic.name for topic in plan.topics]
         for number in range(plan.members):
             name = f"m{number}"
-            member = Member(self._caller(name), self.history, "group", [topic.name for topic in plan.topics])
+            member = Member(self._caller(name), self.history, "group", topics, self._instance(name))
             others.append(self._spawn(name, member.run(self._has_ended, random.uniform(0.15, 0.5))))
         for number in range(plan.consumers):
             name = f"c{number}"
-            consumer = ConsumerMember(self._caller(name), self.history, "modern", [topic.name for topic in plan.topics])
+            consumer = ConsumerMember(self._caller(name), self.history, "modern", topics, self._instance(name))
             others.append(self._spawn(name, consumer.run(self._has_ended, random.uniform(0.15, 0.5))))
         if plan.has_reborn:
             self._reborn = Reborn(
@@ -237,6 +239,10 @@ class Scenario:
         for number in self.cluster.ids[plan.nodes :]:
             others.append(self._spawn("newcomer", self._join(number, random.uniform(0, plan.seconds))))
         return writers, others
+
+    def _instance(self, name: str) -> str | None:
+        """Some members are static."""
+        return name if self.world.random(f"instance of {name}").random() < STATIC_CHANCE else None
 
     async def _join(self, number: int, after_s: float) -> None:
         await asyncio.sleep(after_s)

@@ -22,14 +22,18 @@ from penstock.wire.messages.consumer_group_heartbeat import (
 
 REBALANCE_TIMEOUT_MS = 5000
 LEAVE_EPOCH = -1
+AWAY_EPOCH = -2
+"""Of a static member that will be back."""
 JOIN_EPOCH = 0
 # The group goes on without this member, or with another life of it: what it owned is not its own any more.
-FENCED = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH))
+FENCED = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.FENCED_INSTANCE_ID))
 
 
 class ConsumerMember(Member):
-    def __init__(self, caller: Caller, history: History, group: str, topics: Sequence[str]) -> None:
-        super().__init__(caller, history, group, topics)
+    def __init__(
+        self, caller: Caller, history: History, group: str, topics: Sequence[str], instance: str | None = None
+    ) -> None:
+        super().__init__(caller, history, group, topics, instance)
         self._be_new()
 
     def _be_new(self) -> None:
@@ -74,7 +78,7 @@ class ConsumerMember(Member):
             if answer.assignment is None:
                 return
             told = await self._places(answer.assignment.topic_partitions)
-            self._history.assigned.append(Assigned(self.group, self.generation, self.member_id, told))
+            self._history.assigned.append(Assigned(self.group, self.generation, self._who, told))
             self._hold(told, sent_s)
             if set(told) == self._next.keys():
                 return
@@ -93,6 +97,7 @@ class ConsumerMember(Member):
             group_id=self.group,
             member_id=self.member_id,
             member_epoch=epoch,
+            instance_id=self.instance,
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS if is_full else -1,
             subscribed_topic_names=list(self._topics) if is_full else None,
             topic_partitions=parts if is_full else None,
@@ -114,5 +119,5 @@ class ConsumerMember(Member):
         names = {leader.topic_id: place.topic for place, leader in self._caller.leaders.items()}
         return tuple(Place(names[one.topic_id], index) for one in assigned for index in one.partitions)
 
-    async def _leave(self) -> None:
-        await self._ask(LEAVE_EPOCH, is_full=False)
+    async def _leave(self, *, for_good: bool) -> None:
+        await self._ask(LEAVE_EPOCH if self.instance is None or for_good else AWAY_EPOCH, is_full=False)

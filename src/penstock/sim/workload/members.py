@@ -2,8 +2,9 @@
 
 What they read does not matter here, so they do not: a member commits ever higher numbers for what it was assigned,
 beginning at what the coordinator says was committed. Short sessions, so that the dead are noticed within a history.
-Members come and go: most say so, and some are never heard of again. What a member holds is written down as intervals
-that are rather too short than too long: nobody else may hold it meanwhile. Must not know: faults, checkers.
+Members come and go: most say so, and some are never heard of again; a static one is back under its instance id. What a
+member holds is written down as intervals that are rather too short than too long: nobody else may hold it meanwhile.
+Must not know: faults, checkers.
 """
 
 from __future__ import annotations
@@ -54,12 +55,20 @@ DECIDED_AGAINST = frozenset(
         ErrorCode.REBALANCE_IN_PROGRESS,
         ErrorCode.STALE_MEMBER_EPOCH,
         ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.FENCED_INSTANCE_ID,
     )
 )
 
 
+NOT_A_MEMBER = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID))
+
+
 class Member:
-    def __init__(self, caller: Caller, history: History, group: str, topics: Sequence[str]) -> None:
+    def __init__(
+        self, caller: Caller, history: History, group: str, topics: Sequence[str], instance: str | None = None
+    ) -> None:
+        """`instance`: of a static member, which keeps it and what it owns when it starts again."""
+        self.instance = instance
         self.session_ms = SESSION_TIMEOUT_MS
         self._caller = caller
         self._history = history
@@ -90,10 +99,7 @@ class Member:
             except TROUBLE as error:
                 self._caller.note(error)
                 self._coordinator = None
-                if isinstance(error, ApiError) and error.code in (
-                    ErrorCode.UNKNOWN_MEMBER_ID,
-                    ErrorCode.ILLEGAL_GENERATION,
-                ):
+                if isinstance(error, ApiError) and error.code in NOT_A_MEMBER:
                     self._let_go(self.held)
                     self._be_new()
                 await self._caller.pause(RETRY_S)
@@ -102,7 +108,7 @@ class Member:
     async def _end(self) -> None:
         if self.member_id:
             try:
-                await self._go(LAST_LEAVE_CHANCE)
+                await self._go(LAST_LEAVE_CHANCE, for_good=True)
             except TROUBLE as error:
                 self._caller.note(error)
 
@@ -113,6 +119,10 @@ class Member:
 
     # -- membership ---------------------------------------------------------------------
 
+    @property
+    def _who(self) -> str:
+        return self.instance or self.member_id
+
     def _hold(self, places: Iterable[Place], heard_s: float) -> None:
         """The coordinator has heard of this member after `heard_s`: its session lasts from there on at least."""
         until_s = heard_s + self.session_ms / 1000
@@ -120,7 +130,7 @@ class Member:
             owned.until_s = until_s
         for place in places:
             if place not in self.held:
-                owned = self.held[place] = Owned(self.group, place, self.member_id, self._history.time(), until_s)
+                owned = self.held[place] = Owned(self.group, place, self._who, self._history.time(), until_s)
                 if not self._is_in_doubt:
                     self._history.owned.append(owned)
 
@@ -130,22 +140,26 @@ class Member:
             owned = self.held.pop(place)
             owned.until_s = min(owned.until_s, now_s)
 
-    async def _go(self, leave_chance: float) -> None:
+    async def _go(self, leave_chance: float, *, for_good: bool = False) -> None:
         """As somebody who says so, or who is never heard of again and has what it held until its session ends."""
         try:
             if self._caller.random.random() < leave_chance:
                 self._let_go(self.held)
-                await self._leave()
+                await self._leave(for_good=for_good)
         finally:
             self._be_new()
 
     def _be_new(self) -> None:
         self.member_id = ""
         self.held.clear()
-        self._is_in_doubt = False
+        if self.instance is None:  # a late join of an earlier life can still take the instance over
+            self._is_in_doubt = False
 
-    async def _leave(self) -> None:
-        request = LeaveGroupRequest(group_id=self.group, members=[MemberIdentity(member_id=self.member_id)])
+    async def _leave(self, *, for_good: bool) -> None:
+        if self.instance is not None and not for_good:
+            return  # it starts again, and nobody is to notice
+        leaving = MemberIdentity(member_id=self.member_id, group_instance_id=self.instance)
+        request = LeaveGroupRequest(group_id=self.group, members=[leaving])
         answer = await self._caller.ask(
             await self._address(), Api.LEAVE_GROUP, request, LeaveGroupResponse, purpose=self.group
         )
@@ -175,6 +189,7 @@ class Member:
             group_id=self.group,
             generation_id=self.generation,
             member_id=self.member_id,
+            group_instance_id=self.instance,
             protocol_type="consumer",
             protocol_name=ASSIGNOR,
             assignments=assignments,
@@ -184,7 +199,7 @@ class Member:
         )
         check(synced.error_code)
         places = tuple(Place(*assigned) for assigned in decode_assignment(synced.assignment))
-        self._history.assigned.append(Assigned(self.group, self.generation, self.member_id, places))
+        self._history.assigned.append(Assigned(self.group, self.generation, self._who, places))
         self._hold(places, joined_s)
         self._next = dict.fromkeys(places, 0)
 
@@ -194,11 +209,12 @@ class Member:
             session_timeout_ms=self.session_ms,
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
             member_id=self.member_id,
+            group_instance_id=self.instance,
             protocol_type="consumer",
             protocols=[JoinGroupRequestProtocol(name=ASSIGNOR, metadata=encode_subscription(self._topics))],
         )
         wait_s = REBALANCE_TIMEOUT_MS / 1000 + 1
-        was_in_doubt, self._is_in_doubt = self._is_in_doubt, self._is_in_doubt or bool(self.member_id)
+        was_in_doubt, self._is_in_doubt = self._is_in_doubt, self._is_in_doubt or bool(self._who)
         answer = await self._caller.ask(
             await self._address(), Api.JOIN_GROUP, request, JoinGroupResponse, purpose=self.group, wait_s=wait_s
         )
@@ -206,7 +222,12 @@ class Member:
         return answer
 
     async def _heartbeat(self) -> None:
-        request = HeartbeatRequest(group_id=self.group, generation_id=self.generation, member_id=self.member_id)
+        request = HeartbeatRequest(
+            group_id=self.group,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.instance,
+        )
         sent_s = self._history.time()
         answer = await self._caller.ask(
             await self._address(), Api.HEARTBEAT, request, HeartbeatResponse, purpose=self.group
@@ -232,6 +253,7 @@ class Member:
             group_id=self.group,
             generation_id_or_member_epoch=self.generation,
             member_id=self.member_id,
+            group_instance_id=self.instance,
             topics=[OffsetCommitRequestTopic(name=topic, partitions=asked) for topic, asked in topics.items()],
         )
         try:
