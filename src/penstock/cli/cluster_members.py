@@ -59,9 +59,9 @@ def _drain_plan(admin: ClusterAdmin, broker_id: int) -> Targets:
     from penstock.core.metadata.reassignment import drain_plan
 
     image = _image(admin)
-    if broker_id not in image.brokers:
-        raise _unknown(broker_id, image)
     plan = drain_plan(image, broker_id)
+    if broker_id not in image.brokers and not plan:  # one that was removed by force may still have replicas
+        raise _unknown(broker_id, image)
     return {(topic, index): replicas for topic, partitions in plan.items() for index, replicas in partitions.items()}
 
 

@@ -65,7 +65,7 @@ class GroupPatience(Patience):
             return
         self._has_partitions = False
         now = time.monotonic()
-        if now - self._looked_at < LOOK_S:
+        if now - self._looked_at < min(LOOK_S, self._target.timeout_s / 2):
             return
         self._looked_at = now
         waited_s = now - self._heard_at

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from penstock.client.errors import ClientError
 from penstock.cluster.controller_access import ControllerAccess
 from penstock.config.broker import BrokerConfig
 from penstock.core.metadata.image import MetadataImage
@@ -128,7 +129,9 @@ class BrokerLifecycle:
                 elif error.code is ErrorCode.INCONSISTENT_VOTER_SET:
                     reason = ANOTHER_DISK
                 elif error.code is ErrorCode.NOT_CONTROLLER:
-                    reason = "no majority of the voters can be reached"
+                    # Whom it has tried last, where that did not even answer: often it is the wrong address.
+                    tried = error.__cause__ if isinstance(error.__cause__, ClientError) else None
+                    reason = "no majority of the voters can be reached" + (f" ({tried})" if tried else "")
                 else:
                     reason = str(error)
             if self._clock.monotonic() - told_s >= TELL_EVERY_S:

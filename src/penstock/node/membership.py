@@ -196,7 +196,8 @@ class Membership:
         if self._config.is_clustered:
             self._serve_peers(for_clients)
             others = [f"{node}@{host}:{port}" for node, (host, port) in self._configured.items()]
-            log.info("looking for the cluster of %s", ", ".join(others) or "the bootstrap servers")
+            others += [f"{host}:{port}" for host, port in self._config.bootstrap_addresses]
+            log.info("looking for the cluster of %s", ", ".join(others))
         await self.lifecycle.register()
         if self._config.is_clustered:
             for sentence in self.running.overruled():

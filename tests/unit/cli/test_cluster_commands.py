@@ -802,6 +802,8 @@ def test_drain_moves_everything_to_others(run: CommandLine, scripted: ScriptedCl
     assert "holds no replicas" in ran.err
     ran = run("cluster", "drain", "7")
     assert (ran.code, ran.err) == (1, "penstock: there is no broker 7: there is 1, 2, 3, 4\n")
+    scripted.topics["events"][1] = Partition(2, [7, 2], [2])  # removed by force, and still named
+    assert run("cluster", "drain", "7").lines == ["events-1: from [7,2] to [3,2]"]
 
 
 def test_a_broker_that_nobody_can_stand_in_for_is_not_drained(run: CommandLine, scripted: ScriptedCluster) -> None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from penstock.client.errors import BrokerUnreachable
 from penstock.cluster.broker_lifecycle import (
     LEAVE_TIMEOUT_S,
     NO_CONTROLLER_S,
@@ -115,6 +116,24 @@ def play(story: Callable[[Broker], Coroutine[Any, Any, None]], **settings: str) 
             await broker.lifecycle.stop()
 
         world.run(main(), timeout_s=600)
+
+
+def unanswered() -> ApiError:
+    error = ApiError(ErrorCode.NOT_CONTROLLER)
+    error.__cause__ = BrokerUnreachable("no connection to h:1: refused")
+    return error
+
+
+def test_a_registration_that_reaches_nobody_names_whom_it_tried(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(broker: Broker) -> None:
+        broker.controller.refusal = unanswered()
+        registering = asyncio.ensure_future(broker.lifecycle.register())
+        await asyncio.sleep(12)
+        broker.controller.refusal = None
+        await registering
+
+    play(story)
+    assert "no majority of the voters can be reached (no connection to h:1: refused)" in caplog.text
 
 
 @pytest.mark.parametrize(
