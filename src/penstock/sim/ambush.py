@@ -36,8 +36,10 @@ def _is_left_alone(_: Any, partition: Any) -> bool:
     return partition.is_leader and partition.isr == (partition.node_id,) and len(partition.replicas) > 1
 
 
+FREQUENT = "a flush begins"
+"""Comes where nothing else does."""
 MOMENTS: Mapping[str, Moment] = {
-    "a flush begins": Moment("penstock.storage.growing_log:GrowingLog.begin_flush", lambda flush, _: flush is not None),
+    FREQUENT: Moment("penstock.storage.growing_log:GrowingLog.begin_flush", lambda flush, _: flush is not None),
     "a segment is rolled": Moment("penstock.storage.growing_log:GrowingLog._roll"),
     "a log is cut": Moment("penstock.storage.log:Log.truncate_to", lambda is_cut, _: is_cut),
     "a compacted segment waits to be swapped in": Moment(
@@ -95,19 +97,23 @@ class Ambushes:
         return overheard
 
     async def _next(self, what: str) -> int | None:
-        """Whose moment it is; None: nobody's, or that of somebody who is not to be hit."""
-        waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(what, []).append(waiter)
+        """Whose moment it is, of those who may be hit; None: nobody's."""
         try:
             async with asyncio.timeout(ARMED_S):
-                number = await waiter
+                while True:
+                    waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+                    self._waiting.setdefault(what, []).append(waiter)
+                    number = await waiter
+                    if self._enemy.can_take(number):
+                        return number
         except TimeoutError:
             return None
-        return number if self._enemy.can_take(number) else None
 
     async def _ambush(self, fault: Fault, random: Random) -> None:
         what = random.choice(list(MOMENTS))
         number = await self._next(what)
+        if number is None:
+            what, number = FREQUENT, await self._next(FREQUENT)
         if number is None:
             return
         if random.random() >= AT_ONCE_CHANCE:
