@@ -8,6 +8,7 @@ Must not know: clients, checkers. Invariant: nothing it does changes what nodes 
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -87,7 +88,7 @@ class End:
 
     @property
     def led(self) -> list[Any]:
-        return [partition for partition in getattr(self.node, "partitions", ()) if partition.is_leader]
+        return _led(self.node)
 
 
 def _ends_unflushed(end: End) -> bool:
@@ -186,8 +187,10 @@ CALLS: tuple[Call, ...] = (
 )
 REPEATED = "a repeated batch known"
 REPEATED_FROM_SNAPSHOT = "a repeated batch known from a snapshot"
-STATES: tuple[str, ...] = (*DECIDED, *ENDED, *(call.name for call in CALLS), REPEATED, REPEATED_FROM_SNAPSHOT)
+WOKEN = "a leader woken after another was elected"
+STATES: tuple[str, ...] = (*DECIDED, *ENDED, *(call.name for call in CALLS), WOKEN, REPEATED, REPEATED_FROM_SNAPSHOT)
 
+MAX = sys.maxsize
 PRODUCERS = "penstock.storage.producer_state:ProducerStates"
 
 
@@ -202,6 +205,7 @@ class Probes:
     def listening(self) -> Iterator[None]:
         for number, machine in self._cluster.machines.items():
             machine.on_end = partial(self._ended, number)
+            machine.on_wake = partial(self._woken, number)
         with ExitStack() as stack:
             stack.enter_context(replaced("penstock.core.metadata.image:_change", self._overhear_decisions))
             stack.enter_context(replaced(f"{PRODUCERS}._restore", self._overhear_snapshots))
@@ -254,3 +258,16 @@ class Probes:
         others = sum(self._cluster.is_running(other) for other in self._cluster.started if other != number)
         end = End(node, how.startswith("crashes"), self._cluster.world.network.is_whole, others)
         self.counts.update(name for name, is_it in ENDED.items() if is_it(end))
+
+    def _woken(self, number: int) -> None:
+        """It was paused or suspended: what it led may have another leader, of which it has not heard."""
+        living = dict(self._cluster.living)
+        woken = living.pop(number, None)
+        led = {(partition.topic_id, partition.index): partition.leader_epoch for partition in _led(woken)}
+        others = (partition for node in living.values() for partition in _led(node))
+        if any(partition.leader_epoch > led.get((partition.topic_id, partition.index), MAX) for partition in others):
+            self.counts[WOKEN] += 1
+
+
+def _led(node: Any) -> list[Any]:
+    return [partition for partition in getattr(node, "partitions", ()) if partition.is_leader]

@@ -70,6 +70,8 @@ class SimMachine:
         self.process: SimProcess | None = None
         self.on_end: Callable[[str], None] = lambda how: None
         """Told how the process ends, right before it does. Must change nothing."""
+        self.on_wake: Callable[[], None] = lambda: None
+        """Told that a process which was paused or suspended is about to go on. Must change nothing."""
         self._has_lost_power = False
         self._incarnations = 0
         self._outcomes: dict[asyncio.Future[Any], None] = {}
@@ -138,6 +140,8 @@ class SimMachine:
 
     def resume(self) -> None:
         if self.process is not None:
+            if self.process.held is not None:
+                self.on_wake()
             self.world.trace.note(self.process.name, "resumed")
             if self.process.suspended_ns is not None:
                 self.world.network.wake(self.name)
