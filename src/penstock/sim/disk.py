@@ -248,6 +248,10 @@ class SimDisk:
         """What a sync of this directory that begins now is sure to cover."""
         return self._directory(path).mark
 
+    def peek(self, path: str, position: int, end: int) -> bytes:
+        """What a reader would see, without one."""
+        return bytes(self._content(path).data[position:end])
+
     def stable_size(self, path: str) -> int:
         content = self._content(path)
         return min(len(content.stable), len(content.data))

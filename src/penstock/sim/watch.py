@@ -20,6 +20,7 @@ from penstock.core.raft.messages import Message, VoteResponse
 from penstock.replica.partition import Partition
 from penstock.sim.broker import DATA, SimBroker
 from penstock.sim.checks.brokers import BrokerChecker
+from penstock.sim.checks.chains import ChainChecker
 from penstock.sim.checks.files import check_equal_keys, check_equal_logs
 from penstock.sim.checks.leases import LeaseChecker
 from penstock.sim.checks.platter import PlatterChecker
@@ -49,6 +50,7 @@ class Watch:
         self._versions: dict[int, tuple[int, int]] = {}  # of the image that was last looked at
         self._failure: Exception | None = None
         self.brokers = BrokerChecker()
+        self.chains = ChainChecker()
         self.quorum = QuorumChecker()
         self.leases = LeaseChecker()
         self.platters = PlatterChecker({number: machine.disk for number, machine in cluster.machines.items()})
@@ -123,9 +125,11 @@ class Watch:
     def _overheard_commit(self, committed: Any) -> Any:
         def overheard(partition: Partition, high_watermark: int) -> None:
             self.brokers.moved(partition.node_id, partition)
-            if partition.is_leader and partition.is_durable:
+            if partition.is_leader:
                 with self._judging():
-                    self._look_at_platters(partition, high_watermark)
+                    self._look_at_chain(partition, high_watermark)
+                    if partition.is_durable:
+                        self._look_at_platters(partition, high_watermark)
             committed(partition, high_watermark)
 
         return overheard
@@ -166,6 +170,12 @@ class Watch:
         except Violation as violation:
             self.failed(violation)
 
+    def _look_at_chain(self, leader: Partition, high_watermark: int) -> None:
+        node = leader.node_id
+        if node not in self.brokers.excused and not _may_have_gaps(leader):
+            key, disk = (leader.topic_id, leader.index), self._cluster.machines[node].disk
+            self.chains.committed(node, repr(leader), key, leader.log, high_watermark, disk)
+
     def _look_at_platters(self, leader: Partition, high_watermark: int) -> None:
         def is_excused(member: int) -> bool:
             return member in self.brokers.excused or self._has_moved_on(leader, member)
@@ -174,7 +184,7 @@ class Watch:
             Place(leader.topic, leader.index),
             high_watermark,
             leader.isr,
-            may_have_gaps="compact" in leader.config.cleanup_policy or leader.log.cleaned_offset > 0,
+            may_have_gaps=_may_have_gaps(leader),
             is_excused=is_excused,
         )
 
@@ -352,6 +362,10 @@ class Watch:
                 if leader is None:
                     raise Violation("every partition has a leader", f"{place} has none in the end")
                 check_equal(place, logs, leader.partitions.get(place.topic, place.partition).high_watermark)
+
+
+def _may_have_gaps(partition: Partition) -> bool:
+    return "compact" in partition.config.cleanup_policy or partition.log.cleaned_offset > 0
 
 
 def _part(node: SimBroker, name: str) -> Any:
