@@ -97,12 +97,11 @@ def _show(finding: Finding) -> None:
 def examine(target: Target) -> Iterator[Finding]:
     yield versions()
     yield Finding("ok", "cluster", f"{target.servers} ({_SOURCES.get(target.source, f'from {target.source}')})")
-    up: list[tuple[str, int]] = []
-    for address in target.addresses():
-        finding = bootstrap(*address)
-        if finding.state == "ok":
-            up.append(address)
-        yield finding
+    addresses = target.addresses()
+    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:  # one that hangs takes its time
+        reached = list(pool.map(bootstrap, *zip(*addresses, strict=True))) if addresses else []
+    yield from reached
+    up = [at for at, finding in zip(addresses, reached, strict=True) if finding.state == "ok"]
     if not up:
         return
     from penstock.cli.doctor_brokers import down, fenced_at, partitions

@@ -8,7 +8,8 @@ date then, which is a warning (`warn_of_old_news`).
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor, wait
+import time
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 import click
 
@@ -39,7 +40,9 @@ UNANSWERED = frozenset(
 )
 # librdkafka has kept an old name.
 _UNANSWERED_NAMES = {"NOT_LEADER_FOR_PARTITION"}.union(code.name for code in UNANSWERED)
-TRY_VOTERS_S = 1.5
+TRY_VOTERS_S = 1.0
+OTHERS_S = 0.3
+"""How long the others are waited for when one has found no controller."""
 
 Address = tuple[str, int]
 
@@ -78,7 +81,13 @@ def _refusal(target: Target) -> tuple[Address, ApiError] | None:
     addresses = target.addresses()
     pool = ThreadPoolExecutor(min(MOST_AT_ONCE, len(addresses)) or 1)
     asked = [pool.submit(has_controller, target, address) for address in addresses]
-    done, _ = wait(asked, MOMENT_S + ANSWER_S)
+    deadline = time.monotonic() + MOMENT_S + ANSWER_S
+    done, waiting = wait(asked, deadline - time.monotonic(), FIRST_COMPLETED)
+    while waiting and time.monotonic() < deadline:
+        if any(one.exception() is not None for one in done):
+            deadline = min(deadline, time.monotonic() + OTHERS_S)
+        more, waiting = wait(waiting, max(0.0, deadline - time.monotonic()), FIRST_COMPLETED)
+        done |= more
     pool.shutdown(wait=False, cancel_futures=True)
     found: tuple[Address, ApiError] | None = None
     for address, one in zip(addresses, asked, strict=True):
