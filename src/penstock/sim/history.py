@@ -61,9 +61,13 @@ class Write:
         return b"%s/%d" % (self.lane.encode(), self.number)
 
 
+NOTHING = -1
+"""In the place of a group's offset: there is none, or it is deleted."""
+
+
 @dataclass(slots=True)
 class Commit:
-    """Of a group's offset."""
+    """Of a group's offset; of NOTHING, where it is deleted."""
 
     group: str
     place: Place
@@ -76,7 +80,7 @@ class Commit:
 
 
 class OffsetRead(NamedTuple):
-    """A group's offset as its coordinator tells it; -1: none."""
+    """A group's offset as its coordinator tells it."""
 
     group: str
     place: Place

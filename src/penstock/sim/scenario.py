@@ -34,6 +34,7 @@ from penstock.sim.workload.caller import TROUBLE, Caller, Leader
 from penstock.sim.workload.consumers import ConsumerMember
 from penstock.sim.workload.gathering import Gathering
 from penstock.sim.workload.keyed import KeyedLane
+from penstock.sim.workload.loners import Loner
 from penstock.sim.workload.members import Member
 from penstock.sim.workload.producers import IdempotentLane, PlainWriter
 from penstock.sim.workload.readers import Reader
@@ -46,6 +47,7 @@ LOOK_AGAIN_S = 0.1
 MAX_STEPS = 400_000
 """Ten times what a history takes: more is a broker that spins."""
 STATIC_CHANCE = 0.3
+LONER_CHANCE = 0.4
 KEYED = Place("keyed", 0)
 PROBE_TOPIC = "probe"
 TOMBSTONES_STAY_MS = 1000
@@ -229,6 +231,9 @@ class Scenario:
             name = f"c{number}"
             consumer = ConsumerMember(self._caller(name), self.history, "modern", topics, self._instance(name))
             others.append(self._spawn(name, consumer.run(self._has_ended, random.uniform(0.15, 0.5))))
+        if self.world.random("loner").random() < LONER_CHANCE:
+            loner = Loner(self._caller("loner"), self.history, "lone", plan.places)
+            others.append(self._spawn("loner", loner.run(self._has_ended, random.uniform(0.15, 0.5))))
         if plan.has_reborn:
             self._reborn = Reborn(
                 self._caller("reborn"), self.history, self._operator(), self._now_ms, plan.topics[0].settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.sim.checks.groups import check_groups
-from penstock.sim.history import History, OffsetRead, Outcome, Owned, Place, Violation
+from penstock.sim.history import NOTHING, History, OffsetRead, Outcome, Owned, Place, Violation
 
 PLACE = Place("data", 0)
 OTHER = Place("data", 1)
@@ -59,3 +59,26 @@ def test_a_late_commit_of_an_earlier_owner_must_not_show(outcome: Outcome) -> No
 
 def test_a_late_commit_of_the_same_owner_may_show() -> None:
     check_groups(with_commits(Outcome.UNKNOWN, ("a", 1), ("a", 1)))
+
+
+def with_deletion(outcome: Outcome, read: int) -> History:
+    """5 is acknowledged, then deleted, and then something is read."""
+    now = iter(range(100))
+    made = History(lambda: float(next(now)))
+    for offset, end in ((5, Outcome.ACKNOWLEDGED), (NOTHING, outcome)):
+        made.end_commit(made.begin_commit("g", PLACE, offset, "", -1), end)
+    made.offset_reads.append(OffsetRead("g", PLACE, read, made.time(), made.time()))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("outcome", "read"), [(Outcome.ACKNOWLEDGED, NOTHING), (Outcome.UNKNOWN, NOTHING), (Outcome.UNKNOWN, 5)]
+)
+def test_what_is_deleted_may_be_gone(outcome: Outcome, read: int) -> None:
+    check_groups(with_deletion(outcome, read))
+
+
+@pytest.mark.parametrize(("outcome", "read"), [(Outcome.ACKNOWLEDGED, 5), (Outcome.REFUSED, NOTHING)])
+def test_what_is_deleted_does_not_come_back_and_nothing_else_goes(outcome: Outcome, read: int) -> None:
+    with pytest.raises(Violation, match="committed offsets are kept"):
+        check_groups(with_deletion(outcome, read))

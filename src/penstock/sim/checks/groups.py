@@ -1,14 +1,14 @@
 """What a group was promised: offsets that were committed are kept, and no partition belongs to two members at once.
 
 A committed offset is a register. A read of it is right if it returns a commit that began before the read ended and was
-not certainly overwritten before the read began; nothing at all only while nothing was acknowledged. Whoever does not
-own a partition any more can not overwrite what its next owner committed, however late its own commit arrives. Must not
-know: coordinators.
+not certainly overwritten before the read began; nothing at all while nothing was acknowledged, or deleted. Whoever does
+not own a partition any more can not overwrite what its next owner committed, however late its own commit arrives. Must
+not know: coordinators.
 """
 
 from __future__ import annotations
 
-from penstock.sim.history import Commit, History, OffsetRead, Outcome, Owned, Place, Violation
+from penstock.sim.history import NOTHING, Commit, History, OffsetRead, Outcome, Owned, Place, Violation
 
 
 def check_groups(history: History) -> None:
@@ -60,9 +60,7 @@ def _check_read(read: OffsetRead, commits: list[Commit]) -> None:
     ]
     # Whatever ended before the youngest of these began was overwritten.
     youngest = max(done, key=lambda commit: commit.begun_s, default=None)
-    if read.offset < 0:
-        if youngest is not None:
-            raise Violation("committed offsets are kept", _story(read, youngest))
+    if read.offset == NOTHING and youngest is None:
         return
     for commit in commits:
         if commit.offset != read.offset or commit.begun_s > read.ended_s or commit.outcome is Outcome.REFUSED:
