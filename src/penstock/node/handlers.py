@@ -52,7 +52,6 @@ from penstock.api.handlers.replica_acknowledgement import AcknowledgementHandler
 from penstock.api.handlers.sync_group import SyncGroupHandler
 from penstock.api.handlers.unregister_broker import UnregisterBrokerHandler
 from penstock.api.handlers.update_features import UpdateFeaturesHandler
-from penstock.api.handlers.update_raft_voter import UpdateRaftVoterHandler
 from penstock.api.request_times import RequestTimes
 from penstock.api.topic_creation import TopicCreation
 from penstock.api.traffic import Traffic
@@ -189,7 +188,6 @@ class Apis:
             UnregisterBrokerHandler(controller),
             AddRaftVoterHandler(controller, cluster),
             RemoveRaftVoterHandler(controller, cluster),
-            UpdateRaftVoterHandler(controller, cluster),
             *membership.handlers,
         ]
         self.api_versions.advertise(self.handlers)

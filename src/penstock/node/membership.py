@@ -22,6 +22,7 @@ from penstock.api.handlers.api_versions import ApiVersionsHandler
 from penstock.api.handlers.broker_heartbeat import BrokerHeartbeatHandler
 from penstock.api.handlers.broker_registration import BrokerRegistrationHandler
 from penstock.api.handlers.raft import RaftHandler
+from penstock.api.handlers.update_raft_voter import UpdateRaftVoterHandler
 from penstock.api.request_times import RequestTimes
 from penstock.cluster.broker_lifecycle import BrokerLifecycle
 from penstock.cluster.broker_watch import BrokerWatch
@@ -247,6 +248,7 @@ class Membership:
             BrokerHeartbeatHandler(self.controller),
             AlterPartitionHandler(self.controller),
             AllocateProducerIdsHandler(self.controller),
+            UpdateRaftVoterHandler(self.controller),
         ]
 
     @property

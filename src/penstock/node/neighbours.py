@@ -18,6 +18,7 @@ from penstock.model.errors import ApiError, ErrorCode
 
 Address: TypeAlias = tuple[str, int]
 TELL_PAUSE_S = 1.0
+LONGEST_TELL_PAUSE_S = 60.0
 SETTLED_S = 5.0
 """After a start: other voters may have moved as well, and are about to say so."""
 
@@ -83,7 +84,7 @@ class Neighbours:
     ) -> None:
         """A voter says where it is, if the log has it elsewhere or nowhere. `own`: what its file says, if anything, and
         last where it listens. Then this node warns of what its file says of voters and the log says otherwise."""
-        node_id, said = self._node_id, list(dict.fromkeys(own))
+        node_id, said, pause_s = self._node_id, list(dict.fromkeys(own)), TELL_PAUSE_S
         while node_id in self._quorum.voters and self._addresses.said_of(node_id) != own[-1]:
             try:
                 await update(directory_id, said)
@@ -93,7 +94,8 @@ class Neighbours:
                     where = " or ".join(f"{host}:{port}" for host, port in said)
                     log.warning("this voter is not found at %s (%s): the controller's log says why", where, error)
                     break
-            await asyncio.sleep(TELL_PAUSE_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_TELL_PAUSE_S)
         await asyncio.sleep(SETTLED_S)
         for sentence in self._addresses.contradictions(self._quorum.voters):
             log.warning("%s", sentence)

@@ -58,8 +58,8 @@ def update(**more: Any) -> UpdateRaftVoterRequest:
 
 
 def test_a_voter_says_where_it_is(cluster: ClusterView) -> None:
-    controller = FakeController()
-    handler = UpdateRaftVoterHandler(controller, cluster)
+    controller = FakeController(cluster.image)
+    handler = UpdateRaftVoterHandler(controller)
     assert ask(handler, update()).error_code == 0
     assert controller.asked == ("update_voter", 4, DIRECTORY, [("h4", 9093), ("x", 1)])
     controller.answers["update_voter"] = ApiError(ErrorCode.VOTER_NOT_FOUND)
@@ -67,11 +67,11 @@ def test_a_voter_says_where_it_is(cluster: ClusterView) -> None:
 
 
 def test_another_cluster_is_refused(cluster: ClusterView) -> None:
-    controller = FakeController()
+    controller = FakeController(cluster.image)
     for handler, request in (
         (AddRaftVoterHandler(controller, cluster), AddRaftVoterRequest(cluster_id="theirs")),
         (RemoveRaftVoterHandler(controller, cluster), RemoveRaftVoterRequest(cluster_id="theirs")),
-        (UpdateRaftVoterHandler(controller, cluster), update(cluster_id="theirs")),
+        (UpdateRaftVoterHandler(controller), update(cluster_id="theirs")),
     ):
         response = ask(handler, request)
         assert response.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
@@ -82,10 +82,10 @@ def test_another_cluster_is_refused(cluster: ClusterView) -> None:
 
 
 def test_half_a_voter_is_refused(cluster: ClusterView) -> None:
-    controller = FakeController()
+    controller = FakeController(cluster.image)
     listeners = [Listener(name="CONTROLLER", host="h4", port=9093)]
     adding, removing = AddRaftVoterHandler(controller, cluster), RemoveRaftVoterHandler(controller, cluster)
-    updating = UpdateRaftVoterHandler(controller, cluster)
+    updating = UpdateRaftVoterHandler(controller)
     for response in (
         ask(adding, AddRaftVoterRequest(cluster_id=None, voter_id=-1, listeners=listeners)),
         ask(adding, AddRaftVoterRequest(cluster_id=None, voter_id=4)),

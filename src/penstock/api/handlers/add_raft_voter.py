@@ -15,6 +15,7 @@ from typing import ClassVar
 from penstock.api.cluster_view import ClusterView
 from penstock.api.context import RequestContext
 from penstock.api.controller_access import ActiveController
+from penstock.core.metadata.image import MetadataImage
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
@@ -46,7 +47,7 @@ class AddRaftVoterHandler:
         return AddRaftVoterResponse(error_code=code, error_message=message)
 
 
-def check_cluster_id(cluster: ClusterView, asked: str | None) -> None:
+def check_cluster_id(cluster: ClusterView | MetadataImage, asked: str | None) -> None:
     """Null is anybody's."""
     if asked is not None and asked != cluster.cluster_id:
         raise ApiError(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from penstock.api.cluster_view import ClusterView
 from penstock.api.context import RequestContext
 from penstock.api.controller_access import ActiveController
 from penstock.api.handlers.add_raft_voter import check_cluster_id
@@ -26,12 +25,11 @@ class UpdateRaftVoterHandler:
     is_for_controller: ClassVar = True
     is_advertised: ClassVar = False
 
-    def __init__(self, controller: ActiveController, cluster: ClusterView) -> None:
+    def __init__(self, controller: ActiveController) -> None:
         self._controller = controller
-        self._cluster = cluster
 
     async def handle(self, ctx: RequestContext, request: UpdateRaftVoterRequest) -> UpdateRaftVoterResponse:
-        check_cluster_id(self._cluster, request.cluster_id)
+        check_cluster_id(self._controller.image, request.cluster_id)
         addresses = [(listener.host, listener.port) for listener in request.listeners]
         if request.voter_id < 0 or not addresses:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Update voter request didn't include a voter and its endpoint")
