@@ -46,8 +46,8 @@ FOUND_BY: dict[str, int] = {
     "flush-ticket": 0,
     "watermark-unbounded": 0,
     "cuts-committed": 0,
-    "forgets-its-vote": 5,
-    "shows-less": 15,
+    "forgets-its-vote": 1,
+    "shows-less": 4,
 }
 
 
