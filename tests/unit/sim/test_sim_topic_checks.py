@@ -35,6 +35,7 @@ CREATED: Told = ("create", "", "1", ACKNOWLEDGED)
         ([CREATED, ("delete", "", "", ACKNOWLEDGED)], topic((1,)), "a deleted topic stays deleted"),
         ([CREATED, ("delete", "", "", ACKNOWLEDGED), CREATED], topic((1,)), ""),
         ([CREATED, ("grow", "", "2", ACKNOWLEDGED)], topic((1,)), "acknowledged partitions are there"),
+        ([("create", "", "1", REFUSED)], topic((1,)), ""),
         ([CREATED, ("grow", "", "2", UNKNOWN)], topic((1,)), ""),
         ([CREATED, ("grow", "", "2", UNKNOWN)], topic((1,), (2,)), ""),
         ([CREATED, ("grow", "", "2", REFUSED)], topic((1,), (2,)), "acknowledged partitions are there"),
