@@ -207,8 +207,8 @@ def _read_member(fields: Fields, version: int) -> StoredMember:
     session_timeout_ms = fields.int32()
     if rebalance_timeout_ms < 0:
         rebalance_timeout_ms = session_timeout_ms
-    subscription = fields.bytes()
-    assignment = fields.bytes()
+    subscription = fields.data()
+    assignment = fields.data()
     fields.tags()
     return StoredMember(
         member_id,
@@ -314,7 +314,7 @@ class Fields:
         size = self.length(_INT16)
         return None if size < 0 else self._take(size).decode()
 
-    def bytes(self) -> bytes:
+    def data(self) -> bytes:
         return self._take(self.length(_INT32))
 
     def skip(self, size: int) -> None:
