@@ -67,6 +67,7 @@ BUSY_THEMES = (
 )
 """Power and network fail together, while logs are compacted and an operator changes things."""
 THEME_CHANCE = 0.5
+LONE_CRASH_CHANCE = 0.4
 SOON_CHANCE = 0.25
 SOON_S = 0.4
 LENGTHY = ("one by one", "fade out", "strand", "brownout", "depose", "headhunt", "coup", LONE_CRASH, "rolling restart")
@@ -99,6 +100,8 @@ def draw_plan(random: Random, seconds: float, *, is_power_fair: bool, without: S
     chosen = random.sample(kinds, random.randint(min(2, len(kinds)), min(7, len(kinds))))
     theme = random.choice((*THEMES, *BUSY_THEMES)) if random.random() < THEME_CHANCE else ()
     chosen = [kind for kind in theme if kind in kinds] or chosen
+    if LONE_CRASH in kinds and random.random() < LONE_CRASH_CHANCE:  # the only power failure there is
+        chosen.append(LONE_CRASH)
     gap_s = random.choice((0.6, 1.5, 3.0))
     faults: list[Fault] = []
     at_s = random.uniform(0.2, 1.5)
