@@ -49,6 +49,10 @@ class Plan:
     consumers: int
     """Members of a group of the new protocol."""
     has_operator: bool
+    has_trimmed: bool
+    """Records of a topic are deleted from below."""
+    is_retaining: bool
+    """By retention, too."""
     has_reborn: bool
     """A topic is deleted and made again while it is used."""
     max_down: int
@@ -70,7 +74,7 @@ def draw(
     is_durable = random.random() < 0.7
     seconds = random.choice((3.0, 5.0, 8.0))
     topics = []
-    minimum = Random(f"{seed}/minimum")
+    minimum, trimming = Random(f"{seed}/minimum"), Random(f"{seed}/trimming")
     for number in range(random.randint(1, 2)):
         settings = {"internal.segment.bytes": str(random.choice((2 << 10, 8 << 10, 1 << 20)))}
         if not is_durable:
@@ -98,6 +102,8 @@ def draw(
         tombstones_go=Random(f"{seed}/tombstones").random() < 0.7,
         members=random.choice((0, 1, 2, 3)),
         consumers=max(0, Random(f"{seed}/consumers").randint(-1, 3)),
+        has_trimmed=trimming.random() < 0.3,
+        is_retaining=trimming.random() < 0.6,
         has_reborn=Random(f"{seed}/reborn").random() < 0.3,
         has_operator=random.random() < 0.5 or fault_plan.is_busy,
         max_down=random.choice((1, 1, (size + 1) // 2, size)),

@@ -20,6 +20,7 @@ from penstock.sim.checks.groups import check_groups
 from penstock.sim.checks.keyed import check_keyed
 from penstock.sim.checks.records import check_reads, check_records
 from penstock.sim.checks.topics import check_topics
+from penstock.sim.checks.trimmed import check_trimmed
 from penstock.sim.cluster import SimCluster, few_entries_kept
 from penstock.sim.fault_plan import LONE_CRASH
 from penstock.sim.history import History, Place, Seen, Violation
@@ -39,6 +40,8 @@ from penstock.sim.workload.members import Member
 from penstock.sim.workload.producers import IdempotentLane, PlainWriter
 from penstock.sim.workload.readers import Reader
 from penstock.sim.workload.reborn import Reborn
+from penstock.sim.workload.trimmed import RETAINED, RETENTION_BYTES, TRIMMED, TrimmedReader, Trimmer
+from penstock.sim.workload.trimmed import SETTINGS as TRIMMED_SETTINGS
 from penstock.sim.world import DRIVER, SimWorld
 
 PROGRESS_WITHIN_S = 120.0
@@ -95,6 +98,8 @@ class Scenario:
         self.nemesis.on_rot = self.watch.excuse
         self._keyed = History(world.loop.time)
         """Of the topic that is compacted."""
+        self._trimmed = History(world.loop.time)
+        """Of the topic whose oldest records go."""
         self._reborn: Reborn | None = None
         self._callers: list[Caller] = []
         self._is_over = False
@@ -145,9 +150,12 @@ class Scenario:
             undisturbed = self.watch.undisturbed()  # and what was written before the probe is committed
             await self._mend()
             await self._gather()
+            if self.plan.has_trimmed:
+                await self._trim()
             await self._restart_all()
             final = await self._read_all()
             keyed = await self._read_keyed() if self.plan.is_compacting else {}
+            trimmed, kept_bytes = await self._read_trimmed() if self.plan.has_trimmed else ({}, 0)
             await self._look_up_offsets()
             self.watch.look()
             self.watch.check_ending()
@@ -158,13 +166,19 @@ class Scenario:
         check_groups(self.history)
         if self.plan.is_compacting:
             check_keyed(self._keyed, KEYED, keyed, tombstones_may_go=self.plan.tombstones_go)
+        if self.plan.has_trimmed:
+            retention_bytes = RETENTION_BYTES if self.plan.is_retaining else None
+            check_trimmed(self._trimmed, TRIMMED, trimmed, kept_bytes, retention_bytes)
         check_topics(self.history, topics)
 
     async def _make_topics(self) -> None:
         operator = self._operator()
         topics = list(self.plan.topics)
+        flush = {} if self.plan.is_durable else {"flush.messages": "9223372036854775807"}
+        if self.plan.has_trimmed:
+            retained = RETAINED if self.plan.is_retaining else {}
+            topics.append(TopicPlan(TRIMMED.topic, 1, {**TRIMMED_SETTINGS, **retained, **flush}))
         if self.plan.is_compacting:
-            flush = {} if self.plan.is_durable else {"flush.messages": "9223372036854775807"}
             retention = {"delete.retention.ms": str(TOMBSTONES_STAY_MS if self.plan.tombstones_go else YEAR_MS)}
             topics.append(TopicPlan(KEYED.topic, 1, {**COMPACTED, **retention, **flush}))
         for topic in topics:
@@ -175,12 +189,11 @@ class Scenario:
         return Operator(self._caller("operator"), self.history, names, self.cluster.ids, self._fewest_replicas)
 
     def _fewest_replicas(self, topic: str) -> int:
-        """With fewer acks=all is refused for good; and what rots, or was not flushed, another one must have."""
-        least = min(2, self.plan.nodes)
+        """With fewer acks=all is refused for good; where one may rot, or lose what was not flushed, one more."""
         settings = next((plan.settings for plan in self.plan.topics if plan.name == topic), {})
-        if any(fault.kind in ("bit rot", LONE_CRASH) for fault in self.plan.faults):
-            return least
-        return int(settings.get(MIN_INSYNC_REPLICAS, least))
+        least = int(settings.get(MIN_INSYNC_REPLICAS, min(2, self.plan.nodes)))
+        is_one_unsound = any(fault.kind in ("bit rot", LONE_CRASH) for fault in self.plan.faults)
+        return min(least + is_one_unsound, self.plan.nodes)
 
     async def _make_topic(self, operator: Operator, topic: TopicPlan) -> None:
         caller = self._caller(f"maker of {topic.name}")
@@ -234,6 +247,14 @@ class Scenario:
         if self.world.random("loner").random() < LONER_CHANCE:
             loner = Loner(self._caller("loner"), self.history, "lone", plan.places)
             others.append(self._spawn("loner", loner.run(self._has_ended, random.uniform(0.15, 0.5))))
+        if plan.has_trimmed:
+            for number in range(2):
+                lane = IdempotentLane(self._caller(f"t{number}"), self._trimmed, TRIMMED, self._now_ms)
+                writers.append(self._spawn("trimmed", lane.run(self._has_ended, 0.15)))
+            trimmed = TrimmedReader(self._caller("trimmed"), self._trimmed, [TRIMMED])
+            others.append(self._spawn("trimmed", trimmed.run(self._has_ended, 0.1)))
+            trimmer = Trimmer(self._caller("trimmer"), self._trimmed)
+            others.append(self._spawn("trimmer", trimmer.run(self._has_ended, 0.6, trimmed)))
         if plan.has_reborn:
             self._reborn = Reborn(
                 self._caller("reborn"), self.history, self._operator(), self._now_ms, plan.topics[0].settings
@@ -335,7 +356,9 @@ class Scenario:
             for place, end in ends.items():
                 is_plain = place in self.plan.places
                 history = self.history if is_plain else self._keyed if place == KEYED else unheard
-                reader = Reader(caller, history, [place], partial(_this_one, number), may_have_holes=not is_plain)
+                start = self.watch.log_starts(place)[number]
+                this_one = partial(_this_one, number)
+                reader = Reader(caller, history, [place], this_one, may_have_holes=not is_plain, begins_at=start)
                 done = partial(_has_read, reader, place, end - 1)
                 await self._within(f"mending {place} on {number}", reader.run(done, 0.0))
         await self._get_well()
@@ -371,6 +394,28 @@ class Scenario:
             reader = Reader(self._caller("last:keyed"), history, [KEYED], may_have_holes=True)
             await self._within(f"reading {KEYED}", reader.run(partial(_has_read, reader, KEYED, last), 0.0))
         return found.seen.get(KEYED, {})
+
+    async def _trim(self) -> None:
+        """After a write: up to there, until that is acknowledged; then every replica begins there."""
+        lane = IdempotentLane(self._caller("probe:trimmed"), self._trimmed, TRIMMED, self._now_ms)
+        await self._within(f"a write to {TRIMMED}", lane.run(partial(_has_written, lane), 0.0))
+        offset = max(write.offset for write in self._trimmed.writes)
+        trimmer = Trimmer(self._caller("last trimmer"), self._trimmed)
+        await self._within(f"deleting records of {TRIMMED}", trimmer.trim_at_last(offset))
+        starts = self.watch.log_starts(TRIMMED)
+        if min(starts.values()) < offset:
+            raise Violation(
+                "acknowledged deletions are made by every replica",
+                f"{TRIMMED}: deleted up to {offset}, and its replicas begin at {starts}",
+            )
+
+    async def _read_trimmed(self) -> tuple[dict[int, Seen], int]:
+        """What is there in the end, and how large its smallest replica is."""
+        last = max(write.offset for write in self._trimmed.writes)
+        found = History(self.world.loop.time)
+        reader = TrimmedReader(self._caller("last:trimmed"), found, [TRIMMED])
+        await self._within(f"reading {TRIMMED}", reader.run(partial(_has_read, reader, TRIMMED, last), 0.0))
+        return found.seen.get(TRIMMED, {}), self.watch.least_bytes(TRIMMED)
 
     async def _look_up_offsets(self) -> None:
         committed: dict[str, dict[Place, None]] = {}

@@ -29,6 +29,8 @@ SETTINGS: Mapping[str, str] = {
     "broker.heartbeat.interval.ms": "500",
     "log.flush.offset.checkpoint.interval.ms": "5000",
     "log.cleaner.backoff.ms": "3000",
+    "log.initial.task.delay.ms": "200",
+    "log.retention.check.interval.ms": "500",
     "metadata.log.max.record.bytes.between.snapshots": "1000",
 }
 """Failures are noticed within seconds, and few partitions keep groups."""

@@ -21,7 +21,7 @@ from penstock.replica.partition import Partition
 from penstock.sim.broker import DATA, SimBroker
 from penstock.sim.checks.brokers import BrokerChecker
 from penstock.sim.checks.chains import ChainChecker
-from penstock.sim.checks.files import check_equal_keys, check_equal_logs
+from penstock.sim.checks.files import batches, check_equal_keys, check_equal_logs
 from penstock.sim.checks.leases import LeaseChecker
 from penstock.sim.checks.platter import PlatterChecker
 from penstock.sim.checks.quorum import QuorumChecker
@@ -48,6 +48,7 @@ class Watch:
         self._next_look_s = 0.0
         self._processes: dict[int, SimProcess] = {}
         self._versions: dict[int, tuple[int, int]] = {}  # of the image that was last looked at
+        self._trimmed: dict[Place, None] = {}  # older segments may be left behind a gap: the log begins after it
         self._failure: Exception | None = None
         self.brokers = BrokerChecker()
         self.chains = ChainChecker()
@@ -180,11 +181,14 @@ class Watch:
         def is_excused(member: int) -> bool:
             return member in self.brokers.excused or self._has_moved_on(leader, member)
 
+        place = Place(leader.topic, leader.index)
+        if leader.log.log_start_offset > 0 or leader.config.retention_bytes >= 0:
+            self._trimmed[place] = None
         self.platters.committed(
-            Place(leader.topic, leader.index),
+            place,
             high_watermark,
             leader.isr,
-            may_have_gaps=_may_have_gaps(leader),
+            may_have_gaps=_may_have_gaps(leader) or place in self._trimmed,
             is_excused=is_excused,
         )
 
@@ -333,6 +337,20 @@ class Watch:
             if state.leader_epoch == 0 and self._cluster.machines[state.leader].incarnations == 1
         )
 
+    def log_starts(self, place: Place) -> dict[int, int]:
+        """Of every replica. While the cluster is well."""
+        living = self._cluster.living
+        state = next(iter(living.values())).image.topics[place.topic].partitions[place.partition]
+        return {
+            number: living[number].partitions.get(place.topic, place.partition).log.log_start_offset
+            for number in state.replicas
+        }
+
+    def least_bytes(self, place: Place) -> int:
+        """Of the smallest replica. While the cluster is well."""
+        disks = [self._cluster.machines[number].disk for number in self.log_starts(place)]
+        return min(sum(len(data) for _, data in batches(disk, f"{DATA}/{place}")) for disk in disks)
+
     # -- in the end ---------------------------------------------------------------------
 
     def topics(self) -> dict[str, TopicFacts]:
@@ -350,7 +368,6 @@ class Watch:
         image = next(iter(self._cluster.living.values())).image
         for topic in image.topics.values():
             policy = image.configs.get((RESOURCE_TOPIC, topic.name), {}).get("cleanup.policy", "")
-            check_equal = check_equal_keys if "compact" in policy else check_equal_logs
             for state in topic.partitions:
                 place = Place(topic.name, state.index)
                 logs = {
@@ -361,7 +378,11 @@ class Watch:
                 leader = self._cluster.living.get(state.leader)
                 if leader is None:
                     raise Violation("every partition has a leader", f"{place} has none in the end")
-                check_equal(place, logs, leader.partitions.get(place.topic, place.partition).high_watermark)
+                high_watermark = leader.partitions.get(place.topic, place.partition).high_watermark
+                if "compact" in policy:
+                    check_equal_keys(place, logs, high_watermark)
+                else:
+                    check_equal_logs(place, logs, high_watermark, max(self.log_starts(place).values()))
 
 
 def _may_have_gaps(partition: Partition) -> bool:

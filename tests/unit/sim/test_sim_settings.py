@@ -9,7 +9,7 @@ from penstock.sim.settings import DRAWN, SETTINGS, draw_settings, well_within_s
 
 def test_the_longest_time_to_get_well_is_the_sum_of_what_may_be_waited_for() -> None:
     usual = {**SETTINGS, **{name: str(values[0]) for name, values in DRAWN.items()}}
-    assert well_within_s(usual) == 8 * 0.3 + 1 + 0.2 + 5 + 0.05 + 0.05 + 0.6
+    assert well_within_s(usual) == (8 * 500 + 1000 + 200 + 5000 + 200 + 50 + 600) / 1000
     slower = {**usual, "replica.lag.time.max.ms": "1600"}
     assert well_within_s(slower) == well_within_s(usual) + 1
 

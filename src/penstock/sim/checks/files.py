@@ -28,11 +28,13 @@ def batches(disk: SimDisk, directory: str) -> Iterator[tuple[int, bytes]]:
             yield header.next_offset, data[at : at + header.size_bytes]
 
 
-def check_equal_logs(place: Place, logs: Mapping[int, tuple[SimDisk, str]], high_watermark: int) -> None:
-    """`logs`: disk and directory of each replica."""
+def check_equal_logs(
+    place: Place, logs: Mapping[int, tuple[SimDisk, str]], high_watermark: int, start: int = 0
+) -> None:
+    """`logs`: disk and directory of each replica; `start`: from where on all have everything."""
     first: tuple[int, list[bytes]] | None = None
     for node, (disk, directory) in logs.items():
-        found = [data for next_offset, data in batches(disk, directory) if next_offset <= high_watermark]
+        found = [data for next_offset, data in batches(disk, directory) if start < next_offset <= high_watermark]
         if first is None:
             first = node, found
         elif found != first[1]:

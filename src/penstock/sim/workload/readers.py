@@ -35,7 +35,7 @@ MAX_BYTES = 16 << 10
 RETRY_S = 0.05
 AGAIN_CHANCE = 0.01
 END_CHANCE = 0.03
-LATEST = -1
+LATEST, EARLIEST = -1, -2
 
 
 def _written(record: Record) -> bytes:
@@ -54,13 +54,15 @@ class Reader:
         choose: Callable[[Place, Leader], int] = lambda place, leader: leader.node_id,
         *,
         may_have_holes: bool = False,
+        begins_at: int = 0,
     ) -> None:
         """`choose` says which broker is asked; `may_have_holes`: what is read is compacted."""
         self._choose = choose
         self._may_have_holes = may_have_holes
         self._caller = caller
         self._history = history
-        self.positions = dict.fromkeys(places, 0)
+        self._begins_at = begins_at
+        self.positions = dict.fromkeys(places, begins_at)
         self._shown: dict[Place, tuple[int, int]] = {}  # the highest high watermark, and by the leader of which epoch
         self._asked: dict[Place, int] = {}  # for its end: the leader of which epoch
 
@@ -78,7 +80,7 @@ class Reader:
                     await caller.look_again(place)
                 else:
                     if not moved and caller.random.random() < AGAIN_CHANCE:
-                        self.positions[place] = 0
+                        self.positions[place] = self._begins_at
             await caller.pause(pause_s)
 
     async def read(self, place: Place) -> bool:
@@ -123,11 +125,7 @@ class Reader:
         data = answer.responses[0].partitions[0]
         code = error_code(data.error_code)
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and asked == leader.node_id:
-            raise Violation(
-                "a read is stable",
-                f"{caller.name} read {place} up to {position}, and broker {leader.node_id} (epoch {leader.epoch}) "
-                f"has nothing there",
-            )
+            await self._miss(place, leader, position)
         if code is not ErrorCode.NONE:
             raise ApiError(code, f"cannot read {place}")
         if asked == leader.node_id:
@@ -136,6 +134,14 @@ class Reader:
                 self._was_shown(place, leader, data.high_watermark, before)
         self.positions[place] = self._take(place, leader._replace(node_id=asked), position, data)
         return self.positions[place] > position
+
+    async def _miss(self, place: Place, leader: Leader, position: int) -> None:
+        """The leader says that it has nothing there."""
+        raise Violation(
+            "a read is stable",
+            f"{self._caller.name} read {place} up to {position}, and broker {leader.node_id} (epoch {leader.epoch}) "
+            f"has nothing there",
+        )
 
     def _wants_end(self, place: Place) -> bool:
         """First thing of a new leader, and now and then; ListOffsets knows topics by name alone."""
@@ -147,11 +153,15 @@ class Reader:
 
     async def _ask_for_end(self, place: Place) -> None:
         """A new leader that does not know it yet must say so (KIP-207)."""
-        caller = self._caller
-        leader = await caller.leader(place)
+        leader = await self._caller.leader(place)
         self._asked[place] = leader.epoch
+        end = await self._offset_at(place, leader, LATEST)
+        self._was_shown(place, leader, end, self._shown.get(place, (0, leader.epoch)))
+
+    async def _offset_at(self, place: Place, leader: Leader, timestamp: int) -> int:
+        caller = self._caller
         partition = ListOffsetsPartition(
-            partition_index=place.partition, current_leader_epoch=leader.epoch, timestamp=LATEST
+            partition_index=place.partition, current_leader_epoch=leader.epoch, timestamp=timestamp
         )
         request = ListOffsetsRequest(
             replica_id=-1, topics=[ListOffsetsTopic(name=place.topic, partitions=[partition])], timeout_ms=WAIT_MS
@@ -161,8 +171,8 @@ class Reader:
         )
         found = answer.topics[0].partitions[0]
         if found.error_code:
-            raise ApiError(error_code(found.error_code), f"cannot tell where {place} ends")
-        self._was_shown(place, leader, found.offset, self._shown.get(place, (0, leader.epoch)))
+            raise ApiError(error_code(found.error_code), f"cannot tell where {place} begins or ends")
+        return found.offset
 
     def _was_shown(self, place: Place, leader: Leader, high_watermark: int, before: tuple[int, int]) -> None:
         if high_watermark < before[0]:
