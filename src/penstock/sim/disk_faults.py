@@ -16,6 +16,7 @@ from penstock.sim.campaigns import Deed
 from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.disk import SimDisk
 from penstock.sim.fault_plan import Fault
+from penstock.sim.threads import DiskTimes
 
 AIDS = (".index", ".timeindex", ".snapshot")
 AID_CHANCE = 0.3
@@ -74,6 +75,9 @@ class DiskFaults:
             disk = machine.disk
             disk.capacity = disk.fail_sync = disk.fail_write = disk.crash_after = None
             disk.is_cold = False
+            # Two that were slow at once have each set the other's times back to what it found.
+            times, usual = machine.disk_times, DiskTimes()
+            times.sync_s, times.work_s = usual.sync_s, usual.work_s
 
     async def _slow(self, fault: Fault, random: Random) -> None:
         number = self._enemy.somebody(random)
