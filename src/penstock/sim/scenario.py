@@ -46,6 +46,8 @@ from penstock.sim.world import DRIVER, SimWorld
 
 PROGRESS_WITHIN_S = 120.0
 """Of virtual time, for each thing demanded of a healed cluster."""
+GATHERED_WITHIN_S = 30.0
+"""A session and a rebalance take 8 s, if nobody who was there before says a word."""
 LOOK_AGAIN_S = 0.1
 MAX_STEPS = 400_000
 """Ten times what a history takes: more is a broker that spins."""
@@ -346,7 +348,8 @@ class Scenario:
         for group, kind in (("group", Member), ("modern", ConsumerMember)):
             members = [kind(self._caller(f"{group}:{number}"), self.history, group, topics) for number in range(2)]
             gatherings.append(Gathering(members, self.plan.places).run())
-        await self._within("an owner for every partition in both groups", asyncio.gather(*gatherings))
+        work = asyncio.gather(*gatherings)
+        await self._within("an owner for every partition in both groups", work, GATHERED_WITHIN_S)
 
     async def _mend(self) -> None:
         """Damage is found by reading: read everything on the machine that has some, until all of it can be read."""
