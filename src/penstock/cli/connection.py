@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -37,6 +37,7 @@ TRACEBACK_VARIABLE = "PENSTOCK_TRACEBACK"
 DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
 DEFAULT_PORT = 9092
 CONNECT_TIMEOUT_S = 3.0
+HEAD_START_S = 0.3
 COMPLETION_TIMEOUT_S = 2.0
 IMPATIENT_AFTER_S = 1.0
 API_VERSIONS = struct.pack(">hhih12s", 18, 0, 1, 12, b"penstock-cli")  # key, version, correlation id, client id
@@ -104,20 +105,25 @@ class Target:
     def check(self) -> tuple[str, int]:
         """Something listens at one of the addresses, and it is a broker that serves clients: the first that says so.
 
-        All are asked at once: one that hangs must not take the time of the others.
+        In their order, and the next one as well where one has not answered in a moment: one that hangs must not take
+        the time of the others.
         """
         addresses = self.addresses()
+        waiting = list(dict.fromkeys(addresses))
         answers: SimpleQueue[tuple[tuple[str, int], str | PenstockError]] = SimpleQueue()
 
         def ask(host: str, port: int) -> None:
             answers.put(((host, port), self._try(host, port)))
 
-        for at in addresses:
-            # As daemons: the command need not wait for those it has no use for.
-            threading.Thread(target=ask, args=at, daemon=True).start()
         found: dict[tuple[str, int], str | PenstockError] = {}
         while len(found) < len(set(addresses)):
-            at, one = answers.get()
+            if waiting:
+                # As a daemon: the command need not wait for those it has no use for.
+                threading.Thread(target=ask, args=waiting.pop(0), daemon=True).start()
+            try:
+                at, one = answers.get(timeout=HEAD_START_S if waiting else None)
+            except Empty:
+                continue
             if not one:
                 return at
             found[at] = one
