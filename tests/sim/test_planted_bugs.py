@@ -36,7 +36,7 @@ FOUND_BY: dict[str, int] = {
     "unclean-election": 35,
     "answers-before-commit": 0,
     "compacts-too-much": 0,
-    "gives-twice": 10,
+    "gives-twice": 14,
     "join-never-ends": 0,
     "loses-in-snapshot": 0,
     "joins-too-early": 5,
