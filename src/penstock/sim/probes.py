@@ -149,7 +149,7 @@ def _recovered_clean(_: Any, *__: Any, clean_shutdown: bool, **___: Any) -> bool
 CALLS: tuple[Call, ...] = (
     Call("a torn tail cut by recovery", "penstock.storage.log:recover", _recovered_torn),
     Call("a log opened after a clean stop", "penstock.storage.log:recover", _recovered_clean),
-    Call("a swap settled by recovery", "penstock.storage.recovery:settle_swaps", lambda bases, *_: bool(bases)),
+    Call("a compaction cut short and settled by recovery", "penstock.storage.recovery:settle_swaps"),
     Call("a compacted segment swapped in", "penstock.storage.log:Log.end_swap", lambda done, *_: done),
     Call("a follower's log cut", "penstock.storage.log:Log.truncate_to", lambda cut, log, offset: cut and offset > 0),
     Call("a log begun anew", "penstock.storage.log:Log.truncate_fully_and_start_at"),
