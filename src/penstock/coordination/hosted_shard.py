@@ -332,10 +332,7 @@ class HostedShard:
         """All or, when the disk fails in the middle of many batches, a beginning of them. StorageError, ApiError."""
         partition = self.partition
         partition.check_online()
-        if len(partition.isr) < len(
-            partition.replicas
-        ):  # in a cluster that began small there may be no more to ask for
-            partition.check_min_isr()
+        partition.check_min_isr()
         now_ms = self._clock.now_ms()
         encoded = [(record.encode_key(), record.encode_value()) for record in records]
         pending: list[Record] = []

@@ -253,7 +253,7 @@ class Partition(CommittedLog):
         return bool(self._adding or self._removing)
 
     def check_min_isr(self) -> None:
-        if len(self.isr) < self.config.min_insync_replicas:
+        if len(self.isr) < self.config.min_insync_replicas and self._is_under_min_isr:  # the first is quick
             raise ApiError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{self!r} has {len(self.isr)} in-sync replica(s), min.insync.replicas is "

@@ -45,6 +45,8 @@ class ReplicaLike(Protocol):
     @property
     def isr(self) -> Sequence[int]: ...
     @property
+    def replicas(self) -> Sequence[int]: ...
+    @property
     def high_watermark(self) -> int: ...
     @property
     def log(self) -> LogLike: ...
@@ -80,6 +82,7 @@ class Facts(NamedTuple):
     log_start: int
     log_end: int
     isr: tuple[int, ...]
+    replicas: tuple[int, ...]
 
 
 class Cut(NamedTuple):
@@ -133,6 +136,7 @@ class BrokerChecker:
                     log.log_start_offset,
                     log.log_end_offset,
                     tuple(replica.isr),
+                    tuple(replica.replicas),
                 )
                 known = self._facts.get((node, key))
                 if known is not None and known[0] is replica:
@@ -209,7 +213,8 @@ class BrokerChecker:
 
     def _check_follower(self, node: int, name: str, key: Key, facts: Facts) -> None:
         committed, whose = self._committed.get(key, (0, "nobody"))
-        if facts.high_watermark > committed and facts.isr != (node,):  # a sole one goes by the end of its log
+        is_alone = facts.isr == (node,) or facts.replicas == (node,)  # it goes by the end of its log: nobody else leads
+        if facts.high_watermark > committed and not is_alone:
             raise Violation(
                 "a follower's high watermark is a leader's",
                 f"{name}: {node} follows epoch {facts.leader_epoch} with the high watermark at {facts.high_watermark}; "

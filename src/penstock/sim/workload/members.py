@@ -151,8 +151,8 @@ class Member:
 
     def _be_new(self) -> None:
         self.member_id = ""
-        self.held.clear()
-        if self.instance is None:  # a late join of an earlier life can still take the instance over
+        if self.instance is None:  # a static one has what it had until it joins; a late join can still take it over
+            self.held.clear()
             self._is_in_doubt = False
 
     async def _leave(self, *, for_good: bool) -> None:
