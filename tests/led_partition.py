@@ -54,7 +54,7 @@ class LedPartition:
         assert self.log.offline is None
 
     def check_min_isr(self) -> None:
-        if len(self.isr) < 2:
+        if len(self.isr) < min(2, len(self.replicas)):
             raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS)
 
     def append(self, header: BatchHeader, data: Buffer, now_ms: int) -> int:

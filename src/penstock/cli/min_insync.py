@@ -1,5 +1,5 @@
-"""More in-sync replicas asked for than there are: a warning for settings that are valid and stop every producer, and
-the reason where a producer waited for them in vain."""
+"""More in-sync replicas asked for than there are: a warning for settings that promise more than they keep, and the
+reason where a producer waited for replicas in vain."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ def warn_of_topic(admin: BlockingAdmin, name: str) -> None:
             if asked.name == MIN_INSYNC and _number(asked.value) > replicas:
                 whose = "" if asked.source == "topic" else " (the brokers' setting)"
                 _warn(
-                    f"{MIN_INSYNC}={asked.value}{whose}, but {name} has {replicas} replica{'s' * (replicas != 1)}: "
-                    "every write with acks=all will be refused with NOT_ENOUGH_REPLICAS. Lower it: "
-                    f"penstock configs set --topic {name} {MIN_INSYNC}={replicas}"
+                    f"{MIN_INSYNC}={asked.value}{whose}, but {name} has {replicas} replica{'s' * (replicas != 1)}: it "
+                    f"counts as {replicas} there, and acks=all waits for no more"
                 )
 
 
@@ -41,8 +40,8 @@ def warn_of_all_topics(admin: BlockingAdmin, value: str | None) -> None:
         few = [topic for topic in admin.topics() if _fewest(topic) < _number(value)]
         if few:
             _warn(
-                f"{MIN_INSYNC}={value}, but {_names(few)} fewer replicas: every write with acks=all there will be "
-                f"refused with NOT_ENOUGH_REPLICAS, unless the topic has a {MIN_INSYNC} of its own"
+                f"{MIN_INSYNC}={value}, but {_names(few)} fewer replicas: it counts as their number there, and "
+                "acks=all waits for no more"
             )
 
 
@@ -57,20 +56,16 @@ def too_few_in_sync(target: Target, topic: str, partition: int | None) -> Pensto
         few = [
             one
             for one in admin.topic(topic).partitions
-            if len(one.isr) < least and not one.is_offline and partition in (None, one.id)
+            if len(one.isr) < min(least, len(one.replicas)) and not one.is_offline and partition in (None, one.id)
         ]
         if few:
             first = few[0]
             more = f" (and {len(few) - 1} more partition{'s' * (len(few) > 2)} likewise)" if len(few) > 1 else ""
             missing = ", ".join(str(replica) for replica in first.replicas if replica not in first.isr)
-            what = (
-                f"bring broker {missing} back (`penstock cluster under-replicated`)"
-                if missing
-                else f"lower it with `penstock configs set --topic {topic} {MIN_INSYNC}={len(first.isr)}`"
-            )
             return PenstockError(
                 f"{topic}-{first.id} has {len(first.isr)} in-sync replica{'s' * (len(first.isr) != 1)}, and "
-                f"{MIN_INSYNC} is {least}{more}, so writes with acks=all are refused: {what}"
+                f"{MIN_INSYNC} is {least}{more}, so writes with acks=all are refused: bring broker {missing} back "
+                "(`penstock cluster under-replicated`)"
             )
     return None
 

@@ -85,7 +85,7 @@ def _missing_nodes(config: BrokerConfig, count: int, has_agreed: bool) -> Iterat
     if in_sync > replicas:
         yield (
             f"min.insync.replicas={in_sync}, but topics have {replicas} replica{'s' if replicas > 1 else ''}: "
-            "acks=all will be refused with NOT_ENOUGH_REPLICAS"
+            f"it counts as {replicas}, and acks=all waits for no more"
         )
 
 

@@ -287,8 +287,9 @@ class Node:
         in_sync = cast(int, settings.value("min.insync.replicas"))
         if in_sync > brokers:
             log.warning(
-                "min.insync.replicas=%d, but there is %d broker: acks=all will be refused with NOT_ENOUGH_REPLICAS",
+                "min.insync.replicas=%d, but there is %d broker: it counts as %d, and acks=all waits for no more",
                 in_sync,
+                brokers,
                 brokers,
             )
 

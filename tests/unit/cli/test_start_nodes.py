@@ -386,8 +386,8 @@ def test_nodes_that_end_by_themselves(
         ([], []),
         (["default.replication.factor=2"], []),
         (["min.insync.replicas=3"], []),
-        (["min.insync.replicas=4"], ["but topics have 3 replicas: acks=all will be refused with NOT_ENOUGH_REPLICAS"]),
-        (["default.replication.factor=1"], ["min.insync.replicas=2, but topics have 1 replica: acks=all"]),
+        (["min.insync.replicas=4"], ["but topics have 3 replicas: it counts as 3, and acks=all waits for no more"]),
+        (["default.replication.factor=1"], ["min.insync.replicas=2, but topics have 1 replica: it counts as 1"]),
         (["default.replication.factor=5"], ["but there are 3 nodes: topics that leave the factor to the broker will"]),
         (
             ["zookeeper.connect=a:1", "min.insync.replica=1"],

@@ -194,6 +194,12 @@ class TestHighWatermark:
         replica.state(isr=(1, 2))
         assert replica.partition.high_watermark == 2
 
+    def test_no_more_replicas_are_asked_for_than_there_are(self) -> None:
+        replica = leading({"min.insync.replicas": "9"})
+        replica.partition.check_min_isr()
+        replica.state(isr=(1, 2))
+        assert refused(replica.partition.check_min_isr) is ErrorCode.NOT_ENOUGH_REPLICAS
+
     def test_it_does_not_move_below_min_insync_replicas(self) -> None:
         replica = leading({"min.insync.replicas": "2"})
         replica.append()

@@ -32,6 +32,7 @@ class FakeReplica:
     leader_epoch: int = 3
     partition_epoch: int = 5
     isr: tuple[int, ...] = (1, 2)
+    replicas: tuple[int, ...] = (1, 2)
     high_watermark: int = 10
     log: FakeLog = field(default_factory=FakeLog)
 
@@ -99,6 +100,10 @@ def test_a_high_watermark_that_does_not_wait(checker: BrokerChecker) -> None:
 def test_a_follower_that_knows_more_than_any_leader(checker: BrokerChecker) -> None:
     checker.look({1: [leader(high_watermark=8)], 2: [FakeReplica(high_watermark=8)]})
     assert broken(checker, {2: FakeReplica(high_watermark=9)}) == "a follower's high watermark is a leader's"
+
+
+def test_a_sole_replica_goes_by_the_end_of_its_log() -> None:
+    BrokerChecker().look({2: [FakeReplica(high_watermark=9, log=FakeLog(9), isr=(), replicas=(2,))]})
 
 
 def test_a_follower_that_heard_it_from_a_leader_who_died_since(checker: BrokerChecker) -> None:
