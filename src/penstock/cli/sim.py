@@ -12,6 +12,7 @@ import time
 from collections import Counter
 
 import click
+from click.core import ParameterSource
 
 from penstock.cli.output import show_table
 from penstock.model.errors import ConfigError
@@ -64,6 +65,16 @@ def sim(
     The same seed gives the same history. A failing one is told with the command that shows it again.
     """
     if seed is not None:
+        given = click.get_current_context().get_parameter_source
+        others = [name for name in ("seeds", "start", "jobs") if given(name) is ParameterSource.COMMANDLINE]
+        if others:
+            raise ConfigError(f"--seed is one history, --{others[0]} is about many: give one of them")
+        planned = len(draw(seed, nodes=nodes).faults)
+        for number in faults or ():
+            if not 0 <= number < planned:
+                raise ConfigError(
+                    f"--faults {number}: the plan of seed {seed} has {planned} faults, numbered from 0 on"
+                )
         return _one(Request(seed, nodes, faults, bug, keep_trace=trace), probes=probes)
     if trace or faults is not None:
         raise ConfigError("--trace and --faults are about one history: name it with --seed")

@@ -7,6 +7,8 @@ shown.
 from __future__ import annotations
 
 import multiprocessing
+import os
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -59,7 +61,7 @@ def play_many(requests: Iterable[Request], jobs: int) -> Iterator[Verdict]:
     coming = iter(requests)
     waiting: deque[Future[Verdict]] = deque()
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+    with ProcessPoolExecutor(jobs, context, _end_with_parent) as pool:
         try:
             while True:
                 for request in islice(coming, jobs * WAITING_PER_WORKER - len(waiting)):
@@ -69,6 +71,18 @@ def play_many(requests: Iterable[Request], jobs: int) -> Iterator[Verdict]:
                 yield waiting.popleft().result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed cannot tell its workers, and they would play on."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def find(bug: str, seeds: Iterable[int], jobs: int = 1) -> Verdict | None:
