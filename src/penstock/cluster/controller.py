@@ -234,6 +234,9 @@ class Controller(TopicDecisions, PartitionDecisions, VoterDecisions):
             if broker_id == self._node_id or not brokers.find(self.image, broker_id).is_fenced:
                 # It would register again at once, as one that has nothing: what it alone holds had no leader then.
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"broker {broker_id} is running: stop it first")
+            if broker_id in self._voters:
+                # The registration says which disk its votes are on: it would vote again with an empty one.
+                raise ApiError(ErrorCode.INVALID_REQUEST, f"broker {broker_id} is a voter: remove its vote first")
             gone = brokers.unregister(self.image, broker_id, self._min_isr, self._unclean_ok)
             await self._commit([*gone, *self._address_removed(broker_id)])
             self._watch.forget(broker_id)

@@ -6,6 +6,7 @@
     any other node    where it has registered, whatever it was before
     and then          what it said when it introduced itself here, if nothing else is known or it is the same disk
 
+The log is all of it after a start, and later what is applied of it (`cluster.log_ahead`).
 Where a node is looked for says nothing of who is found there: every connection begins with a hello that names both
 nodes, the cluster, and the disk where it is known. Must not know: connections.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
+from penstock.cluster.log_ahead import LogAhead
 from penstock.core.metadata.image import MetadataImage
 
 Address: TypeAlias = tuple[str, int]
@@ -28,9 +30,23 @@ class Greeting(NamedTuple):
 class PeerAddresses:
     def __init__(self, image: MetadataImage, configured: Mapping[int, Address]) -> None:
         """`configured`: what this node's own file says of the voters."""
-        self._image = image
+        self._applied = image
+        self._ahead: LogAhead | None = None
         self._configured = configured
         self._greetings: dict[int, Greeting] = {}
+
+    def look_ahead(self, ahead: LogAhead) -> None:
+        """What is not applied yet, and counts until it is."""
+        self._ahead = ahead
+
+    @property
+    def ahead_to(self) -> int:
+        """Up to which index of the log more is known here than what is applied; 0: no more."""
+        return self._ahead.index if self._ahead is not None else 0
+
+    @property
+    def _image(self) -> MetadataImage:
+        return self._ahead.image if self._ahead is not None and self._ahead.index else self._applied
 
     def greeted_by(self, node: int, address: str, directory_id: str) -> None:
         host, _, port = address.rpartition(":")

@@ -27,6 +27,7 @@ from penstock.core.raft.exchange import (
     Tick,
     TransferLeadership,
 )
+from penstock.core.raft.messages import Entry
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
 
 HAND_OVER_TIMEOUT_S = 1.0
@@ -73,9 +74,19 @@ class Quorum(RaftDriver):
         return list(dict.fromkeys((*self._core.node.configuration.members, *self._members)))
 
     @property
-    def has_applied_configuration(self) -> bool:
-        """Whether the state machine is at least as new as the voters in force."""
-        return self.applied_index >= self._core.node.configurations.latest_index
+    def configuration_index(self) -> int:
+        """Where the log names the voters in force; 0: it never did."""
+        return self._core.node.configurations.latest_index
+
+    @property
+    def unapplied(self) -> list[Entry]:
+        """The log beyond what is applied, committed or not."""
+        log = self._core.node.log
+        return log.between(self.applied_index + 1, log.last_index)
+
+    def has_entry(self, index: int, term: int) -> bool:
+        """False also where the log has been compacted."""
+        return self._core.node.log.term_at(index) == term
 
     @property
     def log_bytes(self) -> int:

@@ -28,6 +28,7 @@ from penstock.cluster.broker_lifecycle import BrokerLifecycle
 from penstock.cluster.broker_watch import BrokerWatch
 from penstock.cluster.controller import Controller
 from penstock.cluster.controller_access import ControllerAccess
+from penstock.cluster.log_ahead import LogAhead
 from penstock.cluster.metadata_machine import MetadataMachine
 from penstock.cluster.peer_addresses import PeerAddresses
 from penstock.cluster.peer_links import PeerLinks
@@ -166,6 +167,8 @@ class Membership:
         self._opened_s = self._loop.time()
         self._loop.call_later(OPENING_AT_MOST_S + 0.1, self._pass_on)
         self.quorum.start()
+        self.addresses.look_ahead(LogAhead(self.image, self.quorum.unapplied, self.quorum))
+        self.neighbours.learn()
         self.links.on_lost = _both(self.links.on_lost, self.watch.peer_lost)
         if self.image.cluster_id and self._directory.cluster_id not in ("", self.image.cluster_id):
             raise ConfigError(

@@ -69,7 +69,8 @@ class Neighbours:
         heard of it: then the metadata here is older than the voters, or that one leads by now, and may be answered.
         """
         quorum = self._quorum
-        if node not in quorum.voters or node == quorum.leader_id or not quorum.has_applied_configuration:
+        known_to = max(quorum.applied_index, self._addresses.ahead_to)
+        if node not in quorum.voters or node == quorum.leader_id or known_to < quorum.configuration_index:
             return ""
         return self._addresses.directory_of(node)
 

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import pytest
 
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.node.neighbours import SETTLED_S
-from penstock.sim.broker import PORT, SimBroker, broker_config
+from penstock.sim import broker
+from penstock.sim.broker import PORT, SimBroker, SimDirectory, broker_config
 from penstock.sim.cluster import SimCluster, host_of
+from penstock.sim.disk import SimDisk
 from penstock.sim.world import SimPorts, SimWorld
 
 NEW_PORT = 9192
 OTHER_PORT = 9292
+NO_SNAPSHOTS = {"metadata.log.max.record.bytes.between.snapshots": str(20 << 20)}
+"""As ever in production, but for days of work."""
 Story = Callable[[SimCluster], Coroutine[Any, Any, None]]
 
 
-def play(story: Story, size: int = 3, *, joins: int = 0, seed: int = 5) -> None:
+def play(
+    story: Story, size: int = 3, *, joins: int = 0, seed: int = 5, settings: Mapping[str, str] | None = None
+) -> None:
     with SimWorld(seed) as world:
 
         async def main() -> None:
-            cluster = SimCluster(world, size, joins=joins)
+            cluster = SimCluster(world, size, joins=joins, settings=settings)
             await asyncio.gather(*map(cluster.bring_up, cluster.voters))
             await story(cluster)
 
@@ -56,6 +62,15 @@ async def bring_up_at(cluster: SimCluster, number: int, port: int, *, is_in_file
     cluster._settings.update(shared)
     async with asyncio.timeout(20):
         await coming
+
+
+def give_another_disk(cluster: SimCluster, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.machines[number].disk = SimDisk(cluster.world.random("another disk"))
+
+    def directory(path: str, cluster_id: str, machine: str) -> SimDirectory:
+        return SimDirectory(path, cluster_id, "other" if machine == host_of(number) else machine)
+
+    monkeypatch.setattr(broker, "SimDirectory", directory)
 
 
 async def decide(cluster: SimCluster, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
@@ -126,6 +141,48 @@ def test_a_whole_cluster_moves_at_once(caplog: pytest.LogCaptureFixture) -> None
     play(story)
 
 
+def test_voters_that_no_file_names_find_each_other_after_a_restart_of_all() -> None:
+    """Nobody can say how much of the log is committed before they have."""
+
+    async def story(cluster: SimCluster) -> None:
+        for old in (1, 2, 3):
+            new = old + 3
+            await cluster.bring_up(new)
+            await decide(cluster, lambda controller, new=new: controller.add_voter(new, b"", host_of(new), PORT))
+            await decide(cluster, lambda controller, old=old: controller.remove_voter(old, b""))
+        await asyncio.gather(*map(cluster.stop, (1, 2, 3, 4, 5, 6)))
+        async with asyncio.timeout(60):
+            await asyncio.gather(*map(cluster.bring_up, (4, 5, 6)))
+        assert active(cluster) in (4, 5, 6)
+        assert not any(node.membership.quorum.snapshot_bytes for node in cluster.living.values())
+
+    play(story, joins=3, settings=NO_SNAPSHOTS)
+
+
+def test_voters_that_have_moved_one_by_one_find_each_other_after_a_restart_of_all() -> None:
+    """Each file has the new address of its own node only."""
+
+    async def story(cluster: SimCluster) -> None:
+        for mover in (2, 3):
+            await cluster.stop(mover)
+            await bring_up_at(cluster, mover, NEW_PORT)
+            await until(all_say(cluster, mover, NEW_PORT))
+        await asyncio.gather(*map(cluster.stop, cluster.voters))
+        first = asyncio.ensure_future(cluster.bring_up(1))
+        await asyncio.sleep(0.1)
+        third = asyncio.ensure_future(bring_up_at(cluster, 3, NEW_PORT))
+        async with asyncio.timeout(30):  # node 2 is still down
+            await asyncio.gather(first, third)
+        cluster.kill(1)
+        second = asyncio.ensure_future(bring_up_at(cluster, 2, NEW_PORT))
+        async with asyncio.timeout(30):
+            await second
+        await until(lambda: any(node.controller.is_active for node in cluster.living.values()))
+        await until(lambda: all_connected(cluster))
+
+    play(story, settings=NO_SNAPSHOTS)
+
+
 def test_an_id_that_voted_once_may_come_back_anywhere() -> None:
     async def story(cluster: SimCluster) -> None:
         await cluster.bring_up(4)
@@ -183,6 +240,34 @@ def test_a_voter_with_another_disk_is_nobodys_voter(seed: int, caplog: pytest.Lo
         starting.cancel()
 
     play(story, seed=seed)
+
+
+@pytest.mark.parametrize("settings", [NO_SNAPSHOTS, None])
+@pytest.mark.parametrize("seed", range(3))
+def test_an_emptied_voter_votes_with_nobody_that_has_been_restarted(
+    seed: int, settings: Mapping[str, str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its own address, where everybody looks for it."""
+
+    async def story(cluster: SimCluster) -> None:
+        await until(lambda: all(node.image.live_brokers() == [1, 2, 3] for node in cluster.living.values()))
+        leader = active(cluster)
+        lost, last = (number for number in cluster.voters if number != leader)
+        for number in cluster.voters:
+            cluster.kill(number)
+        give_another_disk(cluster, lost, monkeypatch)
+        coming = [asyncio.ensure_future(cluster.bring_up(number)) for number in (last, lost)]
+        for _ in range(100):
+            await asyncio.sleep(0.1)
+            assert not any(node.controller.is_active for node in cluster.living.values())
+            assert not any(node.membership.quorum.is_leader for node in cluster.living.values())
+        assert not cluster.nodes[last].membership.links.is_up(lost)
+        await cluster.bring_up(leader)
+        await coming[0]
+        await until(lambda: active(cluster) in (leader, last))
+        coming[1].cancel()
+
+    play(story, seed=seed, settings=settings)
 
 
 def test_who_is_given_a_vote_is_asked_first() -> None:

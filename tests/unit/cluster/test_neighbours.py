@@ -8,11 +8,13 @@ from typing import Any, cast
 
 import pytest
 
+from penstock.cluster.log_ahead import LogAhead
 from penstock.cluster.peer_addresses import PeerAddresses
 from penstock.cluster.peer_links import PeerLinks
 from penstock.cluster.quorum import Quorum
 from penstock.core.metadata.image import MetadataImage
-from penstock.core.metadata.records import BrokerRegistered, PeerAddressSet
+from penstock.core.metadata.records import BrokerRegistered, PeerAddressSet, encode_entry
+from penstock.core.raft.messages import Entry, EntryKind
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.node.neighbours import LONGEST_TELL_PAUSE_S, Neighbours
 from penstock.sim.world import SimWorld
@@ -27,7 +29,10 @@ class FakeQuorum:
         self.leader_id: int | None = 2
         self.voters: tuple[int, ...] = (1, 2, 3)
         self.members: list[int] = [1, 2, 3]
-        self.has_applied_configuration = True
+        self.applied_index = self.configuration_index = 7
+
+    def has_entry(self, index: int, term: int) -> bool:
+        return (index, term) == (9, 2)
 
 
 class FakeLinks:
@@ -51,8 +56,8 @@ class Here:
         self.image = MetadataImage()
         self.quorum = FakeQuorum()
         self.links = FakeLinks()
-        addresses = PeerAddresses(self.image, FILE)
-        self.neighbours = Neighbours(NODE, addresses, cast(PeerLinks, self.links), cast(Quorum, self.quorum))
+        self.addresses = PeerAddresses(self.image, FILE)
+        self.neighbours = Neighbours(NODE, self.addresses, cast(PeerLinks, self.links), cast(Quorum, self.quorum))
 
     def register(self, node: int, directory_id: str = "disk") -> None:
         endpoints = {"PLAINTEXT": (f"node-{node}", 9092)}
@@ -99,10 +104,20 @@ def test_which_disk_a_voter_must_have(here: Here) -> None:
     assert (told(2), heard(2)) == ("", ""), "it leads"
     here.quorum.leader_id = None
     assert (told(3), heard(3)) == ("disk", ""), "it may be about to lead; but it is not asked for a vote"
-    here.quorum.has_applied_configuration = False
+    here.quorum.configuration_index = 8
     assert (told(3), heard(3)) == ("", ""), "its disk may be another since then"
-    here.quorum.has_applied_configuration, here.quorum.voters = True, (1, 2)
+    here.quorum.configuration_index, here.quorum.voters = 7, (1, 2)
     assert (told(3), heard(3)) == ("", ""), "no voter"
+
+
+def test_which_disk_a_voter_must_have_is_in_the_log_before_it_is_applied(here: Here) -> None:
+    registered = BrokerRegistered(3, 3, "00" * 16, {}, directory_id="disk")
+    here.quorum.applied_index, here.quorum.leader_id = 0, None
+    entries = [Entry(8, 1, EntryKind.DATA, encode_entry([registered])), Entry(9, 2, EntryKind.NO_OP, b"")]
+    here.addresses.look_ahead(LogAhead(here.image, entries, here.quorum))
+    assert here.links.directory_of(3) == "disk"
+    here.quorum.configuration_index = 10
+    assert here.links.directory_of(3) == "", "there are other voters since then, and it may have another disk"
 
 
 def tell(here: Here, own: Sequence[tuple[str, int]], *answers: ErrorCode) -> list[tuple[float, Sequence[Any]]]:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
+from penstock.cluster.log_ahead import LogAhead
 from penstock.cluster.peer_addresses import PeerAddresses
 from penstock.core.metadata.image import MetadataImage
-from penstock.core.metadata.records import BrokerRegistered, BrokerUnregistered, PeerAddressRemoved, PeerAddressSet
+from penstock.core.metadata.records import (
+    BrokerRegistered,
+    BrokerUnregistered,
+    PeerAddressRemoved,
+    PeerAddressSet,
+    TopicDeleted,
+    encode_entry,
+)
+from penstock.core.raft.messages import Entry, EntryKind
 
 FILE = {1: ("file-1", 1), 2: ("file-2", 1), 3: ("file-3", 1)}
 VOTERS = (1, 2, 3)
@@ -95,6 +106,33 @@ def test_nothing_is_tried_twice(world: World) -> None:
     world.addresses.greeted_by(3, "file-3:1", "disk")
     world.register(3, "registered")
     assert world.hosts(3, is_led=False) == ["file-3", "registered"]
+
+
+class FakeLog:
+    applied_index = 0
+    terms: ClassVar = {1: 1, 2: 1, 3: 2}
+
+    def has_entry(self, index: int, term: int) -> bool:
+        return self.terms.get(index) == term
+
+
+def test_after_a_start_all_of_the_log_counts_until_it_is_applied_or_replaced(world: World) -> None:
+    world.say(2, "applied")
+    world.register(9, "applied")
+    registered = BrokerRegistered(3, 5, "00" * 16, {"PLAINTEXT": ("registered", 9)}, directory_id="disk")
+    entries = [
+        Entry(1, 1, EntryKind.DATA, encode_entry([PeerAddressSet(3, "said", 5), registered])),
+        Entry(2, 1, EntryKind.DATA, encode_entry([BrokerUnregistered(9), TopicDeleted("of no interest")])),
+        Entry(3, 2, EntryKind.CONFIGURATION, b"voters=1,2,3 observers="),
+    ]
+    log = FakeLog()
+    world.addresses.look_ahead(LogAhead(world.image, entries, log))
+    assert (world.hosts(2), world.hosts(3), world.hosts(9)) == (["applied"], ["said", "registered"], [])
+    assert (world.addresses.directory_of(3), world.addresses.ahead_to) == ("disk", 3)
+    assert 9 in world.image.brokers, "that is what is applied"
+    for log.applied_index, log.terms in ((3, FakeLog.terms), (2, {1: 1, 2: 1, 3: 3}), (2, {1: 1, 2: 1})):
+        assert (world.hosts(3), world.hosts(9)) == (["file-3"], ["applied"])
+        assert (world.addresses.directory_of(3), world.addresses.ahead_to) == ("", 0)
 
 
 def test_what_the_file_has_elsewhere(world: World) -> None:

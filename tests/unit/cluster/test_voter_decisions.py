@@ -99,6 +99,25 @@ def test_a_voter_of_another_disk_is_not_that_voter() -> None:
     play(story)
 
 
+def test_the_registration_of_a_voter_stays_while_it_votes() -> None:
+    """It says which disk the votes are on."""
+
+    async def story(there: ControllerWorld) -> None:
+        there.fall_silent(3)
+        there.break_link(3)
+        await asyncio.sleep(2 * GRACE_S)
+        assert there.image.brokers[3].is_fenced
+        with pytest.raises(ApiError, match="broker 3 is a voter: remove its vote first") as caught:
+            await there.controller.unregister_broker(3)
+        assert caught.value.code is ErrorCode.INVALID_REQUEST
+        assert 3 in there.image.brokers
+        await there.controller.remove_voter(3, b"")
+        await there.controller.unregister_broker(3)
+        assert 3 not in there.image.brokers
+
+    play(story)
+
+
 def test_what_is_unregistered_leaves_no_address_behind() -> None:
     async def story(there: ControllerWorld) -> None:
         await there.register(4)

@@ -1,7 +1,8 @@
 """UnregisterBroker (key 64), version 0: a broker that will not come back is forgotten.
 
 Kafka answers errors without a message; here it is there. Kafka forgets a broker that runs, too; here that is
-INVALID_REQUEST, as it would register again at once as one that has nothing.
+INVALID_REQUEST, as it would register again at once as one that has nothing. So is a voter, whose registration names the
+disk that its votes are on.
 """
 
 from __future__ import annotations
