@@ -23,7 +23,7 @@ AID_CHANCE = 0.3
 EPOCH_CHANCE = 0.2
 EPOCH_START = 12  # of the partition leader epoch in a batch
 ROTTEN = ("data-", "keyed-", "__consumer_offsets-")
-"""Logs in which bits rot: of topics that `sim.scenario` reads in the end."""
+"""Logs in which bits rot: of topics that `sim.healed` reads in the end."""
 
 
 class Enemy(Protocol):

@@ -1,0 +1,98 @@
+"""What a history is played on: the world, its cluster and watch, clients, and what they did and saw.
+
+Must not know: what is done there, and in which order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
+
+from penstock.sim.cluster import SimCluster
+from penstock.sim.fault_plan import LONE_CRASH
+from penstock.sim.history import History, Place, Violation
+from penstock.sim.nemesis import Nemesis
+from penstock.sim.plan import MIN_INSYNC_REPLICAS, Plan
+from penstock.sim.watch import Watch
+from penstock.sim.workload.admin import Operator
+from penstock.sim.workload.caller import Caller
+from penstock.sim.workload.reborn import Reborn
+from penstock.sim.world import SimWorld
+
+PROGRESS_WITHIN_S = 120.0
+"""Of virtual time, for each thing demanded of a healed cluster."""
+KEYED = Place("keyed", 0)
+
+
+class Stage:
+    def __init__(self, plan: Plan, world: SimWorld) -> None:
+        self.plan = plan
+        self.world = world
+        self.history = History(world.loop.time)
+        self.cluster = SimCluster(world, plan.nodes, joins=plan.joins, settings=plan.settings)
+        self.watch = Watch(self.cluster)
+        self.nemesis = Nemesis(self.cluster, plan.seed, self.watch, plan.max_down)
+        self.nemesis.on_rot = self.watch.excuse
+        self.keyed = History(world.loop.time)
+        """Of the topic that is compacted."""
+        self.trimmed = History(world.loop.time)
+        """Of the topic whose oldest records go."""
+        self.reborn: Reborn | None = None
+        self.is_over = False
+        self._callers: list[Caller] = []
+
+    @property
+    def troubles(self) -> Counter[str]:
+        return sum((caller.counts for caller in self._callers), Counter())
+
+    def caller(self, name: str, patience_s: float = 1.5) -> Caller:
+        caller = Caller(self.cluster.addresses, name, self.world.random(f"client {name}"), patience_s)
+        self._callers.append(caller)
+        if self.reborn is not None:
+            self.reborn.introduce(caller)
+        return caller
+
+    def _client(self, name: str) -> str:
+        """The machine a client runs on: a few share one."""
+        return f"client-{1 + self.world.random(f'host of {name}').randrange(3)}"
+
+    def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
+        outcome = self.world.spawn(self._client(name), work)
+        outcome.add_done_callback(self.ended, context=self.world.context)
+        return outcome
+
+    def ended(self, outcome: asyncio.Future[None]) -> None:
+        if not outcome.cancelled() and (error := outcome.exception()) is not None:
+            assert isinstance(error, Exception)
+            self.watch.failed(error)
+
+    def operator(self) -> Operator:
+        names = [topic.name for topic in self.plan.topics]
+        return Operator(self.caller("operator"), self.history, names, self.cluster.ids, self._fewest_replicas)
+
+    def _fewest_replicas(self, topic: str) -> int:
+        """With fewer acks=all is refused for good; where one may rot, or lose what was not flushed, one more."""
+        settings = next((plan.settings for plan in self.plan.topics if plan.name == topic), {})
+        least = int(settings.get(MIN_INSYNC_REPLICAS, min(2, self.plan.nodes)))
+        is_one_unsound = any(fault.kind in ("bit rot", LONE_CRASH) for fault in self.plan.faults)
+        return min(least + is_one_unsound, self.plan.nodes)
+
+    def has_ended(self) -> bool:
+        return self.is_over
+
+    def now_ms(self) -> int:
+        return 1_700_000_000_000 + round(self.world.loop.time() * 1000)
+
+    async def within(self, what: str, work: Any, limit_s: float = PROGRESS_WITHIN_S) -> None:
+        try:
+            async with asyncio.timeout(limit_s):
+                await work
+        except TimeoutError:
+            story = "; ".join(self.watch.ailments()[:5]) or "the cluster looks well"
+            troubles = ", ".join(f"{name} {count}" for name, count in self.troubles.most_common(6))
+            raise Violation(
+                "a healed cluster makes progress",
+                f"{what}: not done within {limit_s:g} s; {story}; clients met: {troubles or 'nothing'}",
+            ) from None
