@@ -244,14 +244,18 @@ class Log(GrowingLog):
             self.snapshots.drop_before(segments.bases[0])
         except OSError as error:
             raise StorageError(f"{self.directory}: cannot delete segments: {error}") from error
-        self.log_start_offset = max(self.log_start_offset, segments.bases[0])
-        self.epochs.truncate_from_start(self.log_start_offset)
+        finally:  # some of them may be gone
+            self.log_start_offset = max(self.log_start_offset, segments.bases[0])
+            self.epochs.truncate_from_start(self.log_start_offset)
         return deleted
 
     def _drop_segments(self, first: int, last: int) -> list[int]:
         self._hints.clear()
-        doomed = self._segments.set_aside(first, last)
-        self._unsynced.forget(doomed)
+        doomed = self._segments.items[first:last]
+        try:
+            self._segments.set_aside(first, last)
+        finally:
+            self._unsynced.forget([segment for segment in doomed if segment not in self._segments.items])
         return [segment.base_offset for segment in doomed]
 
     @property

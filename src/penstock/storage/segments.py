@@ -68,23 +68,30 @@ class Segments:
         return segment, *found
 
     def set_aside(self, first: int, last: int) -> list[Segment]:
-        """Take segments [first:last] out and rename their files; slices in flight keep theirs open."""
+        """Take segments [first:last] out and rename their files; slices in flight keep theirs open.
+
+        OSError: what could not be renamed is still a segment. One that nobody knew of would come back after a crash.
+        """
         doomed = self.items[first:last]
-        del self.items[first:last], self.bases[first:last]
-        if self.items:
-            self.active = self.items[-1]
         for segment in doomed:
+            self._rename_aside(segment, LOG)
+            del self.items[first], self.bases[first]
+            if self.items:
+                self.active = self.items[-1]
             segment.size = 0  # no hint leads here any more
             segment.release()
-            for suffix in (LOG, INDEX, TIME_INDEX):
-                path = file_path(self._directory, segment.base_offset, suffix)
-                if self._disk.exists(path):
-                    # Not over one set aside before: freeing a large file takes its time.
-                    self._set_aside_count += 1
-                    aside = f"{path}.{self._set_aside_count}{DELETED}"
-                    self._disk.rename(path, aside)
-                    self._deleted_paths.append(aside)
+            for suffix in (INDEX, TIME_INDEX):
+                self._rename_aside(segment, suffix)
         return doomed
+
+    def _rename_aside(self, segment: Segment, suffix: str) -> None:
+        path = file_path(self._directory, segment.base_offset, suffix)
+        if self._disk.exists(path):
+            # Not over one set aside before: freeing a large file takes its time.
+            self._set_aside_count += 1
+            aside = f"{path}.{self._set_aside_count}{DELETED}"
+            self._disk.rename(path, aside)
+            self._deleted_paths.append(aside)
 
     def run_of(self, bases: list[int]) -> tuple[int, int] | None:
         """Where sealed segments with exactly these bases follow each other: [first, last). None: nowhere."""

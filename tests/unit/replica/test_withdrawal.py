@@ -191,15 +191,15 @@ def test_the_cluster_goes_on_and_a_restart_brings_the_replica_back() -> None:
             await create_topic(cluster, "t", 1, 3)
             producer = Producer(cluster)
             for number in range(5):
-                await producer.publish("t", Record(b"k", b"%d" % number, (), 1), 0)
+                await producer.publish("t", Record(b"k", b"%d" % number, (), machine.clock.now_ms()), 0)
             sick = state().leader
             servers.machines[sick].disk.fail_sync = lambda path: "/t-0/" in path
             with pytest.raises(ApiError, match="KAFKA_STORAGE_ERROR"):
-                await producer.publish("t", Record(b"k", b"open", (), 1), 0)
+                await producer.publish("t", Record(b"k", b"open", (), machine.clock.now_ms()), 0)
             await until(lambda: state().leader not in (sick, NO_LEADER), timeout_s=1.0)
             assert len(state().isr) == 2
             for number in range(5, 10):
-                await producer.publish("t", Record(b"k", b"%d" % number, (), 1), 0)
+                await producer.publish("t", Record(b"k", b"%d" % number, (), machine.clock.now_ms()), 0)
             servers.machines[sick].disk.fail_sync = None
             await asyncio.sleep(5)
             assert sick not in state().isr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -590,6 +592,41 @@ def test_truncation_drops_segments_epochs_and_index_entries(disk: SimDisk) -> No
     log.close(clean=True)
     log = open_log(disk, config, clean=True)
     assert (log.log_start_offset, log.log_end_offset) == (100, 101)
+
+
+@pytest.mark.parametrize("failing", [".log", ".index"])
+def test_segments_that_could_not_be_set_aside_are_still_there(
+    disk: SimDisk, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """A full disk may have no room for a name either. What is forgotten and left would be a hole after a crash."""
+    config = LogConfig(segment_bytes=2 * BATCH_BYTES, index_interval_bytes=0)
+    log = open_log(disk, config)
+    for _ in range(12):
+        append(log)
+    flush(log, disk)
+    rename = disk.rename
+
+    def full(source: str, target: str) -> None:
+        if source.endswith(f"4{failing}"):
+            raise OSError(errno.ENOSPC, "no space left on device", source)
+        rename(source, target)
+
+    monkeypatch.setattr(disk, "rename", full)
+    with pytest.raises(StorageError, match="cannot delete segments"):
+        log.advance_log_start(8)
+    is_there = failing == ".log"
+    assert log.segment_bases == ([4, 6, 8, 10] if is_there else [6, 8, 10])
+    assert log.log_start_offset == 8
+    with pytest.raises(StorageError) if is_there else nullcontext():
+        log.advance_log_start(9)
+    monkeypatch.setattr(disk, "rename", rename)
+    assert log.advance_log_start(10)
+    assert log.segment_bases == [10]
+    append(log)
+    flush(log, disk)
+    disk.crash()
+    log = open_log(disk, config, recovery_point=0)
+    assert (log.segment_bases[-1], log.log_end_offset) == (12, 13)
 
 
 def test_a_cut_to_the_start_of_the_log_keeps_its_producers(disk: SimDisk) -> None:
