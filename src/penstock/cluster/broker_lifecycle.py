@@ -224,10 +224,15 @@ class BrokerLifecycle:
                     log.info("this broker is %s", "fenced" if self.is_fenced else "part of the cluster")
                     if self._image.is_live(self._config.node_id):
                         self._is_in.set()
-                if answer.should_shut_down:
+                if answer.should_shut_down and self._knows_that_it_leaves():
                     self._may_go.set()
                 is_eager = answer.is_fenced or self._is_leaving
             await self._pause(EAGER_PAUSE_S if is_eager else self._config.broker_heartbeat_interval_ms / 1000)
+
+    def _knows_that_it_leaves(self) -> bool:
+        """And so, by the same decision, who leads after it: clients are sent there while they are still served."""
+        own = self._image.brokers.get(self._config.node_id)
+        return own is None or own.in_controlled_shutdown
 
     async def _refused(self, error: ApiError) -> None:
         if error.code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED) and not self._is_leaving:

@@ -341,6 +341,9 @@ def test_leaving_waits_for_the_controller_to_agree() -> None:
         assert not leaving.done()
         broker.controller.answer = HeartbeatAnswer(True, False, True)
         await asyncio.sleep(0.3)
+        assert not leaving.done(), "it has not heard yet who leads after it"
+        broker.image.replay(BrokerChanged(NODE, in_controlled_shutdown=True))
+        await asyncio.sleep(0.3)
         assert leaving.done()
 
     play(story)
