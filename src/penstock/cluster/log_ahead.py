@@ -1,7 +1,7 @@
-"""Brokers and addresses of voters as the whole log has them, for a node that has just started.
+"""Brokers and addresses of voters as the whole log has them, for a node that does not know how much of it is committed.
 
-How much of its log is committed a node does not know before a leader says so, and there is none before the voters have
-found each other. So they look for each other by all of the log, as they count votes by all of it; Kafka reads its
+Above all one that has just started: how much is committed it hears from a leader, and there is none before the voters
+have found each other. So they look for each other by all of the log, as they count votes by all of it; Kafka reads its
 VotersRecords so, too. It counts until that much is applied, and no longer when the end of it turns out to have been
 replaced. Must not know: connections.
 """
@@ -29,13 +29,16 @@ class LogView(Protocol):
     @property
     def applied_index(self) -> int: ...
 
+    @property
+    def unapplied(self) -> Sequence[Entry]: ...
+
     def has_entry(self, index: int, term: int) -> bool: ...
 
 
 class LogAhead:
-    def __init__(self, applied: MetadataImage, entries: Sequence[Entry], log: LogView) -> None:
-        """`entries`: all that come after those in `applied`."""
+    def __init__(self, applied: MetadataImage, log: LogView) -> None:
         self._log = log
+        entries = log.unapplied
         self._index, self._term = (entries[-1].index, entries[-1].term) if entries else (0, 0)
         self.image = image = MetadataImage()
         """Nothing but brokers and addresses, and of brokers not whether they live."""

@@ -4,7 +4,8 @@
                       registered. The file counts where the log is silent, and for all while there is no leader: a
                       whole cluster may have moved at once
     any other node    where it has registered, whatever it was before
-    and then          what it said when it introduced itself here, if nothing else is known or it is the same disk
+    and then          what it said when it introduced itself here, if nothing else is known, or it is the same disk, or
+                      it leads: it is heard here, so it must be answered
 
 The log is all of it after a start, and later what is applied of it (`cluster.log_ahead`).
 Where a node is looked for says nothing of who is found there: every connection begins with a hello that names both
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
-from penstock.cluster.log_ahead import LogAhead
+from penstock.cluster.log_ahead import LogAhead, LogView
 from penstock.core.metadata.image import MetadataImage
 
 Address: TypeAlias = tuple[str, int]
@@ -35,9 +36,9 @@ class PeerAddresses:
         self._configured = configured
         self._greetings: dict[int, Greeting] = {}
 
-    def look_ahead(self, ahead: LogAhead) -> None:
-        """What is not applied yet, and counts until it is."""
-        self._ahead = ahead
+    def look_ahead(self, log: LogView) -> None:
+        """What is not applied yet counts as well, until it is."""
+        self._ahead = LogAhead(self._applied, log)
 
     @property
     def ahead_to(self) -> int:
@@ -58,15 +59,15 @@ class PeerAddresses:
 
     @property
     def known(self) -> list[int]:
-        """Nodes that the metadata or the file speaks of."""
-        return list(dict.fromkeys((*self._configured, *self._image.brokers, *self._image.peers)))
+        """Nodes that the metadata or the file speaks of, or that have introduced themselves."""
+        return list(dict.fromkeys((*self._configured, *self._image.brokers, *self._image.peers, *self._greetings)))
 
-    def to_try(self, node: int, voters: Collection[int], *, is_led: bool) -> tuple[Address, ...]:
+    def to_try(self, node: int, voters: Collection[int], leader: int | None) -> tuple[Address, ...]:
         """Without doubles; empty if nothing is known."""
-        found = list(self._of_voter(node, is_led) if node in voters else self._of_other(node))
+        found = list(self._of_voter(node, leader is not None) if node in voters else self._of_other(node))
         if (greeting := self._greetings.get(node)) is not None:
             directory_id = self.directory_of(node)
-            if not found or (directory_id and greeting.directory_id == directory_id):
+            if not found or node == leader or (directory_id and greeting.directory_id == directory_id):
                 found.append(greeting.address)
         return tuple(dict.fromkeys(found))
 
@@ -97,8 +98,10 @@ class PeerAddresses:
         return self._image.peers.get(node) or self._configured.get(node) or self.registered(node)
 
     def for_requests(self, node: int) -> Address | None:
-        """Where a node is asked for anything but Raft."""
-        return self.registered(node) or self.of_voter(node)
+        """Where a node is asked for anything but Raft. Its own word counts more than the file, which may be old."""
+        greeting = self._greetings.get(node)
+        said = self._image.peers.get(node) or (greeting.address if greeting is not None else None)
+        return self.registered(node) or said or self._configured.get(node)
 
     def directory_of(self, node: int) -> str:
         """Whose disk it is, as registered; empty if that is not known."""

@@ -4,7 +4,8 @@ What A says to B goes over A's connection, B's answers over B's own. A connectio
 the hello, which names both servers and the cluster. A process that dies closes its sockets at once, and `on_lost` is
 how others hear of it; a connection that merely falls silent is given up after `SILENCE_S` without an answer to a ping.
 After a loss the first attempt to connect follows at once, the next ones after 20 to 200 ms. A peer may have several
-addresses: each is tried in turn, until the peer itself answers at one.
+addresses: each is tried in turn, until the peer itself answers at one. Where it must have another disk than it was
+asked for, the hello is said again before anything else: who does not have that disk hears no more on the connection.
 
 Delivery is not promised: what does not fit the bounded queue, or was queued when the connection broke, is gone. Must
 not know what a payload says, nor who leads.
@@ -120,12 +121,14 @@ class PeerLinks:
         link = self._links.get(peer)
         return link is not None and link.lost_at_s is None
 
+    def hello_to(self, peer: int, directory_id: str) -> Hello:
+        return Hello(self.node_id, peer, self.cluster_id, self.own_address, self.directory_id, directory_id)
+
     async def why_not_at(self, address: Address, peer: int, directory_id: str = "") -> str:
         """Empty when the node that listens there is that one, with that disk if one is named; else a sentence."""
         at = f"{address[0]}:{address[1]}"
-        hello = Hello(self.node_id, peer, self.cluster_id, self.own_address, self.directory_id, directory_id)
         try:
-            wire = await _greeted(self.loop, address, hello)
+            wire = await _greeted(self.loop, address, self.hello_to(peer, directory_id))
         except (socket.gaierror, UnicodeError):
             return f"the name {address[0]} does not resolve"
         except ConnectionRefusedError:
@@ -191,8 +194,14 @@ class _Link:
         if self._wire is None:
             self._queue.append(payload)
             return
+        self._insist_on_disk(self._wire)
         if not self._wire.send(payload):
             log.debug("dropped a message to node %d: it does not take what is queued", self._peer)
+
+    def _insist_on_disk(self, wire: _Wire) -> None:
+        directory_id = self._links.directory_of(self._peer)
+        if directory_id and directory_id != wire.directory_id:
+            wire.greet(self._links.hello_to(self._peer, directory_id))
 
     async def _keep_up(self) -> None:
         pause_s = 0.0
@@ -240,11 +249,8 @@ class _Link:
         is_best = address == self._addresses[0]
         if is_best:
             self.is_refused = False
-        hello = Hello(
-            links.node_id, peer, links.cluster_id, links.own_address, links.directory_id, links.directory_of(peer)
-        )
         try:
-            return await _greeted(self._loop, address, hello)
+            return await _greeted(self._loop, address, links.hello_to(peer, links.directory_of(peer)))
         except ConnectionRefusedError:
             if is_best:  # of another one it says little
                 self.is_refused = True
@@ -265,6 +271,7 @@ class _Link:
         self._refusals.clear()
         wire.begin_pinging()
         queued, self._queue = self._queue, deque(maxlen=MAX_QUEUED)
+        self._insist_on_disk(wire)
         for payload in queued:
             wire.send(payload)
         log.info("connected to node %d at %s:%d", self._peer, *self._address)
@@ -288,6 +295,8 @@ class _Wire(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._asked_at_s: float | None = None
         """When the ping went out that is not answered yet."""
+        self.directory_id = ""
+        """Of the disk that the peer was asked for; empty: any."""
         self.refusal = ""
         self.greeted: asyncio.Future[None] = loop.create_future()
         self.lost: asyncio.Future[None] = loop.create_future()
@@ -296,6 +305,7 @@ class _Wire(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def greet(self, hello: Hello) -> None:
+        self.directory_id = hello.recipient_directory_id
         if self._transport is not None:
             self._transport.write(peer_frame(encode_hello(hello)))
 
@@ -333,6 +343,9 @@ class _Wire(asyncio.Protocol):
             if not self.greeted.done():
                 self.refusal = reason
                 self.greeted.set_result(None)
+            elif reason:
+                self.drop()  # it is not the peer any more; who it is comes out when it is asked again
+                return
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None

@@ -28,7 +28,6 @@ from penstock.cluster.broker_lifecycle import BrokerLifecycle
 from penstock.cluster.broker_watch import BrokerWatch
 from penstock.cluster.controller import Controller
 from penstock.cluster.controller_access import ControllerAccess
-from penstock.cluster.log_ahead import LogAhead
 from penstock.cluster.metadata_machine import MetadataMachine
 from penstock.cluster.peer_addresses import PeerAddresses
 from penstock.cluster.peer_links import PeerLinks
@@ -136,6 +135,7 @@ class Membership:
             directory.directory_id,
             self.neighbours.directory_of_sender,
         )
+        self.raft_handler.left_by = self.neighbours.left_by
         incarnation_id = self.controller.incarnation_id = world.entropy.random_bytes(INCARNATION_BYTES)
         self.lifecycle = BrokerLifecycle(
             loop,
@@ -167,7 +167,7 @@ class Membership:
         self._opened_s = self._loop.time()
         self._loop.call_later(OPENING_AT_MOST_S + 0.1, self._pass_on)
         self.quorum.start()
-        self.addresses.look_ahead(LogAhead(self.image, self.quorum.unapplied, self.quorum))
+        self.addresses.look_ahead(self.quorum)
         self.neighbours.learn()
         self.links.on_lost = _both(self.links.on_lost, self.watch.peer_lost)
         if self.image.cluster_id and self._directory.cluster_id not in ("", self.image.cluster_id):

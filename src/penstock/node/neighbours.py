@@ -43,6 +43,10 @@ class Neighbours:
         self._addresses.greeted_by(node, address, directory_id)
         self._learn_of(node)
 
+    def left_by(self, node: int) -> None:
+        """None of its connections is left. If it lives it introduces itself again."""
+        self._addresses.forget(node)
+
     def learn(self) -> None:
         """Also of those that were forgotten, as they had left: they may be back."""
         members, leader = self._quorum.members, self._quorum.leader_id
@@ -50,15 +54,13 @@ class Neighbours:
         for node in dict.fromkeys((*self._addresses.known, *members, *self._links.peers)):
             is_gone = node not in members and node != leader and self._addresses.registered(node) is None
             if is_led and is_gone:
-                self._addresses.forget(node)
-                self._links.forget(node)
+                self._links.forget(node)  # what it said of itself stays: it may be about to join, and says it only once
             else:
                 self._learn_of(node)
 
     def _learn_of(self, node: int) -> None:
         quorum = self._quorum
-        to_try = self._addresses.to_try(node, quorum.voters, is_led=quorum.leader_id is not None)
-        self._links.set_addresses(node, to_try)
+        self._links.set_addresses(node, self._addresses.to_try(node, quorum.voters, quorum.leader_id))
 
     # -- to which disk ------------------------------------------------------------------
 
@@ -66,13 +68,14 @@ class Neighbours:
         """Which disk a voter must have to be told anything: the one it has registered with, which stays while it votes.
 
         Any other node may come back with another one. So may a voter that did not vote meanwhile, and this node has not
-        heard of it: then the metadata here is older than the voters, or that one leads by now, and may be answered.
+        heard of it: then that one leads by now, and may be answered.
         """
-        quorum = self._quorum
-        known_to = max(quorum.applied_index, self._addresses.ahead_to)
-        if node not in quorum.voters or node == quorum.leader_id or known_to < quorum.configuration_index:
+        quorum, addresses = self._quorum, self._addresses
+        if node not in quorum.voters or node == quorum.leader_id:
             return ""
-        return self._addresses.directory_of(node)
+        if max(quorum.applied_index, addresses.ahead_to) < quorum.configuration_index:
+            addresses.look_ahead(quorum)  # what is applied is older than the voters: one may have another disk since
+        return addresses.directory_of(node)
 
     def directory_of_sender(self, node: int) -> str:
         """As long as nobody leads, whoever does may be heard first: he is answered as above, and nobody else is."""

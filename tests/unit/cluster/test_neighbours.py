@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.cluster.log_ahead import LogAhead
 from penstock.cluster.peer_addresses import PeerAddresses
 from penstock.cluster.peer_links import PeerLinks
 from penstock.cluster.quorum import Quorum
@@ -30,9 +29,10 @@ class FakeQuorum:
         self.voters: tuple[int, ...] = (1, 2, 3)
         self.members: list[int] = [1, 2, 3]
         self.applied_index = self.configuration_index = 7
+        self.unapplied: list[Entry] = []
 
     def has_entry(self, index: int, term: int) -> bool:
-        return (index, term) == (9, 2)
+        return any((entry.index, entry.term) == (index, term) for entry in self.unapplied)
 
 
 class FakeLinks:
@@ -45,7 +45,8 @@ class FakeLinks:
         return list(self.to)
 
     def set_addresses(self, peer: int, addresses: Sequence[Any]) -> None:
-        self.to[peer] = tuple(addresses)
+        if addresses:
+            self.to[peer] = tuple(addresses)
 
     def forget(self, peer: int) -> None:
         self.to.pop(peer, None)
@@ -78,6 +79,19 @@ def test_who_has_left_is_not_looked_for(here: Here) -> None:
     assert here.links.to[4] == (("node-4", 9092),)
     here.neighbours.learn()
     assert 4 not in here.links.to
+    here.quorum.members = [1, 2, 4]
+    here.neighbours.learn()
+    assert here.links.to[4] == (("node-4", 9092),), "it says only once where it is"
+    here.quorum.members = [1, 2]
+    here.neighbours.left_by(4)
+    here.neighbours.learn()
+    assert 4 not in here.links.to
+    here.quorum.leader_id = 4
+    here.neighbours.learn()
+    assert 4 not in here.links.to, "nobody knows where it is"
+    here.neighbours.greeted_by(4, "node-4:9092", "")
+    assert here.links.to[4] == (("node-4", 9092),)
+    here.quorum.leader_id = 2
     here.register(4)
     here.neighbours.learn()
     assert here.links.to[4] == (("node-4", 9092),), "about to be added"
@@ -104,20 +118,23 @@ def test_which_disk_a_voter_must_have(here: Here) -> None:
     assert (told(2), heard(2)) == ("", ""), "it leads"
     here.quorum.leader_id = None
     assert (told(3), heard(3)) == ("disk", ""), "it may be about to lead; but it is not asked for a vote"
-    here.quorum.configuration_index = 8
-    assert (told(3), heard(3)) == ("", ""), "its disk may be another since then"
-    here.quorum.configuration_index, here.quorum.voters = 7, (1, 2)
+    here.quorum.voters = (1, 2)
     assert (told(3), heard(3)) == ("", ""), "no voter"
 
 
-def test_which_disk_a_voter_must_have_is_in_the_log_before_it_is_applied(here: Here) -> None:
+def test_the_disk_of_a_voter_counts_like_the_voters_before_it_is_applied(here: Here) -> None:
+    here.register(3, "lost disk")
     registered = BrokerRegistered(3, 3, "00" * 16, {}, directory_id="disk")
-    here.quorum.applied_index, here.quorum.leader_id = 0, None
-    entries = [Entry(8, 1, EntryKind.DATA, encode_entry([registered])), Entry(9, 2, EntryKind.NO_OP, b"")]
-    here.addresses.look_ahead(LogAhead(here.image, entries, here.quorum))
-    assert here.links.directory_of(3) == "disk"
-    here.quorum.configuration_index = 10
-    assert here.links.directory_of(3) == "", "there are other voters since then, and it may have another disk"
+    quorum, told = here.quorum, here.links.directory_of
+    quorum.unapplied = [
+        Entry(8, 1, EntryKind.DATA, encode_entry([registered])),
+        Entry(9, 2, EntryKind.CONFIGURATION, b"voters=1,2,3 observers="),
+    ]
+    assert told(3) == "lost disk"
+    quorum.configuration_index = 9
+    assert told(3) == "disk"
+    quorum.unapplied, quorum.configuration_index = [], 7
+    assert told(3) == "lost disk", "the log had to be cut"
 
 
 def tell(here: Here, own: Sequence[tuple[str, int]], *answers: ErrorCode) -> list[tuple[float, Sequence[Any]]]:

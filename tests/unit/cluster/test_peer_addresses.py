@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import pytest
 
-from penstock.cluster.log_ahead import LogAhead
 from penstock.cluster.peer_addresses import PeerAddresses
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.records import (
@@ -37,7 +34,7 @@ class World:
         self.image.replay(PeerAddressSet(node, host, 5))
 
     def hosts(self, node: int, voters: tuple[int, ...] = VOTERS, *, is_led: bool = True) -> list[str]:
-        return [host for host, _ in self.addresses.to_try(node, voters, is_led=is_led)]
+        return [host for host, _ in self.addresses.to_try(node, voters, 1 if is_led else None)]
 
 
 @pytest.fixture
@@ -76,7 +73,7 @@ def test_a_node_without_a_vote_is_where_it_registered_whatever_it_was_before(wor
 def test_one_that_nothing_is_known_of_is_where_it_says(world: World) -> None:
     assert world.hosts(9) == []
     world.addresses.greeted_by(9, "[::1]:77", "")
-    assert world.addresses.to_try(9, VOTERS, is_led=True) == (("[::1]", 77),)
+    assert world.addresses.to_try(9, VOTERS, 1) == (("[::1]", 77),)
     world.addresses.greeted_by(9, "nine:78", "")
     assert world.hosts(9) == ["nine"]
     world.addresses.forget(9)
@@ -101,6 +98,18 @@ def test_a_voter_that_says_that_it_has_moved_is_believed_with_its_own_disk_only(
     assert world.hosts(3) == ["said", "registered"]
 
 
+def test_whoever_leads_is_found_where_it_says(world: World) -> None:
+    """A node that has nothing but its file, which is older than the leader's address: how else could it answer?"""
+    world.addresses.greeted_by(3, "moved:1", "disk")
+    assert world.addresses.to_try(3, VOTERS, None) == (FILE[3],)
+    assert world.addresses.to_try(3, VOTERS, 3) == (FILE[3], ("moved", 1))
+    assert world.addresses.for_requests(3) == ("moved", 1)
+    world.say(3, "said")
+    assert world.addresses.for_requests(3) == ("said", 5)
+    assert world.addresses.for_requests(2) == FILE[2]
+    assert world.addresses.for_requests(9) is None
+
+
 def test_nothing_is_tried_twice(world: World) -> None:
     world.image.replay(PeerAddressSet(3, "file-3", 1))
     world.addresses.greeted_by(3, "file-3:1", "disk")
@@ -109,8 +118,10 @@ def test_nothing_is_tried_twice(world: World) -> None:
 
 
 class FakeLog:
-    applied_index = 0
-    terms: ClassVar = {1: 1, 2: 1, 3: 2}
+    def __init__(self, *entries: Entry) -> None:
+        self.applied_index = 0
+        self.unapplied = entries
+        self.terms = {entry.index: entry.term for entry in entries}
 
     def has_entry(self, index: int, term: int) -> bool:
         return self.terms.get(index) == term
@@ -120,17 +131,17 @@ def test_after_a_start_all_of_the_log_counts_until_it_is_applied_or_replaced(wor
     world.say(2, "applied")
     world.register(9, "applied")
     registered = BrokerRegistered(3, 5, "00" * 16, {"PLAINTEXT": ("registered", 9)}, directory_id="disk")
-    entries = [
+    log = FakeLog(
         Entry(1, 1, EntryKind.DATA, encode_entry([PeerAddressSet(3, "said", 5), registered])),
         Entry(2, 1, EntryKind.DATA, encode_entry([BrokerUnregistered(9), TopicDeleted("of no interest")])),
         Entry(3, 2, EntryKind.CONFIGURATION, b"voters=1,2,3 observers="),
-    ]
-    log = FakeLog()
-    world.addresses.look_ahead(LogAhead(world.image, entries, log))
+    )
+    world.addresses.look_ahead(log)
     assert (world.hosts(2), world.hosts(3), world.hosts(9)) == (["applied"], ["said", "registered"], [])
     assert (world.addresses.directory_of(3), world.addresses.ahead_to) == ("disk", 3)
     assert 9 in world.image.brokers, "that is what is applied"
-    for log.applied_index, log.terms in ((3, FakeLog.terms), (2, {1: 1, 2: 1, 3: 3}), (2, {1: 1, 2: 1})):
+    for applied_index, terms in ((3, log.terms), (2, {1: 1, 2: 1, 3: 3}), (2, {1: 1, 2: 1})):
+        log.applied_index, log.terms = applied_index, terms
         assert (world.hosts(3), world.hosts(9)) == (["file-3"], ["applied"])
         assert (world.addresses.directory_of(3), world.addresses.ahead_to) == ("", 0)
 

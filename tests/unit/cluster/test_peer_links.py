@@ -33,6 +33,7 @@ class Peer:
         self.links.own_address = f"node-{node_id}:{PORT}"
         self.links.directory_id = f"disk-{node_id}"
         self.greetings: list[tuple[int, str, str]] = []
+        self.left: list[int] = []
         handler = RaftHandler(
             node_id,
             lambda: cluster_id,
@@ -41,6 +42,7 @@ class Peer:
             self.links.directory_id,
             lambda node: self.links.directory_of(node),
         )
+        handler.left_by = self.left.append
         self.listener = SimListener(
             ports.loop,
             "PLAINTEXT",
@@ -253,6 +255,58 @@ def test_a_peer_with_another_disk_is_neither_heard_nor_told_anything(
         assert (first.received, second.received) == ([], [])
         assert "this is node 2 with another disk: the directory id is disk-2, not disk-of-old" in caplog.text
         assert "node 2 votes with another disk: the directory id is disk-of-old, not disk-2" in caplog.text
+
+    run(pair, main())
+
+
+def test_who_has_a_vote_with_another_disk_by_now_takes_and_says_nothing_more(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connections of the one before are still up."""
+
+    async def main() -> None:
+        first, second = await pair.start(1), await pair.start(2)
+        await pair.until_up(1)
+        await pair.until_up(2)
+
+        async def send(number: int) -> None:
+            first.links.send(2, message(number))
+
+        machine, other = pair.world.machine("node-1"), pair.world.machine("node-2")
+        first.links.directory_of = {2: "disk-2"}.get  # type: ignore[assignment]
+        for number in (1, 2):
+            await machine.run(send(number))
+        await asyncio.sleep(1)
+        assert (first.links.losses, len(first.events)) == (0, 1), "it has that disk"
+        assert second.received == [message(1), message(2)]
+        first.links.directory_of = {2: "disk-of-another"}.get  # type: ignore[assignment]
+        await machine.run(send(3))
+
+        async def answer() -> None:
+            second.links.send(1, encode(TimeoutNow(2, 1, 7)))
+
+        await other.run(answer())
+        await asyncio.sleep(1)
+        assert (first.received, second.received) == ([], [message(1), message(2)])
+        assert not first.links.is_up(2)
+        assert not second.links.is_up(1)
+        assert (first.left, second.left) == ([2], [1])
+        assert "this is node 2 with another disk: the directory id is disk-2, not disk-of-another" in caplog.text
+
+    run(pair, main())
+
+
+def test_who_has_introduced_himself_is_gone_with_the_last_connection(pair: Pair) -> None:
+    async def main() -> None:
+        _, second = await pair.start(1), await pair.start(2)
+        await pair.until_up(1)
+        await pair.world.spawn("a-guest", talk(HELLO))
+        assert (second.greetings, second.left) == ([(1, f"node-1:{PORT}", "disk-1"), (1, "", "")], [])
+        await asyncio.sleep(0.1)
+        assert (second.greetings[-1], second.left) == ((1, f"node-1:{PORT}", "disk-1"), [])
+        pair.world.machine(host_of(1)).kill()
+        await asyncio.sleep(0.1)
+        assert second.left == [1]
 
     run(pair, main())
 

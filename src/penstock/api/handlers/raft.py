@@ -3,7 +3,9 @@
 - The first payload of a connection is a hello: who speaks, to whom, of which cluster. A stranger is refused with a
   reason, here and in its own log, and nothing more of that connection is listened to.
 - Hello and ping are answered, Raft's messages are not: their answers go over the connection of the other side.
-- A message whose sender is not the one of the hello, or bytes that are no message, close the connection.
+- A message whose sender is not the one of the hello, or not any more the voter that it was taken for (another disk has
+  that vote now), or bytes that are no message, close the connection.
+- A hello that is repeated asks for the disk again; who does not have it is heard no more on that connection.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ class RaftHandler:
         self._greeted_by = greeted_by
         self._directory_id = directory_id
         self._directory_of = directory_of
-        self._senders: dict[Connection, int] = {}
+        self.left_by: Callable[[int], None] = lambda sender: None
+        """Told when the last connection of one who has introduced himself is closed."""
+        self._senders: dict[Connection, Hello] = {}
 
     def is_peer(self, connection: Connection) -> bool:
         """Whether a node of this cluster is at the other end."""
@@ -59,14 +63,16 @@ class RaftHandler:
             reason = self._greet(connection, decode_hello(payload))
             connection.reply(slot, [peer_answer(correlation_id, reason)])
             return
-        sender = self._senders.get(connection)
-        if sender is None:
+        hello = self._senders.get(connection)
+        if hello is None:
             raise ProtocolError("a message between nodes without a hello that was accepted")
         if payload == PING:
             connection.reply(slot, [peer_answer(correlation_id)])
             return
-        if sender_of(payload) != sender:
-            raise ProtocolError(f"node {sender} speaks as node {sender_of(payload)}")
+        if sender_of(payload) != hello.sender:
+            raise ProtocolError(f"node {hello.sender} speaks as node {sender_of(payload)}")
+        if reason := self._why_not_with_disk(hello):
+            raise ProtocolError(reason)
         connection.reply(slot, [])
         self._deliver(payload)
 
@@ -75,14 +81,22 @@ class RaftHandler:
         if reason:
             level = logging.DEBUG if self._is_own(hello) else logging.WARNING  # whoever dials says it, too
             log.log(level, "refused node %d (%s): %s", hello.sender, connection.id, reason)
+            self._forget(connection)
         elif connection not in self._senders:
-            self._senders[connection] = hello.sender
+            self._senders[connection] = hello
             self._greeted_by(hello.sender, hello.address, hello.directory_id)
             connection.when_closed[partial(self._forget, connection)] = None
         return reason
 
     def _forget(self, connection: Connection) -> None:
-        self._senders.pop(connection, None)
+        gone = self._senders.pop(connection, None)
+        if gone is None:
+            return
+        left = [hello for hello in self._senders.values() if hello.sender == gone.sender]
+        if left:
+            self._greeted_by(left[-1].sender, left[-1].address, left[-1].directory_id)
+        else:
+            self.left_by(gone.sender)
 
     def _why_not(self, hello: Hello) -> str:
         own = self._cluster_id()
@@ -99,6 +113,9 @@ class RaftHandler:
                 f"this is node {self._node_id} with another disk: the directory id is {own_id}, "
                 f"not {hello.recipient_directory_id}"
             )
+        return self._why_not_with_disk(hello)
+
+    def _why_not_with_disk(self, hello: Hello) -> str:
         expected = self._directory_of(hello.sender)
         if expected and hello.directory_id not in ("", expected):
             return (
