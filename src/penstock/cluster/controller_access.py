@@ -268,7 +268,17 @@ class ControllerAccess:
             listeners=[VoterListener(name="CONTROLLER", host=host, port=port) for host, port in addresses],
             k_raft_version_feature=KRaftVersionFeature(),
         )
-        answer = await self._ask(Api.UPDATE_RAFT_VOTER, request, UpdateRaftVoterResponse, UPDATE_TIMEOUT_S)
+        # Over a connection of its own: it takes long, and heartbeats would wait for it.
+        try:
+            connection = await self._open(self._target())
+            try:
+                answer = await connection.call(
+                    Api.UPDATE_RAFT_VOTER, request, UpdateRaftVoterResponse, UPDATE_TIMEOUT_S
+                )
+            finally:
+                connection.close()
+        except (BrokerUnreachable, ConnectionLost, RequestTimedOut) as error:
+            raise _unreachable(error) from error
         _check(answer.error_code)
 
     # -- the wire -----------------------------------------------------------------------
@@ -285,14 +295,14 @@ class ControllerAccess:
                     raise
             await asyncio.sleep(RETRY_PAUSE_S)
 
-    async def _ask(self, key: Api, request: Message, kind: type[R], timeout_s: float = REQUEST_TIMEOUT_S) -> R:
+    async def _ask(self, key: Api, request: Message, kind: type[R]) -> R:
         """NOT_CONTROLLER also when nobody could be asked."""
         try:
             connection = await self._connect()
-            return await connection.call(key, request, kind, timeout_s)
+            return await connection.call(key, request, kind, REQUEST_TIMEOUT_S)
         except (BrokerUnreachable, ConnectionLost, RequestTimedOut) as error:
             self.close()
-            raise ApiError(ErrorCode.NOT_CONTROLLER, f"the controller cannot be reached: {error}") from error
+            raise _unreachable(error) from error
 
     async def _connect(self) -> Connection:
         async with self._opening:
@@ -302,12 +312,12 @@ class ControllerAccess:
                 if known == address and connection.is_usable:
                     return connection
                 self.close()
-            host, port = address
-            connection = await Connection.open(
-                host, port, f"broker-{self._node_id}", CONNECT_TIMEOUT_S, unadvertised=INTERNAL
-            )
+            connection = await self._open(address)
             self._connection = address, connection
             return connection
+
+    async def _open(self, address: Address) -> Connection:
+        return await Connection.open(*address, f"broker-{self._node_id}", CONNECT_TIMEOUT_S, unadvertised=INTERNAL)
 
     def _target(self) -> Address:
         leader = self._quorum.leader_id
@@ -327,6 +337,10 @@ async def _here(decision: Awaitable[T]) -> T:
         return await decision
     except StorageError as error:
         raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+
+def _unreachable(error: Exception) -> ApiError:
+    return ApiError(ErrorCode.NOT_CONTROLLER, f"the controller cannot be reached: {error}")
 
 
 def _check(code: int, message: str | None = None) -> None:

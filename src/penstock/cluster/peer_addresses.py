@@ -51,7 +51,7 @@ class PeerAddresses:
 
     def greeted_by(self, node: int, address: str, directory_id: str) -> None:
         host, _, port = address.rpartition(":")
-        if host and port.isascii() and port.isdigit():
+        if host and port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536:
             self._greetings[node] = Greeting((host, int(port)), directory_id)
 
     def forget(self, node: int) -> None:

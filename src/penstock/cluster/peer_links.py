@@ -131,6 +131,8 @@ class PeerLinks:
             wire = await _greeted(self.loop, address, self.hello_to(peer, directory_id))
         except (socket.gaierror, UnicodeError):
             return f"the name {address[0]} does not resolve"
+        except OverflowError:
+            return f"{address[1]} is no port"
         except ConnectionRefusedError:
             return f"nothing listens at {at}"
         except TimeoutError:
@@ -143,7 +145,7 @@ class PeerLinks:
 
 async def _greeted(loop: asyncio.AbstractEventLoop, address: Address, hello: Hello) -> _Wire:
     """A connection on which the hello was answered, with a refusal perhaps. Raises OSError (TimeoutError is one), and
-    UnicodeError for a host that is no name."""
+    UnicodeError for a host that is no name, OverflowError for a port that is none."""
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
         _, wire = await loop.create_connection(lambda: _Wire(loop), *address)
     try:
@@ -256,7 +258,7 @@ class _Link:
                 self.is_refused = True
                 # Said again, as something it sent before it died may have arrived meanwhile.
                 links.on_lost(peer)
-        except (OSError, UnicodeError):  # UnicodeError: a host that is no name
+        except (OSError, UnicodeError, OverflowError):  # a host that is no name, a port that is none
             pass
         return None
 

@@ -45,12 +45,12 @@ class VoterDecisions(Deciding):
         return [PeerAddressSet(node, *where) for node, where in self.first_addresses.items() if node in voters]
 
     async def add_voter(self, voter_id: int, directory_id: bytes, host: str, port: int) -> None:
-        self._check_may_be_added(voter_id)
-        why = await self.why_not_at((host, port), voter_id, uuid_text(directory_id))
+        disk = self._check_may_be_added(voter_id, uuid_text(directory_id))
+        why = await self.why_not_at((host, port), voter_id, disk)
         if why:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"give the address where the others reach node {voter_id}: {why}")
         async with self._lock:
-            self._check_may_be_added(voter_id)
+            self._check_may_be_added(voter_id, disk)
             await self._commit([PeerAddressSet(voter_id, host, port)])
         is_new = voter_id not in self._observers
         if is_new:
@@ -69,15 +69,29 @@ class VoterDecisions(Deciding):
         except ApiError as error:
             log.warning("node %d is an observer that nobody knows: %s", node, error)
 
-    def _check_may_be_added(self, voter_id: int) -> None:
+    def _check_may_be_added(self, voter_id: int, asked: str) -> str:
+        """The directory id that it must have, if any is known: the others hold it against the registered one."""
         self._check_active()
         if voter_id in self._voters:
             raise ApiError(ErrorCode.DUPLICATE_VOTER, f"node {voter_id} is a voter already")
+        broker = self.image.brokers.get(voter_id)
+        registered = "" if broker is None else broker.directory_id
+        if asked and registered and asked != registered:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"node {voter_id} is registered with another disk: the directory id is {registered}, not {asked}",
+            )
+        return asked or registered
 
     async def update_voter(self, voter_id: int, directory_id: bytes, addresses: Sequence[Address]) -> None:
         """A voter says where it is reached. An address where it is found stays; else the first of these where it is."""
         self._check_is_voter(voter_id, directory_id)
         known = self.image.peers.get(voter_id)
+        if voter_id == self._node_id and not any(directory_id):
+            # Nothing tells it from another node of its id: it would refuse itself.
+            if known not in addresses:
+                await self._move_voter(voter_id, directory_id, addresses[0])
+            return
         if known is not None and not await self.why_not_at(known, voter_id, uuid_text(directory_id)):
             return
         reasons: list[str] = []

@@ -87,19 +87,28 @@ class Neighbours:
         self, update: Callable[[str, Sequence[Address]], Awaitable[None]], directory_id: str, own: Sequence[Address]
     ) -> None:
         """A voter says where it is, if the log has it elsewhere or nowhere. `own`: what its file says, if anything, and
-        last where it listens. Then this node warns of what its file says of voters and the log says otherwise."""
+        last where it listens. One that is not found there goes on saying it: whoever mends the network does not restart
+        it. Then, or after the first refusal, this node warns of what its file says of voters and the log otherwise."""
         node_id, said, pause_s = self._node_id, list(dict.fromkeys(own)), TELL_PAUSE_S
+        is_refused = False
         while node_id in self._quorum.voters and self._addresses.said_of(node_id) != own[-1]:
             try:
                 await update(directory_id, said)
                 break
             except ApiError as error:
-                if error.code is not ErrorCode.NOT_CONTROLLER:
+                if error.code is not ErrorCode.NOT_CONTROLLER and not is_refused:
+                    is_refused = True
                     where = " or ".join(f"{host}:{port}" for host, port in said)
                     log.warning("this voter is not found at %s (%s): the controller's log says why", where, error)
+                    await self._warn_of_file()
+                if error.code is ErrorCode.VOTER_NOT_FOUND:
                     break
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_TELL_PAUSE_S)
+        if not is_refused:
+            await self._warn_of_file()
+
+    async def _warn_of_file(self) -> None:
         await asyncio.sleep(SETTLED_S)
         for sentence in self._addresses.contradictions(self._quorum.voters):
             log.warning("%s", sentence)

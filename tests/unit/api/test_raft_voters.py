@@ -62,6 +62,8 @@ def test_a_voter_says_where_it_is(cluster: ClusterView) -> None:
     handler = UpdateRaftVoterHandler(controller)
     assert ask(handler, update()).error_code == 0
     assert controller.asked == ("update_voter", 4, DIRECTORY, [("h4", 9093), ("x", 1)])
+    assert ask(handler, update(listeners=[UpdatedListener(host=f"h{n}", port=1) for n in range(9)])).error_code == 0
+    assert controller.calls[-1] == ("update_voter", 4, DIRECTORY, [(f"h{n}", 1) for n in range(4)])
     controller.answers["update_voter"] = ApiError(ErrorCode.VOTER_NOT_FOUND)
     assert ask(handler, update()).error_code == ErrorCode.VOTER_NOT_FOUND
 

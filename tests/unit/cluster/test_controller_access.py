@@ -12,12 +12,14 @@ from penstock.client.errors import BrokerUnreachable, ConnectionLost
 from penstock.cluster import controller_access
 from penstock.cluster.controller import Controller
 from penstock.cluster.controller_access import CHANGE_TIMEOUT_S, Address, ControllerAccess
+from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.requests import HeartbeatAnswer, IsrAnswer, IsrChange, ProducerIdBlock, Registration
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.sim.world import SimWorld
 from penstock.wire.apis import Api
 from penstock.wire.messages.allocate_producer_ids import AllocateProducerIdsResponse
 from penstock.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
+from penstock.wire.messages.update_raft_voter import UpdateRaftVoterResponse
 from penstock.wire.primitives import Message
 
 NODE = 1
@@ -28,6 +30,7 @@ class Here:
     """The controller of this process."""
 
     def __init__(self) -> None:
+        self.image = MetadataImage()
         self.is_active = False
         self.failure: Exception | None = None
         self.created: list[str] = []
@@ -70,12 +73,14 @@ class Wire:
     def __init__(self) -> None:
         self.answers: dict[Address, Message] = {}
         self.asked: list[tuple[Address, Api]] = []
+        self.lines: list[Line] = []
 
     async def open(self, host: str, port: int, *_: object, **__: object) -> Line:
         await asyncio.sleep(0.001)
         if (host, port) not in self.answers:
             raise BrokerUnreachable(f"{host}:{port}")
-        return Line(self, (host, port))
+        self.lines.append(Line(self, (host, port)))
+        return self.lines[-1]
 
 
 class Line:
@@ -273,6 +278,26 @@ def test_producer_ids_come_out_of_blocks(monkeypatch: pytest.MonkeyPatch) -> Non
         place.wire.answers[OTHERS[2]] = AllocateProducerIdsResponse(producer_id_start=100, producer_id_len=10)
         assert [await place.access.allocate_producer_id() for _ in range(3)] == [3, 100, 101]
         assert len(place.wire.asked) == 1
+
+    play(story, monkeypatch)
+
+
+def test_a_voter_says_where_it_is_over_a_connection_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller looks for it at several addresses meanwhile, and answers nothing else on that connection."""
+
+    async def story(place: Place) -> None:
+        place.quorum.leader_id = 2
+        place.wire.answers[OTHERS[2]] = created()
+        await create(place)
+        place.wire.answers[OTHERS[2]] = UpdateRaftVoterResponse()
+        await place.access.update_voter("", [("here", 1)])
+        (first, second) = place.wire.lines
+        assert (first.is_usable, second.is_usable) == (True, False)
+        place.wire.answers[OTHERS[2]] = UpdateRaftVoterResponse(error_code=ErrorCode.INVALID_REQUEST)
+        assert (await refused(place.access.update_voter("", [("here", 1)]))).code is ErrorCode.INVALID_REQUEST
+        del place.wire.answers[OTHERS[2]]
+        assert (await refused(place.access.update_voter("", [("here", 1)]))).code is ErrorCode.NOT_CONTROLLER
+        assert [line.is_usable for line in place.wire.lines] == [True, False, False], "heartbeats go on"
 
     play(story, monkeypatch)
 

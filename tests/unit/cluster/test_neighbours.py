@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -15,7 +16,7 @@ from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.records import BrokerRegistered, PeerAddressSet, encode_entry
 from penstock.core.raft.messages import Entry, EntryKind
 from penstock.model.errors import ApiError, ErrorCode
-from penstock.node.neighbours import LONGEST_TELL_PAUSE_S, Neighbours
+from penstock.node.neighbours import LONGEST_TELL_PAUSE_S, SETTLED_S, Neighbours
 from penstock.sim.world import SimWorld
 
 NODE = 1
@@ -173,10 +174,18 @@ def test_it_is_said_until_there_is_a_controller_to_hear_it(here: Here) -> None:
 def test_one_that_is_not_found_says_so_and_warns_of_its_file(here: Here, caplog: pytest.LogCaptureFixture) -> None:
     here.image.replay(PeerAddressSet(NODE, "old", 1))
     here.image.replay(PeerAddressSet(3, "moved", 1))
-    assert len(tell(here, [OWN, OWN], ErrorCode.INVALID_REQUEST)) == 1
+    asked = tell(here, [OWN, OWN], *[ErrorCode.INVALID_REQUEST] * 7)
+    pauses = [later - before for (before, _), (later, _) in pairwise(asked)]
+    assert pauses == [SETTLED_S + 1, 2, 4, 8, 16, 32, LONGEST_TELL_PAUSE_S], "somebody may be mending the network"
     said = [record.getMessage() for record in caplog.records]
     assert said[0] == "this voter is not found at node-1:9092 (INVALID_REQUEST): the controller's log says why"
     assert [sentence.split(",")[0] for sentence in said[1:]] == [
         "controller.quorum.voters names 1@node-1:9092",
         "controller.quorum.voters names 3@node-3:9092",
     ]
+
+
+def test_one_that_is_another_voter_than_it_thinks_says_it_once(here: Here, caplog: pytest.LogCaptureFixture) -> None:
+    here.image.replay(PeerAddressSet(NODE, "old", 1))
+    assert len(tell(here, [OWN, OWN], ErrorCode.VOTER_NOT_FOUND)) == 1
+    assert caplog.text.count("this voter is not found at") == 1

@@ -80,7 +80,7 @@ def test_one_that_nothing_is_known_of_is_where_it_says(world: World) -> None:
     assert world.hosts(9) == []
 
 
-@pytest.mark.parametrize("address", ["", "nine", ":9092", "nine:", "nine:x", "nine:²"])
+@pytest.mark.parametrize("address", ["", "nine", ":9092", "nine:", "nine:x", "nine:²", "nine:0", "nine:65536"])
 def test_half_an_address_is_none(world: World, address: str) -> None:
     world.addresses.greeted_by(9, address, "disk")
     assert world.hosts(9) == []

@@ -11,6 +11,7 @@ import pytest
 from penstock.api.dispatch import PIPELINED, Dispatcher
 from penstock.api.handlers.raft import RaftHandler
 from penstock.api.request_times import RequestTimes
+from penstock.cluster import peer_links
 from penstock.cluster.peer_links import MAX_QUEUED, PeerLinks
 from penstock.cluster.raft_codec import PING, Hello, encode, encode_hello
 from penstock.core.raft.messages import TimeoutNow
@@ -204,6 +205,34 @@ def test_every_address_is_tried_until_the_peer_itself_answers(pair: Pair, caplog
         await pair.world.machine("node-1").run(back())
         await pair.until_up(1)
         assert second.greetings[-1] == (1, f"node-1:{PORT}", "disk-1")
+
+    run(pair, main())
+
+
+def test_a_port_that_is_none_ends_no_link(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a registration: whoever sends it may write any number."""
+    greeted = peer_links._greeted
+
+    async def strictly(loop: Any, address: tuple[str, int], hello: Hello) -> Any:
+        if address[1] > 65535:
+            raise OverflowError("connect(): port must be 0-65535.")  # as the system's
+        return await greeted(loop, address, hello)
+
+    monkeypatch.setattr(peer_links, "_greeted", strictly)
+
+    async def main() -> None:
+        first, _ = await pair.start(1), await pair.start(2)
+        await pair.until_up(1)
+
+        async def move() -> str:
+            first.links.set_addresses(2, [("node-2", 70000), ("node-2", PORT)])
+            return await first.links.why_not_at(("node-2", 70000), 2)
+
+        assert await pair.world.machine("node-1").run(move()) == "70000 is no port"
+        pair.world.network.reset("node-1", "node-2")
+        await asyncio.sleep(0.01)
+        assert not first.links.is_up(2)
+        await pair.until_up(1)
 
     run(pair, main())
 

@@ -60,6 +60,42 @@ def test_a_vote_is_given_only_to_the_node_that_is_at_the_address() -> None:
     play(story)
 
 
+def test_a_vote_is_given_only_to_the_disk_that_is_registered() -> None:
+    """Everybody else holds a voter against its registration."""
+
+    async def story(there: ControllerWorld) -> None:
+        where = Whereabouts(there, h4=(4, OTHER_DISK))
+        await there.register(4, directory_id=uuid_text(DISK))
+        await asyncio.sleep(1)
+        add = there.controller.add_voter
+        with pytest.raises(ApiError, match="node 4 is registered with another disk") as caught:
+            await add(4, OTHER_DISK, "h4", 9092)
+        assert caught.value.code is ErrorCode.INVALID_REQUEST
+        for disk in (b"", DISK):
+            with pytest.raises(ApiError, match="this is another disk"):
+                await add(4, disk, "h4", 9092)
+        where.nodes["h4"] = (4, DISK)
+        await add(4, b"", "h4", 9092)
+        assert there.image.peers[4] == ("h4", 9092)
+
+    play(story)
+
+
+def test_a_controller_without_a_directory_id_is_where_it_says() -> None:
+    """It cannot tell itself from another node of its id."""
+
+    async def story(there: ControllerWorld) -> None:
+        Whereabouts(there)
+        await there.controller.update_voter(1, bytes(16), [("written", 1), ("bound", 1)])
+        assert there.image.peers[1] == ("written", 1)
+        index = there.quorum.index
+        await there.controller.update_voter(1, bytes(16), [("bound", 1), ("written", 1)])
+        assert there.quorum.index == index
+        assert await refused(there.controller.update_voter(1, DISK, [("bound", 1)])) is ErrorCode.INVALID_REQUEST
+
+    play(story)
+
+
 def test_a_voter_moves_to_where_it_is_found() -> None:
     async def story(there: ControllerWorld) -> None:
         where = Whereabouts(there, new=(3, DISK), other=(2, DISK))

@@ -4,8 +4,9 @@
   gets it no sooner.
 - A voter may be named without its directory id, which Kafka demands.
 - Any of the voter's listeners will do, the first is taken: every listener speaks Raft here.
-- INVALID_REQUEST when the node that answers there is not this voter, of this directory id where one is given, or when
-  nobody answers: the message says who or why. Kafka asks for ApiVersions, and does not look who answers.
+- INVALID_REQUEST when the node that answers there is not this voter, of this directory id, or of the registered one
+  where none is given, or when nobody answers: the message says who or why. Kafka asks for ApiVersions, and does not
+  look who answers. So also when the broker of that id is registered with another directory id.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 - Not advertised to clients, as on a Kafka broker.
 - An address where the voter is found stays. Else the first of `listeners` where the node that answers is this voter,
-  of this directory id, becomes its address: every listener speaks Raft here.
+  of this directory id, becomes its address: every listener speaks Raft here. No more than the first four are tried.
 - The answer leaves when the new address is committed; Kafka's leaves at once. `current_leader` is not given.
 """
 
@@ -17,6 +17,9 @@ from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages.update_raft_voter import UpdateRaftVoterRequest, UpdateRaftVoterResponse
 
+MAX_LISTENERS = 4
+"""Each may take seconds to answer, or not to."""
+
 
 class UpdateRaftVoterHandler:
     api: ClassVar = Api.UPDATE_RAFT_VOTER
@@ -30,7 +33,7 @@ class UpdateRaftVoterHandler:
 
     async def handle(self, ctx: RequestContext, request: UpdateRaftVoterRequest) -> UpdateRaftVoterResponse:
         check_cluster_id(self._controller.image, request.cluster_id)
-        addresses = [(listener.host, listener.port) for listener in request.listeners]
+        addresses = [(listener.host, listener.port) for listener in request.listeners[:MAX_LISTENERS]]
         if request.voter_id < 0 or not addresses:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Update voter request didn't include a voter and its endpoint")
         await self._controller.update_voter(request.voter_id, request.voter_directory_id, addresses)
