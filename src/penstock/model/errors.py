@@ -161,6 +161,10 @@ class CorruptBatch(StorageError):
         self.reason = reason
 
 
+class RecordsMissing(StorageError):
+    """A log ends before what was stable."""
+
+
 class ForeignDirectory(StorageError):
     """A log directory that belongs to another topic."""
 

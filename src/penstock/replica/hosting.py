@@ -235,7 +235,8 @@ class HostedPartitions:
     def start_over(self, partition: Partition) -> None:
         """An empty log in place of one that could not be opened, whose files stay beside it. Raises StorageError."""
         directory, settings = partition.log.directory, partition.log.config
-        if self._directories.set_aside(directory, STRAY_SUFFIX, "is damaged") is None:
+        is_there = self._disk.exists(directory)
+        if is_there and self._directories.set_aside(directory, STRAY_SUFFIX, "is damaged") is None:
             raise StorageError(f"{directory} cannot be set aside")
         fresh = self._directories.open(directory, settings, KnownOffsets(0, 0, 0, 0), partition.topic_id)
         if fresh.offline is not None:

@@ -23,7 +23,7 @@ import logging
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from penstock.model.errors import ApiError, CorruptBatch, StorageError
+from penstock.model.errors import ApiError, CorruptBatch, RecordsMissing, StorageError
 from penstock.ports.disk import File
 from penstock.ports.workers import Workers
 from penstock.replica.divergence import Recovering
@@ -253,4 +253,5 @@ async def _set_or_later(event: asyncio.Event) -> None:
 
 def could_not_be_opened(partition: Partition) -> bool:
     """Because of damage, that is; a disk that fails is not mended by writing more to it."""
-    return partition.log.offline is not None and isinstance(partition.log.offline.__cause__, CorruptBatch)
+    offline = partition.log.offline
+    return offline is not None and isinstance(offline.__cause__, (CorruptBatch, RecordsMissing))

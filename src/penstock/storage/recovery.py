@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
-from penstock.model.errors import CorruptBatch, ForeignDirectory, StorageError
+from penstock.model.errors import CorruptBatch, ForeignDirectory, RecordsMissing, StorageError
 from penstock.ports.disk import Disk, File
 from penstock.records.batch import BatchHeader
 from penstock.storage.checkpoints import PARTITION_METADATA, read_partition_metadata, write_partition_metadata
@@ -371,7 +371,7 @@ class RecoveredLog:
         Not if all of it was deleted: a follower may have begun its log anew a little before its start.
         """
         if max(self.log_end_offset, log_start_offset) < self.recovery_point:
-            raise StorageError(
+            raise RecordsMissing(
                 f"{self.directory} ends at offset {self.log_end_offset}, but everything below "
                 f"{self.recovery_point} was stable: files are missing or cut off; restore them, "
                 "or delete and create the topic anew"

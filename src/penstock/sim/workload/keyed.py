@@ -6,8 +6,11 @@ A tombstone has no value, so it says in a header which one it is. Must not know:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock.records.builder import Record
-from penstock.sim.history import Write
+from penstock.sim.history import History, Place, Write
+from penstock.sim.workload.caller import Caller
 from penstock.sim.workload.producers import PADDING, IdempotentLane
 
 KEYS = 5
@@ -29,6 +32,10 @@ def is_tombstone(write: Write) -> bool:
 
 
 class KeyedLane(IdempotentLane):
+    def __init__(self, caller: Caller, history: History, place: Place, now_ms: Callable[[], int]) -> None:
+        super().__init__(caller, history, place, now_ms)
+        self.may_be_forgotten = True
+
     def _record(self, write: Write, now_ms: int) -> Record:
         if is_tombstone(write):
             return Record(key_of(write), None, ((WHICH, write.value),), now_ms)

@@ -86,6 +86,8 @@ class IdempotentLane:
         self.next_number = 0
         """Of a record; its sequence number as well."""
         self._out_of_order = 0
+        self.may_be_forgotten = False
+        """Whether an earlier batch than the last may be known as a repeat by its number only: compaction removes it."""
         self.is_gone: Callable[[], bool] = lambda: False
         """Whether its topic is no more: what is not acknowledged then never will be."""
 
@@ -177,6 +179,8 @@ class IdempotentLane:
                 continue
             if result.error_code:
                 caller.counts[error_code(result.error_code).name] += 1
+                if self.may_be_forgotten and result.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+                    continue  # it is there, as clients understand it, and nobody knows where
                 if not left and result.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                     self._out_of_order += 1
                 left.append(batch)
