@@ -80,9 +80,8 @@ class Quorum(RaftDriver):
 
     @property
     def unapplied(self) -> list[Entry]:
-        """The log beyond what is applied, committed or not."""
-        log = self._core.node.log
-        return log.between(self.applied_index + 1, log.last_index)
+        """The log beyond what is applied, committed or not. None where a snapshot is about to be applied."""
+        return self._core.node.log.after(self.applied_index)
 
     def has_entry(self, index: int, term: int) -> bool:
         """False also where the log has been compacted."""

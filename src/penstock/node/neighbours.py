@@ -75,6 +75,8 @@ class Neighbours:
             return ""
         if max(quorum.applied_index, addresses.ahead_to) < quorum.configuration_index:
             addresses.look_ahead(quorum)  # what is applied is older than the voters: one may have another disk since
+            if addresses.ahead_to < quorum.configuration_index:  # as long as a snapshot is being taken over
+                return ""
         return addresses.directory_of(node)
 
     def directory_of_sender(self, node: int) -> str:

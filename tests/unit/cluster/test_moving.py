@@ -74,7 +74,10 @@ def give_another_disk(cluster: SimCluster, number: int, monkeypatch: pytest.Monk
 
 
 async def decide(cluster: SimCluster, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
-    number = active(cluster)
+    await decide_at(cluster, active(cluster), work)
+
+
+async def decide_at(cluster: SimCluster, number: int, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
     await cluster.machines[number].run(work(cluster.nodes[number].controller))
 
 
@@ -238,6 +241,38 @@ def test_a_voter_with_another_disk_is_nobodys_voter(seed: int, caplog: pytest.Lo
         await asyncio.gather(coming, cluster.bring_up(lost), return_exceptions=False)
         await until(lambda: any(node.controller.is_active for node in cluster.living.values()))
         starting.cancel()
+
+    play(story, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_voter_that_was_replaced_under_its_id_has_no_vote(seed: int) -> None:
+    """Its connections are up all the time."""
+
+    async def story(cluster: SimCluster) -> None:
+        await until(lambda: all(node.image.live_brokers() == [1, 2, 3] for node in cluster.living.values()))
+        leader = active(cluster)
+        replaced, last = (number for number in cluster.voters if number != leader)
+        cluster.world.network.partition([host_of(leader)], [host_of(replaced)])
+        image = cluster.nodes[leader].image
+        await until(lambda: image.brokers[replaced].is_fenced)
+        await decide_at(cluster, leader, lambda controller: controller.remove_voter(replaced, b""))
+        successor = cluster.world.machine("node-9")
+        settings = dict(cluster._settings)
+
+        async def serve(ports: SimPorts) -> None:
+            await SimBroker(broker_config("node-9", replaced, settings), ports).start()
+
+        await successor.start(serve)
+        await decide_at(cluster, leader, lambda controller: controller.add_voter(replaced, b"", "node-9", PORT))
+        assert image.peers[replaced] == ("node-9", PORT)
+        quorum = cluster.nodes[last].membership.quorum
+        await until(lambda: quorum.voters == (1, 2, 3) and quorum.applied_index >= quorum.configuration_index)
+        successor.kill()
+        cluster.kill(leader)
+        for _ in range(100):
+            await asyncio.sleep(0.1)
+            assert not any(node.membership.quorum.is_leader for node in cluster.living.values())
 
     play(story, seed=seed)
 

@@ -75,6 +75,10 @@ class RaftLog:
         """Entries from first to last, both included."""
         return self._entries[first - self.base_index - 1 : last - self.base_index]
 
+    def after(self, index: int) -> list[Entry]:
+        """All that follow; none where the next one has been compacted."""
+        return self._entries[index - self.base_index :] if index >= self.base_index else []
+
     def batch_from(self, index: int, max_bytes: int) -> tuple[Entry, ...]:
         """Entries from index on, as many as fit and at least one, if there is one."""
         batch: list[Entry] = []

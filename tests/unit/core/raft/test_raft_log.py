@@ -31,6 +31,11 @@ def test_terms_are_known_from_the_base_to_the_end() -> None:
     assert RaftLog(3, 2).last_term == 2
 
 
+def test_what_follows_is_known_from_the_base_on() -> None:
+    log = RaftLog(3, 2, entries(2, 4, first=4))
+    assert [[entry.index for entry in log.after(index)] for index in range(1, 7)] == [[], [], [4, 5], [5], [], []]
+
+
 def test_a_batch_has_at_least_one_entry() -> None:
     log = log_of(1, 1, 1)
     one = ENTRY_OVERHEAD_BYTES + 1
