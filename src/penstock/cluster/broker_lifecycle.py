@@ -181,7 +181,12 @@ class BrokerLifecycle:
             self._is_in.set()
 
     def may_lead(self) -> bool:
-        """False when the controller has perhaps given this broker up: whoever it made leader may be writing."""
+        """False when the controller has perhaps given this broker up: whoever it made leader may be writing.
+
+        Also when this node's part in the quorum is over: its heartbeats are answered, and it hears of no other leader.
+        """
+        if self._quorum.failure is not None:
+            return False
         return (self._clock.monotonic() - self._answered_s) * 1000 < self._config.broker_session_timeout_ms
 
     @property
@@ -192,11 +197,16 @@ class BrokerLifecycle:
     def _look_at_lease(self) -> None:
         if not self._is_lease_over and not self.may_lead():
             self._is_lease_over = True
-            log.warning(
-                "no controller has answered for %d ms: others may lead what this broker led",
-                self._config.broker_session_timeout_ms,
-            )
+            if self._quorum.failure is None:
+                log.warning(
+                    "no controller has answered for %d ms: others may lead what this broker led",
+                    self._config.broker_session_timeout_ms,
+                )
             self.on_lease_over()
+
+    def quorum_failed(self) -> None:
+        """This node hears of the metadata no more."""
+        self._look_at_lease()
 
     def controller_changed(self) -> None:
         """The new one begins to count silence now; let it hear of us."""
@@ -218,7 +228,7 @@ class BrokerLifecycle:
             else:
                 # What counts is when we asked: the answer may have been long under way.
                 self._answered_s = max(self._answered_s, sent_s)
-                self._is_lease_over = False
+                self._is_lease_over = not self.may_lead()
                 if answer.is_fenced != self.is_fenced:
                     self.is_fenced = answer.is_fenced
                     log.info("this broker is %s", "fenced" if self.is_fenced else "part of the cluster")
@@ -232,7 +242,8 @@ class BrokerLifecycle:
     def _knows_that_it_leaves(self) -> bool:
         """And so, by the same decision, who leads after it: clients are sent there while they are still served."""
         own = self._image.brokers.get(self._config.node_id)
-        return own is None or own.in_controlled_shutdown
+        is_deaf = self._quorum.failure is not None
+        return is_deaf or own is None or own.in_controlled_shutdown
 
     async def _refused(self, error: ApiError) -> None:
         if error.code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED) and not self._is_leaving:

@@ -141,11 +141,15 @@ class Node:
         self._undo.append(self.membership.close)
         if self.config.is_clustered:
             # Deaf to the metadata it would go on as if nothing had changed. Alone there is nobody to fall behind.
-            self.membership.quorum.on_failed = lambda error: self.when_failed(error)
+            self.membership.quorum.on_failed = self._quorum_failed
         self.membership.open()
         self.image = self.membership.image
         self.running = self.membership.running
         self.controller = self.membership.controller
+
+    def _quorum_failed(self, error: Exception) -> None:
+        self.membership.lifecycle.quorum_failed()
+        self.when_failed(error)
 
     async def _open_partitions(self) -> None:
         """Of a copy of the image, elsewhere than on the loop: other nodes wait for this one's votes meanwhile."""

@@ -20,7 +20,7 @@ from penstock.cluster.controller_access import ControllerAccess
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.records import BrokerChanged, BrokerRegistered
 from penstock.core.metadata.requests import HeartbeatAnswer, Registration
-from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.sim.broker import broker_config
 from penstock.sim.clock import SimClock
 from penstock.sim.world import SimWorld
@@ -258,6 +258,21 @@ def test_without_answers_for_a_session_it_must_not_lead() -> None:
         await asyncio.sleep(0.3)
         assert broker.lifecycle.may_lead()
         assert broker.lifecycle.heartbeats_failed > 0
+
+    play(story)
+
+
+def test_a_node_that_hears_of_no_metadata_must_not_lead_although_its_heartbeats_are_answered() -> None:
+    async def story(broker: Broker) -> None:
+        await broker.join()
+        told: list[bool] = []
+        broker.lifecycle.on_lease_over = lambda: told.append(broker.lifecycle.may_lead())
+        broker.quorum.failure = StorageError("the disk of the metadata log has failed")
+        assert not broker.lifecycle.may_lead()
+        broker.lifecycle.quorum_failed()
+        await asyncio.sleep(3)
+        assert told == [False]
+        assert not broker.lifecycle.may_lead()
 
     play(story)
 

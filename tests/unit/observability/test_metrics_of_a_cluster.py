@@ -172,7 +172,7 @@ def test_replication_and_reassignment_in_bytes() -> None:
         async def fill() -> None:
             await active.controller.create_topic("big", 1, 1, {0: [number]}, {})
             partition = active.partitions.get("big", 0)
-            data = build_batch([Record(b"k", b"v" * 1000, timestamp_ms=1)] * 100)
+            data = build_batch([Record(b"k", b"v" * 1000, timestamp_ms=active.clock.now_ms())] * 100)
             for _ in range(10):
                 partition.append(read_header(data), data, active.clock.now_ms())
 

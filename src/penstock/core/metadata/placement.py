@@ -91,10 +91,35 @@ class Placer:
             replicas = [self.leader(own)]
             while len(replicas) < replication_factor:
                 replicas.append(self.follower(own, replicas))
-            own.add(replicas)
-            self.total.add(replicas)
+            self._count(own, replicas)
             placed.append(tuple(replicas))
+        self._even_out(own, placed)
         return placed
+
+    def _count(self, own: Counts, replicas: Sequence[int], by: int = 1) -> None:
+        own.add(replicas, by)
+        self.total.add(replicas, by)
+
+    def _even_out(self, own: Counts, placed: list[tuple[int, ...]]) -> None:
+        """The last partition may need a broker twice, as its leader and as its follower: then an earlier one gives."""
+        live = [broker.broker_id for broker in self.brokers if broker.is_live]
+        while True:
+            most = max(live, key=lambda broker: own.replicas[broker])
+            least = min(live, key=lambda broker: own.replicas[broker])
+            if own.replicas[most] - own.replicas[least] < 2:
+                return
+            number = next((n for n in reversed(range(len(placed))) if self._may_give(placed[n], most, least)), None)
+            if number is None:
+                return
+            self._count(own, placed[number], -1)
+            placed[number] = tuple(least if replica == most else replica for replica in placed[number])
+            self._count(own, placed[number])
+
+    def _may_give(self, replicas: tuple[int, ...], giver: int, taker: int) -> bool:
+        if giver not in replicas[1:] or taker in replicas:
+            return False
+        others = [replica for replica in replicas if replica != giver]
+        return self.rack_uses(taker, others) <= self.rack_uses(giver, others)
 
     def leader(self, own: Counts) -> int:
         return min(

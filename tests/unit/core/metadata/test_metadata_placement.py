@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from small_cluster import TOPIC_ID, SmallCluster
 
@@ -25,6 +25,8 @@ def spread(counts: Counter[int], brokers: Sequence[int]) -> int:
 
 
 @given(st.integers(1, 7), st.integers(1, 30), st.integers(1, 4))
+@example(5, 20, 2)  # its last partition would need a broker twice
+@example(6, 30, 2)
 def test_leaders_and_replicas_are_even(brokers: int, partitions: int, factor: int) -> None:
     cluster = SmallCluster(brokers)
     factor = min(factor, brokers)
