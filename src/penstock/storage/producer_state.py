@@ -35,6 +35,7 @@ from penstock.records.batch import CONTROL_BIT, HEADER_SIZE, NO_SEQUENCE, TRANSA
 from penstock.records.builder import iterate_records
 
 REMEMBERED_BATCHES = 5
+REMEMBERED_REFUSALS = 1_000
 SNAPSHOT_HEAD = Struct(">hIi")
 _CRC_END = 6
 SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
@@ -95,10 +96,11 @@ class ProducerStates:
     `has_earlier_batches`: False for what was read from a snapshot with nothing but the last batch of each.
     """
 
-    __slots__ = ("_producers", "_transactions", "has_earlier_batches", "is_dirty")
+    __slots__ = ("_producers", "_refused", "_transactions", "has_earlier_batches", "is_dirty")
 
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
+        self._refused: dict[int, tuple[int, int]] = {}  # of producers not known yet: epoch and first sequence
         self._transactions: set[int] = set()  # producer ids with an open transaction
         self.has_earlier_batches = True
         self.is_dirty = False
@@ -117,6 +119,8 @@ class ProducerStates:
         producer = self._producers.get(header.producer_id)
         if producer is None or is_replication:
             # A producer we know nothing of may start anywhere: its state may have expired (KIP-360).
+            if self._refused and not is_replication:
+                self._check_refused(header)
             return None
         first, epoch = header.base_sequence, header.producer_epoch
         if epoch == producer.epoch:
@@ -135,6 +139,23 @@ class ProducerStates:
                 f"producer {header.producer_id} starts epoch {epoch} with sequence {first}, not 0",
             )
         return None
+
+    def refuse(self, header: BatchHeader) -> None:
+        """It was not appended for a reason that passes, and comes again: nothing that follows it may come before."""
+        if header.producer_id >= 0 and header.producer_id not in self._producers:
+            if len(self._refused) >= REMEMBERED_REFUSALS:
+                self._refused.clear()
+            refused = self._refused.get(header.producer_id)
+            if refused is None or refused[0] < header.producer_epoch:
+                self._refused[header.producer_id] = header.producer_epoch, header.base_sequence
+
+    def _check_refused(self, header: BatchHeader) -> None:
+        epoch, first = self._refused.get(header.producer_id, (-1, 0))
+        if header.producer_epoch == epoch and header.base_sequence != first:
+            raise ApiError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} comes with sequence {header.base_sequence}, and {first} was refused",
+            )
 
     @staticmethod
     def _find_repeated(producer: Producer, header: BatchHeader, last_sequence: int) -> int:
@@ -165,6 +186,7 @@ class ProducerStates:
         producer = self._producers.get(producer_id)
         if producer is None:
             producer = self._producers[producer_id] = Producer(producer_id, epoch)
+            self._refused.pop(producer_id, None)
         elif producer.epoch != epoch:
             producer.epoch = epoch
             producer.batches.clear()
@@ -205,6 +227,7 @@ class ProducerStates:
     def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
         """Forget idle producers without an open transaction; their ids."""
         expired: list[int] = []
+        self._refused.clear()  # whoever has not come back by now has given up
         for producer in self._producers.values():
             if producer.is_fresh:
                 producer.is_fresh = False

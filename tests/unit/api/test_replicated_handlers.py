@@ -399,8 +399,8 @@ class TestConsumers:
         assert data.records
 
 
-def produce_of(acks: int = -1) -> ProduceRequest:
-    data = build_batch([Record(None, b"v", (), NOW_MS)])
+def produce_of(acks: int = -1, **producer: int) -> ProduceRequest:
+    data = build_batch([Record(None, b"v", (), NOW_MS)], **producer)
     entry = PartitionProduceData(index=0, records=memoryview(data))
     return ProduceRequest(acks=acks, timeout_ms=5000, topic_data=[TopicProduceData(name="t", partition_data=[entry])])
 
@@ -444,6 +444,20 @@ class TestProducers:
         assert broker.partition.log.log_end_offset == 0
         written = ask(broker.produce, client, produce_of(acks=1), 12)
         assert written.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+
+    async def test_what_follows_a_refused_first_batch_does_not_come_before_it(self) -> None:
+        broker, client = Broker({"min.insync.replicas": "2"}), Client()
+
+        def produced(sequence: int) -> int:
+            request = produce_of(acks=-1, producer_id=7, producer_epoch=0, base_sequence=sequence)
+            answer = ask(broker.produce, client, request, 12)
+            return int(answer.responses[0].partition_responses[0].error_code)
+
+        broker.lead_by(1, isr=(1,))
+        assert produced(0) == ErrorCode.NOT_ENOUGH_REPLICAS
+        broker.lead_by(1)
+        assert produced(1) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert broker.partition.log.log_end_offset == 0
 
 
 class TestOffsets:

@@ -38,7 +38,8 @@ CREATED: Told = ("create", "", "1", ACKNOWLEDGED)
         ([("create", "", "1", REFUSED)], topic((1,)), ""),
         ([CREATED, ("grow", "", "2", UNKNOWN)], topic((1,)), ""),
         ([CREATED, ("grow", "", "2", UNKNOWN)], topic((1,), (2,)), ""),
-        ([CREATED, ("grow", "", "2", REFUSED)], topic((1,), (2,)), "acknowledged partitions are there"),
+        ([CREATED, ("grow", "", "2", REFUSED)], topic((1,), (2,)), ""),  # asked for twice by the broker, as it may
+        ([CREATED, ("grow", "", "2", REFUSED)], topic((1,), (2,), (3,)), "acknowledged partitions are there"),
         ([("configure", "a", "1", ACKNOWLEDGED)], topic((1,), a="1"), ""),
         ([("configure", "a", "1", ACKNOWLEDGED)], topic((1,)), "acknowledged settings are kept"),
         ([("configure", "a", "2", UNKNOWN), ("configure", "a", "1", ACKNOWLEDGED)], topic((1,), a="2"), ""),

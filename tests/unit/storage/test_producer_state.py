@@ -6,7 +6,7 @@ from crc32c import crc32c
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, read_header
 from penstock.records.builder import Record, build_batch
-from penstock.storage.producer_state import ProducerStates
+from penstock.storage.producer_state import REMEMBERED_REFUSALS, ProducerStates
 
 LAST_SEQUENCE = 2**31 - 1
 
@@ -43,6 +43,34 @@ def refusal(producers: ProducerStates, checked: BatchHeader) -> ErrorCode:
 
 def test_an_unknown_producer_may_start_anywhere() -> None:
     assert ProducerStates().check(header(42)) is None
+
+
+def test_an_unknown_producer_whose_first_batch_was_refused_starts_with_that_one() -> None:
+    """What was in flight behind it would be appended before it, and it never again."""
+    producers = ProducerStates()
+    producers.refuse(header(0, 3))
+    producers.refuse(header(3, 2))
+    assert refusal(producers, header(3, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert producers.check(header(0, epoch=1)) is None
+    assert producers.check(header(5, epoch=1)) is None
+    assert producers.check(header(3, 2), is_replication=True) is None
+    assert producers.check(header(0, 3)) is None
+    data = batch(0, 3)
+    producers.update(read_header(data), 100, data)
+    assert producers.check(header(3, 2)) is None
+
+
+def test_refused_batches_are_remembered_for_a_while_and_not_without_end() -> None:
+    producers = ProducerStates()
+    producers.refuse(header(0))
+    producers.expire(1000, 60_000)
+    assert producers.check(header(5)) is None
+    for number in range(REMEMBERED_REFUSALS + 1):
+        producers.refuse(read_header(batch(0, producer_id=number)))
+    assert producers.check(read_header(batch(5, producer_id=1))) is None
+    assert refusal(producers, read_header(batch(5, producer_id=REMEMBERED_REFUSALS))) == (
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    )
 
 
 def test_the_next_sequence_is_new() -> None:

@@ -42,6 +42,7 @@ from penstock.ports.workers import Workers
 from penstock.records.batch import (
     CONTROL_BIT,
     TRANSACTIONAL_BIT,
+    read_header,
     validate_produced,
     with_append_time,
 )
@@ -61,6 +62,8 @@ from penstock.wire.messages.produce import (
 NOTHING: Mapping[int, ApiError | None] = MappingProxyType({})
 
 FIRST_WITH_LEADER_HINTS = 10
+PASSING = frozenset((ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+"""Refusals after which a client sends the same batch again."""
 
 
 class PendingProduce:
@@ -207,6 +210,8 @@ class ProduceHandler:
                 except (ApiError, StorageError) as error:
                     _set_error(entry, ErrorCode(error.code), str(error))
                     is_elsewhere |= error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+                    if error.code in PASSING:
+                        partition.log.producers.refuse(read_header(records))
                     if isinstance(error, RecordsRefused):
                         entry.record_errors = error.record_errors()
                     continue
