@@ -48,6 +48,7 @@ class SimCluster:
         self.ids = list(range(1, size + joins + 1))
         self.machines: dict[int, SimMachine] = {number: world.machine(host_of(number)) for number in self.ids}
         self.nodes: dict[int, SimBroker] = {}
+        self._serving: dict[int, SimBroker] = {}
         """Of living processes, from the moment on at which they are made; what is in them may not be complete."""
         self.started: dict[int, None] = {}
         """Those that were part of the cluster at any time."""
@@ -88,6 +89,7 @@ class SimCluster:
             node = SimBroker(broker_config(ports.process.host, number, settings), ports)
             self.nodes[number] = node
             await node.start()
+            self._serving[number] = node
             node.when_failed = partial(self._failed, number, ports.process)
             ports.trace.note(ports.process.name, "serves")
             return node
@@ -129,7 +131,13 @@ class SimCluster:
         self.died(number)
 
     async def stop(self, number: int) -> None:
-        """As on SIGTERM, and as kill -9 if that takes too long. A disk that fails meanwhile ends it too."""
+        """As on SIGTERM, and as kill -9 if that takes too long. A disk that fails meanwhile ends it too.
+
+        One that does not serve yet is ended by the signal, as nobody is there to take it.
+        """
+        if self._serving.get(number) is not self.nodes[number]:
+            self.kill(number)
+            return
         machine = self.machines[number]
         try:
             async with asyncio.timeout(30):

@@ -30,6 +30,8 @@ class LogLike(Protocol):
     @property
     def segments(self) -> Sequence[SegmentLike]: ...
     @property
+    def log_start_offset(self) -> int: ...
+    @property
     def generation(self) -> int:
         """Changes with every cut."""
         ...
@@ -70,6 +72,8 @@ class ChainChecker:
                 end = header.next_offset
                 if end > high_watermark:
                     break
+                if end <= log.log_start_offset:
+                    continue  # deleted, and so nobody compares it
                 found = header.leader_epoch, header.crc
                 if end > chain.end:
                     chain.batches[end], chain.end = found, end
