@@ -40,7 +40,7 @@ FOUND_BY: dict[str, int] = {
     "join-never-ends": 0,
     "loses-in-snapshot": 0,
     "joins-too-early": 0,
-    "leads-for-ever": 9,
+    "leads-for-ever": 418,
     "syncs-nothing": 0,
     "drops-replicas-early": 11,
     "flush-ticket": 0,
