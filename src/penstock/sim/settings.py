@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
+from penstock.replica.replication import LONGEST_PAUSE_MS
+
 SETTINGS: Mapping[str, str] = {
     "auto.create.topics.enable": "false",
     "default.replication.factor": "3",
@@ -77,7 +79,8 @@ def draw_settings(random: Random) -> dict[str, str]:
 def well_within_s(settings: Mapping[str, str]) -> float:
     """How long a cluster may take to be well when its last fault is over: each of these may have to wait for the one
     before. A controller, if votes split more than once; the end of the sessions of those who are silent; followers that
-    notice a silent leader and ask again; replicas that do not keep up, and then do."""
+    notice a silent leader and ask again; replicas that do not keep up, and then do; the pause of one that could not
+    store what it fetched, time and again."""
     chain = (
         *(2 * ELECTIONS * ["controller.quorum.election.timeout.ms"]),  # a timeout is drawn from between one and two
         "broker.session.timeout.ms",
@@ -87,4 +90,4 @@ def well_within_s(settings: Mapping[str, str]) -> float:
         "replica.fetch.backoff.ms",
         "replica.lag.time.max.ms",
     )
-    return sum(int(settings[name]) for name in chain) / 1000
+    return (sum(int(settings[name]) for name in chain) + LONGEST_PAUSE_MS) / 1000
