@@ -7,17 +7,15 @@ from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import pytest
+from three_brokers import TOPIC, ThreeBrokers, play
 
-from penstock.client.admin import create_topic
 from penstock.client.cluster import Cluster
 from penstock.client.fetching import TopicPartition, fetch_one
 from penstock.client.producer import Producer
-from penstock.core.metadata.image import NO_LEADER, PartitionState
+from penstock.core.metadata.image import NO_LEADER
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.batch import read_header
-from penstock.records.builder import Record
 from penstock.replica.partition import Partition
-from penstock.sim.cluster import SimCluster
 from penstock.sim.world import SimWorld
 from scripted_leader import FOLLOWER, LEADER, FollowingBroker, batch, batches, ends_at, says, until
 
@@ -171,44 +169,26 @@ def test_a_leader_that_nobody_can_relieve_waits_for_others(world: SimWorld, capl
 
 
 def test_the_cluster_goes_on_and_a_restart_brings_the_replica_back() -> None:
-    with SimWorld(5) as world:
-        servers = SimCluster(world, 3)
-        machine = world.machine("client")
+    async def story(brokers: ThreeBrokers, cluster: Cluster, producer: Producer) -> None:
+        for number in range(5):
+            await brokers.publish(producer, b"%d" % number)
+        sick = brokers.state.leader
+        disk = brokers.servers.machines[sick].disk
+        disk.fail_sync = lambda path: "/t-0/" in path
+        with pytest.raises(ApiError, match="KAFKA_STORAGE_ERROR"):
+            await brokers.publish(producer, b"open")
+        await until(lambda: brokers.state.leader not in (sick, NO_LEADER), timeout_s=1.0)
+        assert len(brokers.state.isr) == 2
+        for number in range(5, 10):
+            await brokers.publish(producer, b"%d" % number)
+        disk.fail_sync = None
+        await asyncio.sleep(5)
+        assert sick not in brokers.state.isr
+        await brokers.servers.stop(sick)
+        await brokers.servers.bring_up(sick)
+        await until(lambda: len(brokers.state.isr) == 3)
+        found = await fetch_one(cluster, TopicPartition(TOPIC, 0), 0, max_wait_ms=100)
+        values = [record.value for record in found.records if record.value != b"open"]
+        assert values == [b"%d" % number for number in range(10)]
 
-        def state() -> PartitionState:
-            return next(iter(servers.living.values())).image.topics["t"].partitions[0]
-
-        async def main() -> None:
-            await asyncio.gather(*(servers.bring_up(number) for number in servers.ids))
-            await machine.start(lambda ports: idle())
-            await machine.run(story())
-
-        async def idle() -> None:
-            pass
-
-        async def story() -> None:
-            cluster = Cluster(servers.addresses, "test")
-            await create_topic(cluster, "t", 1, 3)
-            producer = Producer(cluster)
-            for number in range(5):
-                await producer.publish("t", Record(b"k", b"%d" % number, (), machine.clock.now_ms()), 0)
-            sick = state().leader
-            servers.machines[sick].disk.fail_sync = lambda path: "/t-0/" in path
-            with pytest.raises(ApiError, match="KAFKA_STORAGE_ERROR"):
-                await producer.publish("t", Record(b"k", b"open", (), machine.clock.now_ms()), 0)
-            await until(lambda: state().leader not in (sick, NO_LEADER), timeout_s=1.0)
-            assert len(state().isr) == 2
-            for number in range(5, 10):
-                await producer.publish("t", Record(b"k", b"%d" % number, (), machine.clock.now_ms()), 0)
-            servers.machines[sick].disk.fail_sync = None
-            await asyncio.sleep(5)
-            assert sick not in state().isr
-            await servers.stop(sick)
-            await servers.bring_up(sick)
-            await until(lambda: len(state().isr) == 3)
-            found = await fetch_one(cluster, TopicPartition("t", 0), 0, max_wait_ms=100)
-            values = [record.value for record in found.records if record.value != b"open"]
-            assert values == [b"%d" % number for number in range(10)]
-            cluster.close()
-
-        world.run(main(), timeout_s=600)
+    play(5, story)
