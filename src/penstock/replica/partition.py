@@ -193,8 +193,10 @@ class Partition(CommittedLog):
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """(the largest epoch up to `epoch`, where it ends) in this leader's log.
 
-        Its own epoch begins where it took over, also as long as it has written nothing in it.
+        Its own epoch begins where it took over, also as long as it has written nothing in it. LogOffline where it does
+        not know its log: whoever believed that it is empty would cut his own.
         """
+        self.check_online()
         end, latest = self.log.log_end_offset, self.log.epochs.latest
         if epoch == self.leader_epoch:
             return epoch, end

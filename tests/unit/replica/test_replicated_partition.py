@@ -14,7 +14,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata.image import PartitionState
 from penstock.core.metadata.requests import IsrAnswer, IsrChange, ReplicaEpoch
-from penstock.model.errors import ApiError, CorruptBatch, ErrorCode
+from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogOffline
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.replica import isr
@@ -268,6 +268,12 @@ class TestRoles:
         replica.append()
         replica.alive[2] = 202
         assert refused(lambda: replica.fetched(2, 1)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def test_a_leader_that_does_not_know_its_log_says_nothing_of_epochs(self) -> None:
+        replica = leading()
+        replica.partition.log.offline = OSError(5, "it could not be opened")
+        with pytest.raises(LogOffline):
+            replica.partition.end_of_epoch(0)
 
     def test_epochs_end_where_the_next_leader_took_over_although_it_wrote_nothing(self) -> None:
         replica = leading()
