@@ -87,7 +87,10 @@ def read_partition_metadata(disk: Disk, directory: str) -> bytes | None:
     text = fields.get("topic_id", "")
     if fields.get("version") != "0" or len(text) != 22:
         return None
-    return base64.urlsafe_b64decode(text + "==")
+    try:
+        return base64.b64decode(text + "==", altchars=b"-_", validate=True)
+    except ValueError:  # a part of it never reached the disk
+        return None
 
 
 def encode_topic_id(topic_id: bytes) -> str:

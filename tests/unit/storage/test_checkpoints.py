@@ -44,6 +44,8 @@ def test_partition_metadata(disk: SimDisk) -> None:
         checkpoints.write_partition_metadata(disk, "/data/t-0", TOPIC_ID, sync=sync)
         assert read_whole(disk, "/data/t-0/partition.metadata") == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
         assert checkpoints.read_partition_metadata(disk, "/data/t-0") == TOPIC_ID
+    disk.open("/data/t-0/partition.metadata").write(30, (bytes(13),))  # grown, and its last bytes never written
+    assert checkpoints.read_partition_metadata(disk, "/data/t-0") is None
     disk.open("/data/t-0/partition.metadata").truncate(30)
     assert checkpoints.read_partition_metadata(disk, "/data/t-0") is None
 
