@@ -254,8 +254,9 @@ class Log(GrowingLog):
         doomed = self._segments.items[first:last]
         try:
             self._segments.set_aside(first, last)
-        finally:
-            self._unsynced.forget([segment for segment in doomed if segment not in self._segments.items])
+        finally:  # those that could not be renamed are still there
+            left = set(self._segments.items[first:])
+            self._unsynced.forget([segment for segment in doomed if segment not in left])
         return [segment.base_offset for segment in doomed]
 
     @property
