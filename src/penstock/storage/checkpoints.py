@@ -72,12 +72,24 @@ _ADVICE = {
 
 
 def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes, *, sync: bool = True) -> None:
-    text = f"version: 0\ntopic_id: {encode_topic_id(topic_id)}"
     path = f"{directory}/{PARTITION_METADATA}"
     if sync:
-        write_atomic(disk, path, text.encode())
+        write_atomic(disk, path, _partition_metadata(topic_id))
     else:
-        write_whole(disk, path, text.encode(), sync=False)
+        write_whole(disk, path, _partition_metadata(topic_id), sync=False)
+
+
+def write_partition_metadata_again(disk: Disk, directory: str, topic_id: bytes) -> None:
+    """Over the same bytes, which no crash can take: a sync that failed before would count them as stable."""
+    file = disk.open(f"{directory}/{PARTITION_METADATA}")
+    try:
+        file.write(0, (_partition_metadata(topic_id),))
+    finally:
+        file.close()
+
+
+def _partition_metadata(topic_id: bytes) -> bytes:
+    return f"version: 0\ntopic_id: {encode_topic_id(topic_id)}".encode()
 
 
 def read_partition_metadata(disk: Disk, directory: str) -> bytes | None:

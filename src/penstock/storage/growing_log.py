@@ -42,7 +42,7 @@ class GrowingLog:
         self.is_closed = False
         self._is_directory_there = recovered.is_directory_there
         self._topic_id = recovered.topic_id
-        self._unsynced_metadata: list[str] = []  # partition.metadata, until the first flush
+        self._unsynced_metadata = recovered.unsynced_metadata  # partition.metadata, until the first flush
         self._hints: dict[int, tuple[Segment, int]] = {}  # offset a reader will ask for -> where it lies
         self.cleaned_offset = recovered.cleaned_offset  # everything below was compacted; 0: never
         # durability

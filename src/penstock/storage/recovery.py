@@ -17,7 +17,12 @@ from collections.abc import Iterator
 from penstock.model.errors import CorruptBatch, ForeignDirectory, RecordsMissing, StorageError
 from penstock.ports.disk import Disk, File
 from penstock.records.batch import BatchHeader
-from penstock.storage.checkpoints import PARTITION_METADATA, read_partition_metadata, write_partition_metadata
+from penstock.storage.checkpoints import (
+    PARTITION_METADATA,
+    read_partition_metadata,
+    write_partition_metadata,
+    write_partition_metadata_again,
+)
 from penstock.storage.cleaner.swap import settle_swaps
 from penstock.storage.durability import Recovery
 from penstock.storage.files import (
@@ -68,6 +73,7 @@ class RecoveredLog:
         self.unsynced_directories: list[str] = []
         self.unsynced_segments: list[Segment] = []
         self.unsynced_paths: list[str] = []
+        self.unsynced_metadata: list[str] = []
         self.open_files = OpenFiles()
         self._names: set[str] = set()
 
@@ -83,7 +89,7 @@ class RecoveredLog:
 
     # -- the directory ---------------------------------------------------------------------------------------
 
-    def load_directory(self, topic_id: bytes | None) -> None:
+    def load_directory(self, topic_id: bytes | None, clean_shutdown: bool) -> None:
         """Sort the files by kind; drop leftovers and whatever has lost its segment."""
         try:
             names = self.disk.list_directory(self.directory)
@@ -112,7 +118,7 @@ class RecoveredLog:
             self.segments.append(segment)
         self._drop_orphans(set(bases))
         if topic_id is not None:
-            self._check_topic_id(topic_id)
+            self._check_topic_id(topic_id, clean_shutdown)
 
     def _settle_swaps(self, names: list[str]) -> list[str]:
         """Compactions that a crash has interrupted; the names of the files afterwards."""
@@ -131,13 +137,27 @@ class RecoveredLog:
                 if f"{segment.base_offset:020d}{suffix}" not in self._names:
                     index.assume_empty()
 
-    def _check_topic_id(self, topic_id: bytes) -> None:
+    def _check_topic_id(self, topic_id: bytes, clean_shutdown: bool) -> None:
         stored = read_partition_metadata(self.disk, self.directory) if PARTITION_METADATA in self._names else None
-        if stored is None:
-            # Not synced: should it get lost, it is written again.
-            write_partition_metadata(self.disk, self.directory, topic_id, sync=False)
-        elif stored != topic_id:
+        if stored is not None and stored != topic_id:
             raise ForeignDirectory(f"{self.directory} belongs to topic id {stored.hex()}, not {topic_id.hex()}")
+        has_batches = any(segment.size for segment in self.segments)
+        was_flushed = clean_shutdown or (has_batches and self.recovery_point > self.segments[0].base_offset)
+        if stored is None and has_batches and was_flushed:
+            raise StorageError(
+                f"{self.directory}/{PARTITION_METADATA} is missing or damaged; restore it from a copy, or move the "
+                f"directory away: this replica then takes everything from its leader, if there is another one"
+            )
+        if stored is None and has_batches:
+            # The id is stable with the first flush: nobody counts on what lies here, and it may be of an older topic.
+            raise ForeignDirectory(f"{self.directory} was never flushed and does not say whose it is")
+        if stored is None:
+            write_partition_metadata(self.disk, self.directory, topic_id, sync=False)
+        elif was_flushed:
+            return
+        else:
+            write_partition_metadata_again(self.disk, self.directory, topic_id)
+        self.unsynced_metadata = [f"{self.directory}/{PARTITION_METADATA}"]
 
     # -- segments --------------------------------------------------------------------------------------------
 
@@ -495,7 +515,7 @@ def recover(
 ) -> RecoveredLog:
     log = RecoveredLog(disk, directory, config, recovery_point, now_ms)
     log.cleaned_offset = cleaned_offset
-    log.load_directory(topic_id)
+    log.load_directory(topic_id, clean_shutdown)
     if clean_shutdown:
         log.load_clean()
     else:

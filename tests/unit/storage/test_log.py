@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogOffline, StorageError
+from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, ForeignDirectory, LogOffline, StorageError
 from penstock.ports.disk import Buffer, Disk
 from penstock.records.batch import iterate_headers, read_header, with_append_time
 from penstock.records.builder import Record, build_batch
@@ -119,6 +119,40 @@ def test_another_topics_directory_is_refused(disk: SimDisk) -> None:
     log.close(clean=True)
     with pytest.raises(StorageError, match="topic id"):
         open_log(disk, clean=True, topic_id=b"\1" * 16)
+
+
+def test_a_log_that_was_never_flushed_and_lost_its_topic_id_is_nobodys(disk: SimDisk) -> None:
+    """It may be of a topic of this name that is gone."""
+    append(open_log(disk, topic_id=b"\7" * 16))
+    disk.remove(f"{DIRECTORY}/partition.metadata")
+    with pytest.raises(ForeignDirectory, match="does not say whose it is"):
+        open_log(disk, topic_id=b"\7" * 16)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_topic_id_that_was_stable_and_is_gone_is_damage(disk: SimDisk, clean: bool) -> None:
+    log = open_log(disk, topic_id=b"\7" * 16)
+    append(log)
+    log.close(clean=True)
+    disk.remove(f"{DIRECTORY}/partition.metadata")
+    with pytest.raises(StorageError, match="missing or damaged; restore it") as caught:
+        open_log(disk, topic_id=b"\7" * 16, recovery_point=1, clean=clean)
+    assert not isinstance(caught.value, ForeignDirectory)
+
+
+@pytest.mark.parametrize("keeps_id", [True, False])
+def test_a_topic_id_read_after_a_kill_is_stable_with_the_next_flush(disk: SimDisk, keeps_id: bool) -> None:
+    log = open_log(disk, topic_id=b"\7" * 16)
+    append(log)
+    if not keeps_id:
+        log.truncate_to(0)
+        disk.remove(f"{DIRECTORY}/partition.metadata")
+    log = open_log(disk, topic_id=b"\7" * 16)  # the process was killed: the system has all that it wrote
+    append(log)
+    flush(log, disk)
+    end = log.log_end_offset
+    disk.crash()
+    assert open_log(disk, topic_id=b"\7" * 16).log_end_offset == end
 
 
 def test_roll_by_size(disk: SimDisk) -> None:
