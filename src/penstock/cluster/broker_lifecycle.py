@@ -1,8 +1,8 @@
 """This broker's standing in the cluster: registered, kept alive by heartbeats, and taken leave of.
 
 A broker registers once it can hear the quorum, opens its logs, and heartbeats from then on. The first heartbeat that
-is caught up ends its fencing. A broker that has not been answered for `broker.session.timeout.ms` must take it that it
-was fenced and others lead: `may_lead` says so. Before it stops it asks the controller to move its leaders away.
+is caught up ends its fencing. A broker that has not been answered for `broker.session.timeout.ms`, or only that it
+does not count because it does not hear the metadata, must take it that others lead: `may_lead` says so. Before it stops it asks the controller to move its leaders away.
 Must not know: partitions, which learn of all that through the metadata.
 """
 
@@ -191,15 +191,16 @@ class BrokerLifecycle:
 
     @property
     def unanswered_s(self) -> float:
-        """Since the last heartbeat that was answered was sent."""
+        """Since the last heartbeat that counted was sent."""
         return self._clock.monotonic() - self._answered_s
 
-    def _look_at_lease(self) -> None:
+    def _look_at_lease(self, reason: str = "no controller has answered") -> None:
         if not self._is_lease_over and not self.may_lead():
             self._is_lease_over = True
             if self._quorum.failure is None:
                 log.warning(
-                    "no controller has answered for %d ms: others may lead what this broker led",
+                    "%s for %d ms: others may lead what this broker led",
+                    reason,
                     self._config.broker_session_timeout_ms,
                 )
             self.on_lease_over()
@@ -226,9 +227,12 @@ class BrokerLifecycle:
                 self._look_at_lease()
                 await self._refused(error)
             else:
-                # What counts is when we asked: the answer may have been long under way.
-                self._answered_s = max(self._answered_s, sent_s)
-                self._is_lease_over = not self.may_lead()
+                if answer.is_caught_up and not answer.is_fenced:
+                    # What counts is when we asked: the answer may have been long under way.
+                    self._answered_s = max(self._answered_s, sent_s)
+                    self._is_lease_over = not self.may_lead()
+                else:  # the controller goes on as if it had heard nothing
+                    self._look_at_lease("this broker is fenced" if answer.is_fenced else "no metadata has been heard")
                 if answer.is_fenced != self.is_fenced:
                     self.is_fenced = answer.is_fenced
                     log.info("this broker is %s", "fenced" if self.is_fenced else "part of the cluster")
@@ -236,7 +240,7 @@ class BrokerLifecycle:
                         self._is_in.set()
                 if answer.should_shut_down and self._knows_that_it_leaves():
                     self._may_go.set()
-                is_eager = answer.is_fenced or self._is_leaving
+                is_eager = answer.is_fenced or not answer.is_caught_up or self._is_leaving
             await self._pause(EAGER_PAUSE_S if is_eager else self._config.broker_heartbeat_interval_ms / 1000)
 
     def _knows_that_it_leaves(self) -> bool:

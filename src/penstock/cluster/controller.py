@@ -58,8 +58,10 @@ class Controller(TopicDecisions, PartitionDecisions, VoterDecisions):
         super().__init__(node_id, quorum, image, running, entropy)
         self._loop = loop
         self._watch = watch
-        self._registered_at: dict[int, int] = {}
-        """By broker, the index of its registration if that was decided here."""
+        self._must_know: dict[int, int] = {}
+        """By broker, the index of its registration or fencing if that was decided here: it comes back knowing of it."""
+        self._shall_know: dict[int, int] = {}
+        """By broker, what was committed when it was last heard: one that never gets there hears no decisions."""
         self._activated_at = 0
         """The index of all that was decided elsewhere."""
         self._work: dict[asyncio.Task[None], None] = {}
@@ -72,7 +74,8 @@ class Controller(TopicDecisions, PartitionDecisions, VoterDecisions):
 
     def activated(self) -> None:
         """This node leads the quorum now: silence counts from here on."""
-        self._registered_at.clear()
+        self._must_know.clear()
+        self._shall_know.clear()
         status = self._quorum.status
         self._activated_at = status.commit_index
         if not self.image.cluster_id:
@@ -160,7 +163,8 @@ class Controller(TopicDecisions, PartitionDecisions, VoterDecisions):
                 records += self._agreed_settings()  # a broker that stood alone had none
             index = await self._commit(records)
             self._watch.heard(broker_id)
-            self._registered_at[broker_id] = index
+            self._must_know[broker_id] = max(index, self._must_know.get(broker_id, self._activated_at))
+            self._shall_know.pop(broker_id, None)
             epoch = self.image.brokers[broker_id].epoch
         if broker_id not in self._members:
             self.run(self._add_observer(broker_id))
@@ -211,22 +215,32 @@ class Controller(TopicDecisions, PartitionDecisions, VoterDecisions):
         self._check_active()
         brokers.check_epoch(self.image, broker_id, broker_epoch)
         broker = brokers.find(self.image, broker_id)
-        self._watch.heard(broker_id)
-        is_caught_up = current_metadata_offset >= self._registered_at.get(broker_id, self._activated_at)
+        reads_on = current_metadata_offset >= self._shall_know.get(broker_id, 0)
+        if reads_on:
+            self._watch.heard(broker_id)
+            self._shall_know[broker_id] = self._quorum.status.commit_index
         leaves = want_shut_down and not broker.in_controlled_shutdown
-        comes = broker.is_fenced and is_caught_up and not want_fence and not want_shut_down
+        wants_in = broker.is_fenced and not want_fence and not want_shut_down
+        comes = wants_in and self._knows_its_standing(broker_id, current_metadata_offset)
         if leaves or comes:
             async with self._lock:
                 # A next life of the broker may have registered meanwhile: this one has no say in that.
                 self._check_active()
                 brokers.check_epoch(self.image, broker_id, broker_epoch)
                 broker = brokers.find(self.image, broker_id)
-                change = brokers.begin_controlled_shutdown if leaves else brokers.unfence
-                await self._commit(change(self.image, broker_id, self._min_isr, self._unclean_ok))
+                comes = comes and self._knows_its_standing(broker_id, current_metadata_offset)
+                if leaves or comes:
+                    change = brokers.begin_controlled_shutdown if leaves else brokers.unfence
+                    await self._commit(change(self.image, broker_id, self._min_isr, self._unclean_ok))
             if comes:
                 log.info("broker %d is part of the cluster", broker_id)
         should_shut_down = want_shut_down and not brokers.awaits_successor(self.image, broker_id)
+        is_caught_up = reads_on and (not wants_in or comes)
         return HeartbeatAnswer(is_caught_up, broker.is_fenced, should_shut_down)
+
+    def _knows_its_standing(self, broker_id: int, metadata_offset: int) -> bool:
+        """Whether it has read of its registration, and of who leads since it was fenced."""
+        return metadata_offset >= self._must_know.get(broker_id, self._activated_at)
 
     async def unregister_broker(self, broker_id: int) -> None:
         async with self._lock:
@@ -256,7 +270,8 @@ class Controller(TopicDecisions, PartitionDecisions, VoterDecisions):
                 log.info("broker %d has stopped", broker_id)
             else:
                 log.warning("broker %d is fenced: %s", broker_id, reason)
-            await self._commit(brokers.fence(self.image, broker_id, self._min_isr, self._unclean_ok))
+            fencing = brokers.fence(self.image, broker_id, self._min_isr, self._unclean_ok)
+            self._must_know[broker_id] = await self._commit(fencing)
 
     # -- features -----------------------------------------------------------------------
 

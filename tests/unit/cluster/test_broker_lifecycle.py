@@ -277,6 +277,33 @@ def test_a_node_that_hears_of_no_metadata_must_not_lead_although_its_heartbeats_
     play(story)
 
 
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (HeartbeatAnswer(is_caught_up=False, is_fenced=False, should_shut_down=False), "no metadata has been heard"),
+        (HeartbeatAnswer(is_caught_up=True, is_fenced=True, should_shut_down=False), "this broker is fenced"),
+    ],
+)
+def test_an_answer_that_it_does_not_count_is_no_lease(
+    answer: HeartbeatAnswer, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(broker: Broker) -> None:
+        told: list[bool] = []
+        await broker.join()
+        broker.lifecycle.on_lease_over = lambda: told.append(broker.lifecycle.may_lead())
+        broker.controller.answer = answer
+        await asyncio.sleep(SESSION_S - HEARTBEAT_S - 0.1)
+        assert broker.lifecycle.may_lead()
+        await asyncio.sleep(HEARTBEAT_S + 0.3)
+        assert told == [False]
+        broker.controller.answer = HeartbeatAnswer(True, False, False)
+        await asyncio.sleep(0.2)
+        assert broker.lifecycle.may_lead()
+
+    play(story)
+    assert f"{reason} for {SESSION_S * 1000:.0f} ms: others may lead" in caplog.text
+
+
 def test_the_lease_counts_from_the_question_not_from_the_answer() -> None:
     async def story(broker: Broker) -> None:
         await broker.join()

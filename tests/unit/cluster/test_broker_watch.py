@@ -35,6 +35,39 @@ def test_silence_is_fenced_after_the_session() -> None:
     play(story)
 
 
+def test_one_that_was_fenced_comes_back_when_it_has_read_of_that() -> None:
+    """Until then it takes itself for the leader of what others lead."""
+
+    async def story(there: ControllerWorld) -> None:
+        there.fall_silent(2)
+        known = there.quorum.index
+        await asyncio.sleep(SESSION_S + LOOK_S + 0.1)
+        assert there.is_fenced(2)
+        answer = await there.heartbeat(2, offset=known)
+        assert (answer.is_caught_up, answer.is_fenced) == (False, True)
+        answer = await there.heartbeat(2)
+        assert (answer.is_caught_up, answer.is_fenced) == (True, False)
+
+    play(story)
+
+
+def test_one_that_speaks_and_does_not_hear_of_decisions_is_fenced() -> None:
+    async def story(there: ControllerWorld) -> None:
+        there.fall_silent(2)
+        await there.heartbeat(2)
+        deaf = there.quorum.index
+        await there.join(4)  # something is decided
+        assert (await there.heartbeat(2, offset=deaf)).is_caught_up, "it may be under way"
+        for _ in range(int(SESSION_S + LOOK_S) + 1):
+            await asyncio.sleep(1.0)
+            answer = await there.heartbeat(2, offset=deaf)
+            assert not answer.is_caught_up
+        assert there.is_fenced(2)
+        assert not (await there.heartbeat(2)).is_fenced, "it hears again"
+
+    play(story)
+
+
 def test_a_lost_connection_is_fenced_after_the_grace() -> None:
     async def story(there: ControllerWorld) -> None:
         there.fall_silent(3)
