@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import count
 from struct import Struct
 from typing import TypeAlias
 
@@ -36,6 +37,8 @@ INITIAL_BUFFER_BYTES = 16 << 10
 STEADY_BUFFER_BYTES = 1 << 20
 SPARE_BYTES = 64 << 10
 MAX_CORKED_PARTS = 64  # replies gathered before the peer must prove that it takes them
+
+_numbers = count(1)
 
 Handler: TypeAlias = Callable[["Connection", int, memoryview], None]
 Shortcut: TypeAlias = Callable[["Connection", int, memoryview], bool]
@@ -79,6 +82,7 @@ class Connection:
         "is_draining",
         "last_active",
         "listener_name",
+        "number",
         "shortcut",
         "when_blocked",
         "when_closed",
@@ -114,6 +118,7 @@ class Connection:
         self.is_draining = False
         self.last_active = loop.time()
         self.id = ""
+        self.number = next(_numbers)  # in the order in which they were made
         self.listener_name = ""
         self.shortcut: Shortcut | None = None  # tried first by the layer above, see `api.produce_lane`
         # Called at the end: whoever is parked on behalf of this client lets go.

@@ -8,6 +8,7 @@ from penstock.api.cluster_view import ClusterView
 from penstock.api.config_resources import ConfigResources
 from penstock.api.dispatch import Dispatcher
 from penstock.api.fetch_sessions import FetchSessions
+from penstock.api.follower_connections import FollowerConnections
 from penstock.api.handler import Handler
 from penstock.api.handlers.add_raft_voter import AddRaftVoterHandler
 from penstock.api.handlers.alter_configs import AlterConfigsHandler
@@ -136,6 +137,7 @@ class Apis:
         self.produce = ProduceHandler(
             partitions, clock, workers, self.traffic, self.times, endpoint_of=cluster.endpoint_of
         )
+        followers = FollowerConnections()
         self.fetch = FetchHandler(
             partitions,
             sessions,
@@ -144,6 +146,7 @@ class Apis:
             self.traffic,
             max_bytes=config.fetch_max_bytes,
             endpoint_of=cluster.endpoint_of,
+            followers=followers,
         )
         self.handlers: list[Handler] = [
             self.api_versions,
@@ -193,7 +196,7 @@ class Apis:
         self.api_versions.advertise(self.handlers)
         private = [
             *membership.private_handlers,
-            AcknowledgementHandler(partitions, clock),
+            AcknowledgementHandler(partitions, clock, followers),
             DisownHandler(partitions),
             WakeHandler(),
         ]

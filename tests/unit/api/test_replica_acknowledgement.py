@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from penstock.api.follower_connections import FollowerConnections
 from penstock.api.handlers.replica_acknowledgement import AcknowledgementHandler
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.acknowledgement import Acknowledged, acknowledgement_frame
@@ -42,10 +43,25 @@ class LedPartition:
 def test_only_what_was_fetched_in_this_epoch_counts(leader_epoch: int, offset: int, is_counted: bool) -> None:
     partition, answers = LedPartition(), cast("list[Any]", [])
     partitions = cast("Any", SimpleNamespace(get_by_id=lambda topic_id, index: partition))
-    handler = AcknowledgementHandler(partitions, cast("Any", SimpleNamespace(monotonic=lambda: 1.0)))
+    handler = AcknowledgementHandler(
+        partitions, cast("Any", SimpleNamespace(monotonic=lambda: 1.0)), FollowerConnections()
+    )
     frame = acknowledgement_frame(2, 9, [Acknowledged(TOPIC, 0, leader_epoch, offset, 0)])
-    connection = cast("Any", SimpleNamespace(reply=lambda slot, parts: answers.append(parts)))
+    connection = cast("Any", SimpleNamespace(number=1, reply=lambda slot, parts: answers.append(parts)))
     handler.receive(connection, 0, 0, memoryview(frame)[read_request_header(frame, 4)[4] :])
     assert answers == [[]]
     assert partition.counted == ([(2, offset)] if is_counted else [])
     assert handler.ignored == (not is_counted)
+
+
+def test_what_was_long_under_way_on_an_older_connection_does_not_count() -> None:
+    partition = LedPartition()
+    partitions = cast("Any", SimpleNamespace(get_by_id=lambda topic_id, index: partition))
+    clock = cast("Any", SimpleNamespace(monotonic=lambda: 1.0))
+    handler = AcknowledgementHandler(partitions, clock, FollowerConnections())
+    for number, offset in ((2, END), (1, END - 1), (2, END)):
+        frame = acknowledgement_frame(2, 9, [Acknowledged(TOPIC, 0, EPOCH, offset, 0)])
+        connection = cast("Any", SimpleNamespace(number=number, reply=lambda slot, parts: None))
+        handler.receive(connection, 0, 0, memoryview(frame)[read_request_header(frame, 4)[4] :])
+    assert partition.counted == [(2, END), (2, END)]
+    assert handler.ignored == 1

@@ -24,7 +24,7 @@ from penstock.api.traffic import Traffic
 from penstock.config.broker import BrokerConfig
 from penstock.core.metadata.image import BrokerState, PartitionState
 from penstock.core.metadata.records import ConfigChanged, TopicCreated
-from penstock.model.errors import ErrorCode
+from penstock.model.errors import ApiError, ErrorCode
 from penstock.net.connection import Connection
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
@@ -57,7 +57,10 @@ ADDRESSES = {1: ("one", 9092), 2: ("two", 9092), 3: ("three", 9092)}
 class Client:
     """One connection; answers come in the order of their leaving."""
 
+    made = count(1)
+
     def __init__(self) -> None:
+        self.number = next(self.made)
         self.when_closed: dict[Callable[[], None], None] = {}
         self.when_blocked: Callable[[int], None] | None = None
         self.shortcut = None
@@ -218,6 +221,18 @@ class TestFollowers:
         assert broker.partition.high_watermark == 0
         broker.commit(1)
         assert broker.partition.high_watermark == 1
+
+    async def test_what_was_long_under_way_on_an_older_connection_is_no_news(self) -> None:
+        broker, before, now = Broker(), Client(), Client()
+        broker.fill()
+        assert ask(broker.fetch, now, fetch_of((T, 0, 1), replica=2), 17) is None
+        with pytest.raises(ApiError) as refused:
+            ask(broker.fetch, before, fetch_of((T, 0, 0), replica=2), 17)
+        assert refused.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        assert broker.partition.followers is not None
+        assert broker.partition.followers.by_id[2].end_offset == 1
+        assert ask(broker.fetch, before, fetch_of((T, 0, 1), replica=3), 17) is None, "it is another follower's"
+        now.close()
 
     async def test_strangers_and_those_of_another_epoch_are_told_so(self) -> None:
         broker, client = Broker(), Client()

@@ -24,10 +24,11 @@ from typing import Any, ClassVar
 from penstock.api.context import RequestContext
 from penstock.api.fetch_request import Fetch, error_data
 from penstock.api.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSessions, SessionPartition
+from penstock.api.follower_connections import FollowerConnections
 from penstock.api.follower_watch import FollowerWatch
 from penstock.api.leader_hints import EndpointOf, LeaderHints, nowhere
 from penstock.api.traffic import Traffic
-from penstock.model.errors import CorruptBatch, ErrorCode, ProtocolError, StorageError
+from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, ProtocolError, StorageError
 from penstock.net.connection import Connection
 from penstock.ports.workers import Workers
 from penstock.replica.hosting import HostedPartitions
@@ -70,9 +71,11 @@ class FetchHandler:
         *,
         max_bytes: int,
         endpoint_of: EndpointOf = nowhere,
+        followers: FollowerConnections | None = None,
     ) -> None:
         self._partitions = partitions
         self.sessions = sessions
+        self._followers = followers or FollowerConnections()
         self._workers = workers
         self._loop = loop
         self._max_bytes = max_bytes
@@ -131,6 +134,8 @@ class FetchHandler:
         self, ctx: RequestContext, request: FetchRequest
     ) -> FetchResponse | Coroutine[Any, Any, FetchResponse] | None:
         fetch = Fetch(self, ctx, request, min(request.max_bytes, self._max_bytes))
+        if fetch.is_of_follower and self._followers.is_outdated(fetch.replica_id, ctx.connection):
+            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "this follower fetches on another connection now")
         self._resolve_session(fetch, request)
         if fetch.is_of_follower:
             self.quota.rate = self._partitions.broker.leader_replication_throttled_rate

@@ -13,6 +13,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import ClassVar
 
+from penstock.api.follower_connections import FollowerConnections
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.net.connection import Connection
 from penstock.ports.clock import Clock
@@ -27,14 +28,18 @@ class AcknowledgementHandler:
 
     key: ClassVar[int] = ACKNOWLEDGE_KEY
 
-    def __init__(self, partitions: HostedPartitions, clock: Clock) -> None:
+    def __init__(self, partitions: HostedPartitions, clock: Clock, followers: FollowerConnections) -> None:
         self._partitions = partitions
         self._clock = clock
+        self._followers = followers
         self.ignored = 0
 
     def receive(self, connection: Connection, slot: int, correlation_id: int, payload: memoryview) -> None:
         replica_id, broker_epoch, entries = read_acknowledgement(payload)
         connection.reply(slot, [])
+        if self._followers.is_outdated(replica_id, connection):
+            self.ignored += 1
+            return
         now_ms = int(self._clock.monotonic() * 1000)
         for entry in entries:
             try:
