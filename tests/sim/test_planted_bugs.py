@@ -39,7 +39,7 @@ FOUND_BY: dict[str, int] = {
     "gives-twice": 6,
     "join-never-ends": 0,
     "loses-in-snapshot": 0,
-    "joins-too-early": 0,
+    "joins-too-early": 1,
     "leads-for-ever": 418,
     "syncs-nothing": 0,
     "drops-replicas-early": 11,

@@ -2,8 +2,9 @@
 
 A broker registers once it can hear the quorum, opens its logs, and heartbeats from then on. The first heartbeat that
 is caught up ends its fencing. A broker that has not been answered for `broker.session.timeout.ms`, or only that it
-does not count because it does not hear the metadata, must take it that others lead: `may_lead` says so. Before it stops it asks the controller to move its leaders away.
-Must not know: partitions, which learn of all that through the metadata.
+does not count because it does not hear the metadata, must take it that others lead: `may_lead` says so. Before it
+stops it asks the controller to move its leaders away. Must not know: partitions, which learn of all that through the
+metadata.
 """
 
 from __future__ import annotations

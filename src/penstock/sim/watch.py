@@ -14,8 +14,8 @@ from typing import Any
 
 from penstock.cluster.metadata_machine import MetadataMachine
 from penstock.cluster.quorum import Quorum
-from penstock.core.metadata.image import RESOURCE_TOPIC, PartitionState
-from penstock.core.metadata.records import PartitionChanged
+from penstock.core.metadata.image import RESOURCE_TOPIC, MetadataImage, PartitionState
+from penstock.core.metadata.records import MetadataRecord, PartitionChanged, TopicDeleted
 from penstock.core.raft.messages import Message, VoteResponse
 from penstock.replica.partition import Partition
 from penstock.sim.broker import DATA, SimBroker
@@ -49,6 +49,8 @@ class Watch:
         self._processes: dict[int, SimProcess] = {}
         self._versions: dict[int, tuple[int, int]] = {}  # of the image that was last looked at
         self._trimmed: dict[Place, None] = {}  # older segments may be left behind a gap: the log begins after it
+        self._deleted: dict[str, None] = {}  # topic ids, by whoever applies it first
+        self._replicas: dict[tuple[str, int], tuple[int, tuple[int, ...]]] = {}  # the newest: partition epoch, replicas
         self._failure: Exception | None = None
         self.brokers = BrokerChecker()
         self.chains = ChainChecker()
@@ -80,6 +82,7 @@ class Watch:
                 (f"{LOG}.truncate_to", self._overheard_cut),
                 (f"{LOG}.truncate_fully_and_start_at", self._overheard_cut),
                 ("penstock.core.metadata.image:_change", self._overheard_decision),
+                ("penstock.core.metadata.image:MetadataImage._replay_topic", self._overheard_topic),
                 ("penstock.replica.partition:Partition.append", self._overheard_append),
             ):
                 stack.enter_context(replaced(place, make))
@@ -145,7 +148,18 @@ class Watch:
     def _overheard_decision(self, change: Any) -> Any:
         def overheard(state: PartitionState, changed: PartitionChanged) -> None:
             change(state, changed)
-            self.leases.decided((changed.topic_id, state.index), state.leader_epoch, self._loop.world_time())
+            key = changed.topic_id, state.index
+            self.leases.decided(key, state.leader_epoch, self._loop.world_time())
+            if state.partition_epoch > self._replicas.get(key, (-1, ()))[0]:
+                self._replicas[key] = state.partition_epoch, state.replicas
+
+        return overheard
+
+    def _overheard_topic(self, replay: Any) -> Any:
+        def overheard(image: MetadataImage, record: MetadataRecord) -> None:
+            if isinstance(record, TopicDeleted):
+                self._deleted[record.topic_id] = None
+            replay(image, record)
 
         return overheard
 
@@ -194,16 +208,8 @@ class Watch:
 
     def _has_moved_on(self, leader: Partition, member: int) -> bool:
         """The topic was deleted, or the replica moved away, and this leader has not heard of it yet."""
-        for number, node in self._cluster.living.items():
-            image = _part(node, "image")
-            if image is None or self.quorum.applied_to(number) < self.quorum.applied_to(leader.node_id):
-                continue
-            topic = image.topics.get(leader.topic)
-            if topic is None or topic.topic_id != leader.topic_id:
-                return True
-            if member not in topic.partitions[leader.index].replicas:
-                return True
-        return False
+        key = leader.topic_id.hex(), leader.index
+        return key[0] in self._deleted or (key in self._replicas and member not in self._replicas[key][1])
 
     def excuse(self, number: int) -> None:
         """Its disk was damaged: what it lacks is no broker's fault."""

@@ -162,6 +162,13 @@ def test_a_leader_without_what_was_committed(checker: BrokerChecker) -> None:
     assert broken(checker, {2: short}) == "a leader has everything committed"
 
 
+def test_a_leader_that_was_replaced_may_lack_it_also_when_all_who_know_are_down(checker: BrokerChecker) -> None:
+    checker.look({1: [leader()], 2: [FakeReplica()]})
+    checker.look_at_image(1, "data", ID, [FakeState(leader=1, leader_epoch=5, partition_epoch=7)])
+    short = leader(leader_epoch=4, partition_epoch=6, high_watermark=7, log=FakeLog(9), isr=(2,))
+    checker.look({2: [short]})
+
+
 def test_in_sync_replicas_that_nobody_decided(checker: BrokerChecker) -> None:
     checker.look_at_image(1, "data", ID, [FakeState()])
     checker.look({1: [leader()]})

@@ -201,7 +201,10 @@ class BrokerChecker:
                 "an epoch has one leader", f"{name}, epoch {facts.leader_epoch}: {leader} leads it, and so does {node}"
             )
         committed, whose = self._committed.get(key, (0, ""))
-        is_newest = all(facts.leader_epoch >= other.leader_epoch for other in others.values())
+        latest = self._decided.get((key, self._latest.get(key, -1)))  # who knows of it may be down
+        is_newest = (latest is None or facts.leader_epoch >= latest.leader_epoch) and all(
+            facts.leader_epoch >= other.leader_epoch for other in others.values()
+        )
         if end < committed and is_newest and node not in self.excused:
             raise Violation(
                 "a leader has everything committed",
