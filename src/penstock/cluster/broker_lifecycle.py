@@ -212,6 +212,7 @@ class BrokerLifecycle:
 
     def controller_changed(self) -> None:
         """The new one begins to count silence now; let it hear of us."""
+        self._access.leader_changed()
         self._news.set()
 
     async def _heartbeat(self) -> None:

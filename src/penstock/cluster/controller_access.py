@@ -106,6 +106,12 @@ class ControllerAccess:
     def brokers(self) -> list[int]:
         return self._controller.brokers
 
+    def leader_changed(self) -> None:
+        """Who waits for an answer of the one before shall ask the new one: a machine without power never hangs up."""
+        leader = self._quorum.leader_id
+        if leader is not None and self._connection is not None and self._connection[0] != self._address_of(leader):
+            self.close()
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection[1].close()

@@ -66,8 +66,11 @@ class Controller:
             raise self.refusal
         return self.answer
 
-    def close(self) -> None:
+    def leader_changed(self) -> None:
         """There is no connection."""
+
+    def close(self) -> None:
+        """Likewise."""
 
 
 class Quorum:

@@ -302,6 +302,28 @@ def test_a_voter_says_where_it_is_over_a_connection_of_its_own(monkeypatch: pyte
     play(story, monkeypatch)
 
 
+def test_a_connection_to_who_is_controller_no_more_is_given_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its machine may be without power: whoever waits for an answer would wait for its whole time."""
+
+    async def story(place: Place) -> None:
+        place.quorum.leader_id = 2
+        place.wire.answers = dict.fromkeys(OTHERS.values(), created())
+        await create(place)
+        (line,) = place.wire.lines
+        place.access.leader_changed()
+        assert line.is_usable, "it is still the same"
+        place.quorum.leader_id = None
+        place.access.leader_changed()
+        assert line.is_usable, "nobody is known to be better"
+        place.quorum.leader_id = 3
+        place.access.leader_changed()
+        assert not line.is_usable
+        await create(place)
+        assert place.wire.asked == [(OTHERS[2], Api.CREATE_TOPICS), (OTHERS[3], Api.CREATE_TOPICS)]
+
+    play(story, monkeypatch)
+
+
 def test_isr_changes_and_heartbeats_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks knows more by the next time."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.sim.checks.topics import TopicFacts, check_topics
+from penstock.sim.checks.topics import NO_SUCH_TOPIC, TopicFacts, check_topics
 from penstock.sim.history import History, Outcome, Violation
 
 ACKNOWLEDGED, UNKNOWN, REFUSED = Outcome.ACKNOWLEDGED, Outcome.UNKNOWN, Outcome.REFUSED
@@ -72,3 +72,9 @@ def test_what_was_answered_is_so(actions: list[Told], found: dict[str, TopicFact
     with pytest.raises(Violation) as violation:
         check_topics(history(*actions), found)
     assert violation.value.what == broken
+
+
+def test_a_delete_of_what_is_gone_may_have_been_the_one_that_did_it() -> None:
+    told = history(CREATED, ("delete", "", "", REFUSED))
+    told.admin[1].refusal = NO_SUCH_TOPIC
+    check_topics(told, {})

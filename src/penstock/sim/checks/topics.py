@@ -13,6 +13,7 @@ from typing import NamedTuple
 from penstock.sim.history import AdminAction, History, Outcome, Violation
 
 EXISTS = "already exists."
+NO_SUCH_TOPIC = "This server does not host this topic-partition."
 NOTHING_TO_CALL_OFF = "No partition reassignment is in progress."
 
 
@@ -52,8 +53,9 @@ def _check_existence(actions: Sequence[AdminAction], topics: Mapping[str, TopicF
 
 
 def _may_have_happened(action: AdminAction) -> bool:
-    """Also a create that is refused because the topic exists: a broker that asks twice may have made it."""
-    return action.outcome in (Outcome.UNKNOWN, Outcome.OPEN) or action.refusal.endswith(EXISTS)
+    """Also what is refused because it is so already: a broker that asks twice may have done it, as Kafka's does."""
+    is_repeat = action.refusal.endswith(EXISTS if action.verb == "create" else NO_SUCH_TOPIC)
+    return action.outcome in (Outcome.UNKNOWN, Outcome.OPEN) or is_repeat
 
 
 def _check_growth(actions: Sequence[AdminAction], topics: Mapping[str, TopicFacts]) -> None:
