@@ -39,6 +39,7 @@ from penstock.model.errors import LogOffline, StorageError
 from penstock.ports.clock import Clock
 from penstock.ports.disk import Disk
 from penstock.ports.workers import Workers
+from penstock.storage.checkpoints import read_partition_metadata, write_partition_metadata
 from penstock.storage.durability import Flush
 from penstock.storage.files import parent_of, write_atomic
 from penstock.storage.group_commit import IDLE, GroupCommit, flush_blocking
@@ -71,6 +72,7 @@ class RaftStore:
         self._clock = clock
         self.directory = directory = f"{data_directory}/{DIRECTORY}"
         self._make_directory()
+        self._keep_topic_id()
         refuse_damage(disk, directory)
         found = read_quorum_state(disk, directory)
         self._hard_state = found[0] if found is not None else NEVER_VOTED
@@ -120,6 +122,15 @@ class RaftStore:
         if not self._disk.is_directory(self.directory):
             self._disk.make_directory(self.directory)
             self._disk.sync_directory(parent_of(self.directory))
+
+    def _keep_topic_id(self) -> None:
+        """A crash may have taken it before the first flush. Of a log of this name nobody need ask whose it is."""
+        disk, directory = self._disk, self.directory
+        try:
+            if disk.list_directory(directory) and read_partition_metadata(disk, directory) is None:
+                write_partition_metadata(disk, directory, TOPIC_ID)
+        except OSError as error:
+            raise StorageError(f"cannot write the topic id of {directory}: {error}") from error
 
     # ---- reading
 

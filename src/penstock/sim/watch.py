@@ -343,6 +343,11 @@ class Watch:
             if state.leader_epoch == 0 and self._cluster.machines[state.leader].incarnations == 1
         )
 
+    def leader_epochs(self, place: Place) -> frozenset[int]:
+        """As living brokers know it."""
+        images = [node.image for node in self._cluster.living.values()]
+        return frozenset(image.topics[place.topic].partitions[place.partition].leader_epoch for image in images)
+
     def log_starts(self, place: Place) -> dict[int, int]:
         """Of every replica. While the cluster is well."""
         living = self._cluster.living

@@ -85,6 +85,17 @@ def test_what_was_stored_is_there_after_a_crash() -> None:
     assert RaftStore(disk, DATA, Clock()).has_history
 
 
+def test_a_topic_id_that_a_crash_took_is_written_again() -> None:
+    """Of a log of data it would be asked whose it is; there is no other metadata log."""
+    disk = new_disk()
+    begun(disk).store_blocking(Outcome(append=[entry(1)]))
+    disk.remove(f"{LOGS}/partition.metadata")
+    assert reopened(disk).entries == (entry(1),)
+    disk.crash()
+    assert disk.exists(f"{LOGS}/partition.metadata")
+    assert reopened(disk).entries == (entry(1),)
+
+
 def test_truncation_then_other_entries() -> None:
     disk = new_disk()
     store = begun(disk)
