@@ -74,6 +74,7 @@ class HostedPartitions:
         """After a partition has come, gone (`is_deleted`), or heard what the metadata says of it."""
         self._offsets = OffsetFiles(disk, directory)
         self._directories = LogDirectories(disk, directory, self._offsets, clock, entropy)
+        self._outdated: list[str] = []  # directories that were set aside, and may go
         self.housekeeping = Housekeeping(self, self._offsets, commit, workers, clock)
         self._has_strays = False
 
@@ -149,8 +150,7 @@ class HostedPartitions:
         self._secure_recovered(threads)
         if is_image_current:
             self._forget_strays()
-        if self._directories.is_haunted:
-            self._exorcise()
+        self._forget_earlier_stays()
         if deleted:
             self._directories.remove(f"{self.directory}/{name}" for name in deleted)
         for partition in self:
@@ -207,8 +207,14 @@ class HostedPartitions:
         settings: LogConfig,
         report: OpeningReport | None = None,
     ) -> Partition:
+        path = f"{self.directory}/{topic.name}-{state.index}"
         known = self._offsets.take((topic.name, state.index))
-        opened = self._directories.open(f"{self.directory}/{topic.name}-{state.index}", settings, known, topic.topic_id)
+        if self._may_be_of_an_earlier_stay(state, config) and self._disk.exists(path):
+            aside = self._directories.set_aside(path, DELETED_SUFFIX, "may lack deletions of keys, and is fetched anew")
+            if aside is not None:
+                known, self._directories.is_haunted = KnownOffsets(), True
+                self._outdated.append(aside)
+        opened = self._directories.open(path, settings, known, topic.topic_id)
         if report is not None:
             report.partitions += 1
             report.scanned_bytes += opened.recovery.scanned_bytes
@@ -231,6 +237,21 @@ class HostedPartitions:
         )
         partition.apply_state(state)
         return partition
+
+    def _may_be_of_an_earlier_stay(self, state: PartitionState, config: TopicConfig) -> bool:
+        """A replica that was taken from here and given back while this broker was away: nobody kept tombstones for it,
+        and keys that were deleted meanwhile would come back with its log."""
+        return self.host.node_id in state.adding and "compact" in config.cleanup_policy
+
+    def _forget_earlier_stays(self) -> None:
+        if self._directories.is_haunted:
+            self._exorcise()
+        outdated, self._outdated = self._outdated, []
+        if outdated:
+            try:
+                self._directories.remove(outdated)
+            except OSError as error:
+                log.error("files of earlier replicas stay until the next start: %s", error)
 
     def start_over(self, partition: Partition) -> None:
         """An empty log in place of one that could not be opened, whose files stay beside it. Raises StorageError."""
@@ -308,6 +329,7 @@ class HostedPartitions:
         states = topic.partitions[first:]
         self._clear_the_way(topic, states)
         self._host(topic, states)
+        self._forget_earlier_stays()
         for partition in self.by_name[topic.name][first:]:
             if partition is not None:
                 self.on_role(partition)
@@ -327,6 +349,7 @@ class HostedPartitions:
             config = self.resolve_config(topic.name)
             partition = self._open_partition(topic, state, config, log_config(config, self.broker))
             partitions[state.index] = partition
+            self._forget_earlier_stays()
         else:
             partition.apply_state(state)
         self.on_role(partition)

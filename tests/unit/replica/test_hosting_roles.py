@@ -10,7 +10,7 @@ import pytest
 
 from hosted_world import HostedWorld
 from penstock.core.metadata.image import PartitionState
-from penstock.core.metadata.records import TopicCreated, TopicDeleted
+from penstock.core.metadata.records import ConfigChanged, TopicCreated, TopicDeleted
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.replica.partition import Partition
 from penstock.sim.disk import SimCrash
@@ -138,6 +138,27 @@ def test_files_of_a_replica_that_is_gone_are_removed_under_a_name_that_is_there_
     world.disk.crash()
     assert world.directories() == seen[-1]
     assert [name.endswith("-delete") for name in seen[-1]] == [True]
+
+
+@pytest.mark.parametrize(("policy", "is_adding"), [("compact", True), ("compact", False), ("delete", True)])
+def test_a_compacted_log_of_an_earlier_stay_is_not_gone_on_with(policy: str, is_adding: bool) -> None:
+    """It was taken from this broker and given back while that was down: tombstones have gone that it never saw."""
+    world = World()
+    other = world.me + 1
+    world.create([world.me, other])
+    world.append(world.hosted.get("shared", 0), b"k")
+    asyncio.run(world.hosted.housekeeping.checkpoint())
+    world.kill()
+    topic = world.image.topics["shared"]
+    world.image.replay(ConfigChanged(2, "shared", {"cleanup.policy": policy}))
+    topic.partitions[0] = PartitionState(0, (other, world.me), other, 3, (other,), 7)
+    topic.partitions[0].adding = (world.me,) if is_adding else ()
+    world.open()
+    is_new = policy == "compact" and is_adding
+    assert world.hosted.get("shared", 0).log.log_end_offset == (0 if is_new else 1)
+    assert world.directories() == ([] if is_new else ["shared-0"])
+    known = checkpoints.read_offsets(world.disk, f"/data/{checkpoints.RECOVERY_POINTS}")
+    assert known.get(("shared", 0), 0) == (0 if is_new else 1)
 
 
 def test_roles_follow_the_metadata() -> None:
