@@ -17,7 +17,7 @@ from random import Random
 
 import pytest
 
-from penstock.model.errors import ApiError, StorageError
+from penstock.model.errors import ApiError, ForeignDirectory, StorageError
 from penstock.ports.disk import Buffer
 from penstock.records.batch import HEADER_SIZE, BatchHeader, iterate_headers, read_header
 from penstock.records.builder import Record, build_batch, iterate_records, seal
@@ -73,11 +73,18 @@ class World:
 
     def open(self) -> Log:
         clean_shutdown = checkpoints.take_clean_shutdown_marker(self.disk, LOG_DIR)
+        try:
+            return self._open(clean_shutdown, self.persisted(checkpoints.RECOVERY_POINTS))
+        except ForeignDirectory:  # a crash took the id before the first flush; that nothing else is lost is checked
+            self.disk.remove_directory(DIRECTORY)
+            return self._open(clean_shutdown, 0)
+
+    def _open(self, clean_shutdown: bool, recovery_point: int) -> Log:
         return Log.open(
             self.disk,
             DIRECTORY,
             self.config,
-            recovery_point=self.persisted(checkpoints.RECOVERY_POINTS),
+            recovery_point=recovery_point,
             log_start_offset=self.persisted(checkpoints.LOG_START_OFFSETS),
             clean_shutdown=clean_shutdown,
             now_ms=self.now_ms,

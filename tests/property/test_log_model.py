@@ -17,7 +17,7 @@ from random import Random
 
 import pytest
 
-from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.model.errors import ApiError, ErrorCode, ForeignDirectory, StorageError
 from penstock.ports.disk import Buffer
 from penstock.records.batch import BatchHeader, iterate_headers, read_header, with_prefix
 from penstock.records.builder import Record, build_batch
@@ -102,11 +102,18 @@ class World:
 
     def open(self) -> Log:
         clean = checkpoints.take_clean_shutdown_marker(self.disk, LOG_DIR)
+        try:
+            return self._open(clean, self.persisted(checkpoints.RECOVERY_POINTS))
+        except ForeignDirectory:  # a crash took the id before the first flush; that nothing else is lost is checked
+            self.disk.remove_directory(DIRECTORY)
+            return self._open(clean, 0)
+
+    def _open(self, clean: bool, recovery_point: int) -> Log:
         return Log.open(
             self.disk,
             DIRECTORY,
             self.config,
-            recovery_point=checkpoints.read_offsets(self.disk, f"{LOG_DIR}/{checkpoints.RECOVERY_POINTS}").get(KEY, 0),
+            recovery_point=recovery_point,
             log_start_offset=self.persisted(checkpoints.LOG_START_OFFSETS),
             clean_shutdown=clean,
             now_ms=self.now_ms,

@@ -408,6 +408,8 @@ class RecoveredLog:
             segment = Segment(self.disk, self.directory, log_start_offset, self.open_files, is_file_there=False)
             if log_start_offset:  # only a file name remembers it; a log from 0 gets its file with the first batch
                 self.disk.make_directory(self.directory)
+                if not self.is_directory_there and self.topic_id is not None:
+                    write_partition_metadata(self.disk, self.directory, self.topic_id)
                 self.is_directory_there = True
                 segment.create_file()
                 self.disk.sync_directory(self.directory)

@@ -155,6 +155,26 @@ def test_a_topic_id_read_after_a_kill_is_stable_with_the_next_flush(disk: SimDis
     assert open_log(disk, topic_id=b"\7" * 16).log_end_offset == end
 
 
+def test_a_log_that_begins_after_deleted_records_says_whose_it_is(disk: SimDisk) -> None:
+    def opened() -> Log:
+        return Log.open(
+            disk,
+            DIRECTORY,
+            LogConfig(),
+            recovery_point=0,
+            log_start_offset=5,
+            clean_shutdown=False,
+            now_ms=NOW_MS,
+            topic_id=b"\7" * 16,
+        )
+
+    log = opened()
+    append(log)
+    flush(log, disk)
+    disk.crash()
+    assert opened().log_end_offset == 6
+
+
 def test_roll_by_size(disk: SimDisk) -> None:
     log = open_log(disk, LogConfig(segment_bytes=2 * BATCH_BYTES))
     for _ in range(5):
