@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -59,9 +60,12 @@ def test_what_was_long_under_way_on_an_older_connection_does_not_count() -> None
     partitions = cast("Any", SimpleNamespace(get_by_id=lambda topic_id, index: partition))
     clock = cast("Any", SimpleNamespace(monotonic=lambda: 1.0))
     handler = AcknowledgementHandler(partitions, clock, FollowerConnections())
+    hung_up: list[int] = []
     for number, offset in ((2, END), (1, END - 1), (2, END)):
         frame = acknowledgement_frame(2, 9, [Acknowledged(TOPIC, 0, EPOCH, offset, 0)])
-        connection = cast("Any", SimpleNamespace(number=number, reply=lambda slot, parts: None))
+        hang_up = partial(hung_up.append, number)
+        connection = cast("Any", SimpleNamespace(number=number, reply=lambda slot, parts: None, abort=hang_up))
         handler.receive(connection, 0, 0, memoryview(frame)[read_request_header(frame, 4)[4] :])
     assert partition.counted == [(2, END), (2, END)]
+    assert hung_up == [1]
     assert handler.ignored == 1

@@ -24,7 +24,7 @@ from penstock.api.traffic import Traffic
 from penstock.config.broker import BrokerConfig
 from penstock.core.metadata.image import BrokerState, PartitionState
 from penstock.core.metadata.records import ConfigChanged, TopicCreated
-from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.errors import ErrorCode
 from penstock.net.connection import Connection
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
@@ -61,6 +61,7 @@ class Client:
 
     def __init__(self) -> None:
         self.number = next(self.made)
+        self.is_hung_up = False
         self.when_closed: dict[Callable[[], None], None] = {}
         self.when_blocked: Callable[[int], None] | None = None
         self.shortcut = None
@@ -71,8 +72,10 @@ class Client:
     def reply(self, slot: int, parts: list[Any]) -> None:
         self.answers.append(b"".join(part if isinstance(part, bytes) else part.read() for part in parts))
 
-    def abort(self, error: Exception) -> None:
-        raise error
+    def abort(self, error: Exception | None = None) -> None:
+        if error is not None:
+            raise error
+        self.is_hung_up = True
 
     def close(self) -> None:
         for callback in list(self.when_closed):
@@ -226,12 +229,13 @@ class TestFollowers:
         broker, before, now = Broker(), Client(), Client()
         broker.fill()
         assert ask(broker.fetch, now, fetch_of((T, 0, 1), replica=2), 17) is None
-        with pytest.raises(ApiError) as refused:
-            ask(broker.fetch, before, fetch_of((T, 0, 0), replica=2), 17)
-        assert refused.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        assert ask(broker.fetch, before, fetch_of((T, 0, 0), replica=2), 17) is None
+        assert (before.is_hung_up, now.is_hung_up) == (True, False)
         assert broker.partition.followers is not None
         assert broker.partition.followers.by_id[2].end_offset == 1
-        assert ask(broker.fetch, before, fetch_of((T, 0, 1), replica=3), 17) is None, "it is another follower's"
+        other = Client()
+        assert ask(broker.fetch, other, fetch_of((T, 0, 1), replica=3), 17) is None
+        assert not other.is_hung_up
         now.close()
 
     async def test_strangers_and_those_of_another_epoch_are_told_so(self) -> None:

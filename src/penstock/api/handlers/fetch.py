@@ -28,7 +28,7 @@ from penstock.api.follower_connections import FollowerConnections
 from penstock.api.follower_watch import FollowerWatch
 from penstock.api.leader_hints import EndpointOf, LeaderHints, nowhere
 from penstock.api.traffic import Traffic
-from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, ProtocolError, StorageError
+from penstock.model.errors import CorruptBatch, ErrorCode, ProtocolError, StorageError
 from penstock.net.connection import Connection
 from penstock.ports.workers import Workers
 from penstock.replica.hosting import HostedPartitions
@@ -135,7 +135,8 @@ class FetchHandler:
     ) -> FetchResponse | Coroutine[Any, Any, FetchResponse] | None:
         fetch = Fetch(self, ctx, request, min(request.max_bytes, self._max_bytes))
         if fetch.is_of_follower and self._followers.is_outdated(fetch.replica_id, ctx.connection):
-            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "this follower fetches on another connection now")
+            ctx.connection.abort()  # nobody listens there; a follower that does comes back on a younger one
+            return None
         self._resolve_session(fetch, request)
         if fetch.is_of_follower:
             self.quota.rate = self._partitions.broker.leader_replication_throttled_rate

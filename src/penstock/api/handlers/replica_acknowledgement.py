@@ -39,6 +39,7 @@ class AcknowledgementHandler:
         connection.reply(slot, [])
         if self._followers.is_outdated(replica_id, connection):
             self.ignored += 1
+            connection.abort()  # as for a fetch
             return
         now_ms = int(self._clock.monotonic() * 1000)
         for entry in entries:
