@@ -17,7 +17,7 @@ from functools import partial
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
-from penstock.core.metadata.image import MetadataImage, PartitionState, TopicState
+from penstock.core.metadata.image import NO_LEADER, MetadataImage, PartitionState, TopicState
 from penstock.model.errors import ApiError, ErrorCode, LogOffline, StorageError
 from penstock.ports.clock import Clock, Entropy
 from penstock.ports.disk import Disk
@@ -32,6 +32,8 @@ from penstock.storage.group_commit import GroupCommit
 from penstock.storage.log_config import LogConfig
 
 log = logging.getLogger(__name__)
+
+LACKING = "may lack deletions of keys, and is fetched anew"
 
 
 @dataclass(slots=True)
@@ -75,6 +77,7 @@ class HostedPartitions:
         self._offsets = OffsetFiles(disk, directory)
         self._directories = LogDirectories(disk, directory, self._offsets, clock, entropy)
         self._outdated: list[str] = []  # directories that were set aside, and may go
+        self._doubtful: dict[Partition, None] = {}  # perhaps of an earlier stay, and kept while nobody leads
         self.housekeeping = Housekeeping(self, self._offsets, commit, workers, clock)
         self._has_strays = False
 
@@ -209,8 +212,9 @@ class HostedPartitions:
     ) -> Partition:
         path = f"{self.directory}/{topic.name}-{state.index}"
         known = self._offsets.take((topic.name, state.index))
-        if self._may_be_of_an_earlier_stay(state, config) and self._disk.exists(path):
-            aside = self._directories.set_aside(path, DELETED_SUFFIX, "may lack deletions of keys, and is fetched anew")
+        is_doubtful = self._may_be_of_an_earlier_stay(state, config) and self._disk.exists(path)
+        if is_doubtful and state.leader != NO_LEADER:
+            aside = self._directories.set_aside(path, DELETED_SUFFIX, LACKING)
             if aside is not None:
                 known, self._directories.is_haunted = KnownOffsets(), True
                 self._outdated.append(aside)
@@ -236,12 +240,33 @@ class HostedPartitions:
             high_watermark=known.high_watermark if len(state.replicas) > 1 else None,
         )
         partition.apply_state(state)
+        if is_doubtful and state.leader == NO_LEADER:
+            self._doubtful[partition] = None
         return partition
 
     def _may_be_of_an_earlier_stay(self, state: PartitionState, config: TopicConfig) -> bool:
         """A replica that was taken from here and given back while this broker was away: nobody kept tombstones for it,
-        and keys that were deleted meanwhile would come back with its log."""
-        return self.host.node_id in state.adding and "compact" in config.cleanup_policy
+        and keys that were deleted meanwhile would come back with its log.
+
+        One that is in sync or eligible to lead has fetched since, and others count on it. To be asked only while no
+        leader can have heard of this log: in a new life, or of a leader epoch that is new here.
+        """
+        own = self.host.node_id
+        is_counted_on = own in (*state.isr, *state.elr, *state.last_known_elr)
+        return own in state.adding and not is_counted_on and "compact" in config.cleanup_policy
+
+    def _was_away(self, partition: Partition, state: PartitionState) -> bool:
+        """Whether the partition was perhaps taken from here and given back in what this broker hears of at once, as by
+        a snapshot of the metadata. That takes two changes, and whoever is taken off a new leader epoch."""
+        is_told_late = state.partition_epoch > partition.partition_epoch + 1
+        is_doubtful = is_told_late or partition in self._doubtful
+        if not is_doubtful or state.leader_epoch <= partition.leader_epoch:
+            return False
+        if state.leader == NO_LEADER:  # it may be all that is left
+            self._doubtful[partition] = None
+            return False
+        self._doubtful.pop(partition, None)
+        return self._may_be_of_an_earlier_stay(state, self.resolve_config(partition.topic))
 
     def _forget_earlier_stays(self) -> None:
         if self._directories.is_haunted:
@@ -338,12 +363,16 @@ class HostedPartitions:
         """Lead, follow, come or go as `state` says. When it goes: its files are being removed, as those of a topic."""
         partitions = self.by_name[topic.name]
         partition = partitions[state.index]
-        if self.host.node_id not in state.replicas:
-            if partition is None:
-                return None
+        removal: Awaitable[None] | None = None
+        is_here = self.host.node_id in state.replicas
+        if partition is not None and (not is_here or self._was_away(partition, state)):
             partitions[state.index] = None
-            log.info("%r has no replica on this broker any more", partition)
-            return self._remove([partition], ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            what = LACKING if is_here else "has no replica on this broker any more"
+            log.info("%r %s", partition, what)
+            removal = self._remove([partition], ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            partition = None
+        if not is_here:
+            return removal
         if partition is None:
             self._clear_the_way(topic, [state])
             config = self.resolve_config(topic.name)
@@ -353,7 +382,7 @@ class HostedPartitions:
         else:
             partition.apply_state(state)
         self.on_role(partition)
-        return None
+        return removal
 
     def topic_deleted(self, name: str, topic_id: bytes) -> Awaitable[None]:
         """Forget the topic and rename its files at once; a worker removes them."""
@@ -366,6 +395,7 @@ class HostedPartitions:
         doomed: list[str] = []
         for partition in partitions:
             self.housekeeping.forget(partition)
+            self._doubtful.pop(partition, None)
             self._offsets.forget((partition.topic, partition.index))
             partition.delete(code)
             partition.log.close(clean=False)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hosted_world import HostedWorld
-from penstock.core.metadata.image import PartitionState
+from penstock.core.metadata.image import NO_LEADER, PartitionState
 from penstock.core.metadata.records import ConfigChanged, TopicCreated, TopicDeleted
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.replica.partition import Partition
@@ -42,7 +42,10 @@ class World(HostedWorld):
         state = PartitionState(index, tuple(replicas), leader, old.leader_epoch + 1, tuple(replicas))
         state.partition_epoch = old.partition_epoch + 1
         topic.partitions[index] = state
-        removal = self.hosted.partition_changed(topic, state)
+        self.tell(state)
+
+    def tell(self, state: PartitionState) -> None:
+        removal = self.hosted.partition_changed(self.image.topics["shared"], state)
         if removal is not None:
             asyncio.run(_finished(removal))
 
@@ -140,25 +143,88 @@ def test_files_of_a_replica_that_is_gone_are_removed_under_a_name_that_is_there_
     assert [name.endswith("-delete") for name in seen[-1]] == [True]
 
 
-@pytest.mark.parametrize(("policy", "is_adding"), [("compact", True), ("compact", False), ("delete", True)])
-def test_a_compacted_log_of_an_earlier_stay_is_not_gone_on_with(policy: str, is_adding: bool) -> None:
-    """It was taken from this broker and given back while that was down: tombstones have gone that it never saw."""
-    world = World()
+def _assigned_again(world: World, **state: Any) -> PartitionState:
+    """The partition is this broker's again, and on its way there; another leads."""
     other = world.me + 1
-    world.create([world.me, other])
+    given = {"leader": other, "leader_epoch": 3, "isr": (other,), "partition_epoch": 7, "adding": (world.me,)} | state
+    again = PartitionState(0, (other, world.me), **given)
+    world.image.topics["shared"].partitions[0] = again
+    return again
+
+
+def _with_a_record(policy: str = "compact") -> World:
+    world = World()
+    world.create([world.me, world.me + 1])
+    world.image.replay(ConfigChanged(2, "shared", {"cleanup.policy": policy}))
     world.append(world.hosted.get("shared", 0), b"k")
     asyncio.run(world.hosted.housekeeping.checkpoint())
+    return world
+
+
+@pytest.mark.parametrize(
+    ("policy", "state", "is_new"),
+    [
+        ("compact", {}, True),
+        ("compact,delete", {}, True),
+        ("delete", {}, False),
+        ("compact", {"adding": ()}, False),
+        ("compact", {"isr": (1, 2)}, False),
+        ("compact", {"isr": (1,), "leader": 1}, False),
+        ("compact", {"elr": (1,)}, False),
+        ("compact", {"leader": NO_LEADER, "isr": (), "last_known_elr": (1,)}, False),
+    ],
+)
+def test_a_compacted_log_of_an_earlier_stay_is_not_gone_on_with(
+    policy: str, state: dict[str, Any], is_new: bool
+) -> None:
+    """It was taken from this broker and given back while that was down: tombstones have gone that it never saw. One
+    that others count on has fetched since, and is all they may have."""
+    world = _with_a_record(policy)
+    assert world.me == 1
     world.kill()
-    topic = world.image.topics["shared"]
-    world.image.replay(ConfigChanged(2, "shared", {"cleanup.policy": policy}))
-    topic.partitions[0] = PartitionState(0, (other, world.me), other, 3, (other,), 7)
-    topic.partitions[0].adding = (world.me,) if is_adding else ()
+    _assigned_again(world, **state)
     world.open()
-    is_new = policy == "compact" and is_adding
     assert world.hosted.get("shared", 0).log.log_end_offset == (0 if is_new else 1)
     assert world.directories() == ([] if is_new else ["shared-0"])
     known = checkpoints.read_offsets(world.disk, f"/data/{checkpoints.RECOVERY_POINTS}")
     assert known.get(("shared", 0), 0) == (0 if is_new else 1)
+
+
+@pytest.mark.parametrize("leader", ["other", "me"])
+def test_a_log_of_perhaps_an_earlier_stay_is_kept_while_nobody_leads(leader: str) -> None:
+    """It may be all that is left: somebody may want to have it lead. With another leader there is more."""
+    world = _with_a_record()
+    world.kill()
+    _assigned_again(world, leader=NO_LEADER, isr=())
+    world.open()
+    assert world.hosted.get("shared", 0).log.log_end_offset == 1
+    elected = world.me + 1 if leader == "other" else world.me
+    world.tell(_assigned_again(world, leader=elected, isr=(elected,), leader_epoch=4, partition_epoch=8))
+    assert world.hosted.get("shared", 0).log.log_end_offset == (0 if leader == "other" else 1)
+    assert world.directories() == ([] if leader == "other" else ["shared-0"])
+
+
+@pytest.mark.parametrize(
+    ("state", "is_new"),
+    [
+        ({}, True),
+        ({"partition_epoch": 1}, False),
+        ({"leader_epoch": 0}, False),
+        ({"isr": (1, 2)}, False),
+        ({"adding": ()}, False),
+    ],
+    ids=["taken and given back", "one change", "the same leader epoch", "in sync", "not on its way"],
+)
+def test_a_broker_that_hears_late_of_its_absence_begins_anew(state: dict[str, Any], is_new: bool) -> None:
+    """A snapshot of the metadata does not say that the partition was elsewhere in between."""
+    world = _with_a_record()
+    before = world.hosted.get("shared", 0)
+    world.tell(_assigned_again(world, **state))
+    partition = world.hosted.get("shared", 0)
+    assert (partition is not before) == before.is_deleted == is_new
+    assert partition.log.log_end_offset == (0 if is_new else 1)
+    assert world.directories() == ([] if is_new else ["shared-0"])
+    assert partition.leader == world.me + 1
 
 
 def test_roles_follow_the_metadata() -> None:
