@@ -131,7 +131,7 @@ class FollowerSession:
 
     def changed(self, followed: FollowedPartition) -> None:
         """The next request says where it stands now."""
-        if followed.key in self.followed:
+        if self.followed.get(followed.key) is followed:  # not of one whose place another has taken
             self._changed[followed] = None
 
     def delay(self, followed: FollowedPartition, until_s: float) -> None:

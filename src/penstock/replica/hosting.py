@@ -29,6 +29,7 @@ from penstock.replica.offset_files import Key, KnownOffsets, OffsetFiles
 from penstock.replica.partition import Partition
 from penstock.storage import checkpoints
 from penstock.storage.group_commit import GroupCommit
+from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 
 log = logging.getLogger(__name__)
@@ -212,13 +213,18 @@ class HostedPartitions:
     ) -> Partition:
         path = f"{self.directory}/{topic.name}-{state.index}"
         known = self._offsets.take((topic.name, state.index))
-        is_doubtful = self._may_be_of_an_earlier_stay(state, config) and self._disk.exists(path)
+        opened = self._directories.open(path, settings, known, topic.topic_id)
+        is_doubtful = self._may_be_of_an_earlier_stay(state, config, opened) and self._disk.exists(path)
         if is_doubtful and state.leader != NO_LEADER:
+            opened.close(clean=False)
             aside = self._directories.set_aside(path, DELETED_SUFFIX, LACKING)
-            if aside is not None:
+            if aside is None:
+                cause = StorageError(f"{path} {LACKING}, but cannot be set aside")
+                opened = self._directories.offline(path, settings, cause, known)
+            else:
                 known, self._directories.is_haunted = KnownOffsets(), True
                 self._outdated.append(aside)
-        opened = self._directories.open(path, settings, known, topic.topic_id)
+                opened = self._directories.open(path, settings, known, topic.topic_id)
         if report is not None:
             report.partitions += 1
             report.scanned_bytes += opened.recovery.scanned_bytes
@@ -244,16 +250,18 @@ class HostedPartitions:
             self._doubtful[partition] = None
         return partition
 
-    def _may_be_of_an_earlier_stay(self, state: PartitionState, config: TopicConfig) -> bool:
+    def _may_be_of_an_earlier_stay(self, state: PartitionState, config: TopicConfig, known: Log) -> bool:
         """A replica that was taken from here and given back while this broker was away: nobody kept tombstones for it,
         and keys that were deleted meanwhile would come back with its log.
 
-        One that is in sync or eligible to lead has fetched since, and others count on it. To be asked only while no
-        leader can have heard of this log: in a new life, or of a leader epoch that is new here.
+        One that is in sync or eligible to lead has fetched since, and others count on it. So has one that holds
+        something of the present leader epoch: whoever is taken off, a new one begins. To be asked only while no leader
+        can have heard of this log: in a new life, or of a leader epoch that is new here.
         """
         own = self.host.node_id
         is_counted_on = own in (*state.isr, *state.elr, *state.last_known_elr)
-        return own in state.adding and not is_counted_on and "compact" in config.cleanup_policy
+        is_of_now = known.epochs.latest >= state.leader_epoch
+        return own in state.adding and not is_counted_on and not is_of_now and "compact" in config.cleanup_policy
 
     def _was_away(self, partition: Partition, state: PartitionState) -> bool:
         """Whether the partition was perhaps taken from here and given back in what this broker hears of at once, as by
@@ -266,7 +274,7 @@ class HostedPartitions:
             self._doubtful[partition] = None
             return False
         self._doubtful.pop(partition, None)
-        return self._may_be_of_an_earlier_stay(state, self.resolve_config(partition.topic))
+        return self._may_be_of_an_earlier_stay(state, self.resolve_config(partition.topic), partition.log)
 
     def _forget_earlier_stays(self) -> None:
         if self._directories.is_haunted:

@@ -89,11 +89,11 @@ class LogDirectories:
             if self.set_aside(directory, STRAY_SUFFIX, str(error)) is not None:
                 self.is_haunted = True
                 return self.open(directory, settings, KnownOffsets(), topic_id)
-            return self._offline(directory, settings, error, known)
+            return self.offline(directory, settings, error, known)
         except StorageError as error:
-            return self._offline(directory, settings, error, known)
+            return self.offline(directory, settings, error, known)
 
-    def _offline(self, directory: str, settings: LogConfig, error: StorageError, known: KnownOffsets) -> Log:
+    def offline(self, directory: str, settings: LogConfig, error: StorageError, known: KnownOffsets) -> Log:
         log.critical("%s; the partition is offline, its files are left as they are", error)
         cause = OSError(errno.EIO, str(error))
         cause.__cause__ = error

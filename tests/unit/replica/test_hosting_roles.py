@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
@@ -172,13 +173,14 @@ def _with_a_record(policy: str = "compact") -> World:
         ("compact", {"isr": (1,), "leader": 1}, False),
         ("compact", {"elr": (1,)}, False),
         ("compact", {"leader": NO_LEADER, "isr": (), "last_known_elr": (1,)}, False),
+        ("compact", {"leader_epoch": 0}, False),
     ],
 )
 def test_a_compacted_log_of_an_earlier_stay_is_not_gone_on_with(
     policy: str, state: dict[str, Any], is_new: bool
 ) -> None:
     """It was taken from this broker and given back while that was down: tombstones have gone that it never saw. One
-    that others count on has fetched since, and is all they may have."""
+    that others count on has fetched since, and is all they may have; so has one that holds records of this leader."""
     world = _with_a_record(policy)
     assert world.me == 1
     world.kill()
@@ -188,6 +190,35 @@ def test_a_compacted_log_of_an_earlier_stay_is_not_gone_on_with(
     assert world.directories() == ([] if is_new else ["shared-0"])
     known = checkpoints.read_offsets(world.disk, f"/data/{checkpoints.RECOVERY_POINTS}")
     assert known.get(("shared", 0), 0) == (0 if is_new else 1)
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_log_of_an_earlier_stay_that_cannot_be_set_aside_is_offline(
+    is_running: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failing disk is not written to; followed on, the log would bring deleted keys back. The next start tries it."""
+    world = _with_a_record()
+    rename = world.disk.rename
+
+    def fails(old: str, new: str) -> None:
+        if old == "/data/shared-0":
+            raise OSError(errno.EIO, "input/output error", old)
+        rename(old, new)
+
+    monkeypatch.setattr(world.disk, "rename", fails)
+    if is_running:
+        world.tell(_assigned_again(world))
+    else:
+        world.kill()
+        _assigned_again(world)
+        world.open()
+    assert world.hosted.get("shared", 0).log.offline is not None
+    assert world.directories() == ["shared-0"]
+    monkeypatch.undo()
+    world.kill()
+    world.open()
+    partition = world.hosted.get("shared", 0)
+    assert (partition.log.offline, partition.log.log_end_offset) == (None, 0)
 
 
 @pytest.mark.parametrize("leader", ["other", "me"])
