@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,37 +149,56 @@ def test_a_vote_at_the_wrong_address_is_refused_and_an_id_is_never_used_up(clust
     cluster.check_logs()
 
 
-def replace_everywhere(cluster: ClusterProcesses, old: int, new: int) -> None:
-    """Move every partition of every topic from one broker to another, and wait until that is done."""
-    topics = cluster.admin().list_topics(timeout=10).topics
-    targets = {
-        (name, number): [new if replica == old else replica for replica in state.replicas]
-        for name, topic in topics.items()
-        for number, state in topic.partitions.items()
-        if old in state.replicas
-    }
-    cluster_admin.reassign(cluster, targets)
-    cluster.wait_until(lambda: not cluster_admin.reassignments(cluster), f"nothing is left on broker {old}")
+def test_a_voter_whose_disk_is_lost_is_replaced_under_its_id(cluster: ClusterProcesses, tell: Tell) -> None:
+    """As docs/cluster.md says: its vote first, as it has forgotten for whom it voted."""
+    moments: list[float] = []
+    lost = cluster.nodes[3]
+    with Traffic(cluster.bootstrap_servers, TOPIC, PARTITIONS) as traffic:
+        traffic.pause(0.5)
+        moments.append(time.monotonic())
+        lost.kill()
+        shutil.rmtree(lost.data)
+        lost.launch()
+        cluster.wait_until(lambda: "its data directory is another one" in lost.log(), "it is not let in")
+        lost.kill()
+        run_command(cluster, "cluster", "remove-voter", "3")
+        lost.start()
+        cluster.wait_for_brokers()
+        wait_for_output(cluster, ("cluster", "under-replicated"), re.escape(NONE_UNDER_REPLICATED))
+        run_command(cluster, "cluster", "add-voter", "3", lost.address)
+        traffic.await_progress()
+    tell(f"pause of a producer: {pauses(traffic.history, moments, traffic.ended_s)}")
+    assert cluster_admin.voter_ids(cluster) == [1, 2, 3]
+    cluster.wait_in_sync(TOPIC)
+    check_promises(cluster, traffic, TOPIC, PARTITIONS)
 
 
 def test_grow_and_shrink(cluster: ClusterProcesses, tell: Tell) -> None:
-    """A fourth broker joins, the first one is drained, loses its vote, stops and is forgotten."""
+    """A fourth broker joins and gets its share; the first one is drained, stops and is forgotten."""
     moments: list[float] = []
     with Traffic(cluster.bootstrap_servers, TOPIC, PARTITIONS) as traffic:
         traffic.pause(0.5)
         moments.append(time.monotonic())
         fourth, first = cluster.add(4), cluster.nodes[1]
+        tell("\n" + run_command(cluster, "cluster", "balance", "--watch"))
+        shares = Counter(
+            replica
+            for topic in cluster.admin().list_topics(timeout=10).topics.values()
+            for state in topic.partitions.values()
+            for replica in state.replicas
+        )
+        assert sorted(shares) == [1, 2, 3, 4]
+        assert max(shares.values()) - min(shares.values()) <= 1, shares
         moments.append(time.monotonic())
-        replace_everywhere(cluster, 1, 4)
+        tell("\n" + run_command(cluster, "cluster", "drain", "1", "--watch"))
         cluster.wait_in_sync(TOPIC)
         cluster.wait_until(lambda: first.partition_bytes(TOPIC, 0) == 0, "the first broker's files go")
-        cluster_admin.add_voter(cluster, fourth)
-        cluster_admin.remove_voter(cluster, first)
+        run_command(cluster, "cluster", "add-voter", "4", fourth.address)
         moments.append(time.monotonic())
         assert first.terminate() == 0
         del cluster.nodes[1]
         cluster.wait_for_brokers()  # one that is not fenced yet may be running
-        cluster_admin.unregister(cluster, 1)
+        run_command(cluster, "cluster", "remove", "1")
         traffic.await_progress()
     tell(
         "pause of a producer (broker 4 joins, 1 is drained, 1 goes): "

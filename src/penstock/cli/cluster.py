@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.cluster_members import add_voter, drain, remove, remove_voter
-from penstock.cli.cluster_moves import cancel_reassignment, elect_leaders, reassign, reassignments
+from penstock.cli.cluster_moves import balance, cancel_reassignment, elect_leaders, reassign, reassignments
 from penstock.cli.connection import Target, cluster_command, json_option
 from penstock.cli.missing_replicas import Replicas, under_replicated
 from penstock.cli.output import show_json, show_table
@@ -308,6 +308,7 @@ def features(target: Target, as_json: bool) -> None:
 for command in (
     elect_leaders,
     reassign,
+    balance,
     reassignments,
     cancel_reassignment,
     drain,

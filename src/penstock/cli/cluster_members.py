@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.cluster_moves import Targets, move, throttle_option, watch_option
+from penstock.cli.cluster_moves import carry_out, dry_run_option, throttle_option, watch_option
+from penstock.cli.cluster_plans import drained, image_of, unknown_broker
 from penstock.cli.connection import Target, cluster_command, json_option, split_address
 from penstock.cli.numbers import NUMBER
 from penstock.cli.output import show_json
@@ -20,7 +21,6 @@ from penstock.model.errors import ApiError, ConfigError, ErrorCode, PenstockErro
 
 if TYPE_CHECKING:
     from penstock.client.cluster_admin import ClusterAdmin
-    from penstock.core.metadata.image import MetadataImage
 
 broker_argument = click.argument("broker_id", metavar="BROKER", type=NUMBER)
 
@@ -29,7 +29,7 @@ broker_argument = click.argument("broker_id", metavar="BROKER", type=NUMBER)
 @broker_argument
 @throttle_option
 @watch_option
-@click.option("--dry-run", is_flag=True, help="Only print the plan, as `cluster reassign --file` takes it.")
+@dry_run_option
 @json_option
 @cluster_command
 def drain(target: Target, broker_id: int, throttle: int | None, watch: bool, dry_run: bool, as_json: bool) -> None:
@@ -38,61 +38,12 @@ def drain(target: Target, broker_id: int, throttle: int | None, watch: bool, dry
     BROKER is its id, as `cluster describe` shows it.
     """
     with wire_admin(target) as admin:
-        targets = _drain_plan(admin, broker_id)
-        if dry_run:
-            partitions = [
-                {"topic": topic, "partition": partition, "replicas": list(replicas)}
-                for (topic, partition), replicas in targets.items()
-            ]
-            show_json({"version": 1, "partitions": partitions})
-        elif targets:
-            move(target, admin, targets, throttle=throttle, watch=watch, as_json=as_json)
-        elif as_json:
-            show_json([])
+        targets = drained(admin, broker_id)
+        carry_out(target, admin, targets, throttle=throttle, watch=watch, dry_run=dry_run, as_json=as_json)
         if not targets:
             click.echo(
                 f"Broker {broker_id} holds no replicas: stop it, then `penstock cluster remove {broker_id}`", err=True
             )
-
-
-def _drain_plan(admin: ClusterAdmin, broker_id: int) -> Targets:
-    from penstock.core.metadata.reassignment import drain_plan
-
-    image = _image(admin)
-    plan = drain_plan(image, broker_id)
-    if broker_id not in image.brokers and not plan:  # one that was removed by force may still have replicas
-        raise _unknown(broker_id, image)
-    return {(topic, index): replicas for topic, partitions in plan.items() for index, replicas in partitions.items()}
-
-
-def _image(admin: ClusterAdmin) -> MetadataImage:
-    """What the wire tells of the metadata, as those who make plans want it."""
-    from penstock.core.metadata.image import BrokerState, MetadataImage, PartitionState, TopicState
-
-    image = MetadataImage()
-    for node in admin.nodes().brokers:
-        image.brokers[node.node_id] = BrokerState(
-            node.node_id, 0, b"", {"": (node.host, node.port)}, node.rack, is_fenced=node.is_fenced
-        )
-    moves = {(one.topic, one.partition): one for one in admin.moves()}
-    for one in admin.partitions():
-        topic = image.topics.setdefault(one.topic, TopicState(one.topic, one.topic.encode()))
-        under_way = moves.get((one.topic, one.partition))
-        topic.partitions.append(
-            PartitionState(
-                one.partition,
-                one.replicas,
-                -1 if one.leader is None else one.leader,
-                isr=one.isr,
-                adding=under_way.adding if under_way is not None else (),
-                removing=under_way.removing if under_way is not None else (),
-            )
-        )
-    return image
-
-
-def _unknown(broker_id: int, image: MetadataImage) -> PenstockError:
-    return PenstockError(f"there is no broker {broker_id}: there is {', '.join(map(str, image.brokers))}")
 
 
 @click.command("remove")
@@ -106,10 +57,10 @@ def remove(target: Target, broker_id: int, force: bool, as_json: bool) -> None:
     BROKER is its id, as `cluster describe` shows it.
     """
     with wire_admin(target) as admin:
-        image = _image(admin)
+        image = image_of(admin)
         is_voter = _is_voter(admin, broker_id)
         if broker_id not in image.brokers and not is_voter:
-            raise _unknown(broker_id, image)
+            raise unknown_broker(broker_id, image)
         held = sum(broker_id in one.replicas for topic in image.topics.values() for one in topic.partitions)
         if held and not force:
             raise PenstockError(

@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from penstock.cli.cluster_plans import Targets, balanced, parse_replicas, read_plan, replicated, show_plan
 from penstock.cli.cluster_throttle import UNTHROTTLE, is_throttled, remove_throttle, set_throttle
 from penstock.cli.connection import Target, cluster_command, complete_topics, json_option
-from penstock.cli.numbers import INT32_MAX, INT64_MAX, NUMBER, Number
+from penstock.cli.numbers import INT64_MAX, NUMBER, Number
 from penstock.cli.output import show_json, show_table
 from penstock.cli.wire_admin import wire_admin
-from penstock.model.errors import ConfigError, ErrorCode, PenstockError
+from penstock.model.errors import ErrorCode, PenstockError
 
 if TYPE_CHECKING:
     from penstock.client.cluster_admin import ClusterAdmin, Move, PartitionReplicas
@@ -26,14 +27,13 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 1.0
 LIMIT_STAYS = f"The limit stays until it is taken back: {UNTHROTTLE}"
 
-EXAMPLE_PLAN = '{"partitions": [{"topic": "events", "partition": 0, "replicas": [1, 2, 3]}]}'
-
-Targets = dict[tuple[str, int], tuple[int, ...]]
-
 throttle_option = click.option(
     "--throttle", type=Number(1, INT64_MAX), metavar="BYTES/S", help="How fast each broker may copy, at most."
 )
 watch_option = click.option("--watch", is_flag=True, help="Show the progress until it is done.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Only print the plan, as `cluster reassign --file` takes it."
+)
 
 
 # -- leaders ------------------------------------------------------------------------------
@@ -88,8 +88,16 @@ def elect_leaders(target: Target, topics: tuple[str, ...], unclean: bool, as_jso
 @click.option("--partition", type=NUMBER, help="Which partition of it.")
 @click.option("--replicas", metavar="ID,ID,...", help="Its new replicas; the first of them leads when it can.")
 @click.option("--file", "path", metavar="PLAN", help="A plan as JSON, as Kafka's own tool writes it.")
+@click.option(
+    "--replication-factor",
+    "factor",
+    type=Number(1),
+    metavar="N",
+    help="So many replicas, of all partitions of --topic or of all topics; which, is up to this command.",
+)
 @throttle_option
 @watch_option
+@dry_run_option
 @json_option
 @cluster_command
 def reassign(
@@ -98,21 +106,68 @@ def reassign(
     partition: int | None,
     replicas: str | None,
     path: str | None,
+    factor: int | None,
     throttle: int | None,
     watch: bool,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Give partitions other replicas: --topic, --partition and --replicas, or a --file."""
-    if path is not None:
-        if topic is not None or partition is not None or replicas is not None:
-            raise click.UsageError("give --file, or --topic with --partition and --replicas")
-        targets = read_plan(path)
-    elif topic is None or partition is None or replicas is None:
-        raise click.UsageError("give --topic, --partition and --replicas, or --file")
+    """Give partitions other replicas: --topic, --partition and --replicas, a --file, or a --replication-factor."""
+    told: Targets = {}
+    if factor is not None and (path, partition, replicas) == (None, None, None):
+        pass
+    elif path is not None and (topic, partition, replicas, factor) == (None, None, None, None):
+        told = read_plan(path)
+    elif topic is not None and partition is not None and replicas is not None and (path, factor) == (None, None):
+        told = {(topic, partition): parse_replicas(replicas)}
     else:
-        targets = {(topic, partition): parse_replicas(replicas)}
+        raise click.UsageError(
+            "give --topic, --partition and --replicas; or --file; or --replication-factor, with or without --topic"
+        )
     with wire_admin(target) as admin:
+        targets = told if factor is None else replicated(admin, factor, topic)
+        carry_out(target, admin, targets, throttle=throttle, watch=watch, dry_run=dry_run, as_json=as_json)
+    if not targets:
+        what = "every topic" if topic is None else f"topic {topic}"
+        click.echo(f"Nothing to do: every partition of {what} has {factor} replica{'s' * (factor != 1)}.", err=True)
+
+
+@click.command("balance", short_help="Spread replicas and leaders evenly, as after a broker was added.")
+@throttle_option
+@watch_option
+@dry_run_option
+@json_option
+@cluster_command
+def balance(target: Target, throttle: int | None, watch: bool, dry_run: bool, as_json: bool) -> None:
+    """Move replicas from brokers that have many to those that have few, as after one was added.
+
+    By numbers, not by bytes: no more moves than it takes until brokers differ by one replica at most, as far as racks
+    allow; then each is the first to lead for about as many partitions. What nobody leads stays where it is.
+    """
+    with wire_admin(target) as admin:
+        targets = balanced(admin)
+        carry_out(target, admin, targets, throttle=throttle, watch=watch, dry_run=dry_run, as_json=as_json)
+    if not targets:
+        click.echo("Nothing to do: replicas and leaders are spread evenly over the brokers that are up.", err=True)
+
+
+def carry_out(
+    target: Target,
+    admin: ClusterAdmin,
+    targets: Targets,
+    *,
+    throttle: int | None,
+    watch: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """A plan, which may be empty."""
+    if dry_run:
+        show_plan(targets)
+    elif targets:
         move(target, admin, targets, throttle=throttle, watch=watch, as_json=as_json)
+    elif as_json:
+        show_json([])
 
 
 def move(
@@ -134,7 +189,12 @@ def move(
             old = before[topic, partition].replicas
             click.echo(f"{topic}-{partition}: from {_ids(old)} to {_ids(replicas)}")
     if watch:
-        _watch(admin, as_json=as_json)
+        try:
+            _watch(admin, as_json=as_json)
+        except (PenstockError, KeyboardInterrupt):  # of looking on; the move itself goes on
+            if throttle is not None:
+                click.echo(LIMIT_STAYS, err=True)
+            raise
         if throttle is not None:
             remove_throttle(target, admin, as_json=as_json)
     elif as_json:
@@ -222,58 +282,6 @@ def cancel_reassignment(target: Target, topic: str | None, partition: int | None
         click.echo("No such reassignment is under way.", err=True)
 
 
-# -- plans --------------------------------------------------------------------------------
-
-
-def parse_replicas(text: str) -> tuple[int, ...]:
-    try:
-        replicas = tuple(int(number) for number in text.split(","))
-    except ValueError:
-        raise ConfigError(f"{text!r} is no list of brokers: write their numbers, for example 1,2,3") from None
-    _check_replicas(replicas, repr(text))
-    return replicas
-
-
-def _check_replicas(replicas: Sequence[int], where: str) -> None:
-    if not replicas or min(replicas) < 0 or max(replicas) > INT32_MAX or len(set(replicas)) < len(replicas):
-        raise ConfigError(f"{where}: replicas are numbers of different brokers, at least one")
-
-
-def read_plan(path: str) -> Targets:
-    """{"partitions": [{"topic": ..., "partition": ..., "replicas": [...]}]}. Raises ConfigError."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            plan = json.load(file)
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not JSON: {error}") from error
-    entries = plan.get("partitions") if isinstance(plan, dict) else None
-    if not isinstance(entries, list) or not entries:
-        raise ConfigError(f"{path} is no plan: write {EXAMPLE_PLAN}")
-    targets: Targets = {}
-    for number, entry in enumerate(entries):
-        where = f"{path}, partitions[{number}]"
-        if not isinstance(entry, dict):
-            raise ConfigError(f"{where}: write topic, partition and replicas")
-        topic, partition, replicas = entry.get("topic"), entry.get("partition"), entry.get("replicas")
-        if not isinstance(topic, str) or not topic:
-            raise ConfigError(f"{where}: topic is the name of one, not {topic!r}")
-        if not _is_number(partition) or not 0 <= partition <= INT32_MAX:
-            raise ConfigError(f"{where}: partition is a number from 0, not {partition!r}")
-        if not isinstance(replicas, list) or not all(map(_is_number, replicas)):
-            raise ConfigError(f"{where}: replicas is a list of numbers of brokers, not {replicas!r}")
-        _check_replicas(replicas, where)
-        if (topic, partition) in targets:
-            raise ConfigError(f"{where}: {topic}-{partition} is in the plan twice")
-        targets[topic, partition] = tuple(replicas)
-    return targets
-
-
-def _is_number(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _ids(replicas: Sequence[int]) -> str:
     return f"[{','.join(map(str, replicas))}]"
 
@@ -285,6 +293,7 @@ class Progress(NamedTuple):
     move: Move
     moved_bytes: int
     needed_bytes: int
+    is_led: bool
 
     @property
     def share(self) -> float:
@@ -314,7 +323,7 @@ def _progress(admin: ClusterAdmin) -> list[Progress]:
         leader = leaders.get(key)
         whole = max(old, default=0) if leader is None else by_broker.get(leader, 0)
         moved = sum(min(by_broker.get(replica, 0), whole) for replica in one.adding)
-        found.append(Progress(one, moved, whole * len(one.adding)))
+        found.append(Progress(one, moved, whole * len(one.adding), leader is not None))
     return found
 
 
@@ -339,8 +348,10 @@ def _show(found: Sequence[Progress]) -> None:
 def _watch(admin: ClusterAdmin, *, as_json: bool) -> None:
     """Until nothing is under way. One line each second, or one object."""
     last: dict[tuple[str, int], Progress] = {}
+    stuck: dict[tuple[str, int], None] = {}
     said = ""
     while found := _progress(admin):
+        _tell_stuck(found, stuck)
         last.update({(one.move.topic, one.move.partition): one for one in found})
         under_way = {(one.move.topic, one.move.partition) for one in found}
         # What is through has moved all that it needed.
@@ -353,6 +364,19 @@ def _watch(admin: ClusterAdmin, *, as_json: bool) -> None:
         _say("", 0, 0, 0, 0, as_json)
     else:
         click.echo("No reassignments under way.", err=True)
+
+
+def _tell_stuck(found: Sequence[Progress], told: dict[tuple[str, int], None]) -> None:
+    """Once each: it may be for ever."""
+    for one in found:
+        key = one.move.topic, one.move.partition
+        if not one.is_led and one.move.adding and key not in told:
+            told[key] = None
+            click.echo(
+                f"{key[0]}-{key[1]} has no leader: nothing is copied until one of those that have its records is up "
+                "(`penstock cluster under-replicated --all`)",
+                err=True,
+            )
 
 
 def _needed(progress: dict[tuple[str, int], Progress]) -> int:

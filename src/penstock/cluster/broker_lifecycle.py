@@ -34,8 +34,9 @@ READ_TIMEOUT_S = 10.0
 NO_CONTROLLER_S = 1.5
 """A broker that leaves waits so long for a controller to tell."""
 NOTHING_HEARD = (
-    "it is registered, but this node hears nothing of the metadata. A voter whose disk is lost must not come back "
-    "empty under its old id: start it under a new node.id, drain and remove the old one, and add the new one as voter"
+    "it is registered, but this node hears nothing of the metadata. A voter whose disk is lost has forgotten its "
+    "votes: stop it, take its vote away (`penstock cluster remove-voter`), start it, and give it a vote when it has "
+    "caught up"
 )
 NOT_REACHED = (
     "it is registered, but this node hears nothing of the metadata: the others do not reach it at %s. See whether they "
@@ -43,8 +44,8 @@ NOT_REACHED = (
 )
 ANOTHER_DISK = (
     "this node is a voter, and its data directory is another one than the quorum knows: it would have forgotten its "
-    "votes. Bring the directory back, or start it under a new node.id, drain and remove the old one, and add the new "
-    "one as voter"
+    "votes. Bring the directory back; or stop it, take its vote away (`penstock cluster remove-voter`), start it, and "
+    "give it a vote when it has caught up"
 )
 
 

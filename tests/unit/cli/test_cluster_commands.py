@@ -16,7 +16,7 @@ from penstock.cli.connection import Target
 from penstock.cli.doctor_brokers import down, fenced_at
 from penstock.cli.doctor_brokers import partitions as doctor_of_partitions
 from penstock.cli.voters import Voter
-from penstock.model.errors import ErrorCode
+from penstock.model.errors import ErrorCode, PenstockError
 from penstock.wire.apis import Api
 from penstock.wire.messages import alter_partition_reassignments as alter
 from penstock.wire.messages import describe_configs as describing
@@ -613,6 +613,74 @@ def test_reassign_by_a_plan_and_watch(run: CommandLine, scripted: ScriptedCluste
     ]
 
 
+def test_every_partition_gets_so_many_replicas(run: CommandLine, scripted: ScriptedCluster) -> None:
+    scripted.topics["other"] = [Partition(3, [3], [3])]
+    words = ("cluster", "reassign", "--replication-factor", "3")
+    plan = json.loads(run(*words, "--dry-run").out)
+    assert {(one["topic"], one["partition"]): sorted(one["replicas"]) for one in plan["partitions"]} == {
+        ("events", 0): [1, 2, 3],
+        ("events", 1): [1, 2, 3],
+        ("other", 0): [1, 2, 3],
+    }
+    assert not scripted.asked(alter.AlterPartitionReassignmentsRequest)
+    assert run(*words, "--topic", "other").lines == ["other-0: from [3] to [3,2,1]"], "another rack first"
+    (request,) = scripted.asked(alter.AlterPartitionReassignmentsRequest)
+    assert isinstance(request, alter.AlterPartitionReassignmentsRequest)
+    assert [topic.name for topic in request.topics] == ["other"]
+    one = run("cluster", "reassign", "--replication-factor", "2", "--topic", "events")
+    assert (one.code, one.out) == (0, "")
+    assert one.err == "Nothing to do: every partition of topic events has 2 replicas.\n"
+    many = run("cluster", "reassign", "--replication-factor", "4")
+    assert (many.code, many.out) == (1, "")
+    assert "events-0 cannot have 4 replicas: 3 broker(s) are running" in many.err
+    unknown = run(*words, "--topic", "nope")
+    assert (unknown.code, unknown.err.partition(";")[0]) == (1, "penstock: topic 'nope' does not exist")
+
+
+def test_balance(run: CommandLine, scripted: ScriptedCluster) -> None:
+    scripted.topics["events"] = [Partition(1, [1, 2], [1, 2]) for _ in range(3)]
+    scripted.racks = dict.fromkeys(scripted.racks)
+    plan = json.loads(run("cluster", "balance", "--dry-run").out)
+    assert not scripted.asked(alter.AlterPartitionReassignmentsRequest)
+    assert [one["replicas"] for one in plan["partitions"]] == [[3, 2], [1, 3], [2, 1]], (
+        "the fenced broker 4 gets nothing"
+    )
+    assert run("cluster", "balance").lines == [
+        f"events-{one['partition']}: from [1,2] to [{','.join(map(str, one['replicas']))}]"
+        for one in plan["partitions"]
+    ]
+    scripted.topics["events"] = [Partition(1, [1], [1]), Partition(2, [2], [2]), Partition(3, [3], [3])]
+    even = run("cluster", "balance", "--json")
+    assert (even.code, json.loads(even.out), even.err.partition(":")[0]) == (0, [], "Nothing to do")
+
+
+def test_a_move_of_what_nobody_leads_is_told(run: CommandLine, scripted: ScriptedCluster) -> None:
+    """It may never end."""
+    scripted.topics["events"][0] = Partition(-1, [3, 1], [])
+    scripted.moves["events", 0] = ([3], [1])
+    scripted.looks = iter((lambda: None, lambda: None, scripted.moves.clear))
+    ran = run("cluster", "reassignments", "--watch")
+    assert ran.err == (
+        "events-0 has no leader: nothing is copied until one of those that have its records is up "
+        "(`penstock cluster under-replicated --all`)\n"
+    )
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, PenstockError("nobody answers")])
+def test_a_watch_that_ends_early_tells_of_its_limit(
+    run: CommandLine, scripted: ScriptedCluster, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    scripted.script_settings({})
+    monkeypatch.setattr(cluster_moves, "_progress", fails)
+    words = ("--topic", "events", "--partition", "0", "--replicas", "3,2", "--throttle", "9", "--watch")
+    ran = run("cluster", "reassign", *words)
+    assert ran.code != 0
+    assert ran.err.startswith("The limit stays until it is taken back: penstock cluster reassignments --unthrottle\n")
+
+
 def test_reassignments(run: CommandLine, scripted: ScriptedCluster) -> None:
     assert run("cluster", "reassignments").lines == []
     scripted.topics["events"][0].replicas = [3, 1, 2]
@@ -762,6 +830,10 @@ def test_bad_plans_are_told_in_one_sentence(run: CommandLine, tmp_path: Path, pl
         ("reassign", "--topic", "t"),
         ("reassign", "--file", "p", "--topic", "t"),
         ("reassign", "--file", "/nowhere/plan.json"),
+        ("reassign", "--file", "p", "--replication-factor", "2"),
+        ("reassign", "--replication-factor", "0"),
+        ("reassign", "--replication-factor", "2", "--topic", "t", "--partition", "0"),
+        ("balance", "now"),
         ("reassign", "--topic", "t", "--partition", "0", "--replicas", "1,x"),
         ("reassign", "--topic", "t", "--partition", "0", "--replicas", "1,1"),
         ("reassign", "--topic", "t", "--partition", "-1", "--replicas", "1"),

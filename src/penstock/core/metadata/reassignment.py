@@ -4,14 +4,14 @@ While a reassignment is under way `replicas` holds those to be, then those that 
 which. It ends in `change_partition`, as soon as all that are to be are in the ISR; only then does a leader that leaves
 give up. Another target replaces the one under way; cancelling goes back to the replicas from before the first.
 
-Plans say what to move: off a broker, or evenly over all. A plan names only partitions that change, replaces no more
-replicas than it must, keeps to as many racks and uses running brokers only.
+Plans say what to move: off a broker, evenly over all, or to another number of replicas. A plan names only partitions
+that change, replaces no more replicas than it must, keeps to as many racks and uses running brokers only.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 
 from penstock.core.metadata.decisions import check_replicas
@@ -175,7 +175,7 @@ def balance_plan(image: MetadataImage) -> Plan:
     moved: dict[tuple[str, int], tuple[int, ...]] = {
         (topic.name, each.index): each.target_replicas
         for topic, each in image.all_partitions()
-        if all(replica in image.brokers for replica in each.target_replicas)
+        if each.leader != NO_LEADER and all(replica in image.brokers for replica in each.target_replicas)
     }
     before = dict(moved)
     has_changed = bool(running)
@@ -190,11 +190,60 @@ def balance_plan(image: MetadataImage) -> Plan:
                     placer.total.add(replicas)
                     has_changed = True
     _even_leaders(placer.total, running, moved)
+    return _changes(before, moved)
+
+
+def _changes(
+    before: Mapping[tuple[str, int], tuple[int, ...]], moved: Mapping[tuple[str, int], tuple[int, ...]]
+) -> Plan:
     plan: Plan = {}
     for (name, index), replicas in moved.items():
         if replicas != before[name, index]:
             plan.setdefault(name, {})[index] = replicas
     return plan
+
+
+def factor_plan(image: MetadataImage, replication_factor: int, topics: Collection[str] | None = None) -> Plan:
+    """So many replicas for each partition of these topics, or of all. Those there are stay; of too many the last go,
+    before them who is not in sync. Where replicas come, first places are evened out among the new lists."""
+    placer = Placer([each for each in candidates(image) if each.is_live], image)
+    running = [each.broker_id for each in placer.brokers]
+    before: dict[tuple[str, int], tuple[int, ...]] = {}
+    moved: dict[tuple[str, int], tuple[int, ...]] = {}
+    grown: dict[tuple[str, int], tuple[int, ...]] = {}
+    for topic in image.topics.values() if topics is None else [image.topics[name] for name in topics]:
+        own = Counts.of(topic.partitions)
+        for partition in topic.partitions:
+            key = topic.name, partition.index
+            before[key] = partition.target_replicas
+            kept = _kept(image, partition, replication_factor)
+            moved[key] = after = _more(placer, own, kept, replication_factor, f"{topic.name}-{partition.index}")
+            for counts in (own, placer.total):
+                counts.add(before[key], -1)
+                counts.add(after)
+            if len(after) > len(kept) and all(replica in running for replica in after):
+                grown[key] = after
+    _even_leaders(placer.total, running, grown)
+    return _changes(before, moved | grown)
+
+
+def _kept(image: MetadataImage, partition: PartitionState, replication_factor: int) -> tuple[int, ...]:
+    known = [replica for replica in partition.target_replicas if replica in image.brokers]
+    best = sorted(known, key=lambda replica: replica not in partition.isr)[:replication_factor]
+    return tuple(replica for replica in known if replica in best)
+
+
+def _more(placer: Placer, own: Counts, kept: tuple[int, ...], replication_factor: int, name: str) -> tuple[int, ...]:
+    replicas = list(kept)
+    while len(replicas) < replication_factor:
+        if all(each.broker_id in replicas for each in placer.brokers):
+            raise ApiError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"{name} cannot have {replication_factor} replicas: {len(placer.brokers)} broker(s) are running, add "
+                "or start others first.",
+            )
+        replicas.append(_successor(placer, own, replicas, is_first=not replicas))
+    return tuple(replicas)
 
 
 def _receiver(placer: Placer, running: list[int], replicas: tuple[int, ...], donor: int) -> int | None:

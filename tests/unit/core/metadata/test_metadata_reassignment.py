@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from small_cluster import TOPIC_ID, SmallCluster
 
 from penstock.core.metadata import decisions, partitions, reassignment
+from penstock.core.metadata.image import NO_LEADER
 from penstock.core.metadata.requests import OngoingReassignment
 from penstock.model.errors import ApiError, ErrorCode
 
@@ -247,3 +248,64 @@ def test_a_new_broker_gets_its_share_and_no_more_moves_than_that(count: int, fac
     assert max(leaders.values()) - min(leaders[broker] for broker in range(1, 5)) <= 1
     assert moved == replicas_of[4]
     assert reassignment.balance_plan(cluster.image) == {}
+
+
+def test_what_nobody_leads_is_not_balanced() -> None:
+    """There is nobody to copy it from: the move would never end."""
+    cluster = SmallCluster(1)
+    cluster.apply(decisions.create_topic(cluster.image, [], "t", TOPIC_ID, 4, 1, {}, {}))
+    cluster.add(2)
+    cluster.image.topics["t"].partitions[0].leader = NO_LEADER
+    plan = reassignment.balance_plan(cluster.image)
+    assert 0 not in plan["t"]
+    assert len(plan["t"]) == 2
+
+
+@given(st.integers(1, 12), st.integers(1, 3), st.integers(1, 4), st.booleans())
+def test_another_number_of_replicas_keeps_those_there_are(
+    count: int, factor: int, wanted: int, is_racked: bool
+) -> None:
+    racks = {broker: "ab"[broker % 2] for broker in range(1, 5)} if is_racked else {}
+    cluster = SmallCluster(4, racks=racks)
+    cluster.apply(decisions.create_topic(cluster.image, [], "t", TOPIC_ID, count, factor, {}, {}))
+    before = {state.index: state.replicas for _, state in cluster.image.all_partitions()}
+    plan = reassignment.factor_plan(cluster.image, wanted)
+    assert set(plan.get("t", {})) == (set(before) if wanted != factor else set())
+    for index, replicas in plan.get("t", {}).items():
+        kept = set(replicas) & set(before[index])
+        assert len(replicas) == len(set(replicas)) == wanted
+        assert len(kept) == min(wanted, factor)
+        if wanted < factor:
+            assert replicas == before[index][:wanted]
+        elif is_racked and wanted > 1:
+            assert len({racks[replica] for replica in replicas}) == 2
+    carry_out(cluster, plan)
+    leaders, replicas_of = load(cluster)
+    if wanted > factor:
+        assert max(leaders.values()) - min(leaders[broker] for broker in range(1, 5)) <= 1
+        assert max(replicas_of.values()) - min(replicas_of[broker] for broker in range(1, 5)) <= 2
+    assert reassignment.factor_plan(cluster.image, wanted) == {}
+
+
+def test_from_one_broker_to_three_everybody_leads() -> None:
+    cluster = SmallCluster(1)
+    cluster.apply(decisions.create_topic(cluster.image, [], "t", TOPIC_ID, 6, 1, {}, {}))
+    for broker in (2, 3):
+        cluster.add(broker)
+    carry_out(cluster, reassignment.factor_plan(cluster.image, 3, ["t"]))
+    leaders, replicas_of = load(cluster)
+    assert leaders == {1: 2, 2: 2, 3: 2}
+    assert replicas_of == {1: 6, 2: 6, 3: 6}
+
+
+def test_of_too_many_those_in_sync_stay(cluster: SmallCluster) -> None:
+    cluster.partition.isr = (1, 3)
+    assert reassignment.factor_plan(cluster.image, 2) == {"t": {0: (1, 3)}}
+    cluster.fence(5)
+    cluster.fence(6)
+    with pytest.raises(
+        ApiError, match=r"t-0 cannot have 5 replicas: 4 broker\(s\) are running, add or start others first"
+    ) as told:
+        reassignment.factor_plan(cluster.image, 5)
+    assert told.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
+    assert reassignment.factor_plan(cluster.image, 5, []) == {}
