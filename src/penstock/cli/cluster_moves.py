@@ -142,7 +142,8 @@ def balance(target: Target, throttle: int | None, watch: bool, dry_run: bool, as
     """Move replicas from brokers that have many to those that have few, as after one was added.
 
     By numbers, not by bytes: no more moves than it takes until brokers differ by one replica at most, as far as racks
-    allow; then each is the first to lead for about as many partitions. What nobody leads stays where it is.
+    allow; then each is the first to lead for about as many partitions, in all and of each topic. `cluster
+    elect-leaders` lets them lead at once. What nobody leads stays where it is.
     """
     with wire_admin(target) as admin:
         targets = balanced(admin)

@@ -10,9 +10,9 @@ that change, replaces no more replicas than it must, keeps to as many racks and 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, permutations, product
 
 from penstock.core.metadata.decisions import check_replicas
 from penstock.core.metadata.image import NO_LEADER, MetadataImage, PartitionState
@@ -262,7 +262,14 @@ def _receiver(placer: Placer, running: list[int], replicas: tuple[int, ...], don
 
 
 def _even_leaders(counts: Counts, running: list[int], moved: dict[tuple[str, int], tuple[int, ...]]) -> None:
-    """Another order of the same replicas moves no bytes."""
+    """Over all, and as far as that allows within each topic. Another order of the same replicas moves no bytes."""
+    is_even = False
+    while not is_even:  # ends: neither step undoes what the other gained
+        _even_all(counts, running, moved)
+        is_even = not _even_topics(counts, running, moved)
+
+
+def _even_all(counts: Counts, running: list[int], moved: dict[tuple[str, int], tuple[int, ...]]) -> None:
     for key, replicas in moved.items():
         first = min((each for each in replicas if each in running), key=counts.leaders.__getitem__, default=replicas[0])
         if counts.leaders[first] + 1 < counts.leaders[replicas[0]]:
@@ -279,6 +286,46 @@ def _even_leaders(counts: Counts, running: list[int], moved: dict[tuple[str, int
             return
         for giver, taker in pairwise(path):
             _put_first(counts, moved, passes[giver][taker], taker)
+
+
+def _even_topics(counts: Counts, running: list[int], moved: dict[tuple[str, int], tuple[int, ...]]) -> bool:
+    """Who leads two more partitions of a topic than another gives one up to it, and where that would make it lead
+    fewer in all, gets one back of a topic of which the other leads more. Whether anything has changed."""
+    leads: dict[str, Counter[int]] = {}
+    firsts: dict[tuple[str, int], dict[tuple[str, int], None]] = {}
+    for key, replicas in moved.items():
+        leads.setdefault(key[0], Counter())[replicas[0]] += 1
+        firsts.setdefault((key[0], replicas[0]), {})[key] = None
+
+    def pass_on(key: tuple[str, int], giver: int, taker: int) -> None:
+        _put_first(counts, moved, key, taker)
+        leads[key[0]].update({giver: -1, taker: 1})
+        del firsts[key[0], giver][key]
+        firsts.setdefault((key[0], taker), {})[key] = None
+
+    def passable(topic: str, giver: int, taker: int) -> tuple[str, int] | None:
+        return next((key for key in firsts.get((topic, giver), ()) if taker in moved[key]), None)
+
+    def returnable(topic: str, giver: int, taker: int) -> tuple[str, int] | None:
+        others = (other for other in leads if other != topic and leads[other][taker] > leads[other][giver])
+        return next((key for other in others if (key := passable(other, taker, giver)) is not None), None)
+
+    has_changed = False
+    is_settled = False
+    while not is_settled:
+        is_settled = True
+        for topic, (giver, taker) in product(leads, permutations(running, 2)):
+            given = passable(topic, giver, taker) if leads[topic][giver] > leads[topic][taker] + 1 else None
+            if given is None:
+                continue
+            if counts.leaders[giver] <= counts.leaders[taker]:
+                back = returnable(topic, giver, taker)
+                if back is None:
+                    continue
+                pass_on(back, taker, giver)
+            pass_on(given, giver, taker)
+            has_changed, is_settled = True, False
+    return has_changed
 
 
 def _put_first(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from small_cluster import TOPIC_ID, SmallCluster
 
 from penstock.core.metadata import decisions, partitions, reassignment
 from penstock.core.metadata.image import NO_LEADER
+from penstock.core.metadata.records import TopicCreated
 from penstock.core.metadata.requests import OngoingReassignment
 from penstock.model.errors import ApiError, ErrorCode
 
@@ -248,6 +250,32 @@ def test_a_new_broker_gets_its_share_and_no_more_moves_than_that(count: int, fac
     assert max(leaders.values()) - min(leaders[broker] for broker in range(1, 5)) <= 1
     assert moved == replicas_of[4]
     assert reassignment.balance_plan(cluster.image) == {}
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 3)), min_size=1, max_size=4), st.randoms())
+def test_each_topic_is_led_evenly_as_well(topics: list[tuple[int, int]], random: Random) -> None:
+    cluster = SmallCluster(3)
+    for number, (count, factor) in enumerate(topics):
+        lists = [tuple(random.sample((1, 2, 3), factor)) for _ in range(count)]
+        cluster.apply([TopicCreated(f"t{number}", bytes([number] * 16).hex(), tuple(lists))])
+    carry_out(cluster, reassignment.balance_plan(cluster.image))
+    leaders, replicas_of = load(cluster)
+    assert max(replicas_of.values()) - min(replicas_of[broker] for broker in (1, 2, 3)) <= 1
+    assert reassignment.balance_plan(cluster.image) == {}
+    if all(factor == 3 for _, factor in topics):  # else somebody may not be asked
+        assert max(leaders.values()) - min(leaders[broker] for broker in (1, 2, 3)) <= 1
+        for topic in cluster.image.topics.values():
+            own = Counter(state.replicas[0] for state in topic.partitions)
+            assert max(own.values()) - min(own[broker] for broker in (1, 2, 3)) <= 1, topic.name
+
+
+def test_a_topic_that_one_broker_leads_is_spread_although_all_lead_as_much() -> None:
+    cluster = SmallCluster(2)
+    cluster.apply([TopicCreated("a", bytes([1] * 16).hex(), ((1, 2),) * 4)])
+    cluster.apply([TopicCreated("b", bytes([2] * 16).hex(), ((2, 1),) * 4)])
+    carry_out(cluster, reassignment.balance_plan(cluster.image))
+    for topic in cluster.image.topics.values():
+        assert Counter(state.replicas[0] for state in topic.partitions) == {1: 2, 2: 2}
 
 
 def test_what_nobody_leads_is_not_balanced() -> None:
