@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from penstock.core.metadata import brokers, decisions, partitions, reassignment
+from penstock.core.metadata import brokers, decisions, partitions, plans, reassignment
 from penstock.core.metadata.image import RESOURCE_TOPIC, MetadataImage, PartitionState, TopicState
 from penstock.core.metadata.records import (
     ConfigChanged,
@@ -444,7 +444,7 @@ class MetadataWorld:
     def drain_one(self) -> None:
         broker = self.random.choice(BROKERS)
         try:
-            plan = reassignment.drain_plan(self.image, broker)
+            plan = plans.drain_plan(self.image, broker)
         except ApiError as error:
             if error.code is not ErrorCode.INVALID_REPLICATION_FACTOR:
                 raise

@@ -192,7 +192,10 @@ def test_grow_and_shrink(cluster: ClusterProcesses, tell: Tell) -> None:
         moments.append(time.monotonic())
         tell("\n" + run_command(cluster, "cluster", "drain", "1", "--watch"))
         cluster.wait_in_sync(TOPIC)
-        cluster.wait_until(lambda: first.partition_bytes(TOPIC, 0) == 0, "the first broker's files go")
+        cluster.wait_until(
+            lambda: not any(first.partition_bytes(TOPIC, number) for number in range(PARTITIONS)),
+            "the first broker's files go",
+        )
         run_command(cluster, "cluster", "add-voter", "4", fourth.address)
         moments.append(time.monotonic())
         assert first.terminate() == 0

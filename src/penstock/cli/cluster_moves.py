@@ -6,25 +6,23 @@ only looks on. A limit on its speed (`cluster_throttle`) is taken back by whoeve
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.cluster_plans import Targets, balanced, parse_replicas, read_plan, replicated, show_plan
+from penstock.cli.cluster_plans import Targets, balanced, ids, parse_replicas, read_plan, replicated, show_plan
+from penstock.cli.cluster_progress import progress_of, show_progress, watch_moves
 from penstock.cli.cluster_throttle import UNTHROTTLE, is_throttled, remove_throttle, set_throttle
 from penstock.cli.connection import Target, cluster_command, complete_topics, json_option
 from penstock.cli.numbers import INT64_MAX, NUMBER, Number
-from penstock.cli.output import show_json, show_table
+from penstock.cli.output import show_json
 from penstock.cli.wire_admin import wire_admin
 from penstock.model.errors import ErrorCode, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.client.cluster_admin import ClusterAdmin, Move, PartitionReplicas
+    from penstock.client.cluster_admin import ClusterAdmin, PartitionReplicas
 
-LOOK_EVERY_S = 1.0
 LIMIT_STAYS = f"The limit stays until it is taken back: {UNTHROTTLE}"
 
 throttle_option = click.option(
@@ -126,10 +124,13 @@ def reassign(
         )
     with wire_admin(target) as admin:
         targets = told if factor is None else replicated(admin, factor, topic)
-        carry_out(target, admin, targets, throttle=throttle, watch=watch, dry_run=dry_run, as_json=as_json)
+        under_way = carry_out(target, admin, targets, throttle=throttle, watch=watch, dry_run=dry_run, as_json=as_json)
     if not targets:
         what = "every topic" if topic is None else f"topic {topic}"
-        click.echo(f"Nothing to do: every partition of {what} has {factor} replica{'s' * (factor != 1)}.", err=True)
+        is_so = (
+            "the plan is empty" if factor is None else f"every partition of {what} has {_several(factor, 'replica')}"
+        )
+        _tell_nothing_to_do(is_so, under_way)
 
 
 @click.command("balance", short_help="Spread replicas and leaders evenly, as after a broker was added.")
@@ -143,13 +144,34 @@ def balance(target: Target, throttle: int | None, watch: bool, dry_run: bool, as
 
     By numbers, not by bytes: no more moves than it takes until brokers differ by one replica at most, as far as racks
     allow; then each is the first to lead for about as many partitions, in all and of each topic. `cluster
-    elect-leaders` lets them lead at once. What nobody leads stays where it is.
+    elect-leaders` lets them lead at once. What has no leader, or a replica that is down, stays where it is.
     """
     with wire_admin(target) as admin:
-        targets = balanced(admin)
-        carry_out(target, admin, targets, throttle=throttle, watch=watch, dry_run=dry_run, as_json=as_json)
+        targets, left_out = balanced(admin)
+        under_way = carry_out(target, admin, targets, throttle=throttle, watch=watch, dry_run=dry_run, as_json=as_json)
+    if left_out:
+        click.echo(
+            f"Left where they are: {_several(left_out, 'partition')} without a leader or with a replica that is down "
+            "(`penstock cluster under-replicated --all`)",
+            err=True,
+        )
     if not targets:
-        click.echo("Nothing to do: replicas and leaders are spread evenly over the brokers that are up.", err=True)
+        _tell_nothing_to_do("what can be moved is spread evenly over the brokers that are up", under_way)
+
+
+def _several(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def _tell_nothing_to_do(is_so: str, under_way: int) -> None:
+    if under_way:
+        click.echo(
+            f"Nothing more to do: {is_so}, once {_several(under_way, 'reassignment')} under way "
+            f"{'is' if under_way == 1 else 'are'} through (`penstock cluster reassignments`)",
+            err=True,
+        )
+    else:
+        click.echo(f"Nothing to do: {is_so}.", err=True)
 
 
 def carry_out(
@@ -161,47 +183,59 @@ def carry_out(
     watch: bool,
     dry_run: bool,
     as_json: bool,
-) -> None:
-    """A plan, which may be empty."""
+) -> int:
+    """A plan, which may be empty: then it is what is under way already that is watched. How many are under way, where
+    nothing was begun. Raises PenstockError."""
+    before = (
+        {(one.topic, one.partition): one for one in admin.partitions(dict.fromkeys(topic for topic, _ in targets))}
+        if targets
+        else {}
+    )
+    _check_targets(admin, targets, before)
     if dry_run:
         show_plan(targets)
     elif targets:
-        move(target, admin, targets, throttle=throttle, watch=watch, as_json=as_json)
+        _move(target, admin, targets, before, throttle=throttle, watch=watch, as_json=as_json)
+        return 0
+    elif watch and admin.moves():
+        watch_moves(admin, as_json=as_json)
     elif as_json:
         show_json([])
+    return len(admin.moves())
 
 
-def move(
-    target: Target, admin: ClusterAdmin, targets: Targets, *, throttle: int | None, watch: bool, as_json: bool
+def _move(
+    target: Target,
+    admin: ClusterAdmin,
+    targets: Targets,
+    before: Mapping[tuple[str, int], PartitionReplicas],
+    *,
+    throttle: int | None,
+    watch: bool,
+    as_json: bool,
 ) -> None:
-    """Begin, say so, and look on if asked to. Raises PenstockError."""
+    """Begin, say so, and look on if asked to."""
     from penstock.client.cluster_admin import raise_refusals
 
-    before = {(one.topic, one.partition): one for one in admin.partitions(dict.fromkeys(topic for topic, _ in targets))}
-    _check_targets(admin, targets, before)
-    if throttle is not None:
-        set_throttle(target, admin, targets, throttle)
-    verdicts = admin.reassign(targets)
-    if throttle is not None and any(one.code is not ErrorCode.NONE for one in verdicts):
-        click.echo(LIMIT_STAYS, err=True)  # of several, some may have begun
-    raise_refusals(verdicts, "cannot reassign")
-    if not as_json:
-        for (topic, partition), replicas in targets.items():
-            old = before[topic, partition].replicas
-            click.echo(f"{topic}-{partition}: from {_ids(old)} to {_ids(replicas)}")
-    if watch:
-        try:
-            _watch(admin, as_json=as_json)
-        except (PenstockError, KeyboardInterrupt):  # of looking on; the move itself goes on
-            if throttle is not None:
-                click.echo(LIMIT_STAYS, err=True)
-            raise
+    is_limited = throttle is not None
+    try:
         if throttle is not None:
-            remove_throttle(target, admin, as_json=as_json)
-    elif as_json:
-        show_json([_target_object(key, before[key], replicas) for key, replicas in targets.items()])
-    elif throttle is not None:
-        click.echo(LIMIT_STAYS, err=True)
+            set_throttle(target, admin, targets, throttle)
+        raise_refusals(admin.reassign(targets), "cannot reassign")
+        if not as_json:
+            for (topic, partition), replicas in targets.items():
+                old = before[topic, partition].replicas
+                click.echo(f"{topic}-{partition}: from {ids(old)} to {ids(replicas)}")
+        if watch:
+            watch_moves(admin, as_json=as_json)
+            if throttle is not None:
+                remove_throttle(target, admin, as_json=as_json)
+                is_limited = False
+        elif as_json:
+            show_json([_target_object(key, before[key], replicas) for key, replicas in targets.items()])
+    finally:  # also after Ctrl-C, or a refusal: of several, some may have begun
+        if is_limited:
+            click.echo(LIMIT_STAYS, err=True)
 
 
 def _check_targets(admin: ClusterAdmin, targets: Targets, before: Mapping[tuple[str, int], PartitionReplicas]) -> None:
@@ -215,7 +249,7 @@ def _check_targets(admin: ClusterAdmin, targets: Targets, before: Mapping[tuple[
         strangers = [new for new in replicas if new not in known and new not in before[topic, partition].replicas]
         if strangers:
             raise PenstockError(
-                f"cannot put {topic}-{partition} on {_ids(strangers)}: brokers are {_ids(known)} "
+                f"cannot put {topic}-{partition} on {ids(strangers)}: brokers are {ids(known)} "
                 "(`penstock cluster describe`)"
             )
 
@@ -235,13 +269,13 @@ def reassignments(target: Target, watch: bool, unthrottle: bool, as_json: bool) 
         if unthrottle:
             remove_throttle(target, admin, as_json=as_json)
         if watch:
-            _watch(admin, as_json=as_json)
+            watch_moves(admin, as_json=as_json)
             return
-        found = _progress(admin)
+        found = progress_of(admin)
     if as_json:
         show_json([one.as_object() for one in found])
     elif found:
-        _show(found)
+        show_progress(found)
     else:
         click.echo("No reassignments under way.", err=True)
 
@@ -281,116 +315,3 @@ def cancel_reassignment(target: Target, topic: str | None, partition: int | None
         click.echo(LIMIT_STAYS, err=True)
     if not wanted and not as_json:
         click.echo("No such reassignment is under way.", err=True)
-
-
-def _ids(replicas: Sequence[int]) -> str:
-    return f"[{','.join(map(str, replicas))}]"
-
-
-# -- progress -----------------------------------------------------------------------------
-
-
-class Progress(NamedTuple):
-    move: Move
-    moved_bytes: int
-    needed_bytes: int
-    is_led: bool
-
-    @property
-    def share(self) -> float:
-        return self.moved_bytes / self.needed_bytes if self.needed_bytes else 1.0
-
-    def as_object(self) -> dict[str, object]:
-        return {
-            "topic": self.move.topic,
-            "partition": self.move.partition,
-            "replicas": list(self.move.replicas),
-            "adding": list(self.move.adding),
-            "removing": list(self.move.removing),
-            "moved_bytes": self.moved_bytes,
-            "needed_bytes": self.needed_bytes,
-        }
-
-
-def _progress(admin: ClusterAdmin) -> list[Progress]:
-    moves = admin.moves()
-    keys = [(one.topic, one.partition) for one in moves]
-    sizes = admin.sizes(keys)
-    leaders = {(one.topic, one.partition): one.leader for one in admin.partitions(dict.fromkeys(t for t, _ in keys))}
-    found: list[Progress] = []
-    for key, one in zip(keys, moves, strict=True):
-        by_broker = sizes.get(key, {})
-        old = [by_broker.get(replica, 0) for replica in one.replicas if replica not in one.adding]
-        leader = leaders.get(key)
-        whole = max(old, default=0) if leader is None else by_broker.get(leader, 0)
-        moved = sum(min(by_broker.get(replica, 0), whole) for replica in one.adding)
-        found.append(Progress(one, moved, whole * len(one.adding), leader is not None))
-    return found
-
-
-def _show(found: Sequence[Progress]) -> None:
-    show_table(
-        ("TOPIC", "PARTITION", "ADDING", "REMOVING", "MOVED", "NEEDED", "DONE"),
-        [
-            (
-                one.move.topic,
-                one.move.partition,
-                _ids(one.move.adding),
-                _ids(one.move.removing),
-                one.moved_bytes,
-                one.needed_bytes,
-                f"{one.share:.0%}",
-            )
-            for one in found
-        ],
-    )
-
-
-def _watch(admin: ClusterAdmin, *, as_json: bool) -> None:
-    """Until nothing is under way. One line each second, or one object."""
-    last: dict[tuple[str, int], Progress] = {}
-    stuck: dict[tuple[str, int], None] = {}
-    said = ""
-    while found := _progress(admin):
-        _tell_stuck(found, stuck)
-        last.update({(one.move.topic, one.move.partition): one for one in found})
-        under_way = {(one.move.topic, one.move.partition) for one in found}
-        # What is through has moved all that it needed.
-        moved = sum(one.moved_bytes if key in under_way else one.needed_bytes for key, one in last.items())
-        said = _say(said, len(last) - len(found), len(last), moved, _needed(last), as_json)
-        time.sleep(LOOK_EVERY_S)
-    if last:
-        _say(said, len(last), len(last), _needed(last), _needed(last), as_json)
-    elif as_json:
-        _say("", 0, 0, 0, 0, as_json)
-    else:
-        click.echo("No reassignments under way.", err=True)
-
-
-def _tell_stuck(found: Sequence[Progress], told: dict[tuple[str, int], None]) -> None:
-    """Once each: it may be for ever."""
-    for one in found:
-        key = one.move.topic, one.move.partition
-        if not one.is_led and one.move.adding and key not in told:
-            told[key] = None
-            click.echo(
-                f"{key[0]}-{key[1]} has no leader: nothing is copied until one of those that have its records is up "
-                "(`penstock cluster under-replicated --all`)",
-                err=True,
-            )
-
-
-def _needed(progress: dict[tuple[str, int], Progress]) -> int:
-    return sum(one.needed_bytes for one in progress.values())
-
-
-def _say(said: str, done: int, count: int, moved: int, needed: int, as_json: bool) -> str:
-    """Only what is new."""
-    if as_json:
-        line = json.dumps({"done": done, "partitions": count, "moved_bytes": moved, "needed_bytes": needed})
-    else:
-        share = f"{moved / needed:.0%}" if needed else "100%"
-        line = f"{done} of {count} partitions done, {moved} of {needed} bytes moved ({share})"
-    if line != said:
-        click.echo(line)
-    return line

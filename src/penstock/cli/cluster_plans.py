@@ -13,7 +13,7 @@ from penstock.model.errors import ConfigError, PenstockError
 if TYPE_CHECKING:
     from penstock.client.cluster_admin import ClusterAdmin
     from penstock.core.metadata.image import MetadataImage
-    from penstock.core.metadata.reassignment import Plan
+    from penstock.core.metadata.plans import Plan
 
 EXAMPLE_PLAN = '{"partitions": [{"topic": "events", "partition": 0, "replicas": [1, 2, 3]}]}'
 
@@ -47,7 +47,7 @@ def read_plan(path: str) -> Targets:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON: {error}") from error
     entries = plan.get("partitions") if isinstance(plan, dict) else None
-    if not isinstance(entries, list) or not entries:
+    if not isinstance(entries, list):
         raise ConfigError(f"{path} is no plan: write {EXAMPLE_PLAN}")
     targets: Targets = {}
     for number, entry in enumerate(entries):
@@ -77,7 +77,7 @@ def _is_number(value: object) -> TypeGuard[int]:
 
 def drained(admin: ClusterAdmin, broker_id: int) -> Targets:
     """Raises PenstockError for a broker that nobody knows."""
-    from penstock.core.metadata.reassignment import drain_plan
+    from penstock.core.metadata.plans import drain_plan
 
     image = image_of(admin)
     plan = drain_plan(image, broker_id)
@@ -86,24 +86,32 @@ def drained(admin: ClusterAdmin, broker_id: int) -> Targets:
     return _targets(plan)
 
 
-def balanced(admin: ClusterAdmin) -> Targets:
-    from penstock.core.metadata.reassignment import balance_plan
+def balanced(admin: ClusterAdmin) -> tuple[Targets, int]:
+    """And how many partitions cannot be part of it now."""
+    from penstock.core.metadata.plans import balance_plan, can_be_balanced
 
-    return _targets(balance_plan(image_of(admin)))
+    image = image_of(admin)
+    left_out = sum(not can_be_balanced(image, partition) for _, partition in image.all_partitions())
+    return _targets(balance_plan(image)), left_out
 
 
 def replicated(admin: ClusterAdmin, replication_factor: int, topic: str | None) -> Targets:
     """Every partition of the topic, or of all topics, with so many replicas."""
-    from penstock.core.metadata.reassignment import factor_plan
+    from penstock.core.metadata.plans import factor_plan
 
     image = image_of(admin)
     if topic is not None and topic not in image.topics:
-        admin.partitions([topic])  # which says that it does not exist
+        admin.partitions([topic])  # which says that it does not exist; or it has come meanwhile
+        image = image_of(admin)
     return _targets(factor_plan(image, replication_factor, None if topic is None else [topic]))
 
 
 def _targets(plan: Plan) -> Targets:
     return {(topic, index): replicas for topic, partitions in plan.items() for index, replicas in partitions.items()}
+
+
+def ids(replicas: Sequence[int]) -> str:
+    return f"[{','.join(map(str, replicas))}]"
 
 
 def show_plan(targets: Targets) -> None:
@@ -134,6 +142,7 @@ def image_of(admin: ClusterAdmin) -> MetadataImage:
                 one.replicas,
                 -1 if one.leader is None else one.leader,
                 isr=one.isr,
+                elr=one.elr,
                 adding=under_way.adding if under_way is not None else (),
                 removing=under_way.removing if under_way is not None else (),
             )

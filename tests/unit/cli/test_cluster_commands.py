@@ -11,7 +11,7 @@ import pytest
 
 from command_line import CommandLine
 from penstock.cli import cluster as cluster_module
-from penstock.cli import cluster_moves
+from penstock.cli import cluster_moves, cluster_progress
 from penstock.cli.connection import Target
 from penstock.cli.doctor_brokers import down, fenced_at
 from penstock.cli.doctor_brokers import partitions as doctor_of_partitions
@@ -309,7 +309,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedCluster]:
     scripted = ScriptedCluster()
     monkeypatch.setenv("PENSTOCK_BOOTSTRAP_SERVERS", scripted.servers)
     monkeypatch.setattr(cluster_module, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(cluster_moves, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(cluster_progress, "LOOK_EVERY_S", 0.01)
     with ExitStack() as stack:
         for broker in scripted.brokers.values():
             stack.enter_context(broker)
@@ -654,27 +654,69 @@ def test_balance(run: CommandLine, scripted: ScriptedCluster) -> None:
     assert (even.code, json.loads(even.out), even.err.partition(":")[0]) == (0, [], "Nothing to do")
 
 
-def test_a_move_of_what_nobody_leads_is_told(run: CommandLine, scripted: ScriptedCluster) -> None:
-    """It may never end."""
+def test_what_a_move_waits_for_is_told(run: CommandLine, scripted: ScriptedCluster) -> None:
+    """Once each. It may never end."""
     scripted.topics["events"][0] = Partition(-1, [3, 1], [])
-    scripted.moves["events", 0] = ([3], [1])
+    scripted.topics["events"][1] = Partition(2, [4, 2, 3], [2, 3])
+    scripted.moves = {("events", 0): ([3], [1]), ("events", 1): ([4], [3])}
     scripted.looks = iter((lambda: None, lambda: None, scripted.moves.clear))
     ran = run("cluster", "reassignments", "--watch")
-    assert ran.err == (
-        "events-0 has no leader: nothing is copied until one of those that have its records is up "
-        "(`penstock cluster under-replicated --all`)\n"
-    )
+    assert ran.err.splitlines() == [
+        "events-0 has no leader: it waits until one of those that have its records is up (`penstock cluster describe`)",
+        "events-1 waits for [4] to be up: all of its new replicas must be in sync first (`penstock cluster describe`)",
+    ]
+
+
+@pytest.mark.parametrize("words", [("reassign", "--replication-factor", "2"), ("balance",)])
+def test_nothing_more_to_do_while_moves_are_under_way(
+    run: CommandLine, scripted: ScriptedCluster, words: tuple[str, ...]
+) -> None:
+    scripted.topics["events"] = [Partition(1, [1, 2], [1]), Partition(2, [2, 3], [2, 3]), Partition(3, [3, 1], [3, 1])]
+    scripted.moves["events", 0] = ([2], [])
+    ran = run("cluster", *words)
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err.startswith("Nothing more to do: ")
+    assert ran.err.endswith("once 1 reassignment under way is through (`penstock cluster reassignments`)\n")
+    nothing = iter(lambda: lambda: None, None)
+    scripted.looks = (look for looks in ([next(nothing)] * 4, [scripted.moves.clear]) for look in looks)
+    watched = run("cluster", *words, "--watch")
+    assert watched.lines[-1].startswith("1 of 1 partitions done"), "those under way are watched"
+
+
+def test_what_cannot_be_balanced_is_told(run: CommandLine, scripted: ScriptedCluster) -> None:
+    scripted.topics["events"] = [Partition(-1, [1], []), Partition(1, [1, 4], [1]), Partition(2, [2], [2])]
+    ran = run("cluster", "balance")
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err.splitlines() == [
+        "Left where they are: 2 partitions without a leader or with a replica that is down "
+        "(`penstock cluster under-replicated --all`)",
+        "Nothing to do: what can be moved is spread evenly over the brokers that are up.",
+    ]
+
+
+def test_a_dry_run_is_checked_and_taken_as_a_plan(run: CommandLine, scripted: ScriptedCluster, tmp_path: Path) -> None:
+    words = ("reassign", "--topic", "events", "--partition", "0", "--dry-run", "--replicas")
+    wrong = run("cluster", *words, "88")
+    assert (wrong.code, wrong.out) == (1, "")
+    assert "cannot put events-0 on [88]" in wrong.err
+    path = tmp_path / "plan.json"
+    path.write_text(run("cluster", *words, "3,2").out)
+    assert run("cluster", "reassign", "--file", str(path)).lines == ["events-0: from [1,2] to [3,2]"]
+    scripted.topics["events"] = []
+    path.write_text(run("cluster", "balance", "--dry-run").out)
+    empty = run("cluster", "reassign", "--file", str(path))
+    assert (empty.code, empty.out, empty.err) == (0, "", "Nothing to do: the plan is empty.\n")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, PenstockError("nobody answers")])
 def test_a_watch_that_ends_early_tells_of_its_limit(
     run: CommandLine, scripted: ScriptedCluster, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object) -> None:
+    def fails(*_: object, as_json: bool) -> None:
         raise error
 
     scripted.script_settings({})
-    monkeypatch.setattr(cluster_moves, "_progress", fails)
+    monkeypatch.setattr(cluster_moves, "watch_moves", fails)
     words = ("--topic", "events", "--partition", "0", "--replicas", "3,2", "--throttle", "9", "--watch")
     ran = run("cluster", "reassign", *words)
     assert ran.code != 0
@@ -733,6 +775,10 @@ def test_the_controllers_refusal_is_one_sentence(run: CommandLine, scripted: Scr
     assert ran.err.splitlines()[0] == (
         "The limit stays until it is taken back: penstock cluster reassignments --unthrottle"
     )
+    scripted.refusals.clear()
+    told = run(*words, "--throttle", "1000", "--json")
+    assert (told.code, len(json.loads(told.out))) == (0, 1)
+    assert told.err == "The limit stays until it is taken back: penstock cluster reassignments --unthrottle\n"
 
 
 @pytest.mark.parametrize(
@@ -796,7 +842,7 @@ def test_unthrottle_says_of_whom(run: CommandLine, scripted: ScriptedCluster) ->
     [
         ("{", "is not JSON"),
         ("[]", "is no plan"),
-        ('{"partitions": []}', "is no plan"),
+        ('{"partitions": {}}', "is no plan"),
         ('{"partitions": [1]}', "partitions[0]: write topic, partition and replicas"),
         ('{"partitions": [{"partition": 0, "replicas": [1]}]}', "topic is the name of one, not None"),
         ('{"partitions": [{"topic": "t", "partition": -1, "replicas": [1]}]}', "partition is a number from 0, not -1"),
