@@ -193,7 +193,7 @@ def test_a_registration_that_never_shows_is_made_again() -> None:
 @pytest.mark.parametrize(
     ("last_index", "leader_id", "reason"),
     [
-        (0, 2, "it is registered, but this node hears nothing of the metadata. A voter whose disk is lost must not"),
+        (0, 2, "it is registered, but this node hears nothing of the metadata. A voter whose disk is lost has"),
         (7, None, "it is registered, but this node hears nothing of the metadata: the others do not reach it at h:1."),
         (7, 2, "this node has not read of its registration"),
     ],
