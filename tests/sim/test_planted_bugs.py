@@ -47,7 +47,7 @@ FOUND_BY: dict[str, int] = {
     "watermark-unbounded": 0,
     "cuts-committed": 0,
     "forgets-its-vote": 2,
-    "shows-less": 44,
+    "shows-less": 36,
 }
 
 
