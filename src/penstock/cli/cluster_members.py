@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.cluster_moves import carry_out, dry_run_option, throttle_option, watch_option
+from penstock.cli.cluster_moves import carry_out, dry_run_option, tell_nothing_to_do, throttle_option, watch_option
 from penstock.cli.cluster_plans import drained, image_of, unknown_broker
 from penstock.cli.connection import Target, cluster_command, json_option, split_address
 from penstock.cli.numbers import NUMBER
@@ -40,7 +40,9 @@ def drain(target: Target, broker_id: int, throttle: int | None, watch: bool, dry
     with wire_admin(target) as admin:
         targets = drained(admin, broker_id)
         carry_out(target, admin, targets, throttle=throttle, watch=watch, dry_run=dry_run, as_json=as_json)
-        if not targets:
+        if not targets and any(broker_id in one.replicas for one in admin.partitions()):
+            tell_nothing_to_do(admin, f"broker {broker_id} holds no replicas")
+        elif not targets:
             click.echo(
                 f"Broker {broker_id} holds no replicas: stop it, then `penstock cluster remove {broker_id}`", err=True
             )

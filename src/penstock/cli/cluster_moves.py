@@ -124,13 +124,14 @@ def reassign(
         )
     with wire_admin(target) as admin:
         targets = told if factor is None else replicated(admin, factor, topic)
-        under_way = carry_out(target, admin, targets, throttle=throttle, watch=watch, dry_run=dry_run, as_json=as_json)
-    if not targets:
-        what = "every topic" if topic is None else f"topic {topic}"
-        is_so = (
-            "the plan is empty" if factor is None else f"every partition of {what} has {_several(factor, 'replica')}"
-        )
-        _tell_nothing_to_do(is_so, under_way)
+        carry_out(target, admin, targets, throttle=throttle, watch=watch, dry_run=dry_run, as_json=as_json)
+        if not targets:
+            tell_nothing_to_do(admin, "the plan is empty" if factor is None else _has_so_many(topic, factor))
+
+
+def _has_so_many(topic: str | None, factor: int) -> str:
+    what = "every topic" if topic is None else f"topic {topic}"
+    return f"every partition of {what} has {_several(factor, 'replica')}"
 
 
 @click.command("balance", short_help="Spread replicas and leaders evenly, as after a broker was added.")
@@ -148,22 +149,23 @@ def balance(target: Target, throttle: int | None, watch: bool, dry_run: bool, as
     """
     with wire_admin(target) as admin:
         targets, left_out = balanced(admin)
-        under_way = carry_out(target, admin, targets, throttle=throttle, watch=watch, dry_run=dry_run, as_json=as_json)
-    if left_out:
-        click.echo(
-            f"Left where they are: {_several(left_out, 'partition')} without a leader or with a replica that is down "
-            "(`penstock cluster under-replicated --all`)",
-            err=True,
-        )
-    if not targets:
-        _tell_nothing_to_do("what can be moved is spread evenly over the brokers that are up", under_way)
+        carry_out(target, admin, targets, throttle=throttle, watch=watch, dry_run=dry_run, as_json=as_json)
+        if left_out:
+            click.echo(
+                f"Left where they are: {_several(left_out, 'partition')} without a leader or with a replica that is "
+                "down (`penstock cluster under-replicated --all`)",
+                err=True,
+            )
+        if not targets:
+            tell_nothing_to_do(admin, "what can be moved is spread evenly over the brokers that are up")
 
 
 def _several(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def _tell_nothing_to_do(is_so: str, under_way: int) -> None:
+def tell_nothing_to_do(admin: ClusterAdmin, is_so: str) -> None:
+    under_way = len(admin.moves())
     if under_way:
         click.echo(
             f"Nothing more to do: {is_so}, once {_several(under_way, 'reassignment')} under way "
@@ -183,9 +185,8 @@ def carry_out(
     watch: bool,
     dry_run: bool,
     as_json: bool,
-) -> int:
-    """A plan, which may be empty: then it is what is under way already that is watched. How many are under way, where
-    nothing was begun. Raises PenstockError."""
+) -> None:
+    """A plan, which may be empty: then it is what is under way already that is watched. Raises PenstockError."""
     before = (
         {(one.topic, one.partition): one for one in admin.partitions(dict.fromkeys(topic for topic, _ in targets))}
         if targets
@@ -196,12 +197,10 @@ def carry_out(
         show_plan(targets)
     elif targets:
         _move(target, admin, targets, before, throttle=throttle, watch=watch, as_json=as_json)
-        return 0
     elif watch and admin.moves():
         watch_moves(admin, as_json=as_json)
     elif as_json:
         show_json([])
-    return len(admin.moves())
 
 
 def _move(
