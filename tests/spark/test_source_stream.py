@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -14,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.clients import TopicPartition
 from penstock.spark.progress import group_of
+from penstock.spark.query_watch import FinishedTo, QueryWatch
 
 if TYPE_CHECKING:
     from spark.conftest import Topics
@@ -83,6 +85,31 @@ def test_available_now_in_limited_batches_goes_on_from_its_checkpoint(
     # Nothing new: nothing written.
     run(stream(spark, topics, topic), tmp_path)
     assert written(spark, tmp_path) == list(range(420))
+
+
+def test_what_is_told_late_of_a_run_does_not_set_the_next_one_back(
+    spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topics.create(partitions=1)
+    group = f"{topic}-told-late"
+    may_tell, is_told, tell = threading.Event(), threading.Event(), QueryWatch._report
+
+    def late(watch: QueryWatch, run: Any, one: FinishedTo) -> None:
+        is_first = group in one.end_offset and not is_told.is_set()
+        if is_first:
+            may_tell.wait(60)
+        tell(watch, run, one)
+        if is_first:
+            is_told.set()
+
+    monkeypatch.setattr(QueryWatch, "_report", late)
+    for numbers in (range(10), range(10, 30)):
+        fill(topics, topic, numbers)
+        run(stream(spark, topics, topic, groupId=group), tmp_path)
+    assert committed(topics, group, topic) == {0: 30}
+    may_tell.set()
+    assert is_told.wait(60)
+    assert committed(topics, group, topic) == {0: 30}
 
 
 def test_batch_that_was_not_finished_is_read_again(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:

@@ -134,6 +134,20 @@ class Target:
         hangs = any(why.startswith(HANGS) for why in reasons.values())
         raise NoBroker(self.servers, _summary(reasons), hangs=hangs)
 
+    def serving(self) -> str:
+        """The brokers to begin with, as client libraries want them. Once one serves, it alone: a library that happens
+        to try one that is starting first would take it for the whole cluster. It learns of the others from this one.
+        """
+        host, port = self.check()
+        if not self._can_tell_who_is_starting():
+            return self.servers
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _can_tell_who_is_starting(self) -> bool:
+        """Without talking TLS or SASL."""
+        protocol = str(self.settings.get("security.protocol", "")).lower()
+        return "ssl" not in protocol and "sasl" not in protocol
+
     def _try(self, host: str, port: int) -> str | PenstockError:
         """Empty if a broker serves there, else why not."""
         protocol = str(self.settings.get("security.protocol", "")).lower()
@@ -145,13 +159,12 @@ class Target:
             return f"{HANGS} for {self.timeout_s:g} s"
         if answer == "other":
             return NotKafka(f"{host}:{port}")
-        return Starting(host, port) if "sasl" not in protocol and is_starting(host, port) else ""
+        return Starting(host, port) if self._can_tell_who_is_starting() and is_starting(host, port) else ""
 
     def admin(self) -> BlockingAdmin:
         from penstock.clients import BlockingAdmin
 
-        self.check()
-        return BlockingAdmin(self.servers, timeout_s=self.timeout_s, client_id="penstock-cli", settings=self.settings)
+        return BlockingAdmin(self.serving(), timeout_s=self.timeout_s, client_id="penstock-cli", settings=self.settings)
 
 
 REFUSED = "connection refused"

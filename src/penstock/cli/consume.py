@@ -90,10 +90,10 @@ def consume(
     def passes(record: Record | None) -> bool:
         return record is None or wanted_by_filters(record)
 
-    target.check()
+    serving = target.serving()
     from_start = from_beginning or not follow
     consumer = BlockingConsumer(
-        target.servers,
+        serving,
         group=group,
         auto_offset_reset="earliest" if from_start else "latest",
         fetch_max_wait_ms=500 if follow else 50,  # the end is known when a fetch comes back empty

@@ -6,6 +6,9 @@ second, how far the queries of the session are, and commits what has stood still
 left to its source; of one that has ended the last batch counts right away, and at the latest when the process exits.
 Spark says when a query starts, so that none is too short to be seen.
 
+Invariant: a query that is started again, from the same checkpoint, is not set back by what is told late of its earlier
+run. Spark waits for `add` before the first batch of a run, and `add` for a report of the run before.
+
 Best effort, as all of `progress`: without it, groups trail by one trigger. Must not know: offsets in detail, batches
 that are not finished.
 
@@ -48,6 +51,12 @@ class FinishedTo(NamedTuple):
 
 
 class WatchedQuery(Protocol):
+    """One run of a query."""
+
+    @property
+    def query_id(self) -> str:
+        """The same for all runs from one checkpoint."""
+
     @property
     def run_id(self) -> str: ...
 
@@ -63,9 +72,11 @@ class WatchedQuery(Protocol):
 OpenProgress = Callable[[SourceOptions], GroupProgress]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Run:
     query: WatchedQuery
+    reporting: threading.Lock = field(default_factory=threading.Lock)
+    is_superseded: bool = False
     seen: list[FinishedTo] = field(default_factory=list)
     progress: dict[str, GroupProgress] = field(default_factory=dict)
 
@@ -73,17 +84,28 @@ class _Run:
 class QueryWatch:
     def __init__(self, open_progress: OpenProgress) -> None:
         self._open_progress = open_progress
-        self._started: SimpleQueue[WatchedQuery] = SimpleQueue()
+        self._started: SimpleQueue[_Run] = SimpleQueue()
         self._runs: dict[str, _Run] = {}
+        self._newest: dict[str, _Run] = {}
+        self._newest_lock = threading.Lock()
 
     def add(self, query: WatchedQuery) -> None:
         """It is watched until it has ended. From any thread."""
-        self._started.put(query)
+        run = _Run(query)
+        with self._newest_lock:
+            before = self._newest.get(query.query_id)
+            if before is not None and before.query.run_id == query.run_id:
+                return
+            self._newest[query.query_id] = run
+        if before is not None:
+            with before.reporting:
+                before.is_superseded = True
+        self._started.put(run)
 
     def look(self, *, is_last: bool = False) -> None:
         while not self._started.empty():
-            query = self._started.get()
-            self._runs.setdefault(query.run_id, _Run(query))
+            run = self._started.get()
+            self._runs[run.query.run_id] = run
         for run_id, run in list(self._runs.items()):
             is_over = not run.query.is_active()  # asked first: then the report that follows is the last
             finished = run.query.finished()
@@ -93,6 +115,12 @@ class QueryWatch:
             run.seen = finished
             if is_over:
                 del self._runs[run_id]
+                self._forget(run)
+
+    def _forget(self, run: _Run) -> None:
+        with self._newest_lock:
+            if self._newest.get(run.query.query_id) is run:
+                del self._newest[run.query.query_id]
 
     def _report(self, run: _Run, one: FinishedTo) -> None:
         found = parse_offset(one.end_offset)
@@ -105,7 +133,9 @@ class QueryWatch:
         except PenstockError as error:
             logger.debug("the progress of %s is left to the query: %s", one.source, error)
             return
-        run.progress[one.source].report(end.group, end.positions)
+        with run.reporting:
+            if not run.is_superseded:
+                run.progress[one.source].report(end.group, end.positions)
 
 
 # -- Spark's driver ---------------------------------------------------------------------
@@ -117,6 +147,7 @@ class _SparkQuery:
     def __init__(self, java: Any, jvm: Any) -> None:
         self._java = java
         self._jvm = jvm
+        self.query_id = str(java.id().toString())
         self.run_id = str(java.runId().toString())
 
     def is_active(self) -> bool:

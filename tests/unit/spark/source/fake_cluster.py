@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from penstock.client.cluster import PartitionInfo, TopicInfo
@@ -30,6 +30,7 @@ class FakeCluster:
         self.asked_offsets = 0
         self.commits: list[tuple[str, dict[TopicPartition, int]]] = []
         self.refusal: Exception | None = None
+        self.before_commit: Callable[[], None] = lambda: None
 
     def create(self, topic: str, *ends: int, topic_id: int = 1) -> None:
         self.topic_ids[topic] = bytes([topic_id]) * 16
@@ -85,6 +86,7 @@ class FakeCluster:
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
         if self.refusal is not None:
             raise self.refusal
+        self.before_commit()
         self.commits.append((group, dict(offsets)))
         self.committed.setdefault(group, {}).update(offsets)
         self.marks |= {(group, tp): metadata for tp in offsets}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 
 import pytest
@@ -19,9 +20,9 @@ TP = TopicPartition("t", 0)
 
 
 class FakeQuery:
-    run_id = "run"
-
-    def __init__(self, sources: int = 1) -> None:
+    def __init__(self, sources: int = 1, query_id: str = "query", run_id: str = "run") -> None:
+        self.query_id = query_id
+        self.run_id = run_id
         self.sources = sources
         self.offset: int | None = None
         self.is_running = True
@@ -89,6 +90,43 @@ def test_last_batch_of_a_query_that_ended_counts_at_once() -> None:
 
 def test_last_look_does_not_wait() -> None:
     assert Watched(FakeQuery()).look(5, is_last=True) == [("g0", {TP: 5})]
+
+
+def test_what_is_told_late_of_an_earlier_run_does_not_set_the_next_one_back() -> None:
+    watched = Watched(FakeQuery())
+    watched.look(5)
+    watched.query.is_running = False
+    again = FakeQuery(run_id="run 2")
+    again.offset = 9
+    watched.watch.add(again)
+    assert watched.look(5) == [], "the next run says it itself"
+    assert watched.look(5) == [("g0", {TP: 9})]
+
+
+def test_next_run_waits_for_what_is_being_told_of_the_earlier_one() -> None:
+    watched = Watched(FakeQuery())
+    watched.query.is_running = False
+    order: list[str] = []
+    starting = threading.Thread(target=lambda: (watched.watch.add(FakeQuery(run_id="run 2")), order.append("started")))
+
+    def is_told() -> None:
+        starting.start()
+        starting.join(0.2)
+        order.append("told")
+
+    watched.cluster.before_commit = is_told
+    assert watched.look(5) == [("g0", {TP: 5})]
+    starting.join()
+    assert order == ["told", "started"]
+
+
+@pytest.mark.parametrize(("query_id", "run_id"), [("another", "run 2"), ("query", "run")])
+def test_others_are_not_in_the_way_of_a_run(query_id: str, run_id: str) -> None:
+    """Another query, and the same run, told of twice."""
+    watched = Watched(FakeQuery())
+    watched.query.is_running = False
+    watched.watch.add(FakeQuery(query_id=query_id, run_id=run_id))
+    assert watched.look(5) == [("g0", {TP: 5})]
 
 
 def test_each_source_has_its_group() -> None:
