@@ -223,14 +223,18 @@ def longest_pause(times_s: Sequence[float], begin_s: float, end_s: float) -> flo
 
 
 def pauses(history: History, events_s: Sequence[float], end_s: float) -> Pauses:
-    """For each event the longest time until the next one that a producer of a partition got no acknowledgement."""
-    streams: dict[tuple[str, int], list[float]] = defaultdict(list)
+    """For each event the longest time until the next one that a producer of a partition got no acknowledgement.
+
+    Of those that sent or were answered in that time: one that had nothing to send did not wait.
+    """
+    acknowledged, active = (defaultdict[tuple[str, int], list[float]](list) for _ in range(2))
+    for one in (*history.sent, *history.acknowledged):
+        active[one.producer, one.partition].append(one.time_s)
     for one in history.acknowledged:
-        streams[one.producer, one.partition].append(one.time_s)
-    bounds = [*events_s, end_s]
-    return Pauses(
-        [
-            max((longest_pause(times, begin, until) for times in streams.values()), default=until - begin)
-            for begin, until in itertools.pairwise(bounds)
-        ]
-    )
+        acknowledged[one.producer, one.partition].append(one.time_s)
+
+    def pause_s(begin: float, until: float) -> float:
+        waiting = [stream for stream, times in active.items() if any(begin <= moment <= until for moment in times)]
+        return max((longest_pause(acknowledged[stream], begin, until) for stream in waiting), default=until - begin)
+
+    return Pauses([pause_s(begin, until) for begin, until in itertools.pairwise([*events_s, end_s])])

@@ -189,5 +189,15 @@ def test_pauses_take_the_worst_stream_of_each_event() -> None:
     assert "median 4.00 s, worst 7.00 s" in str(found)
 
 
+def test_pauses_are_of_those_who_had_something_to_send() -> None:
+    history = History()
+    history.acknowledged += [Acknowledged(time, "before", 0, 0, 0) for time in (0.0, 1.0)]
+    history.acknowledged += [Acknowledged(time, "a", 0, 0, 0) for time in (1.0, 2.0, 3.0)]
+    assert pauses(history, [1.5], 3.0) == Pauses([1.0])
+    history.sent.append(Sent(2.5, "unanswered", 0, 0))
+    assert pauses(history, [1.5], 3.0) == Pauses([1.5])
+    assert pauses(History(), [1.5], 3.0) == Pauses([1.5]), "nobody, so nothing went through"
+
+
 def test_pauses_of_no_events() -> None:
     assert (pauses(History(), [], 1.0).median_s, pauses(History(), [], 1.0).worst_s) == (0.0, 0.0)
