@@ -116,7 +116,7 @@ def page() -> str:
                 lines += [entry.notes, ""]
     keys = {entry.key for entry in served}
     missing = [f"{INDEX[key][1]} ({key})" for key in sorted(INDEX) if key not in keys]
-    lines += ["## Not served", "", "Kafka's other APIs, groups and transactions among them:", "", *_wrapped(missing)]
+    lines += ["## Not served", "", "Kafka's other APIs, transactions and security among them:", "", *_wrapped(missing)]
     return "\n".join(lines) + "\n"
 
 

@@ -112,18 +112,20 @@ class VoterDecisions(Deciding):
         before = "" if known is None else f", it was at {known[0]}:{known[1]}"
         log.info("voter %d is at %s:%d now%s", voter_id, *address, before)
 
-    def _check_is_voter(self, voter_id: int, directory_id: bytes) -> None:
+    def _check_is_voter(self, voter_id: int, directory_id: bytes, *, is_disk_needed: bool = True) -> None:
         self._check_active()
         if voter_id not in self._voters:
             raise ApiError(ErrorCode.VOTER_NOT_FOUND, f"node {voter_id} is not a voter")
         broker = self.image.brokers.get(voter_id)
-        if broker is not None and broker.directory_id and broker.directory_id != uuid_text(directory_id):
-            raise ApiError(ErrorCode.VOTER_NOT_FOUND, f"node {voter_id} votes with another disk")
+        registered = "" if broker is None else broker.directory_id
+        if is_disk_needed and registered and registered != uuid_text(directory_id):
+            raise ApiError(
+                ErrorCode.VOTER_NOT_FOUND, f"node {voter_id} votes with another disk: its directory id is {registered}"
+            )
 
     async def remove_voter(self, voter_id: int, directory_id: bytes) -> None:
-        self._check_active()
-        if voter_id not in self._voters:
-            raise ApiError(ErrorCode.VOTER_NOT_FOUND, f"node {voter_id} is not a voter")
+        """Whichever disk it votes with, unless one is named."""
+        self._check_is_voter(voter_id, directory_id, is_disk_needed=any(directory_id))
         await self._quorum.change_membership(Change.REMOVE_VOTER, voter_id)
         await self._forget_address(voter_id)
 

@@ -117,7 +117,8 @@ def test_a_voter_moves_to_where_it_is_found() -> None:
     play(story)
 
 
-def test_a_voter_of_another_disk_is_not_that_voter() -> None:
+@pytest.mark.parametrize("disk", [b"", bytes(16), DISK])
+def test_a_voter_of_another_disk_is_not_that_voter(disk: bytes) -> None:
     async def story(there: ControllerWorld) -> None:
         there.fall_silent(3)
         there.break_link(3)
@@ -127,7 +128,8 @@ def test_a_voter_of_another_disk_is_not_that_voter() -> None:
         assert code is ErrorCode.INCONSISTENT_VOTER_SET
         assert there.image.brokers[3].epoch == epoch
         assert await refused(there.controller.update_voter(3, OTHER_DISK, [("h", 1)])) is ErrorCode.VOTER_NOT_FOUND
-        await there.controller.remove_voter(3, b"")
+        assert await refused(there.controller.remove_voter(3, OTHER_DISK)) is ErrorCode.VOTER_NOT_FOUND
+        await there.controller.remove_voter(3, disk)
         there.quorum.observers = (3,)
         await there.register(3, b"third", directory_id=uuid_text(OTHER_DISK))
         assert there.image.brokers[3].epoch > epoch

@@ -1,6 +1,7 @@
 """RemoveRaftVoter (key 81), version 0: a node loses its vote in the quorum of the metadata.
 
-The answer leaves when the new configuration is committed.
+- The answer leaves when the new configuration is committed.
+- A voter may be named without its directory id, which Kafka demands. VOTER_NOT_FOUND where it votes with another one.
 """
 
 from __future__ import annotations
