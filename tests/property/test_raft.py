@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.core.raft import replication
+from penstock.core.raft import membership, replication
 from penstock.core.raft.configuration import ConfigurationHistory
 from penstock.core.raft.exchange import HardState, Outcome
 from penstock.core.raft.log import CommittedEntryLost, RaftLog
@@ -115,6 +115,27 @@ def keeps_a_truncated_configuration(monkeypatch: pytest.MonkeyPatch) -> type[Ser
     return Server
 
 
+def gives_up_with_its_vote(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
+    """Although nobody else may have the entry that takes it away."""
+    monkeypatch.setattr(Node, "may_campaign", property(lambda node: node.is_voter))
+    return Server
+
+
+def does_not_wait_for_its_own_vote(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
+    def restart_retry_timer(node: Node, original: Callable[[Node], None] = Node.restart_retry_timer) -> None:
+        original(node)
+        if node.election_deadline_ms is None:
+            node.election_deadline_ms = node.now_ms
+
+    monkeypatch.setattr(Node, "restart_retry_timer", restart_retry_timer)
+    return Server
+
+
+def changes_voters_while_they_change(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
+    monkeypatch.setattr(membership, "_why_not_now", lambda node: None)
+    return Server
+
+
 BUGS: dict[str, Callable[[pytest.MonkeyPatch], type[Server]]] = {
     "forgets its vote": lambda _: ForgetsItsVote,
     "acknowledges before persist": lambda _: AcknowledgesBeforePersist,
@@ -123,6 +144,9 @@ BUGS: dict[str, Callable[[pytest.MonkeyPatch], type[Server]]] = {
     "counts its own log before it is stable": counts_its_log_too_early,
     "votes for any log": votes_for_any_log,
     "keeps a truncated configuration": keeps_a_truncated_configuration,
+    "gives up with its vote": gives_up_with_its_vote,
+    "does not wait for its own vote": does_not_wait_for_its_own_vote,
+    "changes voters while they change": changes_voters_while_they_change,
 }
 
 

@@ -48,6 +48,8 @@ FOUND_BY: dict[str, int] = {
     "cuts-committed": 0,
     "forgets-its-vote": 2,
     "shows-less": 36,
+    "gives-up-with-its-vote": 179,
+    "impatient-alone": 24,
 }
 
 

@@ -29,7 +29,7 @@ ALL_CHANCE = 0.2
 class Moment(NamedTuple):
     place: str
     is_it: Callable[[Any, Any], bool] = lambda *_: True
-    """Asked afterwards, with the result and whose method it was."""
+    """Asked afterwards, with the result and whose method it was, or the first argument of a function."""
 
 
 def _is_left_alone(_: Any, partition: Any) -> bool:
@@ -50,10 +50,19 @@ MOMENTS: Mapping[str, Moment] = {
 }
 
 
+VOTERS_CHANGE = {
+    "voters change": Moment(
+        "penstock.core.raft.membership:changed", lambda after, before: after.voters != before.voters
+    )
+}
+"""Where somebody changes them."""
+
+
 class Enemy(Protocol):
     """What `sim.nemesis.Nemesis` does for an ambush."""
 
     cluster: SimCluster
+    has_voter_changes: bool
 
     def note(self, fault: Fault, what: str) -> None: ...
     def begin(self, deed: Any) -> None: ...
@@ -72,13 +81,14 @@ class Ambushes:
     def __init__(self, enemy: Enemy) -> None:
         self._enemy = enemy
         self._cluster = enemy.cluster
+        self._moments = {**MOMENTS, **VOTERS_CHANGE} if enemy.has_voter_changes else MOMENTS
         self._waiting: dict[str, list[asyncio.Future[int]]] = {}
         self.deeds: dict[str, Deed] = dict.fromkeys(AMBUSHES, self._ambush)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         with ExitStack() as stack:
-            for what, moment in MOMENTS.items():
+            for what, moment in self._moments.items():
                 stack.enter_context(replaced(moment.place, partial(self._overhear, what, moment)))
             yield
 
@@ -110,7 +120,7 @@ class Ambushes:
             return None
 
     async def _ambush(self, fault: Fault, random: Random) -> None:
-        what = random.choice(list(MOMENTS))
+        what = random.choice(list(self._moments))
         number = await self._next(what)
         if number is None:
             what, number = FREQUENT, await self._next(FREQUENT)

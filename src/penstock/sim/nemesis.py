@@ -51,7 +51,9 @@ class Eyes(Protocol):
 
 
 class Nemesis:
-    def __init__(self, cluster: SimCluster, seed: int, eyes: Eyes, max_down: int) -> None:
+    def __init__(
+        self, cluster: SimCluster, seed: int, eyes: Eyes, max_down: int, *, has_voter_changes: bool = False
+    ) -> None:
         """`max_down`: machines that are down or paused at a time, by faults that take one."""
         self.cluster = self._cluster = cluster
         self._world = cluster.world
@@ -59,6 +61,7 @@ class Nemesis:
         self._seed = seed
         self._eyes = eyes
         self._max_down = max_down
+        self.has_voter_changes = has_voter_changes
         self._busy: dict[int, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.is_alone = False

@@ -17,6 +17,7 @@ from penstock.sim.settings import draw_settings
 PLAIN_TOPIC = "data-plain"
 ENDINGS = ("power failure", "kill", "stop")
 """What all machines go through in some histories, before everything is read; the first where that is fair."""
+VOTER_CHANGES_CHANCE = 0.25
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
@@ -55,6 +56,8 @@ class Plan:
     """By retention, too."""
     has_reborn: bool
     """A topic is deleted and made again while it is used."""
+    has_voter_changes: bool
+    """Votes on the metadata are taken away and given."""
     max_down: int
     faults: tuple[Fault, ...]
     ending: str
@@ -105,6 +108,7 @@ def draw(
         has_trimmed=trimming.random() < 0.3,
         is_retaining=trimming.random() < 0.6,
         has_reborn=Random(f"{seed}/reborn").random() < 0.3,
+        has_voter_changes=size > 1 and Random(f"{seed}/voters").random() < VOTER_CHANGES_CHANCE,
         has_operator=random.random() < 0.5 or fault_plan.is_busy,
         max_down=random.choice((1, 1, (size + 1) // 2, size)),
         faults=tuple(faults),

@@ -235,6 +235,19 @@ def _always_knows_the_end(original: Any) -> Any:
     return look_up
 
 
+def _who_loses_its_vote_gives_up(original: Any) -> Any:
+    return property(lambda self: self.is_voter)
+
+
+def _asks_itself_again(original: Any) -> Any:
+    def restart_retry_timer(self: Any) -> None:
+        original(self)
+        if self.election_deadline_ms is None:
+            self.election_deadline_ms = self.now_ms
+
+    return restart_retry_timer
+
+
 BUGS: dict[str, Bug] = {
     bug.name: bug
     for bug in (
@@ -387,6 +400,16 @@ BUGS: dict[str, Bug] = {
             "shows-less",
             "a new leader tells where a partition ends before it knows (KIP-207)",
             (("penstock.api.handlers.list_offsets:_look_up", _always_knows_the_end),),
+        ),
+        Bug(
+            "gives-up-with-its-vote",
+            "who is to lose its vote asks for none, although nobody else may have the entry that takes it away",
+            (("penstock.core.raft.node:Node.may_campaign", _who_loses_its_vote_gives_up),),
+        ),
+        Bug(
+            "impatient-alone",
+            "the only voter begins the next term before its vote for itself is stable",
+            (("penstock.core.raft.node:Node.restart_retry_timer", _asks_itself_again),),
         ),
     )
 }

@@ -18,6 +18,7 @@ from typing import Any
 
 from penstock.core.metadata.image import NO_LEADER, PartitionState
 from penstock.core.metadata.records import PartitionChanged
+from penstock.core.raft.exchange import Change
 from penstock.sim.cluster import SimCluster
 from penstock.sim.places import replaced
 from penstock.storage.log import Log
@@ -167,6 +168,19 @@ CALLS: tuple[Call, ...] = (
         lambda _, machine, *__: machine._listener is not None,
     ),
     Call("entries of a deposed controller cut", "penstock.core.raft.log:RaftLog.truncate_from"),
+    Call(
+        "a vote given", "penstock.core.raft.membership:changed", lambda _, __, change, ___: change is Change.ADD_VOTER
+    ),
+    Call(
+        "a vote taken away",
+        "penstock.core.raft.membership:changed",
+        lambda _, __, change, ___: change is Change.REMOVE_VOTER,
+    ),
+    Call(
+        "a controller takes its own vote away",
+        "penstock.core.raft.replication:follow_configuration",
+        lambda _, node: node.node_id not in node.configuration.voters,
+    ),
     Call("a controller hands over", "penstock.cluster.quorum:Quorum.transfer_leadership"),
     Call(
         "leaders handed over by a clean stop",

@@ -18,9 +18,10 @@ from penstock.sim.checks.keyed import check_keyed
 from penstock.sim.checks.records import check_reads, check_records
 from penstock.sim.checks.topics import check_topics
 from penstock.sim.checks.trimmed import check_trimmed
+from penstock.sim.checks.votes import check_votes
 from penstock.sim.cluster import few_entries_kept
 from penstock.sim.healed import Healed
-from penstock.sim.history import Violation
+from penstock.sim.history import Outcome, Violation
 from penstock.sim.loop import StepLimit
 from penstock.sim.plan import Plan
 from penstock.sim.remarks import remarks
@@ -99,7 +100,7 @@ class Scenario:
             await healed.look_up_offsets()
             stage.watch.look()
             stage.watch.check_ending()
-            topics = stage.watch.topics()
+            topics, voters = stage.watch.topics(), stage.watch.voters()
         check_records(stage.history, final, undisturbed)
         for place in stage.reborn.lives if stage.reborn is not None else ():
             check_reads(stage.history, place)
@@ -110,6 +111,7 @@ class Scenario:
             retention_bytes = RETENTION_BYTES if stage.plan.is_retaining else None
             check_trimmed(stage.trimmed, TRIMMED, trimmed, kept_bytes, retention_bytes)
         check_topics(stage.history, topics)
+        check_votes(stage.votes, voters, stage.cluster.voters)
 
 
 def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
@@ -137,6 +139,7 @@ def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
     verdict.steps = world.loop.steps
     verdict.statistics = {
         **stage.history.statistics(),
+        "votes": sum(action.outcome is Outcome.ACKNOWLEDGED for action in stage.votes.admin),
         "terms": stage.watch.quorum.terms,
         "nodes that left": stage.cluster.failures,
     }

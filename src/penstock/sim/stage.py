@@ -33,12 +33,16 @@ class Stage:
         self.history = History(world.loop.time)
         self.cluster = SimCluster(world, plan.nodes, joins=plan.joins, settings=plan.settings)
         self.watch = Watch(self.cluster)
-        self.nemesis = Nemesis(self.cluster, plan.seed, self.watch, plan.max_down)
+        self.nemesis = Nemesis(
+            self.cluster, plan.seed, self.watch, plan.max_down, has_voter_changes=plan.has_voter_changes
+        )
         self.nemesis.on_rot = self.watch.excuse
         self.keyed = History(world.loop.time)
         """Of the topic that is compacted."""
         self.trimmed = History(world.loop.time)
         """Of the topic whose oldest records go."""
+        self.votes = History(world.loop.time)
+        """Of who votes on the metadata."""
         self.reborn: Reborn | None = None
         self.is_over = False
         self._callers: list[Caller] = []

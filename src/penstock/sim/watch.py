@@ -16,6 +16,7 @@ from penstock.cluster.metadata_machine import MetadataMachine
 from penstock.cluster.quorum import Quorum
 from penstock.core.metadata.image import RESOURCE_TOPIC, MetadataImage, PartitionState
 from penstock.core.metadata.records import MetadataRecord, PartitionChanged, TopicDeleted
+from penstock.core.raft.configuration import Configuration
 from penstock.core.raft.messages import Message, VoteResponse
 from penstock.replica.partition import Partition
 from penstock.sim.broker import DATA, SimBroker
@@ -38,6 +39,8 @@ LOOK_EVERY_S = 0.004
 MACHINE = "penstock.cluster.metadata_machine:MetadataMachine"
 QUORUM = "penstock.cluster.quorum:Quorum"
 LOG = "penstock.replica.committed_log:CommittedLog"
+MAY_COUNT = 4
+"""How many changes of voters may be on their way: one of each controller that has not heard of the next."""
 
 
 class Watch:
@@ -60,6 +63,7 @@ class Watch:
         self.probes = Probes(cluster)
         self.snapshots = SnapshotChecker()
         self.looks = 0
+        self._voters: list[tuple[int, ...]] = [tuple(cluster.voters)]  # in the order in which controllers wanted them
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -77,6 +81,7 @@ class Watch:
                 (f"{MACHINE}.apply", self._overheard_apply),
                 (f"{MACHINE}.restore", self._overheard_restore),
                 (f"{QUORUM}.start", self._overheard_start),
+                ("penstock.core.raft.membership:changed", self._overheard_voters),
                 ("penstock.cluster.raft_driver:RaftDriver._send", self._overheard_votes),
                 (f"{LOG}._committed", self._overheard_commit),
                 (f"{LOG}.truncate_to", self._overheard_cut),
@@ -92,7 +97,7 @@ class Watch:
         def overheard(machine: MetadataMachine, index: int, data: bytes) -> None:
             with self._judging():
                 self.quorum.applied(self._speaker(), index, bytes(data))
-                self.platters.applied(index, self._cluster.voters)
+                self.platters.applied(index, self._voters[-MAY_COUNT:])
             self.snapshots.applied(index, bytes(data))
             apply(machine, index, data)
 
@@ -105,6 +110,15 @@ class Watch:
             with self._judging():
                 self.snapshots.restored(node, index, bytes(data))
             restore(machine, index, data)
+
+        return overheard
+
+    def _overheard_voters(self, changed: Any) -> Any:
+        def overheard(*change: Any) -> Configuration:
+            configuration: Configuration = changed(*change)
+            if configuration.voters != self._voters[-1]:
+                self._voters.append(configuration.voters)
+            return configuration
 
         return overheard
 
@@ -372,6 +386,12 @@ class Watch:
                 tuple(state.replicas for state in topic.partitions), image.configs.get((RESOURCE_TOPIC, name), {})
             )
             for name, topic in image.topics.items()
+        }
+
+    def voters(self) -> dict[int, tuple[int, ...]]:
+        """Of the metadata quorum, as each node has them."""
+        return {
+            number: node.membership.quorum.status.configuration.voters for number, node in self._cluster.living.items()
         }
 
     def check_ending(self) -> None:

@@ -86,18 +86,18 @@ def test_an_entry_of_the_metadata_log_is_on_most_platters_when_it_is_applied() -
         append(file, 0)
     made_of[1][1].sync()
     with pytest.raises(Violation, match="entry 1 is applied"):
-        checker.applied(1, [1, 2, 3])
+        checker.applied(1, [[1, 2, 3]])
     made_of[2][1].sync()
-    PlatterChecker({number: disk for number, (disk, _) in made_of.items()}).applied(1, [1, 2, 3])
+    PlatterChecker({number: disk for number, (disk, _) in made_of.items()}).applied(1, [[1, 2, 3]])
 
 
 def test_a_snapshot_stands_for_the_entries_before_it() -> None:
     disk, _ = made(place=METADATA)
     with pytest.raises(Violation):
-        PlatterChecker({1: disk}).applied(7, [1])
+        PlatterChecker({1: disk}).applied(7, [[1]])
     disk.open(f"{DATA}/{METADATA}/00000000000000000007-0000000001.checkpoint", create=True)
     disk.sync_directory(f"{DATA}/{METADATA}")
-    PlatterChecker({1: disk}).applied(7, [1])
+    PlatterChecker({1: disk}).applied(7, [[1]])
 
 
 def test_damage_ends_it() -> None:

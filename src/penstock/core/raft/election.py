@@ -23,7 +23,7 @@ from penstock.core.raft.states import Move, Role
 def check_leader(node: Node, _: Tick) -> None:
     if node.election_deadline_ms is None or node.now_ms < node.election_deadline_ms:
         return
-    if node.is_voter:
+    if node.may_campaign:
         begin_pre_vote(node)
     else:  # an observer cannot help itself: it waits to be found
         node.move(Move.FOLLOW, leader=None)

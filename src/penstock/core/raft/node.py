@@ -74,6 +74,12 @@ class Node:
         return self.node_id in self.configuration.voters
 
     @property
+    def may_campaign(self) -> bool:
+        """Also who is to lose its vote, until that is committed: it may be the only one that has the entry which says
+        so (dissertation, 4.2.2). Whether it wins is up to the new voters."""
+        return self.configurations.has_voted_since(self.log.commit_index, self.node_id)
+
+    @property
     def leadership(self) -> Leadership:
         return Leadership(self.role, self.term, self.leader)
 
@@ -125,10 +131,13 @@ class Node:
             self.election_deadline_ms = self.now_ms + grace_ms + self.random.randrange(grace_ms + 1)
 
     def restart_retry_timer(self) -> None:
-        """A split vote is nobody's fault: ask again soon, each at another moment, and later if that does not help."""
+        """A split vote is nobody's fault: ask again soon, each at another moment, and later if that does not help.
+
+        Who votes alone waits for its own disk: a new term before that is done would wait for the disk again.
+        """
         timeout_ms = self.settings.election_timeout_ms
         if self.configuration.voters == (self.node_id,):
-            self.election_deadline_ms = self.now_ms
+            self.election_deadline_ms = None
         else:
             pause_ms = min(self.settings.election_retry_ms << min(self.attempts, 16), timeout_ms)
             self.election_deadline_ms = self.now_ms + pause_ms + self.random.randrange(min(2 * pause_ms, timeout_ms))

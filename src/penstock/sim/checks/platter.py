@@ -94,16 +94,20 @@ class PlatterChecker:
         self._logs: dict[tuple[int, Place], StableLog] = {}
         self._applied = 0
 
-    def applied(self, index: int, voters: Sequence[int]) -> None:
-        """A broker applies this entry of the metadata log."""
+    def applied(self, index: int, may_count: Sequence[Sequence[int]]) -> None:
+        """A broker applies this entry of the metadata log. `may_count`: the voters, by any change that may be made."""
         if index <= self._applied:
             return
         self._applied = index
-        ends = {voter: self._log(voter, METADATA).end_offset(may_have_gaps=True) for voter in voters}
-        if 2 * sum(end >= index for end in ends.values()) <= len(voters):
+        ends = {
+            voter: self._log(voter, METADATA).end_offset(may_have_gaps=True)
+            for voter in sorted({voter for voters in may_count for voter in voters})
+        }
+        if not any(2 * sum(ends[voter] >= index for voter in voters) > len(voters) for voters in may_count):
             raise Violation(
                 "metadata is on most platters",
-                f"entry {index} is applied, and the disks of voters have stable entries up to {ends} only",
+                f"entry {index} is applied, and the disks of voters have stable entries up to {ends} only; "
+                f"voters are {' or '.join(map(str, may_count))}",
             )
 
     def committed(
