@@ -91,6 +91,18 @@ def test_an_entry_of_the_metadata_log_is_on_most_platters_when_it_is_applied() -
     PlatterChecker({number: disk for number, (disk, _) in made_of.items()}).applied(1, [[1, 2, 3]])
 
 
+def test_voters_may_be_those_before_a_change_or_after_it() -> None:
+    made_of = {number: made(place=METADATA) for number in (1, 2, 3)}
+    disks = {number: disk for number, (disk, _) in made_of.items()}
+    for number in (1, 2):
+        append(made_of[number][1], 0)
+        made_of[number][1].sync()
+    PlatterChecker(disks).applied(1, [[1, 2, 3], [1, 3]])
+    PlatterChecker(disks).applied(1, [[1, 3], [1]])
+    with pytest.raises(Violation, match="voters are"):
+        PlatterChecker(disks).applied(1, [[1, 3], [3]])
+
+
 def test_a_snapshot_stands_for_the_entries_before_it() -> None:
     disk, _ = made(place=METADATA)
     with pytest.raises(Violation):

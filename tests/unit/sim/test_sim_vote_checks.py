@@ -1,0 +1,56 @@
+"""What whoever changes the voters was told, held against who votes in the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.sim.checks.votes import check_votes
+from penstock.sim.history import History, Outcome, Violation
+from penstock.sim.workload.voters import GIVE, TAKE
+
+ACKNOWLEDGED, UNKNOWN, REFUSED = Outcome.ACKNOWLEDGED, Outcome.UNKNOWN, Outcome.REFUSED
+FIRST = (1, 2, 3)
+
+
+def history(*actions: tuple[str, int, Outcome]) -> History:
+    told = History(lambda: 0.0)
+    for verb, node, outcome in actions:
+        told.end_admin(told.begin_admin(verb, "", str(node)), outcome)
+    return told
+
+
+KEPT = "a vote given is kept, and one taken away is gone"
+
+
+@pytest.mark.parametrize(
+    ("actions", "voters", "broken"),
+    [
+        ([], (1, 2, 3), ""),
+        ([], (1, 2), KEPT),
+        ([], (1, 2, 3, 4), KEPT),
+        ([(TAKE, 3, ACKNOWLEDGED)], (1, 2), ""),
+        ([(TAKE, 3, ACKNOWLEDGED)], (1, 2, 3), KEPT),
+        ([(TAKE, 3, REFUSED)], (1, 2), KEPT),
+        ([(TAKE, 3, UNKNOWN)], (1, 2), ""),
+        ([(TAKE, 3, UNKNOWN)], (1, 2, 3), ""),
+        ([(TAKE, 3, ACKNOWLEDGED), (GIVE, 3, ACKNOWLEDGED)], (1, 2, 3), ""),
+        ([(TAKE, 3, ACKNOWLEDGED), (GIVE, 3, ACKNOWLEDGED)], (1, 2), KEPT),
+        ([(TAKE, 3, ACKNOWLEDGED), (GIVE, 3, UNKNOWN)], (1, 2), ""),
+        ([(GIVE, 4, ACKNOWLEDGED)], (1, 2, 3), KEPT),
+        ([(GIVE, 4, ACKNOWLEDGED), (TAKE, 1, UNKNOWN)], (2, 3), KEPT),
+    ],
+)
+def test_votes(actions: list[tuple[str, int, Outcome]], voters: tuple[int, ...], broken: str) -> None:
+    known = dict.fromkeys((1, 2, 3, 4), voters)
+    if not broken:
+        check_votes(history(*actions), known, FIRST)
+        return
+    with pytest.raises(Violation) as caught:
+        check_votes(history(*actions), known, FIRST)
+    assert caught.value.what == broken
+
+
+def test_everybody_has_the_same_voters() -> None:
+    with pytest.raises(Violation) as caught:
+        check_votes(history((TAKE, 3, UNKNOWN)), {1: (1, 2, 3), 2: (1, 2)}, FIRST)
+    assert caught.value.what == "all nodes agree on the voters"
