@@ -47,8 +47,17 @@ class Checker:
             )
         if outcome.committed:
             self._state_machine_safety(server, outcome.committed)
-            if node.role is Role.LEADER:
+            if self._leaders.get(node.term) == server.node_id:  # also one that this commit has taken the vote from
                 self._durability(server, outcome.committed[-1])
+        self._is_awake(server)
+
+    def _is_awake(self, server: Server) -> None:
+        """A voter that does not lead looks after itself, sooner or later: by its clock, or when its vote is stable."""
+        node = server.core.node
+        if node.role is Role.LEADER or not node.is_voter or node.election_deadline_ms is not None:
+            return
+        if node.role is not Role.CANDIDATE or not server.writes:
+            raise Violation(f"{server.node_id} is {node.role.value} in term {node.term} and waits for nothing")
 
     def _one_leader_per_term(self, server: Server) -> None:
         term = server.core.node.term

@@ -134,13 +134,13 @@ class Target:
         hangs = any(why.startswith(HANGS) for why in reasons.values())
         raise NoBroker(self.servers, _summary(reasons), hangs=hangs)
 
-    def serving(self) -> str:
-        """The brokers to begin with, as client libraries want them. Once one serves, it alone: a library that happens
-        to try one that is starting first would take it for the whole cluster. It learns of the others from this one.
+    def serving(self) -> str | None:
+        """The broker to begin with: a library that happens to try one that is starting first would take it for the
+        whole cluster. None where that cannot be told.
         """
         host, port = self.check()
         if not self._can_tell_who_is_starting():
-            return self.servers
+            return None
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def _can_tell_who_is_starting(self) -> bool:
@@ -164,7 +164,13 @@ class Target:
     def admin(self) -> BlockingAdmin:
         from penstock.clients import BlockingAdmin
 
-        return BlockingAdmin(self.serving(), timeout_s=self.timeout_s, client_id="penstock-cli", settings=self.settings)
+        return BlockingAdmin(
+            self.servers,
+            timeout_s=self.timeout_s,
+            client_id="penstock-cli",
+            begin_with=self.serving(),
+            settings=self.settings,
+        )
 
 
 REFUSED = "connection refused"

@@ -93,7 +93,8 @@ def consume(
     serving = target.serving()
     from_start = from_beginning or not follow
     consumer = BlockingConsumer(
-        serving,
+        target.servers,
+        begin_with=serving,
         group=group,
         auto_offset_reset="earliest" if from_start else "latest",
         fetch_max_wait_ms=500 if follow else 50,  # the end is known when a fetch comes back empty

@@ -87,6 +87,8 @@ class AdminOptions(TypedDict, total=False):
     timeout_s: float
     """Of one request; 30 unless told."""
     client_id: str
+    begin_with: str | None
+    """The one of several brokers that is known to serve; the others are learned from it."""
     settings: Mapping[str, object]
     """Anything else by librdkafka's name."""
 
@@ -95,7 +97,10 @@ class BlockingAdmin:
     def __init__(self, bootstrap_servers: str | None = None, **options: Unpack[AdminOptions]) -> None:
         self._timeout_s = options.get("timeout_s", 30.0)
         self._connection = Connection(
-            bootstrap_servers, options.get("client_id", "penstock"), options.get("settings", {})
+            bootstrap_servers,
+            options.get("client_id", "penstock"),
+            options.get("settings", {}),
+            options.get("begin_with"),
         )
         try:
             self._client: AdminClient | None = AdminClient(self._connection.configuration({}))

@@ -47,7 +47,7 @@ class BlockingConsumer:
 
     def __init__(self, bootstrap_servers: str | None = None, **options: Unpack[ConsumerOptions]) -> None:
         config = self._config = ConsumerConfig(**options)
-        self._connection = Connection(bootstrap_servers, config.client_id, config.settings)
+        self._connection = Connection(bootstrap_servers, config.client_id, config.settings, config.begin_with)
         self._timeout_s = config.request_timeout_ms / 1000
         self.handout = Handout()
         self._statistics = Statistics()

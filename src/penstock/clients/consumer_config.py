@@ -47,6 +47,7 @@ class ConsumerOptions(TypedDict, total=False):
     request_timeout_ms: int
     metrics_interval_ms: int
     client_id: str
+    begin_with: str | None
     settings: Mapping[str, object]
 
 
@@ -71,6 +72,8 @@ class ConsumerConfig:
     request_timeout_ms: int = 30_000
     metrics_interval_ms: int = 1000
     client_id: str = "penstock"
+    begin_with: str | None = None
+    """The one of several brokers that is known to serve; the others are learned from it."""
     settings: Mapping[str, object] = field(default_factory=dict)
     """Anything else by librdkafka's name, for example {"security.protocol": "SSL"}."""
 

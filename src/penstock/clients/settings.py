@@ -37,8 +37,12 @@ def bootstrap_servers(given: str | None) -> str:
 class Connection:
     """What one client knows of its connection: the settings all handles share, and whether brokers answer."""
 
-    def __init__(self, servers: str | None, client_id: str, settings: Mapping[str, object]) -> None:
+    def __init__(
+        self, servers: str | None, client_id: str, settings: Mapping[str, object], begin_with: str | None = None
+    ) -> None:
+        """`begin_with`: the one of them that librdkafka is told of, which tries them in any order otherwise."""
         self.servers = str(settings.get("bootstrap.servers") or bootstrap_servers(servers))
+        self._begin_with = begin_with or self.servers
         self._client_id = client_id
         self._settings = dict(settings)
         self.is_down = False
@@ -50,7 +54,7 @@ class Connection:
     def configuration(self, own: Mapping[str, object]) -> dict[str, Any]:
         """For a librdkafka handle. What the user set by librdkafka's name wins."""
         return {
-            "bootstrap.servers": self.servers,
+            "bootstrap.servers": self._begin_with,
             "client.id": self._client_id,
             "logger": log,
             "error_cb": self.heard,

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
+from penstock.sim.checks.votes import check_votes
 from penstock.sim.history import History, Place, Seen, Violation
 from penstock.sim.settings import SETTINGS, well_within_s
 from penstock.sim.stage import KEYED, PROGRESS_WITHIN_S, Stage
@@ -22,6 +23,8 @@ from penstock.sim.world import DRIVER
 GATHERED_WITHIN_S = 30.0
 """A session and a rebalance take 8 s, if nobody who was there before says a word."""
 LOOK_AGAIN_S = 0.1
+LATE_S = 10.0
+"""After so long nothing is done any more for a request that its sender has given up."""
 PROBE_TOPIC = "probe"
 
 
@@ -30,6 +33,8 @@ class Healed:
         self._stage = stage
         self.well_after_s: float | None = None
         """Of virtual time, from the end of all faults to a cluster that is well; None: it did not come to that."""
+        self.voters = tuple(stage.cluster.voters)
+        """Of the metadata quorum, in the end."""
 
     async def bring_up_all(self) -> None:
         down = [number for number in self._stage.cluster.started if not self._stage.cluster.is_running(number)]
@@ -79,6 +84,23 @@ class Healed:
         await self._stage.within("creating a topic", operator.until_told(partial(operator.create, PROBE_TOPIC, 1, {})))
         await self._stage.within("deleting a topic", operator.until_told(partial(operator.delete, PROBE_TOPIC)))
         await self.get_well()  # all have heard of it
+
+    async def vote(self) -> None:
+        """What was acknowledged is so; and who shall vote can be said again."""
+        stage = self._stage
+        await asyncio.sleep(LATE_S)
+        await stage.within("the same voters everywhere", self._agree_on_voters())
+        check_votes(stage.votes, stage.watch.voters(), stage.cluster.voters)
+        random = stage.world.random("last voters")
+        nodes = list(stage.cluster.started)
+        wanted = sorted(random.sample(nodes, random.randint(1, len(nodes))))
+        await stage.within(f"votes for {wanted}", stage.voter_operator("last voters").settle(wanted))
+        await stage.within("the same voters everywhere", self._agree_on_voters())
+        self.voters = tuple(wanted)
+
+    async def _agree_on_voters(self) -> None:
+        while len(set(self._stage.watch.voters().values())) != 1:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     async def gather(self) -> None:
         """Groups of both protocols serve members that come now, whatever became of those before."""

@@ -177,9 +177,9 @@ CALLS: tuple[Call, ...] = (
         lambda _, __, change, ___: change is Change.REMOVE_VOTER,
     ),
     Call(
-        "a controller takes its own vote away",
+        "a controller without a vote of its own",
         "penstock.core.raft.replication:follow_configuration",
-        lambda _, node: node.node_id not in node.configuration.voters,
+        lambda _, node: not node.is_voter,
     ),
     Call("a controller hands over", "penstock.cluster.quorum:Quorum.transfer_leadership"),
     Call(

@@ -18,7 +18,7 @@ from penstock.sim.checks.keyed import check_keyed
 from penstock.sim.checks.records import check_reads, check_records
 from penstock.sim.checks.topics import check_topics
 from penstock.sim.checks.trimmed import check_trimmed
-from penstock.sim.checks.votes import check_votes
+from penstock.sim.checks.votes import check_last_voters
 from penstock.sim.cluster import few_entries_kept
 from penstock.sim.healed import Healed
 from penstock.sim.history import Outcome, Violation
@@ -88,6 +88,8 @@ class Scenario:
             await well
             await healed.probe()
             await healed.administer()
+            if stage.plan.has_voter_changes:
+                await healed.vote()
             undisturbed = stage.watch.undisturbed()  # and what was written before the probe is committed
             await healed.mend()
             await healed.gather()
@@ -111,7 +113,7 @@ class Scenario:
             retention_bytes = RETENTION_BYTES if stage.plan.is_retaining else None
             check_trimmed(stage.trimmed, TRIMMED, trimmed, kept_bytes, retention_bytes)
         check_topics(stage.history, topics)
-        check_votes(stage.votes, voters, stage.cluster.voters)
+        check_last_voters(voters, healed.voters)
 
 
 def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:

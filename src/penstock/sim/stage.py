@@ -19,6 +19,7 @@ from penstock.sim.watch import Watch
 from penstock.sim.workload.admin import Operator
 from penstock.sim.workload.caller import Caller
 from penstock.sim.workload.reborn import Reborn
+from penstock.sim.workload.voters import VoterOperator
 from penstock.sim.world import SimWorld
 
 PROGRESS_WITHIN_S = 120.0
@@ -71,6 +72,10 @@ class Stage:
         if not outcome.cancelled() and (error := outcome.exception()) is not None:
             assert isinstance(error, Exception)
             self.watch.failed(error)
+
+    def voter_operator(self, name: str) -> VoterOperator:
+        nodes = dict(zip(self.cluster.ids, self.cluster.addresses, strict=True))
+        return VoterOperator(self.caller(name), self.votes, nodes)
 
     def operator(self) -> Operator:
         names = [topic.name for topic in self.plan.topics]

@@ -16,7 +16,6 @@ from penstock.cluster.metadata_machine import MetadataMachine
 from penstock.cluster.quorum import Quorum
 from penstock.core.metadata.image import RESOURCE_TOPIC, MetadataImage, PartitionState
 from penstock.core.metadata.records import MetadataRecord, PartitionChanged, TopicDeleted
-from penstock.core.raft.configuration import Configuration
 from penstock.core.raft.messages import Message, VoteResponse
 from penstock.replica.partition import Partition
 from penstock.sim.broker import DATA, SimBroker
@@ -39,8 +38,6 @@ LOOK_EVERY_S = 0.004
 MACHINE = "penstock.cluster.metadata_machine:MetadataMachine"
 QUORUM = "penstock.cluster.quorum:Quorum"
 LOG = "penstock.replica.committed_log:CommittedLog"
-MAY_COUNT = 4
-"""How many changes of voters may be on their way: one of each controller that has not heard of the next."""
 
 
 class Watch:
@@ -63,7 +60,6 @@ class Watch:
         self.probes = Probes(cluster)
         self.snapshots = SnapshotChecker()
         self.looks = 0
-        self._voters: list[tuple[int, ...]] = [tuple(cluster.voters)]  # in the order in which controllers wanted them
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -81,7 +77,6 @@ class Watch:
                 (f"{MACHINE}.apply", self._overheard_apply),
                 (f"{MACHINE}.restore", self._overheard_restore),
                 (f"{QUORUM}.start", self._overheard_start),
-                ("penstock.core.raft.membership:changed", self._overheard_voters),
                 ("penstock.cluster.raft_driver:RaftDriver._send", self._overheard_votes),
                 (f"{LOG}._committed", self._overheard_commit),
                 (f"{LOG}.truncate_to", self._overheard_cut),
@@ -97,7 +92,8 @@ class Watch:
         def overheard(machine: MetadataMachine, index: int, data: bytes) -> None:
             with self._judging():
                 self.quorum.applied(self._speaker(), index, bytes(data))
-                self.platters.applied(index, self._voters[-MAY_COUNT:])
+                if self.platters.is_first(index):
+                    self.platters.applied(index, self._voters_since(index))
             self.snapshots.applied(index, bytes(data))
             apply(machine, index, data)
 
@@ -113,14 +109,11 @@ class Watch:
 
         return overheard
 
-    def _overheard_voters(self, changed: Any) -> Any:
-        def overheard(*change: Any) -> Configuration:
-            configuration: Configuration = changed(*change)
-            if configuration.voters != self._voters[-1]:
-                self._voters.append(configuration.voters)
-            return configuration
-
-        return overheard
+    def _voters_since(self, index: int) -> list[tuple[int, ...]]:
+        """Who may have committed it: as the node knows it that applies it first, which is the one that led then."""
+        node = self._cluster.nodes[self._speaker()]
+        configurations = node.membership.quorum._core.node.configurations
+        return [configuration.voters for configuration in configurations.since(index)]
 
     def _overheard_start(self, start: Any) -> Any:
         def overheard(quorum: Quorum) -> None:

@@ -19,7 +19,6 @@ from penstock.sim.workload.readers import Reader
 from penstock.sim.workload.reborn import Reborn
 from penstock.sim.workload.trimmed import RETAINED, TRIMMED, TrimmedReader, Trimmer
 from penstock.sim.workload.trimmed import SETTINGS as TRIMMED_SETTINGS
-from penstock.sim.workload.voters import VoterOperator
 
 LOOK_AGAIN_S = 0.1
 STATIC_CHANCE = 0.3
@@ -120,10 +119,9 @@ class Workforce:
         if plan.has_operator:
             others.append(stage.spawn("operator", stage.operator().run(stage.has_ended, random.uniform(0.2, 1.5))))
         if plan.has_voter_changes:
-            nodes = dict(zip(stage.cluster.ids, stage.cluster.addresses, strict=True))
-            voters = VoterOperator(stage.caller("voters"), stage.votes, nodes)
             pause_s = stage.world.random("voters").uniform(0.1, 1.0)
-            others.append(stage.spawn("voters", voters.run(stage.has_ended, pause_s)))
+            voters = stage.voter_operator("voters").run(stage.has_ended, pause_s)
+            others.append(stage.spawn("voters", voters))
         for number in stage.cluster.ids[plan.nodes :]:
             others.append(stage.spawn("newcomer", self._join(number, random.uniform(0, plan.seconds))))
         return writers, others

@@ -7,7 +7,8 @@ left to its source; of one that has ended the last batch counts right away, and 
 Spark says when a query starts, so that none is too short to be seen.
 
 Invariant: a query that is started again, from the same checkpoint, is not set back by what is told late of its earlier
-run. Spark waits for `add` before the first batch of a run, and `add` for a report of the run before.
+run. Spark waits for `add` before the first batch of a run, and `add` for a report of the run before. Runs of other
+sessions are not known here.
 
 Best effort, as all of `progress`: without it, groups trail by one trigger. Must not know: offsets in detail, batches
 that are not finished.
@@ -208,7 +209,7 @@ class _Watcher(threading.Thread):
         streaming: Any = self._jvm.org.apache.spark.sql.streaming
         self._queries.addListener(streaming.PythonStreamingQueryListenerWrapper(_QueryStarts(self._add)))
         for running in self._queries.active():
-            self._watch.add(_SparkQuery(running, self._jvm))
+            self._add(running.id())  # its latest run, if it was started again meanwhile
 
     def is_of(self, spark: SparkSession) -> bool:
         """Python may have several objects of one session."""

@@ -168,6 +168,15 @@ def test_one_of_several_that_is_gone_does_not_stand_for_all() -> None:
         assert connection.is_down
 
 
+def test_librdkafka_begins_with_the_broker_that_is_known_to_serve() -> None:
+    connection = Connection("h:1,h:2", "test", {}, begin_with="h:2")
+    assert connection.configuration({})["bootstrap.servers"] == "h:2"
+    assert connection.servers == "h:1,h:2"
+    connection.heard(KafkaError(KafkaError._TRANSPORT))
+    assert not connection.is_down, "there are others"
+    assert Connection("h:1,h:2", "test", {}).configuration({})["bootstrap.servers"] == "h:1,h:2"
+
+
 # -- values and metrics --------------------------------------------------------------------------------------
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.sim.checks.votes import check_votes
+from penstock.sim.checks.votes import check_last_voters, check_votes
 from penstock.sim.history import History, Outcome, Violation
 from penstock.sim.workload.voters import GIVE, TAKE
 
-ACKNOWLEDGED, UNKNOWN, REFUSED = Outcome.ACKNOWLEDGED, Outcome.UNKNOWN, Outcome.REFUSED
+ACKNOWLEDGED, UNKNOWN = Outcome.ACKNOWLEDGED, Outcome.UNKNOWN
 FIRST = (1, 2, 3)
 
 
@@ -30,7 +30,6 @@ KEPT = "a vote given is kept, and one taken away is gone"
         ([], (1, 2, 3, 4), KEPT),
         ([(TAKE, 3, ACKNOWLEDGED)], (1, 2), ""),
         ([(TAKE, 3, ACKNOWLEDGED)], (1, 2, 3), KEPT),
-        ([(TAKE, 3, REFUSED)], (1, 2), KEPT),
         ([(TAKE, 3, UNKNOWN)], (1, 2), ""),
         ([(TAKE, 3, UNKNOWN)], (1, 2, 3), ""),
         ([(TAKE, 3, ACKNOWLEDGED), (GIVE, 3, ACKNOWLEDGED)], (1, 2, 3), ""),
@@ -54,3 +53,10 @@ def test_everybody_has_the_same_voters() -> None:
     with pytest.raises(Violation) as caught:
         check_votes(history((TAKE, 3, UNKNOWN)), {1: (1, 2, 3), 2: (1, 2)}, FIRST)
     assert caught.value.what == "all nodes agree on the voters"
+
+
+def test_the_last_voters_stay_who_they_are() -> None:
+    check_last_voters({1: (1, 3), 2: (3, 1)}, (3, 1))
+    with pytest.raises(Violation) as caught:
+        check_last_voters({1: (1, 3), 2: (1, 3)}, (1, 2, 3))
+    assert caught.value.what == "the voters stay who they are"

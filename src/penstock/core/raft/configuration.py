@@ -85,10 +85,9 @@ class ConfigurationHistory:
         """The one that counted when the log ended at index."""
         return next(configuration for known, configuration in reversed(self._known) if known <= index)
 
-    def has_voted_since(self, index: int, node: NodeId) -> bool:
-        """Whether it is a voter of the one that counted at index, or of any later one."""
-        later = (configuration for known, configuration in self._known if known > index)
-        return node in self.at(index).voters or any(node in configuration.voters for configuration in later)
+    def since(self, index: int) -> list[Configuration]:
+        """The one that counted when the log ended at index, and those after it."""
+        return [self.at(index), *(configuration for known, configuration in self._known if known > index)]
 
     def append(self, index: int, configuration: Configuration) -> None:
         self._known.append((index, configuration))

@@ -168,8 +168,8 @@ class RaftCore:
 
     def _enter_newer_term(self, term: int) -> None:
         node = self.node
-        if node.role is Role.LEADER:
-            node.restart_election_timer()
+        if node.role is Role.LEADER or (node.is_voter and node.election_deadline_ms is None):
+            node.restart_election_timer()  # also of an only voter that waited for its own vote, which counts no more
         node.enter_term(term, voted_for=None)
         node.move(Move.FOLLOW, leader=None)
 

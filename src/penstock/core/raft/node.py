@@ -77,7 +77,8 @@ class Node:
     def may_campaign(self) -> bool:
         """Also who is to lose its vote, until that is committed: it may be the only one that has the entry which says
         so (dissertation, 4.2.2). Whether it wins is up to the new voters."""
-        return self.configurations.has_voted_since(self.log.commit_index, self.node_id)
+        since = self.configurations.since(self.log.commit_index)
+        return any(self.node_id in configuration.voters for configuration in since)
 
     @property
     def leadership(self) -> Leadership:

@@ -12,7 +12,8 @@ meets in each role; messages of older and newer terms are sorted out before (`co
 What is in neither table is a named error. The pairs left out of `REACTIONS` are those that only a
 second leader of the same term could cause, so meeting one means that safety is already gone.
 
-An observer is a follower that the configuration does not count as a voter: it has no role of its own.
+An observer is a follower that the configuration does not count as a voter: it has no role of its own. One that has
+lost its vote, but perhaps not for good, may campaign and lead until that is committed (`node.Node.may_campaign`).
 """
 
 from __future__ import annotations

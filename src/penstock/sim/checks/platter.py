@@ -94,10 +94,12 @@ class PlatterChecker:
         self._logs: dict[tuple[int, Place], StableLog] = {}
         self._applied = 0
 
+    def is_first(self, index: int) -> bool:
+        """Nobody has applied this entry of the metadata log."""
+        return index > self._applied
+
     def applied(self, index: int, may_count: Sequence[Sequence[int]]) -> None:
-        """A broker applies this entry of the metadata log. `may_count`: the voters, by any change that may be made."""
-        if index <= self._applied:
-            return
+        """A broker is the first to apply it. `may_count`: the voters, before and after a change that is under way."""
         self._applied = index
         ends = {
             voter: self._log(voter, METADATA).end_offset(may_have_gaps=True)

@@ -14,23 +14,32 @@ from penstock.sim.workload.voters import GIVE
 
 def check_votes(history: History, known: Mapping[int, Sequence[int]], first: Sequence[int]) -> None:
     """`known`: the voters as each node has them; `first`: as they were in the beginning."""
+    voters = _agreed(known)
     told: dict[int, list[AdminAction]] = {}
     for action in history.admin:
         told.setdefault(int(action.key), []).append(action)
-    sets = {tuple(sorted(voters)) for voters in known.values()}
-    if len(sets) != 1:
-        raise Violation("all nodes agree on the voters", f"they say {dict(known)}")
-    voters = sets.pop()
     for node in sorted({*told, *first, *voters}):
-        actions = told.get(node, [])
-        if any(action.outcome in (Outcome.UNKNOWN, Outcome.OPEN) for action in actions):
-            continue
-        votes = node in first
-        for action in actions:
+        votes, is_known = node in first, True
+        for action in told.get(node, []):
             if action.outcome is Outcome.ACKNOWLEDGED:
                 votes = action.verb == GIVE
-        if votes != (node in voters):
+            else:
+                is_known = False
+        if is_known and votes != (node in voters):
             raise Violation(
                 "a vote given is kept, and one taken away is gone",
                 f"node {node} should {'' if votes else 'not '}be one of the voters, which are {list(voters)}",
             )
+
+
+def check_last_voters(known: Mapping[int, Sequence[int]], wanted: Sequence[int]) -> None:
+    """Nobody has changed them since they were these."""
+    if _agreed(known) != tuple(sorted(wanted)):
+        raise Violation("the voters stay who they are", f"they were {list(wanted)} and are {dict(known)}")
+
+
+def _agreed(known: Mapping[int, Sequence[int]]) -> tuple[int, ...]:
+    sets = {tuple(sorted(voters)) for voters in known.values()}
+    if len(sets) != 1:
+        raise Violation("all nodes agree on the voters", f"they say {dict(known)}")
+    return sets.pop()

@@ -5,10 +5,9 @@ Down to one voter, and up to every node there is. Must not know: faults, checker
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from penstock.client.errors import check
-from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.history import History, Outcome
 from penstock.sim.workload.caller import TROUBLE, Address, Caller
 from penstock.wire.apis import Api
@@ -26,8 +25,7 @@ METADATA_TOPIC = "__cluster_metadata"
 TIMEOUT_MS = 1000
 GIVE, TAKE = "give a vote to", "take the vote of"
 NAMED_CHANCE = 0.5
-# Said before anything was decided.
-DECIDED_AGAINST = frozenset((ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION))
+RETRY_S = 0.1
 
 
 class VoterOperator:
@@ -42,19 +40,41 @@ class VoterOperator:
             await self._caller.pause(pause_s)
             await self._change()
 
+    async def settle(self, voters: Collection[int]) -> None:
+        """Until these have a vote, and nobody else."""
+        while True:
+            try:
+                now, others = await self._members()
+            except TROUBLE as error:
+                self._caller.note(error)
+            else:
+                too_few = [node for node in voters if node not in now]
+                too_many = [node for node in now if node not in voters]
+                if too_few:
+                    await self._act(GIVE, too_few[0], others.get(too_few[0], bytes(16)))
+                elif too_many:
+                    await self._act(TAKE, too_many[0], now[too_many[0]])
+                else:
+                    return
+            await self._caller.pause(RETRY_S)
+
     async def _change(self) -> None:
         node = self._caller.random.choice(list(self._nodes))
         is_disk_named = self._caller.random.random() < NAMED_CHANCE
         try:
-            quorum = await self._quorum()
+            voters, observers = await self._members()
         except TROUBLE as error:
             self._caller.note(error)
             return
-        voters = {one.replica_id: one.replica_directory_id for one in quorum.current_voters}
-        observers = {one.replica_id: one.replica_directory_id for one in quorum.observers}
         disk = (voters | observers).get(node)
         if disk is not None:
             await self._act(GIVE if node in observers else TAKE, node, disk if is_disk_named else bytes(16))
+
+    async def _members(self) -> tuple[dict[int, bytes], dict[int, bytes]]:
+        """Voters and observers, each with its disk."""
+        quorum = await self._quorum()
+        voters = {one.replica_id: one.replica_directory_id for one in quorum.current_voters}
+        return voters, {one.replica_id: one.replica_directory_id for one in quorum.observers}
 
     async def _quorum(self) -> ResponsePartitionData:
         asked = RequestTopicData(topic_name=METADATA_TOPIC, partitions=[RequestPartitionData(partition_index=0)])
@@ -76,8 +96,8 @@ class VoterOperator:
             await (self._give(node, disk) if verb == GIVE else self._take(node, disk))
         except TROUBLE as error:
             self._caller.note(error)
-            is_refused = isinstance(error, ApiError) and error.code in DECIDED_AGAINST
-            self._history.end_admin(action, Outcome.REFUSED if is_refused else Outcome.UNKNOWN, str(error))
+            # Whatever it says: a broker asks the next controller where the connection to the last one broke.
+            self._history.end_admin(action, Outcome.UNKNOWN, str(error))
         else:
             self._history.end_admin(action, Outcome.ACKNOWLEDGED)
 

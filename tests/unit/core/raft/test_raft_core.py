@@ -76,6 +76,22 @@ def test_a_single_voter_leads_as_soon_as_its_disk_allows() -> None:
     assert core.step(PersistDone(won.generation), 2).committed == won.append
 
 
+def test_a_single_voter_that_hears_of_a_newer_term_while_it_waits_for_its_vote_campaigns_again() -> None:
+    core = RaftCore(1, Configuration((1,), (2, 3)), Settings(), Random(1))
+    core.step(PersistDone(core.step(Tick(), 0).generation), 1)
+    assert core.get_leader() == 1
+    core.step(Received(AppendResponse(2, 1, 3, False, 0)), 2)
+    campaign = core.step(Tick(), 2)
+    assert (core.node.role, core.node.term, campaign.next_deadline_ms) == (Role.CANDIDATE, 4, None)
+    deposed = core.step(Received(AppendResponse(3, 1, 5, False, 0)), 3)
+    assert (core.node.role, core.node.term, deposed.next_deadline_ms) == (Role.FOLLOWER, 5, 3)
+    again = core.step(Tick(), 4)
+    core.step(PersistDone(campaign.generation), 5)
+    assert core.get_leader() is None, "that vote was for an earlier term"
+    core.step(PersistDone(again.generation), 6)
+    assert (core.get_leader(), core.node.term) == (1, 6)
+
+
 # ---- order
 
 
