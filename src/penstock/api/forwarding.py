@@ -185,11 +185,16 @@ class Forwarding:
         if leader is None or address is None:
             return None
         self.sent += 1
+        connection: DirectConnection | None = None
         try:
             connection = await self._connect(address)
             answer = await self._while_leading(leader, connection, payload, timeout_s)
-        except (BrokerUnreachable, ConnectionLost, RequestTimedOut):
+        except (BrokerUnreachable, ConnectionLost, RequestTimedOut) as error:
             self.failed += 1
+            if connection is not None and isinstance(error, RequestTimedOut):
+                # It may be dead without anybody having said so. And if not: answers come in order, so all that is
+                # behind this one would wait as well.
+                connection.close()
             return None
         if answer.code is ErrorCode.NOT_CONTROLLER:
             self.failed += 1

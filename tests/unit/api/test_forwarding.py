@@ -385,6 +385,18 @@ def test_a_controller_that_ends_or_hangs_is_not_waited_for(cluster: Cluster, end
     assert cluster.world.loop.time() < 5.0
 
 
+def test_a_connection_that_has_died_in_silence_is_not_asked_for_ever(cluster: Cluster) -> None:
+    async def main() -> None:
+        await cluster.start(1, 2)
+        cluster.lead(1)
+        assert (await unregister(2)).error_code == ErrorCode.NONE
+        cluster.world.network.hang("b1", "b2")
+        assert (await unregister(2)).error_code == ErrorCode.NOT_CONTROLLER, "nobody says that it is dead"
+        assert (await unregister(2)).error_code == ErrorCode.NONE
+
+    run(cluster, main)
+
+
 def test_a_controller_that_cannot_be_reached_is_tried_until_it_can(cluster: Cluster) -> None:
     async def main() -> Any:
         await cluster.start(1, 2)
