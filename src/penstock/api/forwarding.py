@@ -185,16 +185,11 @@ class Forwarding:
         if leader is None or address is None:
             return None
         self.sent += 1
-        connection: DirectConnection | None = None
         try:
             connection = await self._connect(address)
             answer = await self._while_leading(leader, connection, payload, timeout_s)
-        except (BrokerUnreachable, ConnectionLost, RequestTimedOut) as error:
+        except (BrokerUnreachable, ConnectionLost, RequestTimedOut):
             self.failed += 1
-            if connection is not None and isinstance(error, RequestTimedOut):
-                # It may be dead without anybody having said so. And if not: answers come in order, so all that is
-                # behind this one would wait as well.
-                connection.close()
             return None
         if answer.code is ErrorCode.NOT_CONTROLLER:
             self.failed += 1
@@ -217,6 +212,11 @@ class Forwarding:
                 except TimeoutError:
                     if self._quorum.leader_id not in (leader, None):
                         raise ConnectionLost(f"broker {leader} does not lead any more") from None
+        except RequestTimedOut:
+            # It may be dead without anybody having said so. And if not: answers come in order, so all that is behind
+            # this one would wait as well.
+            connection.close()
+            raise
         finally:
             call.cancel()
 
