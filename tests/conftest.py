@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +25,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if any(map(item.get_closest_marker, ON_REQUEST))]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """`tools/run_tests.py` says at the very end, for all lanes together, what could not run here."""
+    if path := os.environ.get("PENSTOCK_NOT_RUN"):
+        reasons = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", [])]
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.writelines(reason.removeprefix("Skipped: ").replace("\n", " ") + "\n" for reason in reasons)
 
 
 # A runner in the background ignores these, and so would every process that a test starts and then interrupts.

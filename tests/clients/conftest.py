@@ -125,5 +125,5 @@ def topic() -> str:
 def kcat() -> str:
     path = shutil.which("kcat")
     if path is None:
-        pytest.fail("kcat is missing: apt-get install kcat")
+        pytest.skip("kcat is not installed (Debian: apt-get install kcat)")
     return path
