@@ -118,6 +118,26 @@ class TestWhichTopics:
         assert (known.error_code, known.name, len(known.partitions)) == (0, topic, 3)
         assert (unknown.error_code, unknown.topic_id) == (100, b"?" * 16)
 
+    @pytest.mark.parametrize("version", [12, 13])
+    @pytest.mark.parametrize("name", ["", "another"])
+    def test_an_id_goes_before_the_name_beside_it(self, wire: WireClient, version: int, name: str) -> None:
+        # The Java client leaves the name as it is by default: empty, not null.
+        topic = wire.create_topic()
+        topic_id = wire.describe(topic).topic_id
+        topics = [MetadataRequestTopic(name=name, topic_id=topic_id), MetadataRequestTopic(name="another")]
+        response: MetadataResponse = wire.call(Api.METADATA, version, MetadataRequest(topics=topics))
+        assert [(found.error_code, found.name, found.topic_id) for found in response.topics] == [(0, topic, topic_id)]
+        unknown = [MetadataRequestTopic(name=name, topic_id=b"?" * 16)]
+        response = wire.call(Api.METADATA, version, MetadataRequest(topics=unknown))
+        assert [(found.error_code, found.name) for found in response.topics] == [(100, None)]
+
+    def test_a_topic_that_is_named_twice_is_answered_once(self, wire: WireClient) -> None:
+        topic = wire.create_topic()
+        assert [found.name for found in ask(wire, 12, topic, topic).topics] == [topic]
+        twice = [MetadataRequestTopic(name=None, topic_id=wire.describe(topic).topic_id)] * 2
+        response: MetadataResponse = wire.call(Api.METADATA, 12, MetadataRequest(topics=twice))
+        assert [found.name for found in response.topics] == [topic]
+
     def test_the_cluster(self, wire: WireClient, wire_broker: Broker) -> None:
         response = ask(wire, 12)
         (broker,) = response.brokers

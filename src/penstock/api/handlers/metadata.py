@@ -5,6 +5,8 @@
   topic is there when the client asks again. v0-3 always ask for it, later ones by a field.
 - Topics may be asked for by id from v12 on; an unknown id is UNKNOWN_TOPIC_ID. v10 and v11 have the
   field but cannot answer it: INVALID_REQUEST, as on Kafka.
+- An id goes before the name beside it, and a request with any id in it is answered by ids alone, as on Kafka. A topic
+  that is named twice is answered once.
 - Fenced brokers are not named, and a partition that such a one leads has no leader: LEADER_NOT_AVAILABLE.
   v0 names no replicas that are fenced, and says REPLICA_NOT_AVAILABLE then.
 - Asked for a partition whose leader's connections broke a moment ago, the answer waits for what the controller makes
@@ -41,6 +43,7 @@ ALL_CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 NOT_ASKED = -(2**31)
 LOOK_AGAIN_S = 0.01
 LOOKS = 100
+FIRST_WITH_CREATION_FLAG = 4
 
 
 class MetadataHandler:
@@ -93,27 +96,7 @@ class MetadataHandler:
         else:
             if ctx.version < 12 and any(asked.name is None or asked.topic_id != NULL_UUID for asked in request.topics):
                 raise ApiError(ErrorCode.INVALID_REQUEST)
-            topics = []
-            for asked in request.topics:
-                if asked.topic_id != NULL_UUID and asked.name is None:
-                    by_id = image.topics_by_id.get(asked.topic_id)
-                    if by_id is None:
-                        topics.append(
-                            MetadataResponseTopic(
-                                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id
-                            )
-                        )
-                    else:
-                        topics.append(_describe(by_id, live, operations, ctx.version))
-                    continue
-                name = asked.name or ""
-                by_name = image.topics.get(name)
-                if by_name is not None:
-                    topics.append(_describe(by_name, live, operations, ctx.version))
-                else:
-                    topics.append(
-                        self._missing(name, allow_creation=request.allow_auto_topic_creation or ctx.version < 4)
-                    )
+            topics = self._asked_for(request, live, operations, ctx.version)
         return MetadataResponse(
             brokers=[
                 MetadataResponseBroker(node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack)
@@ -126,6 +109,31 @@ class MetadataHandler:
                 ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
             ),
         )
+
+    def _asked_for(
+        self, request: MetadataRequest, live: Collection[int], operations: int, version: int
+    ) -> list[MetadataResponseTopic]:
+        """Where one topic has an id, ids alone count: clients leave the name beside it null or empty."""
+        image = self._cluster.image
+        ids = {asked.topic_id: None for asked in request.topics or () if asked.topic_id != NULL_UUID}
+        topics: list[MetadataResponseTopic] = []
+        for topic_id in ids:
+            by_id = image.topics_by_id.get(topic_id)
+            if by_id is not None:
+                topics.append(_describe(by_id, live, operations, version))
+            else:
+                code = ErrorCode.UNKNOWN_TOPIC_ID
+                topics.append(MetadataResponseTopic(error_code=code, name=None, topic_id=topic_id))
+        if ids:
+            return topics
+        allow_creation = request.allow_auto_topic_creation or version < FIRST_WITH_CREATION_FLAG
+        for name in {asked.name or "": None for asked in request.topics or ()}:
+            by_name = image.topics.get(name)
+            if by_name is not None:
+                topics.append(_describe(by_name, live, operations, version))
+            else:
+                topics.append(self._missing(name, allow_creation=allow_creation))
+        return topics
 
     def _missing(self, name: str, *, allow_creation: bool) -> MetadataResponseTopic:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
