@@ -6,8 +6,10 @@ is due, where its recovery point is kept.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from penstock.ports.disk import Disk
-from penstock.storage.durability import LogCheckpoint, Unsynced
+from penstock.storage.durability import EpochsFile, LogCheckpoint, Unsynced
 from penstock.storage.files import write_whole
 from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
 from penstock.storage.leader_epochs import LeaderEpochs
@@ -55,30 +57,36 @@ class CheckpointBuilder:
         self, producers: ProducerStates, log_end_offset: int, stable_offset: int, *, closing: bool
     ) -> LogCheckpoint:
         """`closing`: the snapshot is exact. Raises OSError; what was written by then is due at the next one."""
-        renames: list[tuple[str, str]] = []
-        paths = self._unsynced.paths
         active = self._segments.active
         if len(active.index):  # a short segment is walked as fast as its index is read
             if closing:
                 active.add_time_entry()
-            paths += [index.path for index in (active.index, active.time_index) if index.write()]
-        if self._epochs.is_dirty:
-            self._prepared += 1
-            path = f"{self._directory}/{LEADER_EPOCHS}"
-            temporary = f"{path}.{self._prepared}.tmp"
-            write_whole(self._disk, temporary, self._epochs.encode(), sync=False)
-            paths.append(temporary)
-            renames.append((temporary, path))
-            self._epochs.is_dirty = False
+            for index in (active.index, active.time_index):
+                if index.write():
+                    self._unsynced.paths.append(index.path)
         if self._is_snapshot_due(producers, log_end_offset, closing):
             self.take_snapshot(producers, log_end_offset)
+        paths = self._unsynced.paths
+        epochs = self._write_epochs() if self._epochs.is_dirty else None
         self._unsynced.paths = []
-        return LogCheckpoint(self._disk, self._directory, stable_offset, paths, renames, self.snapshots.stable_paths)
+        return LogCheckpoint(self._disk, self._directory, stable_offset, paths, epochs, self.snapshots)
+
+    def _write_epochs(self) -> EpochsFile:
+        """They stay dirty until the checkpoint is stable."""
+        self._prepared += 1
+        path = f"{self._directory}/{LEADER_EPOCHS}"
+        written = EpochsFile(self._epochs, self._epochs.version, f"{path}.{self._prepared}.tmp", path)
+        try:
+            write_whole(self._disk, written.temporary, self._epochs.encode(), sync=False)
+        except OSError:
+            with suppress(OSError):
+                self._disk.remove(written.temporary)
+            raise
+        return written
 
     def put_back(self, checkpoint: LogCheckpoint) -> None:
         """It could not be made stable: the next one has to."""
-        self._unsynced.paths = [path for path in checkpoint.paths if not path.endswith(".tmp")] + self._unsynced.paths
-        self._epochs.is_dirty = True
+        self._unsynced.paths = list(dict.fromkeys([*checkpoint.paths, *self._unsynced.paths]))
 
     def _is_snapshot_due(self, producers: ProducerStates, log_end_offset: int, closing: bool) -> bool:
         """Recovery begins with the newest snapshot, or with nothing at the base of the recovery point's segment."""

@@ -7,11 +7,14 @@ the log is told. Order is data: a `Flush` moves the stable offset only when it c
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.ports.disk import Disk, File
-from penstock.storage.files import SNAPSHOT, parent_of
+from penstock.storage.files import parent_of
+from penstock.storage.leader_epochs import LeaderEpochs
 from penstock.storage.segment import Segment
+from penstock.storage.snapshots import Snapshots
 
 
 class Position(NamedTuple):
@@ -90,13 +93,22 @@ class Unsynced:
         self.segments = [segment for segment in self.segments if segment.base_offset >= segment_base]
 
 
+class EpochsFile(NamedTuple):
+    """The leader epochs of one moment, written as `temporary` and due to become `path`."""
+
+    epochs: LeaderEpochs
+    version: int
+    temporary: str
+    path: str
+
+
 class LogCheckpoint:
     """What recovery from `recovery_point` needs on disk: indexes, leader epochs, producer snapshot.
 
-    `make_stable` may block; it touches nothing but these files and may run in a thread.
+    `make_stable` may block and may run in a thread. Nothing counts as stable before it has returned.
     """
 
-    __slots__ = ("_directory", "_disk", "_renames", "_stable_paths", "paths", "recovery_point")
+    __slots__ = ("_directory", "_disk", "_epochs", "_snapshots", "paths", "recovery_point")
 
     def __init__(
         self,
@@ -104,38 +116,45 @@ class LogCheckpoint:
         directory: str,
         recovery_point: int,
         paths: list[str],
-        renames: list[tuple[str, str]],
-        stable_paths: set[str],
+        epochs: EpochsFile | None,
+        snapshots: Snapshots,
     ) -> None:
         self._disk = disk
-        self._stable_paths = stable_paths
         self._directory = directory
+        self._epochs = epochs
+        self._snapshots = snapshots
         self.paths = paths
-        self._renames = renames
         self.recovery_point = recovery_point
 
     @property
     def is_needed(self) -> bool:
         """Whether there is anything to make stable."""
-        return bool(self.paths)
+        return bool(self.paths) or self._epochs is not None
 
     def make_stable(self) -> None:
         """Raises OSError; a file that was deleted in the meantime is no longer needed."""
-        if not self.paths:
+        if not self.is_needed:
             return
-        for path in self.paths:
-            try:
-                file = self._disk.open(path)
-            except FileNotFoundError:
-                continue
-            try:
-                file.sync()
-            finally:
-                file.close()
-        for old, new in self._renames:
-            self._disk.rename(old, new)
-        self._disk.sync_directory(self._directory)
-        self._stable_paths.update(path for path in self.paths if path.endswith(SNAPSHOT))
+        try:
+            for path in self.paths:
+                with suppress(FileNotFoundError):
+                    self._snapshots.sync_file(path)
+            if self._epochs is not None:
+                self._snapshots.sync_file(self._epochs.temporary)
+                self._disk.rename(self._epochs.temporary, self._epochs.path)
+            self._disk.sync_directory(self._directory)
+        except OSError:
+            self._drop_temporary()
+            raise
+        self._snapshots.are_stable(self.paths)
+        if self._epochs is not None:
+            self._epochs.epochs.stable_version = self._epochs.version
+
+    def _drop_temporary(self) -> None:
+        """The next checkpoint writes its own."""
+        if self._epochs is not None:
+            with suppress(OSError):
+                self._disk.remove(self._epochs.temporary)
 
 
 class Recovery:

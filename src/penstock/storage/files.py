@@ -12,7 +12,7 @@ partition.metadata               the topic id
 
 from __future__ import annotations
 
-from penstock.ports.disk import Buffer, Disk
+from penstock.ports.disk import Buffer, Disk, File
 
 LOG = ".log"
 INDEX = ".index"
@@ -22,6 +22,7 @@ CLEANED = ".cleaned"
 SWAP = ".swap"
 SEGMENT_SUFFIXES = (INDEX, TIME_INDEX, LOG)  # the order in which a swap renames: what counts comes last
 DELETED = ".deleted"
+_WRITE_BYTES = 1 << 20
 LEFTOVERS = (DELETED, CLEANED, SWAP, ".tmp")
 
 
@@ -51,6 +52,14 @@ def write_atomic(disk: Disk, path: str, data: Buffer) -> None:
     write_whole(disk, temporary, data, sync=True)
     disk.rename(temporary, path)
     disk.sync_directory(parent_of(path))
+
+
+def write_again(file: File, position: int, end: int) -> None:
+    """A sync that failed left pages that count as clean, whatever the disk has: the next sync would say that they are
+    stable and not write them."""
+    while position < end:
+        data = file.read(position, min(_WRITE_BYTES, end - position))
+        position += file.write(position, (data,))
 
 
 def read_whole(disk: Disk, path: str) -> bytes | None:

@@ -235,6 +235,7 @@ class GrowingLog:
         sealed = self._segments.active
         if not sealed.is_name_stable:
             self._sync_names()
+        sealed.limit_bytes = 0  # should this fail half way, the next append looks closer
         sealed.seal()
         snapshot = self._checkpoints.write_snapshot(self.producers, base_offset)
         segment = self._segments.add(base_offset)

@@ -16,13 +16,18 @@ UNDEFINED_OFFSET = -1
 
 
 class LeaderEpochs:
-    __slots__ = ("_epochs", "_starts", "is_dirty", "latest")
+    __slots__ = ("_epochs", "_starts", "latest", "stable_version", "version")
 
     def __init__(self) -> None:
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self.latest = UNDEFINED_EPOCH
-        self.is_dirty = False
+        self.version = 0  # rises with every change
+        self.stable_version = 0  # the one that the file is known to hold, through a power failure
+
+    @property
+    def is_dirty(self) -> bool:
+        return self.version != self.stable_version
 
     def __len__(self) -> int:
         return len(self._epochs)
@@ -47,7 +52,7 @@ class LeaderEpochs:
         self._epochs.append(epoch)
         self._starts.append(start_offset)
         self.latest = epoch
-        self.is_dirty = True
+        self.version += 1
 
     def epoch_of(self, offset: int) -> int:
         at = bisect_right(self._starts, offset) - 1
@@ -76,7 +81,7 @@ class LeaderEpochs:
         while self._starts and self._starts[-1] >= end_offset:
             self._starts.pop()
             self._epochs.pop()
-            self.is_dirty = True
+            self.version += 1
         self.latest = self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
 
     def truncate_from_start(self, start_offset: int) -> None:
@@ -85,7 +90,7 @@ class LeaderEpochs:
         if at > 0 or (at == 0 and self._starts[0] < start_offset):
             del self._starts[:at], self._epochs[:at]
             self._starts[0] = start_offset
-            self.is_dirty = True
+            self.version += 1
 
     def encode(self) -> bytes:
         lines = [f"{epoch} {start}\n" for epoch, start in self.entries()]
@@ -103,5 +108,5 @@ class LeaderEpochs:
                 result.assign(epoch, start)
         except ValueError as error:
             raise StorageError(f"{path} is damaged: {error}") from error
-        result.is_dirty = False
+        result.stable_version = result.version
         return result

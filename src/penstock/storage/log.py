@@ -10,9 +10,9 @@ Invariants
 - A failed sync puts the log offline for good: what reached the disk is unknown, so nothing is retried on top.
 - A failed write leaves the log as it was.
 - The recovery point written to disk never exceeds `stable_offset`, and the files of a `LogCheckpoint` are stable
-  before it is. Whoever truncates writes a lowered recovery point first.
-- The name of a segment is stable before the next segment is created, and segments go oldest first: after a crash
-  there is no hole in what lies beyond the recovery point, except where its content was lost.
+  before it is. Whoever truncates writes a lowered recovery point and cleaned offset first.
+- The name of a segment is stable before the next segment is created. Retention drops segments oldest first, a cut
+  drops them from the end: after a crash there is no hole beyond the recovery point, except where content was lost.
 - What was cut or deleted does not come back behind what is appended afterwards: see `truncate_to`.
 - Compaction replaces sealed segments below the persisted recovery point, in two steps (`begin_swap`, `end_swap`);
   whoever deletes or truncates in between cancels it. See `cleaner/swap.py`.
@@ -122,7 +122,7 @@ class Log(GrowingLog):
         """Drop `offset` and all after it, whole batches; False when there is nothing to drop.
 
         Blocks: the cut is stable on return, so that nothing cut can come back behind what is appended next. The
-        caller has persisted a recovery point of at most `offset` before.
+        caller has persisted a recovery point and a cleaned offset of at most `offset` before.
         """
         self._check_usable()
         if offset >= self.log_end_offset:
@@ -139,10 +139,10 @@ class Log(GrowingLog):
             self._cancel_swap()
             first = self._segments.items.index(segment)
             if segment.base_offset > end_offset:
-                self._drop_segments(first, len(self._segments))
+                self._drop_from(first)
                 self._segments.add(end_offset)
             else:
-                self._drop_segments(first + 1, len(self._segments))
+                self._drop_from(first + 1)
                 self._unsynced.forget([segment])
                 file = segment.file()
                 file.truncate(position)
@@ -171,7 +171,7 @@ class Log(GrowingLog):
             self._cancel_swap()
             if not self._is_directory_there:
                 self._make_directory()
-            self._drop_segments(0, len(self._segments))
+            self._drop_from(0)
             self.snapshots.drop_all()
             self._segments.add(offset)
             self._unsynced.names_changed()
@@ -248,6 +248,12 @@ class Log(GrowingLog):
             self.log_start_offset = max(self.log_start_offset, segments.bases[0])
             self.epochs.truncate_from_start(self.log_start_offset)
         return deleted
+
+    def _drop_from(self, first: int) -> None:
+        """The last segment first, each for good before the next: what a crash leaves has no hole."""
+        for number in reversed(range(first, len(self._segments))):
+            self._drop_segments(number, number + 1)
+            self._disk.sync_directory(self.directory)
 
     def _drop_segments(self, first: int, last: int) -> list[int]:
         self._hints.clear()
@@ -338,6 +344,7 @@ class Log(GrowingLog):
         try:
             checkpoint.make_stable()
         except OSError as error:
+            self.put_back(checkpoint)
             raise StorageError(f"{self.directory}: cannot write a checkpoint: {error}") from error
         return checkpoint.recovery_point
 

@@ -6,7 +6,7 @@ comes after was never stable. Below the recovery point everything is stable, so 
 never cut but raised as CorruptBatch, at open if it is in the way and else when it is read.
 
 What is cut stays cut: truncations and removals are synced before anything is appended on top. Where a flush comes
-before every acknowledgement, what was scanned is written once more: see `_write_again`.
+before every acknowledgement, what was scanned is written once more: see `files.write_again`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 from penstock.model.errors import CorruptBatch, ForeignDirectory, RecordsMissing, StorageError
-from penstock.ports.disk import Disk, File
+from penstock.ports.disk import Disk
 from penstock.records.batch import BatchHeader
 from penstock.storage.checkpoints import (
     PARTITION_METADATA,
@@ -36,6 +36,7 @@ from penstock.storage.files import (
     file_path,
     parent_of,
     read_whole,
+    write_again,
 )
 from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
 from penstock.storage.leader_epochs import LeaderEpochs
@@ -47,7 +48,6 @@ from penstock.storage.snapshots import Snapshots
 
 _SMALL_BYTES = 64 << 10  # a segment up to here needs no index
 _WALK_BYTES = 256 << 10
-_WRITE_BYTES = 1 << 20
 
 
 class RecoveredLog:
@@ -291,17 +291,10 @@ class RecoveredLog:
             self.report.messages.append(f"cut {size - end} bytes off the end: {bad}")
         segment.size = end
         if self.config.flush_messages <= 1:
-            self._write_again(file, position, end)
+            write_again(file, position, end)
         self.report.scanned_bytes += size - position
         self.log_end_offset = offset
         return end == size
-
-    def _write_again(self, file: File, position: int, end: int) -> None:
-        """A sync that failed in an earlier life left pages that count as clean, whatever the disk has: the next sync
-        would say that they are stable and not write them."""
-        while position < end:
-            data = file.read(position, min(_WRITE_BYTES, end - position))
-            position += file.write(position, (data,))
 
     def _scan_start(self, segment: Segment) -> tuple[int, int]:
         """Where the recovery point lies in the segment, and the offset there: (position, offset)."""

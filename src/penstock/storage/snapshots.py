@@ -7,15 +7,15 @@ at all tells recovery that there was no producer before the segment of the recov
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from penstock.ports.disk import Disk
-from penstock.storage.files import SNAPSHOT, file_path, read_whole, write_whole
+from penstock.storage.files import SNAPSHOT, file_path, read_whole, write_again, write_atomic, write_whole
 from penstock.storage.producer_state import ProducerStates
 
 
 class Snapshots:
-    __slots__ = ("_directory", "_disk", "_torn", "offsets", "stable_paths")
+    __slots__ = ("_directory", "_disk", "_doubtful", "_torn", "offsets", "stable_paths")
 
     def __init__(self, disk: Disk, directory: str, offsets: list[int]) -> None:
         self._disk = disk
@@ -23,6 +23,7 @@ class Snapshots:
         self.offsets = offsets  # rising
         self._torn: set[int] = set()  # of the offsets
         self.stable_paths: set[str] = set()  # of those known to be synced
+        self._doubtful: set[str] = set()  # whose last sync failed
 
     def path(self, offset: int) -> str:
         return file_path(self._directory, offset, SNAPSHOT)
@@ -30,13 +31,16 @@ class Snapshots:
     def take(self, producers: ProducerStates, offset: int) -> str:
         """Write the state before `offset`, not synced (a torn one shows by its checksum); its path."""
         path = self.path(offset)
-        self.stable_paths.discard(path)
-        self._torn.discard(offset)
-        write_whole(self._disk, path, producers.encode_snapshot(), sync=False)
         if offset in self.offsets:
-            self.offsets.remove(offset)
-        self.offsets.append(offset)
-        self.offsets.sort()
+            # The batches that it stands for may be deleted: it is replaced whole, or it stays.
+            write_atomic(self._disk, path, producers.encode_snapshot())
+            self.stable_paths.add(path)
+        else:
+            write_whole(self._disk, path, producers.encode_snapshot(), sync=False)
+            self.offsets.append(offset)
+            self.offsets.sort()
+        self._torn.discard(offset)
+        self._doubtful.discard(path)
         producers.is_dirty = False
         return path
 
@@ -53,13 +57,31 @@ class Snapshots:
 
     def make_stable(self, offset: int) -> None:
         """Blocks."""
-        file = self._disk.open(self.path(offset))
-        try:
-            file.sync()
-        finally:
-            file.close()
+        self.sync_file(self.path(offset))
         self._disk.sync_directory(self._directory)
         self.stable_paths.add(self.path(offset))
+
+    def sync_file(self, path: str) -> None:
+        """Blocks. Also of another small file of this log, as it lies in the page cache.
+
+        After a sync that failed the kernel takes the pages for clean, and the next one would do nothing: then the
+        bytes are written once more.
+        """
+        file = self._disk.open(path)
+        try:
+            if path in self._doubtful:
+                write_again(file, 0, file.size())
+            file.sync()
+        except OSError:
+            self._doubtful.add(path)
+            raise
+        finally:
+            file.close()
+        self._doubtful.discard(path)
+
+    def are_stable(self, paths: Iterable[str]) -> None:
+        """These were synced, and so were their names. Those dropped meanwhile are of no interest."""
+        self.stable_paths.update({self.path(offset) for offset in list(self.offsets)}.intersection(paths))
 
     def drop_useless(self, producers: ProducerStates, end_offset: int) -> None:
         """Drop the torn ones and those beyond the end; if none is left, first take one of the state at the end.
@@ -86,7 +108,9 @@ class Snapshots:
 
     def _drop(self, offsets: list[int]) -> None:
         for offset in offsets:
+            path = self.path(offset)
+            self._disk.remove(path)
             self.offsets.remove(offset)
             self._torn.discard(offset)
-            self.stable_paths.discard(self.path(offset))
-            self._disk.remove(self.path(offset))
+            self.stable_paths.discard(path)
+            self._doubtful.discard(path)

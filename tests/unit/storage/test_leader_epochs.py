@@ -36,7 +36,7 @@ def test_epoch_of_an_offset() -> None:
 
 def test_an_older_epoch_changes_nothing_and_an_unused_one_is_replaced() -> None:
     cache = epochs((3, 10))
-    cache.is_dirty = False
+    cache.stable_version = cache.version
     cache.assign(2, 20)
     assert not cache.is_dirty
     cache.assign(4, 10)
