@@ -292,6 +292,8 @@ class HostedPartitions:
         is_there = self._disk.exists(directory)
         if is_there and self._directories.set_aside(directory, STRAY_SUFFIX, "is damaged") is None:
             raise StorageError(f"{directory} cannot be set aside")
+        # Its new name is stable before another directory takes the old one: a crash could leave that alone.
+        self._disk.sync_directory(self.directory)
         fresh = self._directories.open(directory, settings, KnownOffsets(0, 0, 0, 0), partition.topic_id)
         if fresh.offline is not None:
             raise LogOffline(directory, fresh.offline)

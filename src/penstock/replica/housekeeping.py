@@ -140,11 +140,15 @@ class Housekeeping:
         return prepared
 
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
-        """Before a log is cut to `offset`. The cut must follow in the same turn: a checkpoint may come next."""
+        """Before a log is cut to `offset`. The cut must follow in the same turn: a checkpoint may come next.
+
+        The cleaned offset goes with it: recovery would take a hole below that for what compaction left.
+        """
         async with self._checkpointing:
-            known = partition.log.persisted_recovery_point
-            if known > offset or self._may_lag_disk:
-                partition.log.persisted_recovery_point = min(known, offset)
+            owner = partition.log
+            if max(owner.persisted_recovery_point, owner.cleaned_offset) > offset or self._may_lag_disk:
+                owner.persisted_recovery_point = min(owner.persisted_recovery_point, offset)
+                owner.cleaned_offset = min(owner.cleaned_offset, offset)
                 await self._persist_offsets()
 
     async def checkpoint_high_watermarks(self) -> None:

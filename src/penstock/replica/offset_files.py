@@ -41,8 +41,8 @@ class OffsetFiles:
         self._log_starts: Offsets = {}
         self._cleaned: Offsets = {}
         self._high_watermarks: Offsets = {}
-        self._written_cleaned: Offsets = {}
-        self._written_high_watermarks: Offsets = {}
+        self._written_cleaned: Offsets | None = {}  # None: a writing failed, the file may say this or that
+        self._written_high_watermarks: Offsets | None = {}
         self._said: dict[Key, None] = {}  # whatever may be in a file
         self._gone: dict[Key, int] = {}  # when it was forgotten, in `turn`s
         self.turn = 0
@@ -140,12 +140,14 @@ class OffsetFiles:
     def _write_cleaned(self, cleaned: Offsets) -> None:
         """Only if it says something new: most brokers compact little."""
         if cleaned != self._written_cleaned:
+            self._written_cleaned = None
             self._write(checkpoints.CLEANED_OFFSETS, cleaned)
             self._written_cleaned = cleaned
 
     def _write_high_watermarks(self, high_watermarks: Offsets) -> None:
         """Only if it says something new: an idle broker, or one that is alone, writes nothing."""
         if high_watermarks != self._written_high_watermarks:
+            self._written_high_watermarks = None
             self._write(checkpoints.HIGH_WATERMARKS, high_watermarks)
             self._written_high_watermarks = high_watermarks
 

@@ -1,0 +1,110 @@
+"""A log that is cut, and the machine stops at any disk operation of the cut: what is left has no hole."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+from tests.hosted_world import HostedWorld
+
+from penstock.model.errors import StorageError
+from penstock.records.batch import iterate_headers
+from penstock.replica.partition import Partition
+from penstock.sim.disk import SimCrash
+from penstock.storage.log import Log
+
+MIXTURES = 6
+COUNT = 40
+TOPIC = {"cleanup.policy": "compact", "internal.segment.bytes": "600", "flush.messages": "1"}
+
+
+def offsets(log: Log) -> list[int]:
+    found: list[int] = []
+    at = log.log_start_offset
+    while (piece := log.read(at, 1 << 20)) is not None:
+        found += [header.base_offset for _, header in iterate_headers(piece.read(), "")]
+        at = piece.next_offset
+    return found
+
+
+def compacted(seed: int) -> tuple[HostedWorld, Partition]:
+    """Every key once: the whole log was cleaned, and nothing was superseded."""
+    world = HostedWorld({"t": TOPIC})
+    world.disk.random = Random(seed)
+    partition = world.hosted.get("t", 0)
+    for offset in range(COUNT):
+        world.append(partition, b"k%d" % offset)
+    asyncio.run(world.hosted.housekeeping.checkpoint())
+    partition.log.cleaned_offset = partition.log.segment_bases[-1]
+    asyncio.run(world.hosted.housekeeping.persist_offsets())
+    return world, partition
+
+
+async def cut(world: HostedWorld, partition: Partition, offset: int) -> None:
+    await world.hosted.lower_recovery_point(partition, offset)
+    partition.truncate_to(offset)
+
+
+async def begin_anew(world: HostedWorld, partition: Partition, offset: int) -> None:
+    await world.hosted.lower_recovery_point(partition, partition.log.log_start_offset)
+    partition.truncate_fully_and_start_at(offset)
+
+
+@pytest.mark.parametrize("change", [cut, begin_anew])
+def test_a_cut_leaves_no_hole_wherever_the_machine_stops(change: object) -> None:
+    offset, step, is_done = 12, 0, False
+    while not is_done:
+        step += 1
+        for seed in range(MIXTURES):
+            world, partition = compacted(seed)
+            world.disk.crash_after = world.disk.changes + step
+            try:
+                asyncio.run(change(world, partition, offset))  # type: ignore[operator]
+                is_done = True
+            except SimCrash:
+                pass
+            world.disk.crash_after = None
+            world.disk.crash()
+            world.open()
+            log = world.hosted.get("t", 0).log
+            assert log.offline is None, f"step {step}, seed {seed}: {log.offline}"
+            assert offsets(log) == list(range(log.log_start_offset, log.log_end_offset)), f"step {step}, seed {seed}"
+    assert step > 10, "there was something to stop in"
+
+
+async def test_a_cut_lowers_the_cleaned_offset_on_disk_before_it_begins() -> None:
+    world = HostedWorld({"t": TOPIC})
+    partition = world.hosted.get("t", 0)
+    for offset in range(COUNT):
+        world.append(partition, b"k%d" % offset)
+    await world.hosted.housekeeping.checkpoint()
+    partition.log.cleaned_offset = 30
+    await world.hosted.housekeeping.persist_offsets()
+    await world.hosted.lower_recovery_point(partition, 12)
+    world.disk.kill()  # before the cut
+    world.open()
+    log = world.hosted.get("t", 0).log
+    assert log.cleaned_offset == 12
+    assert log.log_end_offset == COUNT
+
+
+async def test_a_cleaned_offset_that_may_be_on_disk_is_lowered_after_a_failed_write() -> None:
+    world = HostedWorld({"t": TOPIC})
+    partition = world.hosted.get("t", 0)
+    for offset in range(COUNT):
+        world.append(partition, b"k%d" % offset)
+    await world.hosted.housekeeping.checkpoint()
+    partition.log.cleaned_offset = 12
+    await world.hosted.housekeeping.persist_offsets()
+    partition.log.cleaned_offset = 30
+    world.disk.fail_sync = lambda path: path == "/data" and _says_30(world)
+    with pytest.raises(StorageError, match="cleaner-offset-checkpoint"):
+        await world.hosted.housekeeping.persist_offsets()
+    world.disk.fail_sync = None
+    await world.hosted.lower_recovery_point(partition, 12)
+    assert not _says_30(world), "12 is what was written before the 30 that nobody knew of"
+
+
+def _says_30(world: HostedWorld) -> bool:
+    return b" 30" in world.disk.peek("/data/cleaner-offset-checkpoint", 0, 100)
