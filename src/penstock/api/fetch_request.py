@@ -14,10 +14,11 @@ from typing import NamedTuple, Protocol, TypeAlias
 from penstock.api.context import RequestContext
 from penstock.api.fetch_sessions import NO_SESSION, FetchSession, SessionPartition
 from penstock.api.follower_watch import FollowerWatch
-from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
+from penstock.model.errors import ApiError, ErrorCode, NotCached, ProtocolError, StorageError
 from penstock.ports.disk import FileSlice
 from penstock.replica.committed_log import CommittedLog
 from penstock.replica.partition import Partition
+from penstock.storage.lookups import Lookup
 from penstock.wire.messages.fetch import EpochEndOffset, FetchRequest, PartitionData
 
 READ_COMMITTED = 1
@@ -63,6 +64,7 @@ class Fetch:
         "_timer",
         "asked",
         "bytes_found",
+        "cold",
         "ctx",
         "found",
         "is_incremental",
@@ -96,6 +98,7 @@ class Fetch:
         self.is_incremental = False
         self.watch: FollowerWatch | None = None
         self.found: dict[SessionPartition, Found] = {}
+        self.cold: list[SessionPartition] = []  # where they lie has to be looked up in a worker
         self.bytes_found = 0
         self.is_urgent = False  # an error, say: not worth waiting for bytes
         self._is_parked = False
@@ -109,7 +112,7 @@ class Fetch:
 
     @property
     def is_satisfied(self) -> bool:
-        return self.bytes_found >= self.min_bytes or self.is_urgent
+        return self.bytes_found >= self.min_bytes or self.is_urgent or bool(self.cold)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -127,7 +130,7 @@ class Fetch:
     def _look(self, asked: Iterable[SessionPartition], *, is_first: bool = False) -> None:
         """Read each of them; what it brings takes the place of what was found before."""
         for one in asked:
-            before = self.found.pop(one, None)
+            before = self.found.get(one)
             if before is not None and isinstance(before.data.records, FileSlice):
                 self.bytes_found -= before.data.records.size
             partition: Partition | None = None
@@ -141,6 +144,10 @@ class Fetch:
                     data = self._read_for_follower(partition, one, is_first=is_first)
                 else:
                     data = self._read_for_consumer(partition, one)
+            except NotCached:
+                assert partition is not None, "somebody has read from it"
+                data = self._data(partition, one)
+                self.cold.append(one)
             except (ApiError, StorageError) as error:
                 data = error_data(one.index, ErrorCode(error.code))
                 self.is_urgent = True
@@ -153,9 +160,43 @@ class Fetch:
             self._look(self.watch.take_news())
             return
         self.found.clear()
+        self.cold.clear()
         self.bytes_found = 0
         self.is_urgent = False
         self._look(self.asked)
+
+    def take_cold(self) -> list[tuple[SessionPartition, Partition, Lookup]]:
+        """The lookups that need a worker, to be followed by `look_at`."""
+        cold, self.cold = self.cold, []
+        lookups: list[tuple[SessionPartition, Partition, Lookup]] = []
+        for one in cold:
+            partition = self.found[one].partition
+            assert partition is not None
+            try:
+                lookup = partition.lookup(
+                    one.fetch_offset,
+                    min(one.max_bytes, self.max_bytes),
+                    to_end=self.is_of_follower,
+                    read_committed=self.read_committed,
+                )
+            except StorageError as error:
+                self.put_error(one, partition, ErrorCode(error.code))
+            else:
+                lookups.append((one, partition, lookup))
+        return lookups
+
+    def look_at(self, asked: Iterable[SessionPartition]) -> None:
+        self._look(asked)
+
+    def leave_cold(self) -> None:
+        """For the next fetch: the answer is sent without."""
+        for one in self.cold:
+            self._put_back(one)
+        self.cold = []
+
+    def put_error(self, asked: SessionPartition, partition: Partition, code: ErrorCode) -> None:
+        self.found[asked] = Found(asked, error_data(asked.index, code), partition)
+        self.is_urgent = True
 
     def _read_for_consumer(self, partition: Partition, asked: SessionPartition) -> PartitionData:
         partition.check_leader_epoch(asked.current_leader_epoch)

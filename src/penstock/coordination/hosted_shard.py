@@ -206,10 +206,12 @@ class HostedShard:
         source = self.partition.log
         offset = source.log_start_offset
         while offset < end:
-            piece = source.read_below(offset, LOAD_BYTES, end)
-            if piece is None:
+            lookup = source.lookup(offset, LOAD_BYTES, end)
+            next_offset = await self._workers.run(partial(read_latest, lookup, latest))
+            source.end_lookup(lookup)
+            if next_offset is None:
                 break
-            offset = await self._workers.run(partial(read_latest, piece, latest))
+            offset = next_offset
         return await self._workers.run(partial(self._decode, latest))
 
     def _decode(self, latest: Latest) -> list[CoordinatorRecord]:

@@ -12,13 +12,19 @@ from penstock.ports.disk import Buffer
 from penstock.records.batch import HEADER_SIZE, BatchHeader, iterate_headers
 from penstock.records.builder import MalformedRecords, iterate_records
 from penstock.records.compression import decompress
+from penstock.storage.lookups import Lookup
 from penstock.storage.slices import LogSlice, verify
 
 Latest = dict[bytes, bytes | None]
 
 
-def read_latest(piece: LogSlice, latest: Latest) -> int:
-    """Add what `piece` holds; returns the offset to go on from. Blocks, and touches nothing else. StorageError."""
+def read_latest(lookup: Lookup, latest: Latest) -> int | None:
+    """Add what is found there; the offset to go on from, or None at the end. Blocks. Raises StorageError, OSError."""
+    piece = lookup.run()
+    return None if piece is None else _add_slice(piece, latest)
+
+
+def _add_slice(piece: LogSlice, latest: Latest) -> int:
     sound = verify(piece, may_have_gaps=True)
     data = memoryview(sound.read())
     for at, header in iterate_headers(data, sound.segment.path, sound.position):

@@ -5,6 +5,7 @@ PenstockError
 |   `-- OutcomeUnknown                 it may or may not have happened: the client retries
 +-- StorageError                       the disk did something; carries KAFKA_STORAGE_ERROR
 |   +-- CorruptBatch(path, position)   bytes on disk do not match their checksum
+|   +-- NotCached(path)                what is looked up is not in memory: look in a worker
 |   +-- ForeignDirectory               a log directory that belongs to another topic
 |   `-- LogOffline                     a log that must not be touched again until restart
 +-- ProtocolError                      bytes that are not Kafka's protocol: close
@@ -159,6 +160,13 @@ class CorruptBatch(StorageError):
         self.path = path
         self.position = position
         self.reason = reason
+
+
+class NotCached(StorageError):
+    """A lookup on the event loop would have to wait for the disk, or to walk far: it belongs in a worker."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} is not in memory")
 
 
 class RecordsMissing(StorageError):

@@ -33,7 +33,7 @@ def metrics_of(node: Node) -> Metrics:
             RequestMetrics(apis.dispatcher, apis.times),
             PartitionMetrics(node.partitions, leaderless),
             ReplicationMetrics(node.partitions, node.fetchers, apis.fetch),
-            GroupMetrics(node.groups, node.partitions, node.clock),
+            GroupMetrics(node.groups, node.partitions, node.clock, node.workers),
             ServerMetrics(node.listeners, node.commit, apis.fetch, node.cleaning, lambda: len(controller.brokers)),
             ControllerMetrics(controller, membership.watch, census),
             QuorumMetrics(membership.quorum, membership.links, membership.lifecycle, membership.forwarding),

@@ -23,7 +23,7 @@ from penstock.node.membership import Membership
 from penstock.node.metadata_listeners import MetadataListeners
 from penstock.node.progress import Progress
 from penstock.node.timers import Timers
-from penstock.node.world import OsWorld, World
+from penstock.node.world import ClosableWorkers, OsWorld, World
 from penstock.replica.cleaning import LogCleaning
 from penstock.replica.fetchers import ReplicaFetchers
 from penstock.replica.hosting import HostedPartitions
@@ -317,6 +317,10 @@ class Node:
 
             self._metrics = metrics_of(self)
         return await self._metrics.page()
+
+    @property
+    def workers(self) -> ClosableWorkers:
+        return self._workers
 
     @property
     def addresses(self) -> list[str]:

@@ -125,6 +125,12 @@ class ServerMetrics:
             (),
             _one(fetch.cold_reads),
         )
+        yield counter(
+            "penstock_cold_lookups_total",
+            "Offsets whose place in the log was looked up by a worker, as it could not be found in memory.",
+            (),
+            _one(fetch.cold_lookups),
+        )
         yield counter("penstock_compactions_total", "Compactions of logs.", (), _one(cleaning.cleanings))
         yield counter(
             "penstock_compaction_read_bytes_total", "Bytes that compaction read.", (), _one(cleaning.bytes_read)

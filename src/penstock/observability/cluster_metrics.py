@@ -11,21 +11,25 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from penstock.coordination.groups import GroupCoordinator
 from penstock.core.group.exchange import Committed
 from penstock.core.metadata.image import NO_LEADER
-from penstock.model.errors import ApiError, StorageError
+from penstock.model.errors import ApiError, NotCached, StorageError
 from penstock.observability.exposition import Family, Sample, gauge
 from penstock.observability.replication_metrics import is_under_replicated
 from penstock.ports.clock import Clock
+from penstock.ports.workers import Workers
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
+from penstock.storage.lookups import Lookup, timestamp_at
 
 _PARTITION = ("topic", "partition")
 _GROUP = ("consumergroup", "topic", "partition")
 _GROUP_TOPIC = ("consumergroup", "topic")
+PIECE = 1000  # positions looked at in one turn
+Place: TypeAlias = tuple[bytes, int, int]  # topic id, partition, offset
 
 
 class PartitionMetrics:
@@ -105,21 +109,25 @@ class Position(NamedTuple):
 class GroupMetrics:
     """Lag in seconds is the age of the first record that the group has not committed; 0 where there is none."""
 
-    def __init__(self, groups: GroupCoordinator, partitions: HostedPartitions, clock: Clock) -> None:
+    def __init__(self, groups: GroupCoordinator, partitions: HostedPartitions, clock: Clock, workers: Workers) -> None:
         self._groups = groups
         self._partitions = partitions
         self._clock = clock
+        self._workers = workers
         # Who stands still is asked about at every scrape, and the answer does not change.
-        self._timestamps: dict[tuple[bytes, int, int], int] = {}
+        self._timestamps: dict[Place, int] = {}
 
     async def families(self) -> AsyncIterator[Family]:
         positions: list[Position] = []
         members: list[Sample] = []
         for hosted in list(self._groups.shards()):
             if hosted.is_ready:
-                for group_id, group in hosted.shard.groups.items():
+                for group_id, group in list(hosted.shard.groups.items()):
                     members.append(((group_id,), len(group.members)))
+                    before = len(positions)
                     positions += self._positions(group_id, hosted.shard.offsets.of_group(group_id))
+                    if before // PIECE != len(positions) // PIECE:
+                        await asyncio.sleep(0)
                 await asyncio.sleep(0)
         known = [position for position in positions if position.partition is not None]
         yield gauge("kafka_consumergroup_members", "Number of members of a group.", _GROUP[:1], members)
@@ -151,7 +159,7 @@ class GroupMetrics:
             "kafka_consumergroup_lag_seconds",
             "Age of the first record a group has yet to commit on a partition.",
             _GROUP,
-            self._ages(positions),
+            await self._ages(positions),
         )
 
     def _positions(self, group_id: str, topics: dict[str, dict[int, Committed]]) -> Iterator[Position]:
@@ -164,31 +172,50 @@ class GroupMetrics:
                     lag = 0 if partition is None else max(partition.high_watermark - committed.offset, 0)
                     yield Position((group_id, topic, str(index)), committed.offset, lag, partition)
 
-    def _ages(self, positions: list[Position]) -> Iterator[Sample]:
+    async def _ages(self, positions: list[Position]) -> list[Sample]:
         now_ms = self._clock.now_ms()
         known, self._timestamps = self._timestamps, {}
+        ages: list[Sample] = []
+        for first in range(0, len(positions), PIECE):
+            ages += await self._ages_of(positions[first : first + PIECE], known, now_ms)
+            await asyncio.sleep(0)
+        return ages
+
+    async def _ages_of(self, positions: list[Position], known: dict[Place, int], now_ms: int) -> list[Sample]:
+        ages: list[Sample] = []
+        cold: list[tuple[tuple[str, str, str], Place, Lookup]] = []
         for labels, offset, lag, partition in positions:
             if partition is None:
                 continue
             if not lag:
-                yield labels, 0.0
+                ages.append((labels, 0.0))
                 continue
             first = max(offset, partition.log.log_start_offset)
-            key = (partition.topic_id, partition.index, first)
-            timestamp = known.get(key)
-            if timestamp is None:
-                timestamp = _timestamp(partition, first)
-            if timestamp >= 0:
-                self._timestamps[key] = timestamp
-                yield labels, max(now_ms - timestamp, 0) / 1000
+            place = (partition.topic_id, partition.index, first)
+            timestamp = known[place] if place in known else _timestamp(partition, first)
+            if isinstance(timestamp, Lookup):
+                cold.append((labels, place, timestamp))
+            elif timestamp >= 0:
+                self._timestamps[place] = timestamp
+                ages.append((labels, max(now_ms - timestamp, 0) / 1000))
+        if cold:
+            lookups = [lookup for _, _, lookup in cold]
+            found = await self._workers.run(lambda: [timestamp_at(lookup) for lookup in lookups])
+            for (labels, place, _), first_ms in zip(cold, found, strict=True):
+                if first_ms >= 0:
+                    self._timestamps[place] = first_ms
+                    ages.append((labels, max(now_ms - first_ms, 0) / 1000))
+        return ages
 
 
-def _timestamp(partition: Partition, offset: int) -> int:
-    """-1: none is known, and the partition has no such sample this time."""
+def _timestamp(partition: Partition, offset: int) -> int | Lookup:
+    """-1: none is known, and the partition has no such sample this time. A lookup: for a worker."""
     if partition.is_deleted:
         return -1
     try:
         return partition.log.timestamp_at(offset)
+    except NotCached:
+        return partition.log.lookup(offset, 0)
     except (StorageError, ApiError, OSError):
         return -1
 

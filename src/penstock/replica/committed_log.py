@@ -20,6 +20,7 @@ from penstock.model.errors import ApiError, ErrorCode, LogOffline, StorageError
 from penstock.storage.durability import Flush, Position
 from penstock.storage.group_commit import IDLE
 from penstock.storage.log import Log
+from penstock.storage.lookups import Lookup
 from penstock.storage.slices import LogSlice
 
 log = logging.getLogger(__name__)
@@ -161,8 +162,6 @@ class CommittedLog:
         if self.high_watermark >= end.offset:
             self.high_watermark = end.offset
             self._end = end
-        else:
-            self._end = self.log.position_of(self.high_watermark)
 
     # -- fetch ------------------------------------------------------------------------------------------------
 
@@ -181,7 +180,10 @@ class CommittedLog:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
 
     def read(self, offset: int, max_bytes: int, *, read_committed: bool = False) -> LogSlice | None:
-        """Whole batches from the one that holds `offset`; None when nothing is readable yet."""
+        """Whole batches from the one that holds `offset`; None when nothing is readable yet.
+
+        Never waits for the disk: NotCached where it would have to, then `lookup`.
+        """
         log = self.log
         # First of all: a log that could not be opened knows nothing of its offsets, and a client
         # that is told "out of range" starts over somewhere else.
@@ -194,21 +196,27 @@ class CommittedLog:
             return None
         try:
             if limit < self.high_watermark:
-                return log.read_below(offset, max_bytes, limit)
+                return log.read_below(offset, max_bytes, limit, may_wait=False)
             if self._end.offset != limit:
-                self._end = log.position_of(limit)
-            return log.read(offset, max_bytes, self._end)
+                self._end = log.position_of(limit, may_wait=False)
+            return log.read(offset, max_bytes, self._end, may_wait=False)
         except OSError as error:
             raise StorageError(f"cannot read {self!r} at offset {offset}: {error}") from error
 
     def read_to_end(self, offset: int, max_bytes: int) -> LogSlice | None:
-        """For followers: also what is not committed yet."""
+        """For followers: also what is not committed yet. NotCached as in `read`."""
         self.check_online()
         self.check_offset(offset)
         try:
-            return self.log.read(offset, max_bytes)
+            return self.log.read(offset, max_bytes, may_wait=False)
         except OSError as error:
             raise StorageError(f"cannot read {self!r} at offset {offset}: {error}") from error
+
+    def lookup(self, offset: int, max_bytes: int, *, to_end: bool = False, read_committed: bool = False) -> Lookup:
+        """For a worker, where `read` or `read_to_end` raised NotCached; `Log.end_lookup` takes the outcome over."""
+        if to_end:
+            return self.log.lookup(offset, max_bytes)
+        return self.log.lookup(offset, max_bytes, self.last_stable_offset if read_committed else self.high_watermark)
 
     # -- housekeeping -----------------------------------------------------------------------------------------
 

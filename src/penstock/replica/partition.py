@@ -290,7 +290,8 @@ class Partition(CommittedLog):
         elif end is not None:
             self._advance(end)
         elif (claimed := self.claimed_offset()) > self.high_watermark:
-            self._advance(self.log.position_of(claimed))
+            self.high_watermark = claimed  # where it lies is looked up when a reader comes
+            self._committed(claimed)
 
     def _count_replicas(self) -> None:
         """Move the high watermark to what all in-sync replicas hold."""

@@ -12,6 +12,7 @@ partition.metadata               the topic id
 
 from __future__ import annotations
 
+from penstock.model.errors import NotCached
 from penstock.ports.disk import Buffer, Disk, File
 
 LOG = ".log"
@@ -60,6 +61,16 @@ def write_again(file: File, position: int, end: int) -> None:
     while position < end:
         data = file.read(position, min(_WRITE_BYTES, end - position))
         position += file.write(position, (data,))
+
+
+def read_at_once(file: File, position: int, size: int) -> bytes:
+    """For the event loop: the range if it is in memory, else NotCached. Shorter only at the end of the file."""
+    data = file.read_cached(position, size)
+    if data is None:
+        if not file.is_cached(position, size):
+            raise NotCached(file.path)
+        data = file.read(position, size)  # the file ends here, or nobody can tell what is cached
+    return data
 
 
 def read_whole(disk: Disk, path: str) -> bytes | None:

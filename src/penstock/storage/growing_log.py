@@ -17,6 +17,7 @@ from penstock.storage.checkpoints import PARTITION_METADATA, write_partition_met
 from penstock.storage.durability import Flush, Position, Unsynced
 from penstock.storage.leader_epochs import LeaderEpochs
 from penstock.storage.log_config import LogConfig
+from penstock.storage.lookups import Lookup
 from penstock.storage.recovery import RecoveredLog
 from penstock.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from penstock.storage.segments import Segments
@@ -256,10 +257,13 @@ class GrowingLog:
 
     # -- read ------------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int, up_to: Position | None = None) -> LogSlice | None:
+    def read(
+        self, offset: int, max_bytes: int, up_to: Position | None = None, *, may_wait: bool = True
+    ) -> LogSlice | None:
         """Whole batches from the one that holds `offset`, at least one, of one segment, below `up_to`.
 
-        None when there is nothing yet. Check `slice_is_trusted` before serving it.
+        None when there is nothing yet. Check `slice_is_trusted` before serving it. The event loop may not wait for the
+        disk: NotCached, then `lookup`.
         """
         if offset >= self.log_end_offset or offset < self.log_start_offset:
             if offset == self.log_end_offset:
@@ -274,7 +278,7 @@ class GrowingLog:
         if hint is not None and hint[1] < hint[0].size:
             segment, position = hint
         else:
-            segment, position, _ = self._locate(offset)
+            segment, position, _ = self._locate(offset, may_wait=may_wait)
         if up_to is None or segment.base_offset < up_to.segment:
             limit = segment.size
             next_offset = self._segments.end_of(segment, self.log_end_offset)
@@ -283,7 +287,7 @@ class GrowingLog:
             next_offset = up_to.offset
         end_offset = next_offset
         if limit - position > max_bytes:
-            limit, next_offset = segment.boundary(position, position + max_bytes)
+            limit, next_offset = segment.boundary(position, position + max_bytes, may_wait=may_wait)
         if limit <= position:
             return None
         if segment.is_trusted(position, limit):
@@ -293,27 +297,60 @@ class GrowingLog:
         piece.generation = self._generation
         return piece
 
-    def read_below(self, offset: int, max_bytes: int, end_offset: int) -> LogSlice | None:
+    def read_below(self, offset: int, max_bytes: int, end_offset: int, *, may_wait: bool = True) -> LogSlice | None:
         """`read` up to a plain offset, which is looked up first."""
         if end_offset <= offset:
             return None
-        return self.read(offset, max_bytes, self.position_of(end_offset))
+        return self.read(offset, max_bytes, self.position_of(end_offset, may_wait=may_wait), may_wait=may_wait)
 
-    def position_of(self, offset: int) -> Position:
+    def position_of(self, offset: int, *, may_wait: bool = True) -> Position:
         """Where the batch that holds `offset` starts."""
         if offset >= self.log_end_offset:
             return self.end_position()
-        segment, position, header = self._locate(max(offset, self.log_start_offset))
+        segment, position, header = self._locate(max(offset, self.log_start_offset), may_wait=may_wait)
         return Position(header.base_offset, segment.base_offset, position)
 
     def timestamp_at(self, offset: int) -> int:
-        """The first timestamp of the batch that holds `offset`, by its header; -1 if it has none."""
-        return self._locate(offset)[2].base_timestamp
+        """The first timestamp of the batch that holds `offset`, by its header; -1 if it has none. Or NotCached."""
+        return self._locate(offset, may_wait=False)[2].base_timestamp
 
-    def _locate(self, offset: int) -> tuple[Segment, int, BatchHeader]:
+    def lookup(self, offset: int, max_bytes: int, end_offset: int | None = None) -> Lookup:
+        """What NotCached was raised for, for a worker to run. Then `end_lookup`. The offset is in the log."""
         if self.offline is not None:
             raise LogOffline(self.directory, self.offline)
-        return self._segments.locate(offset, may_have_gaps=self._may_have_gaps)
+        return Lookup(
+            self._segments.copy(),
+            max(offset, self.log_start_offset),
+            max_bytes,
+            self.log_end_offset if end_offset is None else min(end_offset, self.log_end_offset),
+            self.log_end_offset,
+            self._may_have_gaps,
+            self._generation,
+            self._index_interval_bytes,
+        )
+
+    def end_lookup(self, lookup: Lookup) -> None:
+        """Take over what it found. After a cut it says nothing, and a segment that is gone has no bytes left."""
+        if lookup.generation != self._generation or self.offline is not None or self.is_closed:
+            return
+        for offset, segment, position in lookup.places:
+            if position < segment.size:
+                self._remember(offset, segment, position)
+        for rebuilt in lookup.rebuilt:
+            if rebuilt.segment in self._segments.items and rebuilt.segment.writer is None:
+                try:
+                    rebuilt.segment.adopt(rebuilt)
+                except OSError as error:
+                    raise StorageError(f"{self.directory}: cannot replace an index: {error}") from error
+
+    def _locate(self, offset: int, *, may_wait: bool = True) -> tuple[Segment, int, BatchHeader]:
+        if self.offline is not None:
+            raise LogOffline(self.directory, self.offline)
+        hint = self._hints.get(offset)
+        if hint is not None and hint[1] < hint[0].size:
+            segment, position = hint
+            return segment, *next(segment.walk(position, segment.size, may_wait=may_wait))
+        return self._segments.locate(offset, may_have_gaps=self._may_have_gaps, may_wait=may_wait)
 
     def _remember(self, next_offset: int, segment: Segment, position: int) -> None:
         """A sequential reader comes back for this offset. Only what was checked: a lying header must not lead on."""

@@ -12,12 +12,13 @@ whoever serves a range verifies it first.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NoReturn
+from copy import copy
+from typing import NamedTuple, NoReturn
 
-from penstock.model.errors import CorruptBatch
+from penstock.model.errors import CorruptBatch, NotCached
 from penstock.ports.disk import Disk, File
 from penstock.records.batch import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, BatchHeader
-from penstock.storage.files import INDEX, LOG, TIME_INDEX, file_path
+from penstock.storage.files import INDEX, LOG, TIME_INDEX, file_path, read_at_once
 from penstock.storage.scan import checked_batches
 from penstock.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 
@@ -26,6 +27,7 @@ UNKNOWN_TIMESTAMP = -2  # of a segment just opened; -1: no batch has one
 _LOOKUP_BYTES = 4096
 _OPEN_FILES = 2
 _SCAN_BYTES = 256 << 10
+_MOST_HEADERS = 1024  # that a lookup on the event loop walks over: a few milliseconds
 
 
 class OpenFiles:
@@ -44,6 +46,13 @@ class OpenFiles:
             oldest = self._segments.pop(0)
             if oldest.writer is None:
                 oldest.release()
+
+
+class SegmentIndexes(NamedTuple):
+    """Indexes made anew from the headers, in files of their own until `Segment.adopt`."""
+
+    segment: Segment
+    made: Segment
 
 
 class Segment:
@@ -109,6 +118,13 @@ class Segment:
         """Let go of the file; it closes when the last slice of it is gone."""
         self._file = self.writer = None
 
+    def view(self) -> Segment:
+        """The same bytes and indexes with a file of its own, to be read in a thread."""
+        twin = copy(self)
+        twin._open_files = OpenFiles()
+        twin._file = twin.writer = None
+        return twin
+
     # -- growing ---------------------------------------------------------------------------------------------
 
     def note_batch(self, position: int, size: int, last_offset: int, max_timestamp: int, interval_bytes: int) -> None:
@@ -163,17 +179,21 @@ class Segment:
 
     # -- looking up ------------------------------------------------------------------------------------------
 
-    def walk(self, position: int, end: int, chunk_bytes: int = _LOOKUP_BYTES) -> Iterator[tuple[int, BatchHeader]]:
+    def walk(
+        self, position: int, end: int, chunk_bytes: int = _LOOKUP_BYTES, *, may_wait: bool = True
+    ) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of the batches from `position` to `end`, checksums not checked.
 
-        Raises CorruptBatch where a header cannot be one.
+        Raises CorruptBatch where a header cannot be one; NotCached where it would have to wait and may not.
         """
         file = self.file()
         chunk, chunk_at = b"", position
         while position < end:
             at = position - chunk_at
             if at + HEADER_SIZE > len(chunk):
-                chunk, chunk_at, at = file.read(position, min(chunk_bytes, end - position)), position, 0
+                size = min(chunk_bytes, end - position)
+                chunk = file.read(position, size) if may_wait else read_at_once(file, position, size)
+                chunk_at, at = position, 0
                 if len(chunk) < HEADER_SIZE:
                     raise CorruptBatch(self.path, position, f"{len(chunk)} bytes are too few for a header")
             header = BatchHeader._make(HEADER.unpack_from(chunk, at))
@@ -185,52 +205,87 @@ class Segment:
             yield position, header
             position += size
 
-    def find(self, offset: int, *, may_have_gaps: bool = True) -> tuple[int, BatchHeader] | None:
+    def find(self, offset: int, *, may_have_gaps: bool = True, may_wait: bool = True) -> tuple[int, BatchHeader] | None:
         """The first batch that ends at `offset` or later: (position, header). None: all end before.
 
-        Raises CorruptBatch when the headers on the way do not lead from one to the next.
+        It walks from the last index entry at or before it, so no further than index entries are apart. Raises
+        CorruptBatch when the headers on the way do not lead from one to the next. On the event loop (not `may_wait`)
+        nothing is read from the disk and nothing is checked: NotCached where that is needed. Otherwise it blocks.
         """
-        entry = self.index.floor(0, offset - self.base_offset)
-        indexed = None
-        if entry is not None and entry[1]:
-            try:
-                indexed = self._find_from(entry[1], self.base_offset + entry[0], offset, may_have_gaps)
-                if indexed is not None and indexed[1].base_offset <= offset:
-                    return indexed
-            except CorruptBatch:
-                pass  # the index may be the one that is wrong: without it
-        found = self._find_from(0, None, offset, may_have_gaps)
-        if entry is not None and found != indexed and entry[1]:
-            self.rebuild_indexes()
-        return found
+        try:
+            start, last_offset = self._index_entry(offset, may_wait=may_wait)
+            return self._find_from(start, last_offset, offset, may_have_gaps, may_wait=may_wait)
+        except CorruptBatch:
+            if not may_wait:
+                raise NotCached(self.path) from None  # the index or the log: a worker finds out
+        # Without the index, as it may be the one that is wrong.
+        return self._find_from(0, None, offset, may_have_gaps, may_wait=True)
+
+    def index_is_true(self, offset: int) -> bool:
+        """Whether the index entry that leads to `offset` names a batch. Blocks."""
+        try:
+            start, last_offset = self._index_entry(offset, may_wait=True)
+            return last_offset is None or next(self.walk(start, self.size))[1].last_offset == last_offset
+        except (CorruptBatch, StopIteration):
+            return False
+
+    def _index_entry(self, offset: int, *, may_wait: bool) -> tuple[int, int | None]:
+        """(position, last offset of the batch there by the index); (0, None): from the start of the file."""
+        entry = self.index.floor(0, offset - self.base_offset, may_wait=may_wait)
+        if entry is None:
+            return 0, None
+        if not entry[1]:  # the first batch has no entry
+            raise CorruptBatch(self.index.path, 0, "an entry of zeros")
+        return entry[1], self.base_offset + entry[0]
 
     def _find_from(
-        self, start: int, last_offset: int | None, offset: int, may_have_gaps: bool
+        self, start: int, last_offset: int | None, offset: int, may_have_gaps: bool, *, may_wait: bool
     ) -> tuple[int, BatchHeader] | None:
         """`last_offset` is what the index says of the batch at `start`."""
         expected = self.base_offset
-        for position, header in self.walk(start, self.size):
+        left = _MOST_HEADERS
+        for position, header in self.walk(start, self.size, may_wait=may_wait):
             base_offset = header.base_offset
             if last_offset is not None:
                 fits, last_offset = header.last_offset == last_offset, None
             else:
                 fits = base_offset == expected or (base_offset > expected and may_have_gaps)
             if not fits:
-                self.check_checksums(start, position)  # or is it the batch before that lies?
+                self._check_way(start, position, may_wait=may_wait)  # or is it the batch before that lies?
                 raise CorruptBatch(self.path, position, f"base offset {base_offset}, expected {expected}")
             if header.last_offset >= offset:
                 if base_offset > offset and position > start:
-                    self.check_checksums(start, position)  # compaction, or a header that lies
+                    self._check_way(start, position, may_wait=may_wait)  # compaction, or a header that lies
                 return position, header
             expected = header.next_offset
+            left -= 1
+            if not left and not may_wait:
+                raise NotCached(self.path)
+        if may_have_gaps:
+            self._check_way(start, self.size, may_wait=may_wait)
         return None
 
-    def boundary(self, position: int, limit: int) -> tuple[int, int]:
-        """Where the last whole batch between `position` and `limit` ends, at least one batch: (end, next offset)."""
+    def _check_way(self, start: int, end: int, *, may_wait: bool) -> None:
+        """What was walked over and ends at a gap: the length of a batch is under no checksum but that of its end."""
+        if self.is_trusted(start, end):
+            return
+        if not may_wait:
+            raise NotCached(self.path)
+        self.check_checksums(start, end)
+
+    def boundary(self, position: int, limit: int, *, may_wait: bool = True) -> tuple[int, int]:
+        """Where a whole batch between `position` and `limit` ends, at least one batch: (end, next offset).
+
+        The last one, unless that would take a long walk on the event loop (not `may_wait`); NotCached as in `find`.
+        """
         start, next_offset = position, -1
-        entry = self.index.floor(1, limit)
+        try:
+            entry = self.index.floor(1, limit, may_wait=may_wait)
+        except CorruptBatch:
+            entry = None
         if entry is not None and entry[1] > position:
-            head = self.file().read(entry[1], HEADER_SIZE)
+            file = self.file()
+            head = file.read(entry[1], HEADER_SIZE) if may_wait else read_at_once(file, entry[1], HEADER_SIZE)
             if len(head) == HEADER_SIZE:
                 header = BatchHeader._make(HEADER.unpack(head))
                 if header.magic == MAGIC and header.last_offset == self.base_offset + entry[0]:
@@ -238,12 +293,14 @@ class Segment:
                     if start + header.batch_length + LENGTH_OVERHEAD > limit:
                         return start, header.base_offset
         end = start
+        left = _MOST_HEADERS
         try:
-            for at, header in self.walk(start, self.size):
+            for at, header in self.walk(start, self.size, may_wait=may_wait):
                 if at > position and at + header.batch_length + LENGTH_OVERHEAD > limit:
                     break
                 end, next_offset = at + header.batch_length + LENGTH_OVERHEAD, header.next_offset
-                if end >= limit:
+                left -= 1
+                if end >= limit or (not left and not may_wait):
                     break
         except CorruptBatch:
             if end == position:
@@ -301,6 +358,23 @@ class Segment:
         self.size = size
         if self.writer is None:
             self.seal()
+
+    def rebuilt_indexes(self, interval_bytes: int) -> SegmentIndexes:
+        """Of a sealed segment. Blocks; may run in a thread, as it leaves this segment and its files alone."""
+        made = self.view()
+        made.index = SparseIndex(self._disk, f"{self.index.path}.tmp", OFFSET_ENTRY, exists=False)
+        made.time_index = SparseIndex(self._disk, f"{self.time_index.path}.tmp", TIME_ENTRY, exists=False)
+        made.rebuild_indexes(interval_bytes)
+        return SegmentIndexes(self, made)
+
+    def adopt(self, rebuilt: SegmentIndexes) -> None:
+        """Two renames. Raises OSError: then what is left of the old ones is still to be doubted."""
+        made = rebuilt.made
+        for own, other in ((self.index, made.index), (self.time_index, made.time_index)):
+            self._disk.rename(other.path, own.path)
+            other.path = own.path
+        self.index, self.time_index = made.index, made.time_index
+        self.max_timestamp, self.max_timestamp_offset = made.max_timestamp, made.max_timestamp_offset
 
     def cut(self, position: int, end_offset: int) -> None:
         """The file was cut at `position`, where the batch at `end_offset` was; the segment is active again."""

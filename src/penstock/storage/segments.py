@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+from penstock.model.errors import NotCached
 from penstock.ports.disk import Disk
 from penstock.records.batch import BatchHeader
 from penstock.storage.files import DELETED, INDEX, LOG, SEGMENT_SUFFIXES, SWAP, TIME_INDEX, file_path
@@ -54,18 +55,29 @@ class Segments:
             return log_end_offset
         return self.bases[bisect_right(self.bases, segment.base_offset)]
 
-    def locate(self, offset: int, *, may_have_gaps: bool) -> tuple[Segment, int, BatchHeader]:
-        """The first batch that ends at `offset` or later. Raises CorruptBatch where there should be one."""
+    def copy(self) -> Segments:
+        """For a worker: what it finds there stays, whatever the loop adds and drops."""
+        return Segments(self._disk, self._directory, list(self.items), self._open_files)
+
+    def locate(
+        self, offset: int, *, may_have_gaps: bool, may_wait: bool = True, is_view: bool = False
+    ) -> tuple[Segment, int, BatchHeader]:
+        """The first batch that ends at `offset` or later. Raises CorruptBatch where there should be one.
+
+        Not `may_wait`: NotCached where the disk would have to be waited for. `is_view`: in a thread.
+        """
         at = max(bisect_right(self.bases, offset) - 1, 0)
-        segment = self.items[at]
-        found = segment.find(offset, may_have_gaps=may_have_gaps)
-        while found is None:
-            if not may_have_gaps or segment is self.active:
-                segment.report_missing(offset)
-            at += 1  # compacted away at the end of a segment
+        while True:
             segment = self.items[at]
-            found = segment.find(offset, may_have_gaps=may_have_gaps)
-        return segment, *found
+            reader = segment.view() if is_view else segment
+            found = reader.find(offset, may_have_gaps=may_have_gaps, may_wait=may_wait)
+            if found is not None:
+                return segment, *found
+            if not may_have_gaps or segment is self.active:
+                if not may_wait:
+                    raise NotCached(segment.path)
+                reader.report_missing(offset)
+            at += 1  # compacted away at the end of a segment
 
     def set_aside(self, first: int, last: int) -> list[Segment]:
         """Take segments [first:last] out and rename their files; slices in flight keep theirs open.

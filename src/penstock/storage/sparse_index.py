@@ -16,7 +16,9 @@ from array import array
 from bisect import bisect_right
 from struct import Struct
 
+from penstock.model.errors import CorruptBatch
 from penstock.ports.disk import Disk, File
+from penstock.storage.files import read_at_once
 
 OFFSET_ENTRY = Struct(">II")
 TIME_ENTRY = Struct(">qI")
@@ -75,18 +77,22 @@ class SparseIndex:
         finally:
             file.close()
 
-    def floor(self, column: int, key: int) -> tuple[int, int] | None:
-        """The last entry whose `column` is at most `key`."""
-        memory = self._columns[column]
+    def floor(self, column: int, key: int, *, may_wait: bool = True) -> tuple[int, int] | None:
+        """The last entry whose `column` is at most `key`. May run in a thread.
+
+        CorruptBatch: the file is shorter than it was. NotCached: it is not in memory and the caller may not wait.
+        """
+        columns = self._columns
+        memory = columns[column]
         if memory and memory[0] <= key:
             at = bisect_right(memory, key) - 1
-            return self._columns[0][at], self._columns[1][at]
+            return columns[0][at], columns[1][at]
         if not self.stored:
             return None
         file = self._disk.open(self.path)
         try:
-            count = self._count_to(file, column, key)
-            return self._read(file, count - 1) if count else None
+            count = self._count_to(file, column, key, may_wait=may_wait)
+            return self._read(file, count - 1, may_wait=may_wait) if count else None
         finally:
             file.close()
 
@@ -100,7 +106,10 @@ class SparseIndex:
         file = self._disk.open(self.path)
         try:
             if not keep:
-                self._stored = self._count_to(file, column, bound - 1)
+                try:
+                    self._stored = self._count_to(file, column, bound - 1)
+                except CorruptBatch:
+                    self._stored = 0  # what is left of it proves nothing
             self._written = min(self._written, keep)
             file.truncate((self._stored + self._written) * self._entry.size)
         finally:
@@ -170,20 +179,27 @@ class SparseIndex:
             result = [self._entry.unpack_from(data, at) for at in range(0, len(data), self._entry.size)]
         return result + list(zip(*self._columns, strict=True))
 
-    def _read(self, file: File, number: int) -> tuple[int, int]:
-        first, second = self._entry.unpack(file.read(number * self._entry.size, self._entry.size))
+    def _read(self, file: File, number: int, *, may_wait: bool = True) -> tuple[int, int]:
+        first, second = self._entry.unpack(self._read_raw(file, number, 1, may_wait=may_wait))
         return first, second
 
-    def _count_to(self, file: File, column: int, key: int) -> int:
+    def _read_raw(self, file: File, number: int, count: int, *, may_wait: bool) -> bytes:
+        position, size = number * self._entry.size, count * self._entry.size
+        data = file.read(position, size) if may_wait else read_at_once(file, position, size)
+        if len(data) < size:
+            raise CorruptBatch(self.path, position, f"the index ends before entry {number + count}")
+        return data
+
+    def _count_to(self, file: File, column: int, key: int, *, may_wait: bool = True) -> int:
         """How many entries of the file have a `column` of at most `key`."""
         low, high = 0, self._stored
         while high - low > _BLOCK:
             middle = (low + high) // 2
-            if self._read(file, middle)[column] <= key:
+            if self._read(file, middle, may_wait=may_wait)[column] <= key:
                 low = middle
             else:
                 high = middle
-        for entry in self._entry.iter_unpack(file.read(low * self._entry.size, (high - low) * self._entry.size)):
+        for entry in self._entry.iter_unpack(self._read_raw(file, low, high - low, may_wait=may_wait)):
             if entry[column] > key:
                 break
             low += 1

@@ -353,3 +353,24 @@ def test_an_input_error_in_one_partition_leaves_the_others_served(
     assert [values(answers[0]), values(answers[2])] == [[b"0"], [b"2"]]
     monkeypatch.undo()
     assert values(wire.fetch(topic, partitions=(1,))) == [b"1"]  # the disk is well again
+
+
+def test_nothing_is_read_on_the_event_loop(wire: WireClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither where a batch lies, nor the batch."""
+    topic = wire.create_topic()
+    for number in range(200):
+        wire.produce(topic, batch(b"%d" % number * 100))
+    readers: dict[str, None] = {}
+    read = OsFile.read
+
+    def noting(file: OsFile, position: int, size: int) -> bytes:
+        if topic in file.path:
+            readers[threading.current_thread().name.rpartition("_")[0]] = None
+        return read(file, position, size)
+
+    monkeypatch.setattr(OsFile, "is_cached", lambda file, position, size: "penstock-worker" in readers)
+    monkeypatch.setattr(OsFile, "read_cached", lambda file, position, size: None)
+    monkeypatch.setattr(OsFile, "read", noting)
+    data = wire.fetch(topic, 100, partition_max_bytes=5000)
+    assert values(data)[0] == b"100" * 100
+    assert next(iter(readers)) == "penstock-worker"

@@ -39,6 +39,7 @@ from penstock.sim.disk import SimDisk
 from penstock.storage.group_commit import GroupCommit
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
+from penstock.storage.lookups import Lookup
 
 NOW_MS = 1_700_000_000_000
 A = TypeVar("A")
@@ -350,14 +351,14 @@ async def test_loading_that_failed_for_a_while_is_tried_again(monkeypatch: pytes
     await committing
     world.hosted.stop(ErrorCode.NOT_COORDINATOR)
     failures = [OSError(errno.EMFILE, "too many open files"), OSError(errno.EMFILE, "too many open files")]
-    read_below = world.partition.log.read_below
+    run = Lookup.run
 
-    def read(*asked: int) -> object:
+    def read(lookup: Lookup) -> object:
         if failures:
             raise failures.pop()
-        return read_below(*asked)
+        return run(lookup)
 
-    monkeypatch.setattr(world.partition.log, "read_below", read)
+    monkeypatch.setattr(Lookup, "run", read)
     world.hosted.start()
     for _ in range(100):
         await asyncio.sleep(0)

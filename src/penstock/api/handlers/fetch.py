@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -35,6 +35,7 @@ from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
 from penstock.replica.replication import RACK_AWARE_SELECTOR, preferred_read_replica
 from penstock.replica.throttle import ReplicationQuota, is_throttled_on_leader
+from penstock.storage.lookups import Lookup
 from penstock.storage.slices import LogSlice
 from penstock.wire.apis import Api
 from penstock.wire.messages.fetch import (
@@ -52,6 +53,7 @@ MAX_REPORTED = 1000
 NOT_SERVED = "it is not served"  # as the log says of a damaged batch
 # Up to here one read, and one send together with what surrounds it, are cheaper than two probes and sendfile.
 INLINE_BYTES = 32 << 10
+MAX_LOOKUPS = 3  # in workers, for one fetch: pages may be gone again when the loop looks
 FIRST_WITH_LEADER_HINTS = 16
 ELSEWHERE = frozenset({int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH)})
 
@@ -87,6 +89,7 @@ class FetchHandler:
         self._follower_sessions: dict[Connection, int] = {}
         self.quota = ReplicationQuota()
         self.cold_reads = 0
+        self.cold_lookups = 0
         self.replicated_bytes = 0  # sent to followers
 
     # -- what a fetch needs -----------------------------------------------------------------------------------
@@ -218,6 +221,32 @@ class FetchHandler:
     # -- answering ----------------------------------------------------------------------
 
     def answer(self, fetch: Fetch) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
+        return self._look_up_and_answer(fetch) if fetch.cold else self._answer(fetch)
+
+    async def _look_up_and_answer(self, fetch: Fetch) -> FetchResponse:
+        """Find in a worker what could not be found in memory. What is cold again and again waits for the next fetch."""
+        for _ in range(MAX_LOOKUPS):
+            lookups = fetch.take_cold()
+            self.cold_lookups += len(lookups)
+            outcomes = await self._workers.run(partial(_look_up, [lookup for _, _, lookup in lookups]))
+            found: list[SessionPartition] = []
+            for (asked, partition, lookup), failure in zip(lookups, outcomes, strict=True):
+                if failure is None:
+                    partition.log.end_lookup(lookup)
+                    found.append(asked)
+                elif lookup.generation != partition.log.generation:
+                    found.append(asked)  # cut meanwhile: it was looking at what is gone
+                else:
+                    self._report(partition, failure)
+                    fetch.put_error(asked, partition, ErrorCode(failure.code))
+            fetch.look_at(found)
+            if not fetch.cold:
+                break
+        fetch.leave_cold()
+        answer = self._answer(fetch)
+        return answer if isinstance(answer, FetchResponse) else await answer
+
+    def _answer(self, fetch: Fetch) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
         cold: list[tuple[PartitionData, Partition]] = []
         for _, data, partition in fetch.found.values():
             piece = data.records
@@ -338,6 +367,20 @@ class FetchHandler:
 
     def refuse(self, request: FetchRequest, code: ErrorCode, message: str | None) -> FetchResponse:
         return FetchResponse(error_code=code)
+
+
+def _look_up(lookups: Sequence[Lookup]) -> list[StorageError | None]:
+    """In a worker."""
+    failures: list[StorageError | None] = []
+    for lookup in lookups:
+        try:
+            lookup.run()
+            failures.append(None)
+        except StorageError as error:
+            failures.append(error)
+        except OSError as error:
+            failures.append(StorageError(f"cannot read at offset {lookup.offset}: {error}"))
+    return failures
 
 
 def _is_unflushed(partition: Partition, piece: LogSlice) -> bool:

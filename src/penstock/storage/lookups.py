@@ -1,0 +1,69 @@
+"""A lookup that needs the disk, as a value: made on the loop, run in a worker, its outcome taken over on the loop.
+
+The loop looks things up in memory (`GrowingLog.read` without `may_wait`) and gives up with NotCached where that is not
+enough: cold pages, a gap in batches that nobody has checked yet, a damaged index. A `Lookup` answers the same question
+with blocking reads. It works on views of the segments as they were, and changes nothing: what it learned (places, new
+indexes) counts only once `GrowingLog.end_lookup` has found the log unchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.model.errors import CorruptBatch
+from penstock.storage.segment import Segment, SegmentIndexes
+from penstock.storage.segments import Segments
+from penstock.storage.slices import LogSlice
+
+
+@dataclass(slots=True)
+class Lookup:
+    segments: Segments  # a copy
+    offset: int
+    max_bytes: int
+    end_offset: int  # nothing from here on
+    log_end_offset: int
+    may_have_gaps: bool
+    generation: int
+    index_interval_bytes: int
+    places: list[tuple[int, Segment, int]] = field(default_factory=list)  # offset, where the batch that holds it starts
+    rebuilt: list[SegmentIndexes] = field(default_factory=list)
+
+    def run(self) -> LogSlice | None:
+        """What `GrowingLog.read_below` would return. Blocks; for a worker. Raises CorruptBatch, OSError."""
+        if self.offset >= self.end_offset:
+            return None
+        segment, position = self._locate(self.offset)
+        limit, next_offset = segment.size, self.segments.end_of(segment, self.log_end_offset)
+        if self.end_offset < self.log_end_offset:
+            last, end = self._locate(self.end_offset)
+            if last is segment:
+                limit, next_offset = end, self.end_offset
+        if limit <= position:
+            return None
+        view = segment.view()
+        end_offset = next_offset
+        if limit - position > self.max_bytes:
+            limit, next_offset = view.boundary(position, position + self.max_bytes)
+        piece = LogSlice(segment, view.file(), position, limit - position, self.offset, next_offset)
+        piece.end_offset, piece.generation = end_offset, self.generation
+        return piece
+
+    def _locate(self, offset: int) -> tuple[Segment, int]:
+        segment, position, _ = self.segments.locate(offset, may_have_gaps=self.may_have_gaps, is_view=True)
+        self.places.append((offset, segment, position))
+        if segment.writer is None and not segment.view().index_is_true(offset):
+            self._rebuild(segment)
+        return segment, position
+
+    def _rebuild(self, segment: Segment) -> None:
+        if not any(one.segment is segment for one in self.rebuilt):
+            self.rebuilt.append(segment.rebuilt_indexes(self.index_interval_bytes))
+
+
+def timestamp_at(lookup: Lookup) -> int:
+    """The first timestamp of the batch that holds the offset, by its header; -1 where there is none. Blocks."""
+    try:
+        return lookup.segments.locate(lookup.offset, may_have_gaps=lookup.may_have_gaps, is_view=True)[2].base_timestamp
+    except (CorruptBatch, OSError):
+        return -1
