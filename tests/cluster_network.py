@@ -110,7 +110,10 @@ class RoutedNetwork(Network):
         router = f"{self._name}r"
         self._add_namespace(router)
         forwarding = "import pathlib; pathlib.Path('/proc/sys/net/ipv4/ip_forward').write_text('1')"
-        _run("ip", "netns", "exec", router, sys.executable, "-c", forwarding)
+        try:
+            _run("ip", "netns", "exec", router, sys.executable, "-c", forwarding)
+        except subprocess.CalledProcessError as error:  # in a chroot, for one, whose root is no mount point
+            raise NetworkUnavailable(f"ip netns exec: {error.stderr.strip()}") from None
         for node_id in self._node_ids:
             name, host, leg = self._namespace(node_id), self.host_of(node_id), f"leg{node_id}"
             self._add_namespace(name)
