@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import re
@@ -615,7 +616,8 @@ def test_a_door_on_this_machine_is_not_for_web_pages(web: Http, topic: str, head
     for method, path in (("POST", f"/topics/{topic}"), ("GET", "/metrics"), ("GET", "/openapi.json")):
         status, _, answer = web.call(method, path, body if method == "POST" else None, given)
         assert (status, json.loads(answer)["error_code"]) == (403, 403)
-        assert "penstock.http.allowed.hosts" in json.loads(answer)["message"]
+        setting = "penstock.http.allowed." + ("hosts" if "Host" in headers else "origins")
+        assert setting in json.loads(answer)["message"]
     assert topic not in web.get("/topics")
 
 
@@ -726,3 +728,93 @@ def test_the_three_doors_show_one_log(broker: BrokerProcess, web: Http, topic: s
         assert nc.ask(f"CONSUME {topic}").split("\n") == lines
     read = web.get(f"/topics/{topic}/partitions/0/records")
     assert [entry["value"] for entry in read] == ["from netcat", "from http", "from kafka"]
+
+
+def test_what_is_asked_for_but_not_served_is_406(web: Http, topic: str) -> None:
+    status, code, message = web.refused("GET", "/topics", Accept="text/csv")
+    assert (status, code) == (406, 406)
+    assert "application/json" in message
+    assert web.refused("GET", f"/topics/{topic}/events", Accept="image/png")[0] == 406
+    assert web.call("GET", "/metrics", headers={"Accept": "application/openmetrics-text"})[0] == 200
+    assert web.call("GET", "/health", headers={"Accept": "text/html"})[0] == 200
+
+
+def test_event_source_of_a_page_may_read_the_answer(tmp_path: Path) -> None:
+    """What a browser does: it sends Origin, and gives the page an answer that names this origin, and no other."""
+    settings = DOORS | {"penstock.http.allowed.origins": "https://dash.example"}
+    with BrokerProcess(tmp_path, settings) as process:
+        web = Http(door_port(process, "HTTP"))
+        web.post("/topics/events", {"value": 1})
+        path = "/topics/events/events?from=earliest&limit=1"
+        for origin in ("https://dash.example", "http://localhost:3000"):
+            status, headers, body = web.call("GET", path, headers={"Origin": origin, "Accept": "text/event-stream"})
+            assert status == 200
+            assert headers["access-control-allow-origin"] == origin
+            assert b"data: " in body
+            asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+            status, headers, _ = web.call(
+                "OPTIONS", "/topics/events", headers=asked | {"Access-Control-Request-Headers": "content-type"}
+            )
+            assert status == 200
+            assert headers["access-control-allow-origin"] == origin
+            assert "POST" in headers["access-control-allow-methods"]
+        status, headers, _ = web.call("GET", path, headers={"Origin": "https://evil.example"})
+        assert status == 403
+        assert "access-control-allow-origin" not in headers
+
+
+HALF_A_REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+HALF_A_LINE = b"TOP"
+
+
+def test_slow_callers_are_hung_up_on(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, DOORS | {"penstock.doors.request.timeout.ms": "1000"}) as process:
+        port, line_port = door_port(process, "HTTP"), door_port(process, "lines")
+        slow = [half_sent(port, HALF_A_REQUEST), half_sent(port, b""), half_sent(line_port, HALF_A_LINE)]
+        answers = [read_to_the_end(connection) for connection in slow]
+        assert answers[:2] == [b"", b""]
+        assert answers[2].startswith(b"ERR closed: ")
+        assert closed_by_doors(port) == {"http full": 0, "http timeout": 2, "line full": 0, "line timeout": 1}
+        assert process.terminate() == 0
+        assert "Traceback" not in process.log()
+
+
+def test_callers_that_send_nothing_keep_nobody_out(tmp_path: Path) -> None:
+    """More half-sent requests than a door has connections: whoever waits longest makes room."""
+    with BrokerProcess(tmp_path, DOORS | {"penstock.doors.request.timeout.ms": "600000"}) as process:
+        port, line_port = door_port(process, "HTTP"), door_port(process, "lines")
+        assert Http(port).call("GET", "/health")[0] == 200
+        slow = [half_sent(port, HALF_A_REQUEST) for _ in range(2100)]
+        slow += [half_sent(line_port, HALF_A_LINE) for _ in range(1050)]
+        assert Http(port).call("GET", "/health")[0] == 200
+        assert Http(port).call("GET", "/topics")[0] == 200
+        with Netcat(line_port) as line:
+            assert line.ask("TOPICS") == "OK 0"
+        closed = closed_by_doors(port)
+        assert closed["http full"] >= 36
+        assert closed["line full"] >= 50
+        for connection in slow:
+            connection.close()
+        assert process.terminate() == 0
+        assert "Traceback" not in process.log()
+
+
+def closed_by_doors(port: int) -> dict[str, int]:
+    page = Http(port).call("GET", "/metrics")[2].decode()
+    rows = re.findall(r'penstock_door_connections_closed_total{door="(\w+)",reason="(\w+)"} (\d+)', page)
+    return {f"{door} {reason}": int(number) for door, reason, number in sorted(rows)}
+
+
+def read_to_the_end(connection: socket.socket) -> bytes:
+    """The peer may abort instead of closing in good order."""
+    received = b""
+    with connection, contextlib.suppress(ConnectionResetError):
+        while data := connection.recv(200):
+            received += data
+    return received
+
+
+def half_sent(port: int, data: bytes) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), 30)
+    connection.sendall(data)
+    return connection

@@ -154,7 +154,10 @@ class BrokerConfig(NamedTuple):
     penstock_flush_threads: int
     penstock_group_heartbeat_hold_ms: int
     penstock_group_rebalance_settle_ms: int
+    penstock_doors_max_idle_ms: int
+    penstock_doors_request_timeout_ms: int
     penstock_http_allowed_hosts: tuple[str, ...]
+    penstock_http_allowed_origins: tuple[str, ...]
     penstock_http_listener: Endpoint | None
     penstock_line_listener: Endpoint | None
     penstock_log_format: str

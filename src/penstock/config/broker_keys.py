@@ -131,10 +131,13 @@ LOG_ROWS: tuple[Row, ...] = (
 PENSTOCK_ROWS: tuple[Row, ...] = (
     ("penstock.broker.lost.grace.ms", "int", "300", "0..60000", "re", "A broker whose connections to the controller broke and did not come back for this long is fenced; a killed process closes them at once."),
     ("penstock.cluster.id", "string", None, "", "re", "Cluster id for an empty data directory, 22 characters of URL-safe base64; drawn by chance where absent, or taken over from the cluster that the node joins."),
+    ("penstock.doors.max.idle.ms", "int", "600000", "1000..", "re", "A connection of the line protocol that sends nothing for this long is closed."),
+    ("penstock.doors.request.timeout.ms", "int", "30000", "1000..", "re", "How long a request may take to arrive at a door: the headers of an HTTP request, its body, a line. The connection is closed then."),
     ("penstock.flush.threads", "int", "8", "1..256", "re", "Threads that flush what the kernel's workers do not."),
     ("penstock.group.heartbeat.hold.ms", "int", "3000", "0..10000", "ce", "How long the answer to a heartbeat of a classic group may wait, so that members hear of a rebalance when it begins; 0: not at all."),
     ("penstock.group.rebalance.settle.ms", "int", "250", "0..3000", "ce", "A rebalance of a classic group in which all members have joined goes on once nobody has come for this long, nor gone for two fifths of it; four times as long at most."),
     ("penstock.http.allowed.hosts", "list", "", "", "re", "Names besides this machine's own that the Host and Origin headers may carry where the HTTP door listens on a loopback address, as behind a proxy."),
+    ("penstock.http.allowed.origins", "list", "", "", "re", "Origins of web pages that may call the HTTP door from a browser, as https://dashboard.example.org; * for all."),
     ("penstock.http.listener", "string", None, "", "re", "Address of the HTTP door as host:port; empty or absent: closed. 127.0.0.1:8082 where the broker is started without a file."),
     ("penstock.line.listener", "string", None, "", "re", "Address of the line protocol as host:port; empty or absent: closed. 127.0.0.1:9099 where the broker is started without a file."),
     ("penstock.log.format", "string", "console", "console json", "re", "Log lines on standard error: for people (console) or one JSON object a line (json)."),

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from penstock.client.cluster import Cluster
 from penstock.client.producer import Producer
+from penstock.gateway.crowd import Crowd
 from penstock.observability.channel import MetricsReader
 from penstock.ports.clock import Clock
 
@@ -36,6 +37,14 @@ class DoorPlan(NamedTuple):
     version: str
     allowed_hosts: tuple[str, ...]
     """Names by which a door that is open on this machine only may be called."""
+    allowed_origins: tuple[str, ...]
+    """Where web pages that may call come from."""
+    request_timeout_s: float
+    """How long a request may take to arrive."""
+    max_idle_s: float
+    """How long a line connection may send nothing."""
+    max_http_connections: int
+    max_line_connections: int
 
 
 async def serve(plan: DoorPlan, clock: Clock) -> None:
@@ -43,38 +52,51 @@ async def serve(plan: DoorPlan, clock: Clock) -> None:
     _watch(socket.socket(fileno=plan.lifeline_fd), stopping)
     cluster = Cluster(plan.bootstrap, CLIENT_ID)
     producer = Producer(cluster)
+    line_crowd: Crowd[asyncio.Task[None]] = Crowd("line", plan.max_line_connections)
     try:
         async with asyncio.TaskGroup() as doors:
             if plan.line_fds:
-                doors.create_task(_serve_lines(cluster, producer, clock, _sockets(plan.line_fds), stopping))
+                doors.create_task(_serve_lines(cluster, producer, clock, plan, line_crowd, stopping))
             if plan.http_fds:
-                doors.create_task(_serve_http(cluster, producer, clock, plan, stopping))
+                doors.create_task(_serve_http(cluster, producer, clock, plan, line_crowd, stopping))
     finally:
         await producer.close()
         cluster.close()
 
 
 async def _serve_lines(
-    cluster: Cluster, producer: Producer, clock: Clock, sockets: list[socket.socket], stopping: asyncio.Event
+    cluster: Cluster,
+    producer: Producer,
+    clock: Clock,
+    plan: DoorPlan,
+    crowd: Crowd[asyncio.Task[None]],
+    stopping: asyncio.Event,
 ) -> None:
     from penstock.gateway.line.server import LineServer
 
-    server = LineServer(cluster, producer, clock)
-    await server.start(sockets)
+    server = LineServer(cluster, producer, clock, crowd, plan.request_timeout_s, plan.max_idle_s)
+    await server.start(_sockets(plan.line_fds))
     await stopping.wait()
     await server.stop()
 
 
 async def _serve_http(
-    cluster: Cluster, producer: Producer, clock: Clock, plan: DoorPlan, stopping: asyncio.Event
+    cluster: Cluster,
+    producer: Producer,
+    clock: Clock,
+    plan: DoorPlan,
+    line_crowd: Crowd[asyncio.Task[None]],
+    stopping: asyncio.Event,
 ) -> None:
     # A process without this door does not pay for it.
+    from penstock.gateway.http.local_callers import Callers
     from penstock.gateway.http.operations import Door
     from penstock.gateway.http.server import HttpServer
 
     metrics = MetricsReader(*_sockets((plan.metrics_fd,)))
-    server = HttpServer(Door(cluster, producer, clock, stopping), plan.version, metrics)
-    await server.run(_sockets(plan.http_fds), plan.allowed_hosts)
+    door = Door(cluster, producer, clock, stopping, plan.request_timeout_s)
+    server = HttpServer(door, plan.version, metrics, plan.max_http_connections, [line_crowd])
+    await server.run(_sockets(plan.http_fds), Callers(plan.allowed_hosts, plan.allowed_origins))
 
 
 def _sockets(descriptors: tuple[int, ...]) -> list[socket.socket]:

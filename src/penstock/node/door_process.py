@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import resource
 import signal
 import sys
 
@@ -11,6 +13,20 @@ from penstock.gateway.process import DoorPlan, serve
 from penstock.observability.logs import configure
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.loop import run
+
+MAX_CONNECTIONS = (2064, 1000)  # of the HTTP door and of the line protocol
+OTHER_DESCRIPTORS = 64
+
+
+def _most_connections() -> tuple[int, int]:
+    """As many as there are descriptors for: accepting one more would fail for both doors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    share = max(0, soft - OTHER_DESCRIPTORS) // 3
+    http, line = MAX_CONNECTIONS
+    return (http, line) if soft == resource.RLIM_INFINITY else (min(http, 2 * share), min(line, share))
 
 
 def main() -> None:
@@ -26,6 +42,10 @@ def main() -> None:
         given["metrics_fd"],
         __version__,
         tuple(given["allowed_hosts"]),
+        tuple(given["allowed_origins"]),
+        given["request_timeout_s"],
+        given["max_idle_s"],
+        *_most_connections(),
     )
     run(serve(plan, SystemClock()))
 

@@ -16,8 +16,10 @@ import logging
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
+from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Endpoint
 from penstock.model.errors import ConfigError
 from penstock.net.listener import bind
@@ -40,11 +42,33 @@ def _is_taken(error: ConfigError) -> bool:
     return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
 
 
+class DoorSettings(NamedTuple):
+    http: Endpoint | None
+    line: Endpoint | None
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    request_timeout_ms: int = 30_000
+    max_idle_ms: int = 600_000
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> DoorSettings:
+        return cls(
+            config.penstock_http_listener,
+            config.penstock_line_listener,
+            config.penstock_http_allowed_hosts,
+            config.penstock_http_allowed_origins,
+            config.penstock_doors_request_timeout_ms,
+            config.penstock_doors_max_idle_ms,
+        )
+
+
 class Doors:
-    def __init__(self, http: Endpoint | None, line: Endpoint | None, allowed_hosts: Sequence[str] = ()) -> None:
-        self._endpoints = {"http": http, "line": line}
+    def __init__(self, settings: DoorSettings) -> None:
+        http = settings.http
+        self._settings = settings
+        self._endpoints = {"http": http, "line": settings.line}
         # Whoever gives the HTTP door an address by name calls it by that name.
-        self._allowed_hosts = [*allowed_hosts, *((http.host,) if http is not None else ())]
+        self._allowed_hosts = [*settings.allowed_hosts, *((http.host,) if http is not None else ())]
         self._sockets: dict[str, list[socket.socket]] = {}
         self._bootstrap: list[tuple[str, int]] = []
         self._process: subprocess.Popen[bytes] | None = None
@@ -125,6 +149,9 @@ class Doors:
             "lifeline_fd": theirs.fileno(),
             "metrics_fd": their_metrics.fileno(),
             "allowed_hosts": self._allowed_hosts,
+            "allowed_origins": self._settings.allowed_origins,
+            "request_timeout_s": self._settings.request_timeout_ms / 1000,
+            "max_idle_s": self._settings.max_idle_ms / 1000,
             "log_level": logging.getLogger().getEffectiveLevel(),
             "log_format": current_format(),
             **descriptors,

@@ -14,7 +14,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Endpoint
 from penstock.net.connection import ConnectionLimits
 from penstock.net.listener import Listener, bind
-from penstock.node.doors import Doors
+from penstock.node.doors import Doors, DoorSettings
 from penstock.ports.clock import Clock, Entropy
 from penstock.ports.disk import Disk
 from penstock.ports.flusher import Flusher
@@ -105,7 +105,7 @@ class OsWorld:
         )
 
     def doors(self, config: BrokerConfig) -> Doors | None:
-        return Doors(config.penstock_http_listener, config.penstock_line_listener, config.penstock_http_allowed_hosts)
+        return Doors(DoorSettings.of(config))
 
     def flusher(self, loop: asyncio.AbstractEventLoop, threads: int) -> ClosableFlusher:
         return open_flusher(loop, self.disk, threads)

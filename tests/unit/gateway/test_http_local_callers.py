@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from starlette.datastructures import Headers
 
-from penstock.gateway.http.local_callers import LocalCallers, is_loopback
+from penstock.gateway.http.local_callers import Callers, LocalCallers, is_loopback
 
 
 async def nothing(*_: object) -> None:
     raise AssertionError("nobody calls it")
 
 
-CALLERS = LocalCallers(nothing, ["", "Proxy.Example"])
+CALLERS = LocalCallers(nothing, Callers(["", "Proxy.Example"], ["https://Dash.example:8443/"]))
 
 
 @pytest.mark.parametrize(
@@ -45,3 +47,31 @@ def test_origins_of_others(origin: str) -> None:
 def test_loopback_addresses() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.1.2.3", "::1")))
     assert not any(map(is_loopback, ("", "0.0.0.0", "::", "10.0.0.1", "fe80::1%eth0", "localhost")))
+
+
+def test_an_origin_that_is_allowed() -> None:
+    assert CALLERS.refusal(Headers({"host": "localhost", "origin": "https://dash.example:8443"})) is None
+    assert CALLERS.refusal(Headers({"host": "localhost", "origin": "https://dash.example"})) is not None
+    everybody = LocalCallers(nothing, Callers([], ["*"]))
+    assert everybody.refusal(Headers({"host": "localhost", "origin": "https://evil.example"})) is None
+    assert everybody.refusal(Headers({"host": "evil.example"})) is not None
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_local"),
+    [
+        ("http://localhost:3000", True),
+        ("https://LOCALHOST", True),
+        ("http://app.localhost", True),
+        ("http://127.0.0.1:5173", True),
+        ("http://[::1]:80", True),
+        ("http://proxy.example", True),
+        ("http://localhost.evil.example", False),
+        ("http://127.0.0.1.evil.example", False),
+        ("http://proxyXexample", False),
+        ("null", False),
+    ],
+)
+def test_pages_of_this_machine_may_read_the_answers(origin: str, is_local: bool) -> None:
+    pattern = Callers(["Proxy.Example"]).local_origins()
+    assert (re.fullmatch(pattern, origin) is not None) == is_local

@@ -69,12 +69,12 @@ def base_url(request: Request) -> str:
     return f"http://{host}"
 
 
-async def json_body(request: Request) -> bytes:
+async def json_body(door: Door, request: Request) -> bytes:
     """A body that is not there needs no type."""
     given = request.headers.get("content-type", "")
     if given:
         of_content_type(given)
-    body = await read_body(request)
+    body = await read_body(door, request)
     if body:
         of_content_type(given)
     return body
@@ -93,7 +93,7 @@ class Consumers:
     # -- life -------------------------------------------------------------------------------
 
     async def create(self, door: Door, request: Request) -> Response:
-        body = await json_body(request)
+        body = await json_body(door, request)
         group = group_name(request)
         given = decode(body or b"{}", shapes.CreateInstance)
         timeout_ms = setting(given.consumer_request_timeout_ms, DEFAULT_TIMEOUT_MS)
@@ -125,7 +125,7 @@ class Consumers:
     # -- what it reads ----------------------------------------------------------------------
 
     async def subscribe(self, door: Door, request: Request) -> Response:
-        given = decode(await json_body(request), shapes.Subscription)
+        given = decode(await json_body(door, request), shapes.Subscription)
 
         async def work(instance: Instance) -> Response:
             topics = list(given.topics)
@@ -150,7 +150,7 @@ class Consumers:
         return await self._with(request, work)
 
     async def assign(self, door: Door, request: Request) -> Response:
-        given = decode(await json_body(request), shapes.Assignment)
+        given = decode(await json_body(door, request), shapes.Assignment)
 
         async def work(instance: Instance) -> Response:
             await refuse_unknown(door, references(given))
@@ -165,7 +165,7 @@ class Consumers:
         return answer(shapes.Assignment(partitions), media_type=v2_type(request))
 
     async def seek(self, door: Door, request: Request) -> Response:
-        given = decode(await json_body(request), shapes.Offsets)
+        given = decode(await json_body(door, request), shapes.Offsets)
 
         async def work(instance: Instance) -> Response:
             instance.seek({TopicPartition(entry.topic, entry.partition): entry.offset for entry in given.offsets})
@@ -174,13 +174,13 @@ class Consumers:
         return await self._with(request, work)
 
     async def seek_to_beginning(self, door: Door, request: Request) -> Response:
-        return await self._seek_to(request, EARLIEST_MS)
+        return await self._seek_to(door, request, EARLIEST_MS)
 
     async def seek_to_end(self, door: Door, request: Request) -> Response:
-        return await self._seek_to(request, LATEST_MS)
+        return await self._seek_to(door, request, LATEST_MS)
 
-    async def _seek_to(self, request: Request, timestamp_ms: int) -> Response:
-        given = decode(await json_body(request), shapes.Assignment)
+    async def _seek_to(self, door: Door, request: Request, timestamp_ms: int) -> Response:
+        given = decode(await json_body(door, request), shapes.Assignment)
 
         async def work(instance: Instance) -> Response:
             await instance.seek_to_end(references(given), timestamp_ms)
@@ -214,7 +214,7 @@ class Consumers:
     async def commit(self, door: Door, request: Request) -> Response:
         """As in Confluent's v2, an offset is that of the last record read: the next one is committed."""
         ASYNC.choose(request)
-        body = await json_body(request)
+        body = await json_body(door, request)
         given = decode(body, shapes.Offsets) if body.strip() else None
 
         async def work(instance: Instance) -> Response:
@@ -225,7 +225,7 @@ class Consumers:
 
     async def committed(self, door: Door, request: Request) -> Response:
         """Confluent's clients send the partitions in the body of a GET; without one, those assigned."""
-        body = await json_body(request)
+        body = await json_body(door, request)
         given = decode(body, shapes.Assignment) if body.strip() else None
 
         async def work(instance: Instance) -> Response:
@@ -284,7 +284,7 @@ async def get_group_offsets(door: Door, request: Request) -> Response:
 
 
 async def set_group_offsets(door: Door, request: Request) -> Response:
-    given = decode(await json_body(request), shapes.Offsets)
+    given = decode(await json_body(door, request), shapes.Offsets)
     group = group_name(request)
     offsets = wanted_offsets(given)
     await refuse_unknown(door, offsets)

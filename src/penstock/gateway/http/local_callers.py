@@ -17,7 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from penstock.gateway.http.operations import answer
 from penstock.gateway.http.shapes import Error
 
-SETTING = "penstock.http.allowed.hosts"
+HOSTS_SETTING = "penstock.http.allowed.hosts"
+ORIGINS_SETTING = "penstock.http.allowed.origins"
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/@\s]+))(?::[0-9]{1,5})?")
 
 
@@ -28,12 +29,27 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-class LocalCallers:
-    """Around the application; `allowed` are more names of this machine, or of where trusted pages come from."""
+class Callers:
+    """Who else may call: names of this machine besides its own, and where trusted web pages come from."""
 
-    def __init__(self, app: ASGIApp, allowed: Iterable[str]) -> None:
+    def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
+        self.hosts = frozenset(name.lower() for name in hosts if name)
+        self.origins = tuple(origin.lower().removesuffix("/") for origin in origins)
+
+    def local_origins(self) -> str:
+        """A pattern for pages that this machine itself serves, as a development server does."""
+        names = "".join(f"|{re.escape(name)}" for name in sorted(self.hosts))
+        return (
+            rf"(?i:https?://(localhost|[a-z0-9.-]+\.localhost|127(\.[0-9]{{1,3}}){{3}}|\[::1\]{names})(:[0-9]{{1,5}})?)"
+        )
+
+
+class LocalCallers:
+    """Around the application."""
+
+    def __init__(self, app: ASGIApp, callers: Callers) -> None:
         self._app = app
-        self._allowed = frozenset(name.lower() for name in allowed)
+        self._callers = callers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self.refusal(Headers(scope=scope)) if scope["type"] == "http" else None
@@ -46,14 +62,16 @@ class LocalCallers:
         """A sentence, or None for those who may call."""
         for host in headers.getlist("host"):
             if not self._is_ours(host):
-                return _sentence("Host", host)
+                return _sentence("Host", host, HOSTS_SETTING)
         for origin in headers.getlist("origin"):
+            if "*" in self._callers.origins or origin.lower() in self._callers.origins:
+                continue
             try:
                 host = urlsplit(origin).netloc
             except ValueError:
                 host = ""
             if not self._is_ours(host):
-                return _sentence("Origin", origin)
+                return _sentence("Origin", origin, ORIGINS_SETTING)
         return None
 
     def _is_ours(self, host: str) -> bool:
@@ -61,11 +79,11 @@ class LocalCallers:
         if match is None:
             return False
         name = (match[1] or match[2]).lower().removesuffix(".")
-        return name == "localhost" or name.endswith(".localhost") or is_loopback(name) or name in self._allowed
+        return name == "localhost" or name.endswith(".localhost") or is_loopback(name) or name in self._callers.hosts
 
 
-def _sentence(header: str, value: str) -> str:
+def _sentence(header: str, value: str, setting: str) -> str:
     return (
         f"{header} '{value[:100]}' is not this machine, and this door is open to its programs only; "
-        f"{SETTING} may name others"
+        f"{setting} may name others"
     )

@@ -28,9 +28,9 @@ _SUPPLIES = {
     "setGroupOffsets": {"group": "$request.path.group"},
 }
 _ERROR_REF = {"$ref": "#/components/schemas/Error"}
-# Of every operation: a query parameter that is unknown, a caller that is not of this machine; and what is not about
-# what was asked: the cluster is away, or there is too much of everything.
-_ANY_TIME = (400, 403, 429, 500, 501, 503)
+# Of every operation: an unknown query parameter, a caller that is not of this machine, an Accept that names nothing
+# served; and what is not about the request: the cluster is away, or there is too much of everything.
+_ANY_TIME = (400, 403, 406, 429, 500, 501, 503)
 
 
 def describe(operations: Iterable[Operation], version: str, cluster_id: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -14,13 +15,16 @@ from starlette.responses import Response
 from penstock.client.cluster import Cluster
 from penstock.client.producer import Producer
 from penstock.gateway.http.errors import Refused
+from penstock.gateway.http.formats import V2, Format
 from penstock.ports.clock import Clock
 
 T = TypeVar("T")
 
 MAX_BODY_BYTES = 16 << 20
-BODY_TIMEOUT_S = 30.0
 JSON = "application/json"
+# Clients of Confluent's REST proxy name its own types, whatever they ask for.
+JSON_TYPES = (JSON, V2, Format.JSON.value, Format.BINARY.value)
+_NO = re.compile(r"q=0(\.0{0,3})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,8 @@ class Door:
     clock: Clock
     stopping: asyncio.Event
     """Set when the broker is about to end: what waits for records waits no longer."""
+    request_timeout_s: float
+    """How long a request may take to arrive; its body as long again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,14 @@ class Operation:
     query: tuple[Query, ...] = ()
     answer_types: tuple[str, ...] = (JSON,)
     refusals: tuple[int, ...] = field(default=())
+    accepts: tuple[str, ...] = JSON_TYPES
+    """Media types by which the answer may be asked for; empty: whatever is asked for, it answers."""
+
+    def check_accept(self, request: Request) -> None:
+        """An answer of a type that the caller does not understand would be misread: Refused(406)."""
+        header = ",".join(request.headers.getlist("accept"))
+        if self.accepts and header.strip() and not any(is_accepted(kind, header) for kind in self.accepts):
+            raise Refused(406, f"Accept '{header[:100]}' names nothing that is served here: {', '.join(self.accepts)}")
 
     def check_query(self, request: Request) -> None:
         """A parameter that is misspelt or given twice would be ignored in silence: Refused(400)."""
@@ -98,6 +112,16 @@ class Operation:
                 raise Refused(400, f"unknown query parameter '{name[:100]}': {there_is}")
             if len(request.query_params.getlist(name)) > 1:
                 raise Refused(400, f"query parameter {name} is given more than once")
+
+
+def is_accepted(kind: str, header: str) -> bool:
+    """Whether an Accept header takes this media type (RFC 9110: ranges, and q=0 for what is not wanted)."""
+    for wanted in (kind, kind.partition("/")[0] + "/*", "*/*"):  # the most specific one counts
+        for item in header.lower().split(","):
+            name, *parameters = (part.strip() for part in item.split(";"))
+            if name == wanted:
+                return not any(_NO.fullmatch(parameter) for parameter in parameters)
+    return False
 
 
 def refuse_contradiction(given: Mapping[str, object]) -> None:
@@ -150,17 +174,17 @@ async def _hung_up(request: Request) -> None:
 # -- bodies ---------------------------------------------------------------------------------
 
 
-async def read_body(request: Request) -> bytes:
+async def read_body(door: Door, request: Request) -> bytes:
     """Bounded in size and time: Refused(413), Refused(408)."""
     body = bytearray()
     try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
+        async with asyncio.timeout(door.request_timeout_s):
             async for piece in request.stream():
                 body += piece
                 if len(body) > MAX_BODY_BYTES:
                     raise Refused(413, f"a body has at most {MAX_BODY_BYTES} bytes")
     except TimeoutError as error:
-        raise Refused(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from error
+        raise Refused(408, f"the body did not arrive within {door.request_timeout_s:g} s") from error
     return bytes(body)
 
 

@@ -6,45 +6,69 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.client.errors import ClientError
+from penstock.gateway.crowd import Crowd, families
 from penstock.gateway.http import tail, v2, v3, v3_groups, v3_records
+from penstock.gateway.http.connections import (
+    KEEP_ALIVE_S,
+    RESERVED,
+    HttpConnection,
+    Reserved,
+    connections_of,
+    sweep,
+)
 from penstock.gateway.http.consumers import Consumers
 from penstock.gateway.http.consumers import operations as consumer_operations
 from penstock.gateway.http.errors import Refused, refusal
-from penstock.gateway.http.local_callers import LocalCallers, is_loopback
+from penstock.gateway.http.local_callers import Callers, LocalCallers, is_loopback
 from penstock.gateway.http.operations import Door, Operation, Stopping, answer
 from penstock.gateway.http.shapes import Error, Health
 from penstock.model.errors import ApiError, PenstockError
 from penstock.observability.channel import MetricsReader
-from penstock.observability.exposition import CONTENT_TYPE
+from penstock.observability.exposition import CONTENT_TYPE, render
 
 log = logging.getLogger(__name__)
 
 GRACE_S = 1
-KEEP_ALIVE_S = 65
-MAX_CONNECTIONS = 2000
 BACKLOG = 1024
+CORS_MAX_AGE_S = 600
 
 
 class HttpServer:
-    def __init__(self, door: Door, version: str, metrics: MetricsReader) -> None:
+    def __init__(
+        self, door: Door, version: str, metrics: MetricsReader, max_connections: int, others: Sequence[Crowd[Any]] = ()
+    ) -> None:
         self._door = door
         self._version = version
         self._metrics = metrics
+        self._max_requests = max_connections - RESERVED
+        self._crowd: Crowd[HttpConnection] = Crowd("http", max_connections)
+        self._crowds: list[Crowd[Any]] = [self._crowd, *others]
         self._consumers = Consumers()
         self.operations = (
-            Operation("GET", "/health", "health", "Whether the cluster answers.", "Cluster", health, {200: Health}),
+            Operation(
+                "GET",
+                "/health",
+                "health",
+                "Whether the cluster answers.",
+                "Cluster",
+                health,
+                {200: Health},
+                accepts=(),
+            ),
             *v2.OPERATIONS,
             *tail.OPERATIONS,
             *consumer_operations(self._consumers),
@@ -60,6 +84,7 @@ class HttpServer:
                 self._show_metrics,
                 {200: str},
                 answer_types=(CONTENT_TYPE,),
+                accepts=(),
             ),
         )
         self.app = Starlette(
@@ -85,6 +110,7 @@ class HttpServer:
         async def endpoint(request: Request) -> Response:
             # Starlette adds HEAD to GET.
             operation = methods["GET" if request.method == "HEAD" else request.method]
+            operation.check_accept(request)
             operation.check_query(request)
             return await operation.endpoint(self._door, request)
 
@@ -101,35 +127,47 @@ class HttpServer:
             page = await self._metrics.page()
         except ConnectionError as error:
             raise Refused(503, str(error)) from error
-        return Response(page, headers={"content-type": CONTENT_TYPE})
+        own = "".join(piece for family in families(self._crowds) for piece in render(family))
+        return Response(page + own.encode(), headers={"content-type": CONTENT_TYPE})
 
-    async def run(self, sockets: Sequence[socket.socket], allowed_hosts: Iterable[str]) -> None:
+    async def run(self, sockets: Sequence[socket.socket], callers: Callers) -> None:
         """Until the door is stopping."""
-        app: ASGIApp = Unfinished(self.app, self._door.stopping)
-        if all(is_loopback(sock.getsockname()[0]) for sock in sockets):
-            app = LocalCallers(app, allowed_hosts)
+        is_local = all(is_loopback(sock.getsockname()[0]) for sock in sockets)
+        app: ASGIApp = CORSMiddleware(
+            Reserved(Unfinished(self.app, self._door.stopping), self._max_requests),
+            allow_origins=callers.origins,
+            allow_origin_regex=callers.local_origins() if is_local else None,
+            allow_methods=("GET", "POST", "PUT", "DELETE"),
+            allow_headers=("content-type", "last-event-id"),
+            max_age=CORS_MAX_AGE_S,
+        )
+        if is_local:
+            app = LocalCallers(app, callers)
         config = uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             lifespan="off",
             loop="none",
-            http="h11",
+            http=connections_of(self._crowd),
             ws="none",
             server_header=False,
             backlog=BACKLOG,
-            limit_concurrency=MAX_CONNECTIONS,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=GRACE_S,
         )
         # Its news are not the broker's; that a caller speaks no HTTP is the caller's problem.
         logging.getLogger("uvicorn").setLevel(logging.ERROR)
         server = _Server(config)
-        watcher = asyncio.create_task(_stop_when(self._door.stopping, server))
+        watchers = (
+            asyncio.create_task(_stop_when(self._door.stopping, server)),
+            asyncio.create_task(sweep(self._crowd, self._door.request_timeout_s)),
+        )
         try:
             await server.serve(sockets=list(sockets))
         finally:
-            watcher.cancel()
+            for watcher in watchers:
+                watcher.cancel()
             await self._consumers.instances.close()
 
 

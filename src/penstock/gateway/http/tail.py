@@ -19,6 +19,7 @@ from penstock.client.fetching import EARLIEST_MS, LATEST_MS, TopicPartition, fet
 from penstock.gateway.http.errors import Refused, refusal
 from penstock.gateway.http.formats import Format, of_accept, show_record
 from penstock.gateway.http.operations import (
+    JSON_TYPES,
     Door,
     Operation,
     Query,
@@ -139,6 +140,7 @@ OPERATIONS = (
         {200: Event},
         query=(PARTITION, OFFSET, TIMESTAMP, FROM, FORMAT, LIMIT),
         answer_types=(EVENT_STREAM,),
+        accepts=(EVENT_STREAM, *JSON_TYPES),
         refusals=(400, 404),
     ),
 )

@@ -141,7 +141,7 @@ async def list_brokers(door: Door, request: Request) -> Response:
 async def publish(door: Door, request: Request) -> Response:
     kind = of_content_type(request.headers.get("content-type", ""))
     name = topic_name(request)
-    body = decode(await read_body(request), shapes.ProduceRequest)
+    body = decode(await read_body(door, request), shapes.ProduceRequest)
     refuse_both(body)
     records: Sequence[shapes.ProduceRecord] = (body,) if body.records is UNSET else body.records
     made = [(build_record(door, record, kind), record.partition) for record in records]
@@ -150,7 +150,7 @@ async def publish(door: Door, request: Request) -> Response:
 
 async def publish_to_partition(door: Door, request: Request) -> Response:
     kind = of_content_type(request.headers.get("content-type", ""))
-    body = decode(await read_body(request), shapes.PartitionProduceRequest)
+    body = decode(await read_body(door, request), shapes.PartitionProduceRequest)
     refuse_both(body)
     records: Sequence[shapes.PartitionRecord] = (body,) if body.records is UNSET else body.records
     made = [build_record(door, record, kind) for record in records]

@@ -108,7 +108,7 @@ def show_topic(info: ClusterInfo, topic: TopicInfo, links: Links) -> dict[str, A
 
 
 async def create(door: Door, request: Request) -> Response:
-    given = decode(await json_body(request), shapes.CreateTopic)
+    given = decode(await json_body(door, request), shapes.CreateTopic)
     info, links = await open_cluster(door, request)
     await create_topic(
         door.cluster,

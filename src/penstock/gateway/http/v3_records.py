@@ -31,7 +31,7 @@ MAX_STREAMED = 10_000
 async def publish(door: Door, request: Request) -> Response:
     """Several JSON objects in a row are several records, and as many answers in a row."""
     of_content_type(request.headers.get("content-type", ""))
-    given = [decode(text, shapes.V3Record) for text in split_objects(await read_body(request))]
+    given = [decode(text, shapes.V3Record) for text in split_objects(await read_body(door, request))]
     info, _ = await open_cluster(door, request)
     made = [(build_record(door, entry), entry.partition_id) for entry in given]
     topic = await door.cluster.topic(topic_name(request), create=True)
@@ -50,7 +50,7 @@ async def publish(door: Door, request: Request) -> Response:
 
 
 async def publish_batch(door: Door, request: Request) -> Response:
-    given = decode(await json_body(request), shapes.V3BatchRequest)
+    given = decode(await json_body(door, request), shapes.V3BatchRequest)
     info, _ = await open_cluster(door, request)
     made = [(build_record(door, entry), entry.partition_id) for entry in given.entries]
     topic = await door.cluster.topic(topic_name(request), create=True)

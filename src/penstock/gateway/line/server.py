@@ -1,4 +1,4 @@
-"""The line protocol's listening sockets: accepts, bounds the number of connections, ends them."""
+"""The line protocol's listening sockets: accepts, bounds connections in number and in idle time, ends them."""
 
 from __future__ import annotations
 
@@ -9,35 +9,55 @@ from collections.abc import Sequence
 
 from penstock.client.cluster import Cluster
 from penstock.client.producer import Producer
-from penstock.gateway.line.session import Session
+from penstock.gateway.crowd import Crowd
+from penstock.gateway.line.session import Attention, Session
 from penstock.ports.clock import Clock
 
 log = logging.getLogger(__name__)
 
-MAX_CONNECTIONS = 1000
+SWEEP_S = 1.0
+FULL = b"ERR too many connections\n"
 
 
 class LineServer:
-    def __init__(self, cluster: Cluster, producer: Producer, clock: Clock) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        producer: Producer,
+        clock: Clock,
+        crowd: Crowd[asyncio.Task[None]],
+        request_timeout_s: float,
+        max_idle_s: float,
+    ) -> None:
         self._cluster = cluster
         self._producer = producer
         self._clock = clock
+        self._crowd = crowd
+        self._request_timeout_s = request_timeout_s
+        self._max_idle_s = max_idle_s
         self._servers: list[asyncio.Server] = []
         self._sessions: dict[asyncio.Task[None], None] = {}
+        self._last_words: dict[asyncio.Task[None], bytes] = {}
+        self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         for sock in sockets:
             self._servers.append(await asyncio.start_server(self._serve, sock=sock))
+        self._sweeper = asyncio.create_task(self._sweep())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._sessions[task] = None
+        leaves = self._crowd.arrived(task, asyncio.get_running_loop().time())
         try:
-            if len(self._sessions) > MAX_CONNECTIONS:
-                writer.write(b"ERR too many connections\n")
+            if leaves is task:
+                writer.write(FULL)
             else:
-                await Session(self._cluster, self._producer, self._clock, reader, writer).run()
+                if leaves is not None:
+                    self._end(leaves, FULL)
+                attention = Attention(self._crowd, task)
+                await Session(self._cluster, self._producer, self._clock, reader, writer, attention).run()
             await writer.drain()
         except ConnectionError as error:
             log.debug("a line connection ended: %s", error)
@@ -45,9 +65,28 @@ class LineServer:
             log.debug("a line connection was ended")
         finally:
             del self._sessions[task]
+            self._crowd.left(task)
+            words = self._last_words.pop(task, b"")
+            if words and not writer.is_closing():
+                writer.write(words)
             writer.close()
 
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        request_s, idle_s = self._request_timeout_s, self._max_idle_s
+        words = f"ERR closed: a line must arrive within {request_s:g} s, and the next one within {idle_s:g} s\n"
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            for task in self._crowd.overdue(loop.time(), request_s, idle_s):
+                self._end(task, words.encode())
+
+    def _end(self, task: asyncio.Task[None], words: bytes) -> None:
+        self._last_words[task] = words
+        task.cancel()
+
     async def stop(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
         for server in self._servers:
             server.close()
         sessions = list(self._sessions)

@@ -26,6 +26,7 @@ from penstock.client.fetching import (
 )
 from penstock.client.groups import Committed, commit, committed
 from penstock.client.producer import Produced, Producer
+from penstock.gateway.crowd import Crowd
 from penstock.gateway.line import commands
 from penstock.gateway.line.escaping import escape_key, escape_value
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
@@ -36,10 +37,31 @@ MAX_LINE_BYTES = 1 << 20
 READ_BYTES = 64 << 10
 MAX_UNANSWERED = 1000
 FOLLOW_WAIT_MS = 10_000
+# How long an answer may wait for a caller that does not read it.
+UNREAD_S = 60.0
 
 
 class LineTooLong(Exception):
     pass
+
+
+class Attention:
+    """Tells the door's crowd whether this session waits for its caller."""
+
+    def __init__(self, crowd: Crowd[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
+        self._crowd = crowd
+        self._task = task
+        self._loop = task.get_loop()
+
+    def wait(self, has_begun: bool) -> None:
+        """Before more is read; `has_begun`: part of a line is here."""
+        if has_begun:
+            self._crowd.begins(self._task, self._loop.time())
+        else:
+            self._crowd.is_idle(self._task, self._loop.time())
+
+    def work(self) -> None:
+        self._crowd.is_busy(self._task)
 
 
 class Session:
@@ -50,12 +72,14 @@ class Session:
         clock: Clock,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        attention: Attention,
     ) -> None:
         self._cluster = cluster
         self._producer = producer
         self._clock = clock
         self._reader = reader
         self._writer = writer
+        self._attention = attention
         self._buffer = bytearray()
         self._scanned = 0
         self._eof = False
@@ -72,6 +96,7 @@ class Session:
                 continue
             if line is None:
                 break
+            self._attention.work()
             if not await self._handle(line):
                 break
         await self._flush()
@@ -98,6 +123,7 @@ class Session:
             if self._eof:
                 return self._last_line(discarding)
             await self._flush()
+            self._attention.wait(has_begun=bool(self._buffer) or discarding)
             data = await self._reader.read(READ_BYTES)
             self._eof = not data
             self._buffer += data
@@ -130,7 +156,16 @@ class Session:
             else:
                 self._say(f"OK {produced.partition} {produced.offset}")
         self._unanswered.clear()
-        await self._writer.drain()
+        await self._drain()
+
+    async def _drain(self) -> None:
+        """Raises ConnectionError for a caller that has not read for long."""
+        try:
+            async with asyncio.timeout(UNREAD_S):
+                await self._writer.drain()
+        except TimeoutError:
+            self._writer.transport.abort()
+            raise ConnectionAbortedError(f"the caller read nothing for {UNREAD_S:g} s") from None
 
     # -- commands -----------------------------------------------------------------------
 
@@ -211,7 +246,7 @@ class Session:
                 records = [record for record in fetched.records if record.offset < ends[partition].offset]
                 cut = records[: command.max_records - count]
                 self._say_records(partition.partition, cut)
-                await self._writer.drain()
+                await self._drain()
                 count += len(cut)
                 if len(cut) < len(fetched.records):
                     positions[partition] = cut[-1].offset + 1 if cut else ends[partition].offset
@@ -238,7 +273,7 @@ class Session:
                     self._say_records(partition.partition, fetched.records)
                     positions[partition] = fetched.next_offset
                     count += len(fetched.records)
-                await self._writer.drain()
+                await self._drain()
         finally:
             for task in tasks:
                 task.cancel()
