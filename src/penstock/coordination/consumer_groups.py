@@ -11,6 +11,7 @@ from penstock.config.group import GROUP_KEYS, group_value
 from penstock.core.group.assignors import ASSIGNORS
 from penstock.core.group.consumer_exchange import ConsumerSettings
 from penstock.core.group.consumer_group import TopicInfo
+from penstock.core.metadata import features
 from penstock.core.metadata.image import RESOURCE_GROUP, MetadataImage
 
 
@@ -45,18 +46,27 @@ class ConsumerSettingsOf:
         self._config = running.current
         self._default = _settings(self._config)
 
-    def __call__(self, group_id: str) -> ConsumerSettings:
+    @property
+    def is_enabled(self) -> bool:
+        """Whether the cluster and this broker speak KIP-848 at all."""
+        return self._of_broker().is_enabled and features.level_of(self._image, features.GROUP_VERSION) > 0
+
+    def _of_broker(self) -> ConsumerSettings:
         config = self._running.current
         if config is not self._config:
             self._config, self._default = config, _settings(config)
+        return self._default
+
+    def __call__(self, group_id: str) -> ConsumerSettings:
+        default = self._of_broker()
         overrides = self._image.configs.get((RESOURCE_GROUP, group_id))
         if not overrides:
-            return self._default
+            return default
         heartbeat_ms, session_ms, assignment_ms = (
-            cast(int, group_value(GROUP_KEYS[f"consumer.{name}"], overrides, config.settings))
+            cast(int, group_value(GROUP_KEYS[f"consumer.{name}"], overrides, self._config.settings))
             for name in ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms")
         )
-        return self._default._replace(
+        return default._replace(
             heartbeat_interval_ms=heartbeat_ms, session_timeout_ms=session_ms, assignment_interval_ms=assignment_ms
         )
 

@@ -76,10 +76,11 @@ class GroupCoordinator:
         self._workers = workers
         self._clock = clock
         self._settings = GroupSettings.from_config(running.current)
+        self._consumer_settings = ConsumerSettingsOf(running, image)
         self._make_shard = partial(
             GroupShard,
             topics=ImageTopics(image),
-            consumer_settings_of=ConsumerSettingsOf(running, image),
+            consumer_settings_of=self._consumer_settings,
         )
         self._shards: dict[int, HostedShard] = {}
         self._epochs: dict[int, int] = {}
@@ -93,6 +94,11 @@ class GroupCoordinator:
         self._settings = GroupSettings.from_config(config)
         for shard in self._shards.values():
             shard.configure(self._settings)
+
+    @property
+    def speaks_consumer_protocol(self) -> bool:
+        """KIP-848. The feature or the broker's settings may switch it off."""
+        return self._consumer_settings.is_enabled
 
     # -- life ---------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from penstock.wire.messages.consumer_group_heartbeat import (
 )
 from penstock.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest
+from penstock.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 
 VERSIONS = range(2)
 NOT_ASKED = -(2**31)
@@ -67,20 +68,20 @@ def client(group_broker: Broker) -> Iterator[HeartbeatClient]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_member_joins_stays_and_leaves(client: HeartbeatClient, version: int) -> None:
     joined = client.join(version, "m1")
-    assert (joined.error_code, joined.member_id, joined.member_epoch) == (0, "m1", 1)
+    assert (joined.error_code, joined.member_id, joined.member_epoch) == (0, "m1", 2)
     assert joined.assignment is not None
     given = [(held.topic_id, held.partitions) for held in joined.assignment.topic_partitions]
     assert given == [(client.topic_id, [0, 1])]
     assert 0 < joined.heartbeat_interval_ms <= 5_000
     owned = [TopicPartitions(topic_id=client.topic_id, partitions=[0, 1])]
-    acknowledged = client.beat(version, "m1", 1, topic_partitions=owned)
+    acknowledged = client.beat(version, "m1", 2, topic_partitions=owned)
     assert (acknowledged.error_code, acknowledged.assignment) == (0, None)
-    assert client.beat(version, "m1", 1).assignment is None
+    assert client.beat(version, "m1", 2).assignment is None
     assert client.beat(version, "m1", 9).error_code == ErrorCode.FENCED_MEMBER_EPOCH
-    assert client.beat(version, "m2", 1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert client.beat(version, "m2", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     left = client.beat(version, "m1", -1)
     assert (left.error_code, left.member_epoch) == (0, -1)
-    assert client.beat(version, "m1", 1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert client.beat(version, "m1", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_only_version_0_gives_out_member_ids(client: HeartbeatClient) -> None:
@@ -122,11 +123,11 @@ def test_an_unknown_group_and_an_unknown_assignor(client: HeartbeatClient) -> No
 def test_describe(client: HeartbeatClient, version: int) -> None:
     client.join(1, "m1", rack_id="r")
     group = client.describe(version, include_authorized_operations=True)
-    assert (group.error_code, group.group_state, group.group_epoch, group.assignment_epoch) == (0, "Stable", 1, 1)
+    assert (group.error_code, group.group_state, group.group_epoch, group.assignment_epoch) == (0, "Stable", 2, 2)
     assert group.assignor_name == "uniform"
     assert group.authorized_operations not in (0, NOT_ASKED)
     member = group.members[0]
-    assert (member.member_id, member.rack_id, member.member_epoch, member.client_host) == ("m1", "r", 1, "/127.0.0.1")
+    assert (member.member_id, member.rack_id, member.member_epoch, member.client_host) == ("m1", "r", 2, "/127.0.0.1")
     assert member.subscribed_topic_names == [client.topic]
     assert member.member_type == (1 if version == 1 else -1)
     for assignment in (member.assignment, member.target_assignment):
@@ -140,3 +141,37 @@ def test_describe_what_is_not_there(client: HeartbeatClient, version: int) -> No
     group = client.describe(version, "nowhere")
     assert (group.error_code, group.error_message) == (ErrorCode.GROUP_ID_NOT_FOUND, "Group nowhere not found.")
     assert client.describe(version, "").error_code == ErrorCode.INVALID_GROUP_ID
+
+
+def test_a_member_that_was_fenced_rejoins_with_epoch_0(client: HeartbeatClient) -> None:
+    joined = client.join(1, "m1")
+    assert client.beat(1, "m1", 9).error_code == ErrorCode.FENCED_MEMBER_EPOCH
+    again = client.join(1, "m1")
+    assert (again.error_code, again.member_epoch, again.assignment) == (0, joined.member_epoch, joined.assignment)
+
+
+def refused_both(wire: WireClient) -> list[tuple[int, str | None]]:
+    """Of requests that say nothing, to a broker where no group has a coordinator yet."""
+    beat: Any = wire.call(Api.CONSUMER_GROUP_HEARTBEAT, 1, ConsumerGroupHeartbeatRequest())
+    described: Any = wire.call(Api.CONSUMER_GROUP_DESCRIBE, 1, ConsumerGroupDescribeRequest(group_ids=["a", "b"]))
+    return [(answer.error_code, answer.error_message) for answer in (beat, *described.groups)]
+
+
+def test_the_protocol_is_off_where_the_settings_say_so() -> None:
+    with Broker({"group.coordinator.rebalance.protocols": "classic"}) as broker, WireClient(broker.port) as wire:
+        assert refused_both(wire) == [(ErrorCode.UNSUPPORTED_VERSION, None)] * 3
+
+
+def test_the_protocol_is_off_while_its_feature_is() -> None:
+    with Broker({}) as broker, WireClient(broker.port) as wire:
+        client = HeartbeatClient(wire)
+        assert client.join(1, "m1").error_code == 0
+        for level, upgrade_type in ((0, 2), (1, 1)):
+            update = FeatureUpdateKey(feature="group.version", max_version_level=level, upgrade_type=upgrade_type)
+            done: UpdateFeaturesResponse = wire.call(
+                Api.UPDATE_FEATURES, 2, UpdateFeaturesRequest(feature_updates=[update])
+            )
+            assert (done.error_code, done.error_message) == (0, None)
+            if level == 0:
+                assert refused_both(wire) == [(ErrorCode.UNSUPPORTED_VERSION, None)] * 3
+        assert client.beat(1, "m1", 2).error_code == 0, "the group is as it was"

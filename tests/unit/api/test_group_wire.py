@@ -12,6 +12,7 @@ import pytest
 from group_client import SUBSCRIPTION, GroupClient, Later
 from wire_client import WireClient
 
+from penstock.model.errors import ErrorCode
 from penstock.testing import Broker
 from penstock.wire.apis import Api
 from penstock.wire.messages.delete_groups import DeleteGroupsRequest
@@ -29,6 +30,7 @@ from penstock.wire.messages.offset_delete import (
 from penstock.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
 from penstock.wire.messages.sync_group import SyncGroupRequest
@@ -420,3 +422,40 @@ def test_a_stopping_broker_answers_parked_requests(tmp_path: Path) -> None:
         assert joining.is_waiting()
         broker.stop()
         assert joining.result().error_code == 16
+
+
+def test_offsets_come_in_the_order_asked_for_and_unknown_ids_after_them(client: GroupClient) -> None:
+    topics = [client.wire.create_topic(partitions=2) for _ in range(3)]
+    ids = [client.wire.describe(topic).topic_id for topic in topics]
+    asked = [
+        OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=[1, 0])
+        for topic_id in (ids[2], bytes([9] * 16), ids[0], ids[1])
+    ]
+    groups = [OffsetFetchRequestGroup(group_id=client.group, topics=asked)]
+    (group,) = client.wire.call(Api.OFFSET_FETCH, 10, OffsetFetchRequest(groups=groups)).groups
+    assert [topic.topic_id for topic in group.topics] == [ids[2], ids[0], ids[1], bytes([9] * 16)]
+    assert [[each.partition_index for each in topic.partitions] for topic in group.topics] == [[1, 0]] * 4
+
+
+@pytest.mark.parametrize("version", [1, 7])
+def test_a_topic_that_is_asked_for_twice_has_all_its_partitions(client: GroupClient, version: int) -> None:
+    topic = client.wire.create_topic(partitions=2)
+    twice = [OffsetFetchRequestTopic(name=topic, partition_indexes=[index]) for index in (1, 0)]
+    response = client.wire.call(Api.OFFSET_FETCH, version, OffsetFetchRequest(group_id=client.group, topics=twice))
+    assert [[each.partition_index for each in topic.partitions] for topic in response.topics] == [[1, 0]]
+
+
+def test_a_group_with_an_error_has_no_topics() -> None:
+    """On a broker where no group has a coordinator yet. Version 1 has no other place for it than the partitions."""
+    code = ErrorCode.NOT_COORDINATOR
+    with Broker({}) as broker, WireClient(broker.port) as wire:
+        for version in range(1, 8):
+            one = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
+            response = wire.call(Api.OFFSET_FETCH, version, OffsetFetchRequest(group_id="g", topics=one))
+            in_partitions = [each.error_code for topic in response.topics for each in topic.partitions]
+            assert (response.error_code, in_partitions) == ((0, [code]) if version == 1 else (code, []))
+        for version in range(8, 11):
+            asked = [OffsetFetchRequestTopics(name="t", topic_id=bytes([9] * 16), partition_indexes=[0])]
+            groups = [OffsetFetchRequestGroup(group_id="g", topics=asked)]
+            (group,) = wire.call(Api.OFFSET_FETCH, version, OffsetFetchRequest(groups=groups)).groups
+            assert (group.error_code, group.topics) == (code, [])

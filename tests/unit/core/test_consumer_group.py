@@ -159,20 +159,53 @@ def code_of(call: object, *args: object, **fields: object) -> ErrorCode:
 def test_the_first_member_gets_everything_at_once() -> None:
     world = World(t=3)
     reply = world.join("m1", "t")
-    assert (reply.member_epoch, reply.assignment) == (1, {world.topics.id_of("t"): frozenset({0, 1, 2})})
+    assert (reply.member_epoch, reply.assignment) == (2, {world.topics.id_of("t"): frozenset({0, 1, 2})})
     assert world.group.state is ConsumerState.STABLE
     assert world.story() == [What.JOINED, What.ASSIGNED]
+
+
+def test_a_topic_that_is_not_there_yet_counts_as_a_subscription() -> None:
+    world = World()
+    reply = world.join("m1", "t")
+    assert (reply.member_epoch, reply.assignment) == (2, {})
+    world.topics.set("t", 3)
+    world.wait(1_000)
+    assert world.beat("m1", 2).member_epoch == 3
+
+
+@pytest.mark.parametrize("fields", [{"topic_names": None, "topic_regex": "t.*"}, {"topic_names": ()}])
+def test_who_subscribes_to_nothing_yet_leaves_the_group_epoch_at_its_first(fields: dict[str, object]) -> None:
+    world = World(other=1)
+    reply = world.join("m1", **fields)
+    assert (reply.member_epoch, reply.assignment) == (1, {})
+    assert world.group.state is ConsumerState.STABLE
+    again = world.reloaded()
+    for name in ("epoch", "metadata_hash", "assignment_epoch", "members", "current", "target", "regexes"):
+        assert getattr(again, name) == getattr(world.group, name), name
+    assert {event.generation for event in world.stories.of("g")} == {1}
+
+
+def test_an_expression_brings_the_next_epoch_with_the_first_topic_that_matches() -> None:
+    world = World()
+    world.join("m1", topic_names=None, topic_regex="t.*")
+    world.topics.set("t", 3)
+    reply = world.beat("m1", 1)
+    assert (reply.member_epoch, reply.assignment) == (2, {world.topics.id_of("t"): frozenset({0, 1, 2})})
+    world.topics.delete("t")
+    world.wait(1_000)
+    reply = world.beat("m1", 2)
+    assert (reply.member_epoch, reply.assignment) == (2, {}), "it may still own them"
 
 
 def test_an_assignment_is_sent_only_when_it_changed_or_everything_was_said() -> None:
     world = World(t=1)
     world.join("m1", "t")
     held = {world.topics.id_of("t"): frozenset({0})}
-    assert world.beat("m1", 1).assignment is None
-    assert world.beat("m1", 1, owned=held).assignment is None
-    full = world.beat("m1", 1, owned=held, topic_names=("t",), rebalance_timeout_ms=60_000)
+    assert world.beat("m1", 2).assignment is None
+    assert world.beat("m1", 2, owned=held).assignment is None
+    full = world.beat("m1", 2, owned=held, topic_names=("t",), rebalance_timeout_ms=60_000)
     assert full.assignment == held
-    assert full.member_epoch == 1
+    assert full.member_epoch == 2
 
 
 def test_a_partition_is_given_only_after_its_owner_gave_it_up() -> None:
@@ -189,9 +222,9 @@ def test_a_partition_is_given_only_after_its_owner_gave_it_up() -> None:
     assert len(first.partitions()) == 2
     second.beat()
     assert second.assignment is None, "nothing is free yet"
-    assert first.epoch == 1, "the epoch stays until the partitions are given up"
+    assert first.epoch == 2, "the epoch stays until the partitions are given up"
     first.beat()  # says that it did
-    assert first.epoch == 2
+    assert first.epoch == 3
     second.beat()
     assert second.assignment is not None
     given = {topic: second.assignment[topic]}
@@ -203,12 +236,12 @@ def test_a_partition_is_given_only_after_its_owner_gave_it_up() -> None:
 def test_changes_within_the_assignment_interval_share_one_assignment() -> None:
     world = World(t=8)
     clients = [Client(world, f"m{index}", "t") for index in range(4)]
-    assert world.group.assignment_epoch == 1
-    assert [client.epoch for client in clients] == [1] * 4
+    assert world.group.assignment_epoch == 2
+    assert [client.epoch for client in clients] == [2] * 4
     assert world.group.state is ConsumerState.ASSIGNING
     assert clients[3].interval_ms == 1_000, "come back when the next assignment may be made"
     settle(world, *clients)
-    assert world.group.assignment_epoch == world.group.epoch == 4
+    assert world.group.assignment_epoch == world.group.epoch == 5
     assert [len(client.partitions()) for client in clients] == [2] * 4
     assert world.story().count(What.ASSIGNED) == 2
 
@@ -274,7 +307,7 @@ def test_a_member_that_does_not_revoke_in_time_is_removed() -> None:
     assert len(second.partitions()) == 4
 
 
-@pytest.mark.parametrize(("epoch", "owned"), [(9, {}), (-7, {}), (1, None)])
+@pytest.mark.parametrize(("epoch", "owned"), [(9, {}), (-7, {}), (2, None)])
 def test_a_wrong_epoch_is_fenced(epoch: int, owned: Assignment | None) -> None:
     world = World(t=1)
     client = Client(world, "m1", "t")
@@ -282,7 +315,7 @@ def test_a_wrong_epoch_is_fenced(epoch: int, owned: Assignment | None) -> None:
     world.topics.set("t", 2)
     world.wait(1_000)
     client.beat()
-    assert client.epoch == 2
+    assert client.epoch == 3
     if epoch == -7:
         assert code_of(world.beat, "m1", epoch) is ErrorCode.INVALID_REQUEST
     else:
@@ -295,11 +328,11 @@ def test_the_previous_epoch_is_taken_once_more_if_the_reply_was_lost() -> None:
     client.beat()
     world.topics.set("t", 2)
     world.wait(1_000)
-    client.beat()  # epoch 2; suppose that the reply is lost
+    client.beat()  # epoch 3; suppose that the reply is lost
     held = {world.topics.id_of("t"): frozenset({0})}
-    assert world.beat("m1", 1, owned=held).member_epoch == 2
+    assert world.beat("m1", 2, owned=held).member_epoch == 3
     too_much = {world.topics.id_of("t"): frozenset({0, 7})}
-    assert code_of(world.beat, "m1", 1, owned=too_much) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert code_of(world.beat, "m1", 2, owned=too_much) is ErrorCode.FENCED_MEMBER_EPOCH
 
 
 def test_a_fenced_member_rejoins_with_its_id() -> None:
@@ -308,7 +341,8 @@ def test_a_fenced_member_rejoins_with_its_id() -> None:
     client.beat()
     assert code_of(world.beat, "m1", 5) is ErrorCode.FENCED_MEMBER_EPOCH
     reply = world.join("m1", "t")
-    assert (reply.member_epoch, reply.assignment) == (1, {world.topics.id_of("t"): frozenset({0, 1})})
+    assert (reply.member_epoch, reply.assignment) == (2, {world.topics.id_of("t"): frozenset({0, 1})})
+    assert world.group.epoch == 2, "nothing changed for anybody"
 
 
 def test_added_partitions_new_and_deleted_topics_bump_the_epoch() -> None:
@@ -317,16 +351,16 @@ def test_added_partitions_new_and_deleted_topics_bump_the_epoch() -> None:
     client.beat()
     world.topics.set("other", 6)
     client.beat()
-    assert world.group.epoch == 1, "nobody subscribes to it"
+    assert world.group.epoch == 2, "nobody subscribes to it"
     world.topics.set("t", 3)
     settle(world, client)
-    assert (world.group.epoch, len(client.partitions())) == (2, 3)
+    assert (world.group.epoch, len(client.partitions())) == (3, 3)
     world.topics.set("later", 2)
     settle(world, client)
-    assert (world.group.epoch, len(client.partitions())) == (3, 5)
+    assert (world.group.epoch, len(client.partitions())) == (4, 5)
     world.topics.delete("t")
     settle(world, client)
-    assert (world.group.epoch, client.owned) == (4, {world.topics.id_of("later"): frozenset({0, 1})})
+    assert (world.group.epoch, client.owned) == (5, {world.topics.id_of("later"): frozenset({0, 1})})
     assert world.story().count(What.TOPICS_CHANGED) == 3
 
 
@@ -477,7 +511,7 @@ def test_a_group_reloaded_from_a_compacted_log_is_the_same_group() -> None:
     assert again.owners == world.group.owners
     for record in world.group.tombstones():
         world.group.replay(record)
-    assert (world.group.members, world.group.owners, world.group.target, world.group.epoch) == ({}, {}, {}, 0)
+    assert (world.group.members, world.group.owners, world.group.target, world.group.epoch) == ({}, {}, {}, 1)
 
 
 actions = st.lists(

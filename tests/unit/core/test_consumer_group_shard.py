@@ -111,7 +111,7 @@ def test_a_group_is_listed_described_and_deleted(driver: ConsumerDriver) -> None
     driver.take(driver.shard.describe_consumer_group(GROUP, 102, 0))
     described = driver.replies[102]
     assert isinstance(described, DescribeConsumerGroupReply)
-    assert (described.state, described.epoch, described.assignor) == ("Stable", 1, "uniform")
+    assert (described.state, described.epoch, described.assignor) == ("Stable", 2, "uniform")
     assert described.members[0].assigned == driver.owned(0, 1, 2, 3)
     driver.take(driver.shard.describe_group(GROUP, 103, 0))
     dead = driver.replies[103]
@@ -362,8 +362,8 @@ def test_a_new_classic_member_joins_a_consumer_group(driver: ConsumerDriver) -> 
     joined = driver.joined(driver.join(reply.member_id))
     assert (joined.error, joined.protocol_name) == (ErrorCode.NONE, "range")
     assert driver.group.members[reply.member_id].classic is not None
-    driver.beat("m1", 1)
-    epoch = driver.beat("m1", 1, owned=driver.owned(0, 1)).member_epoch
+    driver.beat("m1", 2)
+    epoch = driver.beat("m1", 2, owned=driver.owned(0, 1)).member_epoch
     assert epoch == driver.group.epoch
     assert driver.heartbeat(reply.member_id, joined.generation) is ErrorCode.REBALANCE_IN_PROGRESS
     joined = driver.joined(driver.join(reply.member_id))
@@ -514,13 +514,85 @@ def test_no_deadline_outlives_a_downgrade(driver: ConsumerDriver) -> None:
     assert not [kind for kind in kinds if (kind, GROUP, member) in driver.shard.timers]
 
 
-def test_the_protocol_can_be_switched_off(driver: ConsumerDriver) -> None:
-    driver.consumer_settings = ConsumerSettings(is_enabled=False)
-    assert driver.enter("m1").error is ErrorCode.UNSUPPORTED_VERSION
-
-
 def test_downgrade_can_be_switched_off(driver: ConsumerDriver) -> None:
     members, _ = upgraded(driver)
     driver.consumer_settings = ConsumerSettings(can_downgrade=False)
     driver.beat("new", -1)
     assert sorted(driver.group.members) == sorted(members)
+
+
+def test_a_classic_member_may_not_join_a_consumer_group_where_migration_is_disabled() -> None:
+    driver = ConsumerDriver(ConsumerSettings(can_upgrade=False, can_downgrade=False))
+    driver.enter("m1", instance_id="i")
+    for fields in ({}, {"instance_id": "another"}, {"instance_id": "i"}):
+        refused = driver.joined(driver.join(**fields))
+        assert (refused.error, refused.member_id) == (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
+    assert list(driver.group.members) == ["m1"]
+    driver.beat("m1", -1, instance_id="i")
+    assert driver.joined(driver.join()).error is ErrorCode.MEMBER_ID_REQUIRED, "an empty group gives way"
+
+
+@pytest.mark.parametrize("upgrades", [True, False])
+def test_a_classic_member_joins_where_one_way_of_migration_is_allowed(upgrades: bool) -> None:
+    driver = ConsumerDriver(ConsumerSettings(can_upgrade=upgrades, can_downgrade=not upgrades))
+    driver.enter("m1")
+    assert driver.joined(driver.join()).error is ErrorCode.MEMBER_ID_REQUIRED
+
+
+def test_a_classic_member_syncs_before_the_next_target_is_due_and_then_rejoins_for_it() -> None:
+    driver = ConsumerDriver(ConsumerSettings(assignment_interval_ms=1_000))
+    driver.enter("m1")
+    member = driver.joined(driver.join()).member_id
+    generation = driver.joined(driver.join(member)).generation
+    assert (generation, driver.group.epoch) == (2, 3), "the target is still that of the first member"
+    assert driver.synced_partitions(member, generation) == []
+    assert driver.heartbeat(member, generation) is ErrorCode.NONE
+    driver.wait(1_000)
+    assert driver.heartbeat(member, generation) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert driver.joined(driver.join(member)).generation == 3
+
+
+def mixed_static_group(driver: ConsumerDriver) -> tuple[str, str]:
+    """Instance a with the classic protocol, b with the new one; two partitions each, settled."""
+    token = driver.join(instance_id="a")
+    driver.wait(1)
+    joined = driver.joined(token)
+    driver.sync(joined.member_id, joined.generation, {joined.member_id: assignment(t=[0, 1, 2, 3])}, instance_id="a")
+    driver.enter("b1", instance_id="b")
+    a = joined.member_id
+    for _ in range(2):
+        assert driver.heartbeat(a, driver.group.current[a].epoch, "a") is ErrorCode.REBALANCE_IN_PROGRESS
+        held = sorted(driver.group.target[a][driver.topics.id_of("t")])
+        driver.join(a, instance_id="a", protocols=(("range", owning("t", t=held)),))
+        driver.sync(a, driver.group.current[a].epoch, instance_id="a")
+        if driver.group.is_reconciled(a):
+            break
+    driver.beat("b1", driver.group.current["b1"].epoch, instance_id="b")
+    return a, "b1"
+
+
+def test_the_last_consumer_that_comes_back_with_the_classic_protocol_finds_what_it_had(driver: ConsumerDriver) -> None:
+    a, b = mixed_static_group(driver)
+    assert driver.group.state is ConsumerState.STABLE
+    epoch = driver.group.epoch
+    had = driver.group.current[b].assigned[driver.topics.id_of("t")]
+    joined = driver.joined(driver.join(instance_id="b"))
+    assert (joined.error, joined.generation, joined.protocol_name) == (ErrorCode.NONE, epoch, "range")
+    driver.wait(1)
+    assert driver.state is State.STABLE, "nobody has to join again"
+    assert driver.synced_partitions(joined.member_id, epoch) == sorted(had)
+    assert driver.heartbeat(a, epoch, "a") is ErrorCode.NONE
+    driver.wait(46_000)
+    assert driver.state is State.EMPTY, "their sessions are watched"
+
+
+def test_it_rebalances_if_somebody_has_not_reached_the_target(driver: ConsumerDriver) -> None:
+    a, b = mixed_static_group(driver)
+    driver.topics.set("t", 6)
+    driver.beat(b, driver.group.current[b].epoch, instance_id="b")
+    assert driver.group.state is ConsumerState.RECONCILING
+    joined = driver.joined(driver.join(instance_id="b"))
+    assert joined.error is ErrorCode.NONE
+    driver.wait(1)
+    assert driver.state is State.PREPARING
+    assert driver.heartbeat(a, 99, "a") is ErrorCode.ILLEGAL_GENERATION

@@ -1,5 +1,7 @@
 """ConsumerGroupDescribe (key 69), versions 0-1: groups of the KIP-848 protocol, as they are now.
 
+UNSUPPORTED_VERSION where the protocol is off, as in ConsumerGroupHeartbeat.
+
 Without ACLs everybody may do everything that can be done to a group. Partitions of topics that
 are gone are left out.
 """
@@ -39,6 +41,8 @@ class ConsumerGroupDescribeHandler:
         self._image = image
 
     async def handle(self, ctx: RequestContext, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
+        if not self._groups.speaks_consumer_protocol:
+            return self.refuse(request, ErrorCode.UNSUPPORTED_VERSION, None)
         groups = await asyncio.gather(*(self._describe(group_id) for group_id in request.group_ids))
         if request.include_authorized_operations:
             for group in groups:

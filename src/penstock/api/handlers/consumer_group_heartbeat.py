@@ -1,5 +1,7 @@
 """ConsumerGroupHeartbeat (key 68), versions 0-1.
 
+UNSUPPORTED_VERSION where `group.coordinator.rebalance.protocols` has no `consumer` or the feature `group.version` is 0.
+
 Differs from Kafka
 - in the heartbeat interval of the reply: the configured one is the longest; members that wait for
   something, and those of small groups, are asked to come back sooner (`consumer_protocol.pace`);
@@ -41,6 +43,8 @@ class ConsumerGroupHeartbeatHandler:
     async def handle(
         self, ctx: RequestContext, request: ConsumerGroupHeartbeatRequest
     ) -> ConsumerGroupHeartbeatResponse:
+        if not self._groups.speaks_consumer_protocol:
+            return self.refuse(request, ErrorCode.UNSUPPORTED_VERSION, None)
         brings_member_id = ctx.version >= FIRST_WITH_MEMBER_ID_OF_THE_CLIENT
         member_id = request.member_id
         if not brings_member_id and not member_id and request.member_epoch == 0:

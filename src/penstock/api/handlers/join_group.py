@@ -3,6 +3,9 @@
 Version 0 has no rebalance timeout: the session timeout stands for it. Until version 3 a new
 member is taken in at once; from 4 on it is given an id to come back with.
 
+A classic member joins a consumer group unless `group.consumer.migration.policy` is `disabled`:
+INCONSISTENT_GROUP_PROTOCOL.
+
 A client that closes while it waits sends LeaveGroup behind its own JoinGroup, which Kafka hears
 only after the rebalance that includes it. Here the join makes way.
 """

@@ -2,6 +2,8 @@
 
 - `require_stable` changes nothing yet: without transactions no offset is pending, and a reply
   never shows a commit that is not stable.
+- Topics are answered in the order asked for, unknown ids after them. A group that has an error has no topics; version 1
+  has no other place for it than the partitions.
 - Version 10 names topics by id; offsets of a topic that is gone are left out.
 """
 
@@ -29,6 +31,7 @@ from penstock.wire.messages.offset_fetch import (
 )
 from penstock.wire.primitives import NULL_UUID
 
+FIRST_WITH_ERROR_OF_THE_GROUP = 2
 FIRST_WITH_MANY_GROUPS = 8
 FIRST_WITH_TOPIC_IDS = 10
 NO_OFFSET = -1
@@ -45,22 +48,34 @@ class OffsetFetchHandler:
 
     async def handle(self, ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
         if ctx.version < FIRST_WITH_MANY_GROUPS:
-            topics = request.topics
-            wanted = None if topics is None else {topic.name: tuple(topic.partition_indexes) for topic in topics}
-            reply = await self._fetch(FetchOffsetsRequest(request.group_id, wanted))
-            if reply.error is not ErrorCode.NONE:
-                raise ApiError(reply.error)
-            return OffsetFetchResponse(
-                topics=[
-                    OffsetFetchResponseTopic(name=name, partitions=_partitions_v7(partitions))
-                    for name, partitions in reply.topics.items()
-                ]
-            )
+            return await self._one_group(request, ctx.version)
         by_id = ctx.version >= FIRST_WITH_TOPIC_IDS
         groups = await asyncio.gather(
             *(self._fetch_group(group, request.require_stable, by_id) for group in request.groups)
         )
         return OffsetFetchResponse(groups=list(groups))
+
+    async def _one_group(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
+        wanted: dict[str, tuple[int, ...]] | None = None
+        if request.topics is not None:
+            wanted = {}
+            for topic in request.topics:
+                wanted[topic.name] = (*wanted.get(topic.name, ()), *topic.partition_indexes)
+        try:
+            reply = await self._fetch(FetchOffsetsRequest(request.group_id, wanted))
+            code = reply.error
+        except ApiError as error:
+            code = error.code
+        if code is not ErrorCode.NONE:
+            if version < FIRST_WITH_ERROR_OF_THE_GROUP:
+                return self.refuse(request, code, None)
+            return OffsetFetchResponse(error_code=code)
+        return OffsetFetchResponse(
+            topics=[
+                OffsetFetchResponseTopic(name=name, partitions=_partitions_v7(partitions))
+                for name, partitions in reply.topics.items()
+            ]
+        )
 
     async def _fetch(self, asked: FetchOffsetsRequest) -> FetchOffsetsReply:
         return await self._groups.call(
@@ -92,14 +107,14 @@ class OffsetFetchHandler:
             return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
         if reply.error is not ErrorCode.NONE:
             return OffsetFetchResponseGroup(group_id=group.group_id, error_code=reply.error)
-        answered = unknown
+        answered: list[OffsetFetchResponseTopics] = []
         for name, partitions in reply.topics.items():
             state = self._image.topics.get(name)
             if by_id and state is None:
                 continue
             topic_id = NULL_UUID if state is None else state.topic_id
             answered.append(OffsetFetchResponseTopics(topic_id=topic_id, name=name, partitions=_partitions(partitions)))
-        return OffsetFetchResponseGroup(group_id=group.group_id, topics=answered)
+        return OffsetFetchResponseGroup(group_id=group.group_id, topics=[*answered, *unknown])
 
     def refuse(self, request: OffsetFetchRequest, code: ErrorCode, message: str | None) -> OffsetFetchResponse:
         return OffsetFetchResponse(

@@ -284,11 +284,11 @@ class ClassicProtocol(Rebalance):
             self._release(group, member, ErrorCode.REBALANCE_IN_PROGRESS, out)
         out.reload_if_lost = True
 
-    def start_over(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
-        """The group was another until now: its members join again."""
+    def start_over(self, group: ClassicGroup, now_ms: int, out: Outcome, *, rebalances: bool) -> None:
+        """The group was another until now: its members' sessions begin, and they join again unless all is settled."""
         for member in group.members.values():
             self.keep_alive(group, member, now_ms)
-        if group.state is State.STABLE:
+        if rebalances and group.state is State.STABLE:
             group.reasons.add("the group came from the consumer protocol")
             self._prepare(group, now_ms, out)
 

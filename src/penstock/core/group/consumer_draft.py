@@ -8,6 +8,7 @@ them to take is decided in `consumer_protocol`.
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 from penstock.core.group.assignors import ASSIGNORS, EMPTY, Assignment, MemberSpec
 from penstock.core.group.consumer_exchange import ConsumerSettings
@@ -28,6 +29,16 @@ from penstock.core.group.consumer_records import (
 from penstock.core.group.reconciliation import Facts, reconcile
 from penstock.core.group.story import StoryEvent, What, holding
 from penstock.core.group.topic_regex import matching_topics
+
+
+class SubscriptionChange(NamedTuple):
+    """What an update of a member means for its partitions."""
+
+    is_new: bool  # the member may have to give up what it no longer subscribes to
+    needs_target: bool  # others may have to
+
+
+UNCHANGED = SubscriptionChange(False, False)
 
 
 class Draft:
@@ -58,21 +69,24 @@ class Draft:
 
     # --- members ---
 
-    def update_member(self, member_id: str, member: MemberMetadata) -> bool:
-        """Says whether the topics that the member subscribes to may be others now."""
+    def update_member(self, member_id: str, member: MemberMetadata) -> SubscriptionChange:
+        """As in Kafka, an expression that is new to the group and matches nothing yet leaves the target as it is."""
         group = self.group
         old = group.members.get(member_id)
         if member == old:
-            return False
+            return UNCHANGED
         self.emit(ConsumerGroupMember(group.group_id, member_id, member))
-        old_regex = old.topic_regex if old is not None else None
-        if member.topic_regex != old_regex:
-            self._drop_unused_regexes()
-            if member.topic_regex is not None and member.topic_regex not in group.regexes:
-                self._resolve(member.topic_regex)
-        if old is None:
-            return True
-        return member.topic_regex != old_regex or member.topic_names != old.topic_names
+        old_names, old_regex = (old.topic_names, old.topic_regex) if old is not None else ((), None)
+        names_changed = member.topic_names != old_names
+        regex = member.topic_regex
+        if regex == old_regex:
+            return SubscriptionChange(names_changed, names_changed)
+        self._drop_unused_regexes()
+        is_unmatched = False
+        if regex is not None and regex not in group.regexes:
+            self._resolve(regex)
+            is_unmatched = old_regex is None and not group.regexes[regex].topics
+        return SubscriptionChange(True, names_changed or not is_unmatched)
 
     def replace_static(self, old_id: str, new_id: str) -> None:
         """The instance came back under a new member id: it gets what it had."""

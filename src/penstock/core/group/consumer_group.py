@@ -7,6 +7,9 @@ Three epochs, each following the one before it:
 - the assignment epoch is the group epoch that the target was made for;
 - a member's epoch is the assignment epoch that it has reached.
 
+The group epoch starts at 1, as Kafka's does. The first subscription to a name brings it to 2; an expression that
+matches nothing yet does not.
+
 Invariant: a partition is in `owners` under at most one member, who has it assigned or is to revoke it.
 """
 
@@ -15,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from enum import Enum
 from hashlib import blake2b
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from penstock.core.group.assignors import Assignment
 from penstock.core.group.consumer_records import (
@@ -33,6 +36,9 @@ from penstock.core.group.consumer_records import (
     ResolvedRegex,
 )
 from penstock.model.errors import ApiError, ErrorCode
+
+FIRST_EPOCH: Final = 1
+NO_TOPICS_HASH: Final = 0
 
 
 class TopicInfo(NamedTuple):
@@ -87,8 +93,8 @@ class ConsumerGroup:
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self.epoch = 0
-        self.metadata_hash = 0
+        self.epoch = FIRST_EPOCH
+        self.metadata_hash = NO_TOPICS_HASH
         self.assignment_epoch = 0
         self.assignment_timestamp_ms = 0
         self.members: dict[str, MemberMetadata] = {}
@@ -113,7 +119,7 @@ class ConsumerGroup:
     def replay(self, record: ConsumerGroupRecord) -> None:
         match record:
             case ConsumerGroupMetadata(_, epochs):
-                self.epoch, self.metadata_hash = epochs or (0, 0)
+                self.epoch, self.metadata_hash = epochs or (FIRST_EPOCH, NO_TOPICS_HASH)
             case ConsumerGroupPartitionMetadata():
                 pass  # the metadata hash took its place
             case ConsumerGroupMember(_, member_id, member):
@@ -195,10 +201,12 @@ class ConsumerGroup:
 
     def hash_of(self, topics: Topics) -> int:
         """Differs when a subscribed topic was made, deleted or changed its number of partitions."""
+        found = [info for name in self.subscribed_names() if (info := topics.find(name)) is not None]
+        if not found:
+            return NO_TOPICS_HASH
         digest = blake2b(digest_size=8)
-        for name in self.subscribed_names():
-            if (info := topics.find(name)) is not None:
-                digest.update(info.topic_id + info.partitions.to_bytes(4, "big"))
+        for info in found:
+            digest.update(info.topic_id + info.partitions.to_bytes(4, "big"))
         return int.from_bytes(digest.digest(), "big", signed=True)
 
     def preferred_assignor(self, default: str) -> str:

@@ -172,19 +172,20 @@ class ConsumerProtocol:
         if replaced_id is not None:
             draft.replace_static(replaced_id, member_id)
             draft.tell(What.REPLACED, member_id, f"instance {request.instance_id}, was {replaced_id}", leads_to=0)
-        subscription_changed = draft.update_member(member_id, member)
+        subscription = draft.update_member(member_id, member)
         topics_changed = draft.topics.version != group.topics_version and draft.check_topics()
+        bumps = subscription.needs_target or topics_changed
         if is_new:
-            draft.tell(What.JOINED, member_id, _subscription(member))
-        elif subscription_changed:
-            draft.tell(What.CHANGED, member_id, _subscription(member))
-        if topics_changed and not subscription_changed:
+            draft.tell(What.JOINED, member_id, _subscription(member), leads_to=bumps)
+        elif subscription.is_new:
+            draft.tell(What.CHANGED, member_id, _subscription(member), leads_to=bumps)
+        if topics_changed and not subscription.is_new:
             draft.tell(What.TOPICS_CHANGED)
-        if group.epoch == 0 or subscription_changed or topics_changed:
+        if bumps:
             draft.bump()
         if group.epoch > group.assignment_epoch and may_retarget(group, draft.settings, draft.wall_ms):
             draft.retarget()
-        draft.step(member_id, request.owned, subscription_changed)
+        draft.step(member_id, request.owned, subscription.is_new)
 
     def _check_member(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest) -> str | None:
         """Whether the sender may speak; returns the member id that it takes over from, if it does."""
@@ -253,6 +254,9 @@ class ConsumerProtocol:
         return {member_id: (What.TIMED_OUT, why)}
 
     # --- what decisions share ---
+
+    def wall_ms(self, now_ms: int) -> int:
+        return self._wall.at(now_ms)
 
     def draft(self, group: ConsumerGroup, settings: ConsumerSettings, now_ms: int) -> Draft:
         return Draft(group, self._topics, settings, now_ms, self._wall.at(now_ms))

@@ -81,8 +81,6 @@ class ConsumerGroups:
         out = Outcome()
         settings = self._settings_of(request.group_id)
         try:
-            if not settings.is_enabled:
-                raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
             validate(request, settings, brings_member_id=brings_member_id)
             if request.member_epoch < 0:
                 self._leave(request, token, settings, now_ms, out)

@@ -5,7 +5,8 @@ stay in it as they are: JoinGroup, SyncGroup and Heartbeat of a consumer group's
 its generation being its member epoch. When only such members are left, the group turns back.
 
     consumer group says              a classic member is told
-    it is behind the group epoch     REBALANCE_IN_PROGRESS: join again, with what you own
+    it is behind the target,         REBALANCE_IN_PROGRESS: join again, with what you own
+    or a new target is due
     it must give something up        a smaller assignment, then REBALANCE_IN_PROGRESS
     what it waits for is free now    REBALANCE_IN_PROGRESS
 
@@ -22,7 +23,7 @@ from penstock.core.group.classic import ClassicGroup, ClassicMember
 from penstock.core.group.classic_protocol import ClassicProtocol
 from penstock.core.group.consumer_draft import Draft
 from penstock.core.group.consumer_exchange import ConsumerSettings
-from penstock.core.group.consumer_group import ConsumerGroup, Topics
+from penstock.core.group.consumer_group import ConsumerGroup, ConsumerState, Topics
 from penstock.core.group.consumer_protocol import REJOIN, SYNC, ConsumerProtocol, Gone, may_retarget
 from penstock.core.group.consumer_records import (
     NO_EPOCHS,
@@ -67,7 +68,8 @@ CONSUMER: Final = "consumer"
 STOCK_ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
 """What they put beside an assignment may be lost. Kafka refuses that too, and with it librdkafka's stickiness."""
 DOWNGRADED: Final = "downgraded"
-"""Timer: the classic group that a consumer group became shall rebalance, as soon as it is there."""
+"""Timer: the classic group that a consumer group became is there; followed by REBALANCES if it shall rebalance."""
+REBALANCES: Final = "rebalances"
 
 
 class Migration:
@@ -158,9 +160,16 @@ class Migration:
         return all(member.classic is not None for member in staying)
 
     def downgrade(
-        self, group: ConsumerGroup, gone: Gone, settings: ConsumerSettings, now_ms: int, out: Outcome
+        self,
+        group: ConsumerGroup,
+        gone: Gone,
+        settings: ConsumerSettings,
+        now_ms: int,
+        out: Outcome,
+        *,
+        rebalances: bool = True,
     ) -> None:
-        """A classic group of those who stay, at the group's epoch as its generation, about to rebalance."""
+        """A classic group of those who stay, at the group's epoch as its generation."""
         draft = self._protocol.draft(group, settings, now_ms)
         self._protocol.tell_gone(draft, gone)
         self._protocol.forget(group)
@@ -187,7 +196,7 @@ class Migration:
         classic.generation = group.epoch
         classic.protocol_name = classic.select_protocol()
         out.records += [*group.tombstones(), classic.metadata_record(assignments, draft.wall_ms)]
-        self._timers.set((DOWNGRADED, group.group_id), now_ms)
+        self._timers.set((DOWNGRADED, group.group_id, REBALANCES if rebalances else ""), now_ms)
 
     # --- members that speak the classic protocol ---
 
@@ -214,16 +223,14 @@ class Migration:
             draft.tell(What.REPLACED, member_id, f"instance {request.instance_id}, was {replaced_id}", leads_to=0)
             self._protocol.forget_member(group.group_id, replaced_id)
             out.reload_if_lost = True
-        changed = draft.update_member(member_id, _classic_metadata(request, subscription))
-        if self.may_downgrade(draft.group, {}, settings):
-            # The last member of the new protocol came back with the old one.
-            self._protocol.publish(draft, out)
-            self.downgrade(draft.group, {}, settings, now_ms, out)
-            out.reply(token, JoinReply(ErrorCode.REBALANCE_IN_PROGRESS, member_id))
-            return
+        changed = draft.update_member(member_id, _classic_metadata(request, subscription)).is_new
+        if is_new or changed:
+            draft.tell(What.JOINED if is_new else What.CHANGED, member_id, request.reason, leads_to=changed)
         if changed:
-            draft.tell(What.JOINED if is_new else What.CHANGED, member_id, request.reason)
             draft.bump()
+        if replaced_id is not None and self.may_downgrade(draft.group, {}, settings):
+            self._join_and_downgrade(draft, request, subscription, member_id, token, out)
+            return
         if draft.group.epoch > draft.group.assignment_epoch and may_retarget(draft.group, settings, draft.wall_ms):
             draft.retarget()
         draft.step(member_id, self._by_id(subscription.owned), changed)
@@ -233,7 +240,33 @@ class Migration:
         name = request.protocols[0][0]
         out.reply(token, JoinReply(ErrorCode.NONE, member_id, current.epoch, CONSUMER, name))
 
+    def _join_and_downgrade(
+        self,
+        draft: Draft,
+        request: JoinRequest,
+        subscription: Subscription,
+        member_id: str,
+        token: Token,
+        out: Outcome,
+    ) -> None:
+        """The last member of the new protocol came back with the old one. If everybody has reached the target, the
+        classic group is stable and the member syncs for what it had. Kafka asks only whether the target is up to date:
+        then a partition that is about to be given up could have two readers."""
+        group = draft.group
+        if group.epoch == group.assignment_epoch:
+            draft.step(member_id, self._by_id(subscription.owned), False)
+        self._protocol.publish(draft, out)
+        rebalances = group.state is not ConsumerState.STABLE
+        self.downgrade(group, {}, draft.settings, draft.now_ms, out, rebalances=rebalances)
+        epoch = group.assignment_of(member_id).epoch
+        out.reply(token, JoinReply(ErrorCode.NONE, member_id, epoch, CONSUMER, request.protocols[0][0]))
+
     def _check_join(self, group: ConsumerGroup, request: JoinRequest, settings: ConsumerSettings) -> Subscription:
+        if not settings.can_upgrade and not settings.can_downgrade:
+            message = (
+                f"Cannot join the consumer group {group.group_id} with the classic protocol: migration is disabled."
+            )
+            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
         if request.member_id not in group.members and len(group.members) >= settings.max_size:
             raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED)
         if request.protocol_type != CONSUMER or not _has_common_protocol(group, request):
@@ -260,7 +293,7 @@ class Migration:
         if is_other_type or request.protocol_name not in (None, protocols.protocols[0][0]):
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         current = group.assignment_of(request.member_id)
-        if group.epoch > current.epoch and current.state is not MemberState.UNREVOKED_PARTITIONS:
+        if group.assignment_epoch > current.epoch and current.state is not MemberState.UNREVOKED_PARTITIONS:
             self._expect_rejoin(group, request.member_id, now_ms)
             raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
         self._timers.cancel((SYNC, group.group_id, request.member_id))
@@ -278,14 +311,21 @@ class Migration:
     ) -> None:
         self._check_member(group, request.member_id, request.instance_id, request.generation)
         self._protocol.watch(group, request.member_id, settings, now_ms, moved=False)
-        current = group.assignment_of(request.member_id)
-        is_behind = current.epoch < group.epoch or current.state is MemberState.UNREVOKED_PARTITIONS
-        if is_behind or (
-            current.state is MemberState.UNRELEASED_PARTITIONS and not _still_waits(group, request.member_id)
-        ):
+        if self._should_rejoin(group, request.member_id, settings, now_ms):
             self._expect_rejoin(group, request.member_id, now_ms)
             raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
         out.reply(token, HeartbeatReply(ErrorCode.NONE))
+
+    def _should_rejoin(self, group: ConsumerGroup, member_id: str, settings: ConsumerSettings, now_ms: int) -> bool:
+        """Not for the sake of a target that may not be made yet: the member would join again and again until then.
+
+        Kafka leaves the next target to others, and a group of classic members alone would wait for ever."""
+        current = group.assignment_of(member_id)
+        if current.state is MemberState.UNREVOKED_PARTITIONS or current.epoch < group.assignment_epoch:
+            return True
+        if group.epoch > group.assignment_epoch and may_retarget(group, settings, self._protocol.wall_ms(now_ms)):
+            return True
+        return current.state is MemberState.UNRELEASED_PARTITIONS and not _still_waits(group, member_id)
 
     def leaving(self, group: ConsumerGroup, request: LeaveRequest) -> tuple[Gone, tuple[ErrorCode, ...]]:
         """Who goes, and what each is told."""

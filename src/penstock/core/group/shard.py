@@ -469,8 +469,9 @@ class GroupShard:
             self.classic.sync_phase_over(group, now_ms, out)
 
     def _downgraded_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
-        if (group := self._classic(whose[0])) is not None:
-            self.classic.start_over(group, now_ms, out)
+        group_id, rebalances = whose
+        if (group := self._classic(group_id)) is not None:
+            self.classic.start_over(group, now_ms, out, rebalances=bool(rebalances))
 
     def _expire_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
         self._expire_later(now_ms)

@@ -15,19 +15,21 @@ from penstock.core.metadata.requests import FeatureUpdate, UpgradeType
 from penstock.model.errors import ApiError, ErrorCode
 
 METADATA_VERSION: Final = "metadata.version"
+GROUP_VERSION: Final = "group.version"
+"""1: the consumer group protocol of KIP-848 is spoken."""
 
 SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {
     "eligible.leader.replicas.version": (1, 1),
-    "group.version": (1, 1),
+    GROUP_VERSION: (0, 1),
     "kraft.version": (1, 1),
     METADATA_VERSION: (25, 25),  # 4.0-IV3
     "transaction.version": (0, 0),
 }
-"""Lowest and highest level this software knows, with Kafka's names and numbers. Nothing can be switched off yet."""
+"""Lowest and highest level this software knows, with Kafka's names and numbers."""
 
 BOOTSTRAP: Final[Mapping[str, int]] = {
     "eligible.leader.replicas.version": 1,
-    "group.version": 1,
+    GROUP_VERSION: 1,
     "kraft.version": 1,
     METADATA_VERSION: 25,
 }
@@ -38,6 +40,11 @@ def finalized(image: MetadataImage) -> dict[str, int]:
     """Levels in force, by name; those at 0 are not there."""
     levels = {**BOOTSTRAP, **image.features}
     return {name: levels[name] for name in sorted(levels) if levels[name] > 0}
+
+
+def level_of(image: MetadataImage, name: str) -> int:
+    """The level in force; 0 if the feature is off or unknown."""
+    return image.features.get(name, BOOTSTRAP.get(name, 0))
 
 
 def check_broker(image: MetadataImage, offered: Mapping[str, tuple[int, int]]) -> None:
