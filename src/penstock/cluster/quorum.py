@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 class Quorum(RaftDriver):
     _is_stall_watched = False
+    _is_disk_hung = False
 
     # ---- asking
 
@@ -157,15 +158,23 @@ class Quorum(RaftDriver):
             self._is_stall_watched = True
             self._loop.call_later(STALLED_AT_MOST_S, self._hand_over_if_stalled)
 
+    def disk_hung(self, is_hung: bool) -> None:
+        """Writes of this server do not end, or end again. Entries are committed by the others' disks meanwhile, but no
+        new term begins here: a leader had better be one whose disk answers."""
+        self._is_disk_hung = is_hung
+        if is_hung and not self._is_stall_watched:
+            self._hand_over_if_stalled()
+
     def _hand_over_if_stalled(self) -> None:
-        """Others may have room. Tried for as long as the disk is full: they may not be ready yet."""
-        self._is_stall_watched = not self._is_over and self._store.is_stalled
+        """Others may be able to write. Tried for as long as this one cannot: they may not be ready yet."""
+        self._is_stall_watched = not self._is_over and (self._store.is_stalled or self._is_disk_hung)
         if not self._is_stall_watched:
             return
         self._loop.call_later(STALLED_AT_MOST_S, self._hand_over_if_stalled)
         heir = self._best_heir() if self.is_leader else None
         if heir is not None:
-            log.warning("node %d hands the metadata quorum over to node %d: its own disk is full", self.node_id, heir)
+            why = "hangs" if self._is_disk_hung else "is full"
+            log.warning("node %d hands the metadata quorum over to node %d: its own disk %s", self.node_id, heir, why)
             token, done = self._proposals.begin()
             done.add_done_callback(_forget_outcome)
             self._post(TransferLeadership(token, heir))

@@ -106,6 +106,7 @@ class RaftStore:
         self._appended: deque[tuple[int, Callable[[], None]]] = deque()
         """(log end, whom to tell) of entries that are not stable yet."""
         self._working: asyncio.Task[None] | None = None
+        self._working_since_s = 0.0
         self._is_retrying = False
         self._when_settled: list[asyncio.Future[None]] = []
         self.failure: Exception | None = None
@@ -191,6 +192,10 @@ class RaftStore:
             return self._working is None
         return not (self._waiting or self._appended or self._working)
 
+    def waiting_since_s(self) -> float | None:
+        """When the worker began that writes at the moment; None: none does. Flushes of entries: `GroupCommit`."""
+        return None if self._working is None else self._working_since_s
+
     def _advance(self) -> None:
         """Begin whatever may begin now."""
         while self._waiting and self._working is None and not self._is_retrying and self.failure is None:
@@ -198,6 +203,7 @@ class RaftStore:
             if not write.is_of_entries_alone:
                 if not self._appended:
                     assert self._loop is not None, "attach() comes first"
+                    self._working_since_s = self._loop.time()
                     self._working = self._loop.create_task(self._work(write))
                 return
             if not self._try_append(write):

@@ -151,6 +151,7 @@ class BrokerConfig(NamedTuple):
     # What Kafka does not have
     penstock_broker_lost_grace_ms: int
     penstock_cluster_id: str | None
+    penstock_disk_hung_ms: int
     penstock_flush_threads: int
     penstock_group_heartbeat_hold_ms: int
     penstock_group_rebalance_settle_ms: int

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from penstock.api.dispatch import Dispatcher
 from penstock.api.forwarding import Forwarding
@@ -60,6 +60,13 @@ OPENING_AT_MOST_S = 2.0  # a controller may take to serve, before another node i
 SHORTEST_ELECTION_TIMEOUT_MS = 50
 
 
+class QuorumLane(NamedTuple):
+    """How the metadata quorum writes, beside everything else that the node writes."""
+
+    commit: GroupCommit
+    workers: Workers
+
+
 class Membership:
     def __init__(
         self,
@@ -67,8 +74,7 @@ class Membership:
         config: BrokerConfig,
         world: World,
         directory: Directory,
-        commit: GroupCommit,
-        workers: Workers,
+        lane: QuorumLane,
         listeners: Sequence[Listener],
     ) -> None:
         """Opens the metadata log; blocks. Raises StorageError."""
@@ -86,7 +92,7 @@ class Membership:
         self.machine.on_cluster_id = self._adopt
         self.machine.on_brokers = self._brokers_changed
         self._store = RaftStore(world.disk, directory.path, world.clock)
-        self._store.attach(loop, commit, workers)
+        self._store.attach(loop, lane.commit, lane.workers)
         voters = {voter.node_id: (voter.host, voter.port) for voter in config.controller_quorum_voters}
         self._configured = voters
         if not config.is_clustered:
@@ -233,6 +239,10 @@ class Membership:
 
         for listener in self._listeners:
             listener.start(dispatch)
+
+    def writing_since_s(self) -> float | None:
+        """When the write of a term, vote or snapshot began that is under way."""
+        return self._store.waiting_since_s()
 
     def serve(self, dispatcher: Dispatcher) -> None:
         """Clients, too, from now on."""

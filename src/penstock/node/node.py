@@ -19,17 +19,19 @@ from penstock.coordination.groups import OFFSETS_TOPIC, GroupCoordinator
 from penstock.net.connection import ConnectionLimits
 from penstock.net.listener import Listener
 from penstock.node.handlers import FOR_CLIENTS, Apis
-from penstock.node.membership import Membership
+from penstock.node.membership import Membership, QuorumLane
 from penstock.node.metadata_listeners import MetadataListeners
 from penstock.node.progress import Progress
 from penstock.node.timers import Timers
 from penstock.node.world import ClosableWorkers, OsWorld, World
 from penstock.replica.cleaning import LogCleaning
+from penstock.replica.disk_watch import DiskWatch
 from penstock.replica.fetchers import ReplicaFetchers
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.isr import IsrKeeper
 from penstock.replica.partition import Partition
 from penstock.storage.group_commit import GroupCommit
+from penstock.storage.probe import probe
 
 if TYPE_CHECKING:
     from penstock.observability.metrics import Metrics
@@ -120,23 +122,31 @@ class Node:
     def _start_threads(self) -> None:
         self._flusher = self._world.flusher(self._loop, self.config.penstock_flush_threads)
         self._workers = self._world.workers(self._loop)
-        self.commit = GroupCommit(self._loop.call_soon, self._flusher)
+        self.commit = GroupCommit(self._loop.call_soon, self._flusher, self._loop.time)
+        self._quorum_flusher, self._quorum_workers = self._world.quorum_lane(self._loop)
+        self.quorum_commit = GroupCommit(self._loop.call_soon, self._quorum_flusher, self._loop.time)
         self._undo.append(self._stop_threads)
 
     async def _stop_threads(self) -> None:
         await self._flushed()
-        self._flusher.close()
-        self._workers.close()
+        for each in (self._flusher, self._workers, self._quorum_flusher, self._quorum_workers):
+            each.close()
 
     async def _flushed(self) -> None:
         """Every flush that was asked for is done."""
-        idle = asyncio.Event()
-        self.commit.when_idle(idle.set)
-        await idle.wait()
+        for commit in (self.commit, self.quorum_commit):
+            idle = asyncio.Event()
+            commit.when_idle(idle.set)
+            await idle.wait()
 
     def _open_metadata(self) -> None:
         self.membership = Membership(
-            self._loop, self.config, self._world, self.directory, self.commit, self._workers, self.listeners
+            self._loop,
+            self.config,
+            self._world,
+            self.directory,
+            QuorumLane(self.quorum_commit, self._quorum_workers),
+            self.listeners,
         )
         self._undo.append(self.membership.close)
         if self.config.is_clustered:
@@ -146,6 +156,24 @@ class Node:
         self.image = self.membership.image
         self.running = self.membership.running
         self.controller = self.membership.controller
+        self._watch_disk()
+
+    def _watch_disk(self) -> None:
+        """One directory, one disk: what hangs on it hangs for all logs, also that of the metadata."""
+        path = self.directory.path
+        self.disk_watch = DiskWatch(
+            self._loop,
+            path,
+            (self.commit.waiting_since_s, self.quorum_commit.waiting_since_s, self.membership.writing_since_s),
+            lambda: self.running.current.penstock_disk_hung_ms,
+            lambda: self._workers.run(partial(probe, self._disk, path)),
+        )
+        self.disk_watch.on_change.append(self.membership.quorum.disk_hung)
+        self._undo.append(self._stop_watching_disk)
+        self.disk_watch.start()
+
+    async def _stop_watching_disk(self) -> None:
+        self.disk_watch.stop()
 
     def _quorum_failed(self, error: Exception) -> None:
         self.membership.lifecycle.quorum_failed()
@@ -235,6 +263,8 @@ class Node:
         """From here on partitions, fetchers and coordinators hear of every change."""
         self.partitions.on_role = self._role_changed
         self.partitions.host.on_offline = self.fetchers.withdrawals.look_at
+        self.disk_watch.on_change.append(self._disk_hung)
+        self.partitions.host.is_disk_hung = self.disk_watch.is_hung
         self.membership.lifecycle.on_lease_over = self._lease_over
         self.running.subscribe(self.partitions.broker_config_changed)
         if self.partitions.broker is not self.running.current:  # it has changed while they were opened
@@ -246,6 +276,11 @@ class Node:
         listener = MetadataListeners(self.partitions, self.groups)
         self.membership.machine.listen(listener, self._opened)
         self.isr.start()
+
+    def _disk_hung(self, is_hung: bool) -> None:
+        self.partitions.host.is_disk_hung = is_hung
+        for partition in self.partitions:
+            self.fetchers.withdrawals.look_at(partition)
 
     def _lease_over(self) -> None:
         for partition in self.partitions:

@@ -75,6 +75,10 @@ class World(Protocol):
 
     def workers(self, loop: asyncio.AbstractEventLoop) -> ClosableWorkers: ...
 
+    def quorum_lane(self, loop: asyncio.AbstractEventLoop) -> tuple[ClosableFlusher, ClosableWorkers]:
+        """For the metadata quorum alone: votes and terms wait for no cold read, recompression or opening of logs."""
+        ...
+
     def rewriter(
         self, loop: asyncio.AbstractEventLoop, max_bytes_per_second: Callable[[], float]
     ) -> ClosableRewriter: ...
@@ -112,6 +116,9 @@ class OsWorld:
 
     def workers(self, loop: asyncio.AbstractEventLoop) -> ClosableWorkers:
         return ThreadWorkers(loop, WORKER_THREADS)
+
+    def quorum_lane(self, loop: asyncio.AbstractEventLoop) -> tuple[ClosableFlusher, ClosableWorkers]:
+        return open_flusher(loop, self.disk, 1), ThreadWorkers(loop, 1, "penstock-quorum")
 
     def rewriter(self, loop: asyncio.AbstractEventLoop, max_bytes_per_second: Callable[[], float]) -> ClosableRewriter:
         return CleanerProcess(loop, max_bytes_per_second)

@@ -6,7 +6,7 @@ what Kafka does not have is `penstock_*`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from penstock.api.dispatch import Dispatcher
 from penstock.api.handlers.fetch import FetchHandler
@@ -15,6 +15,7 @@ from penstock.api.traffic import TopicTraffic, Traffic
 from penstock.net.listener import Listener
 from penstock.observability.exposition import Family, HistogramSample, Sample, counter, gauge, histogram
 from penstock.replica.cleaning import LogCleaning
+from penstock.replica.disk_watch import DiskWatch
 from penstock.replica.hosting import HostedPartitions
 from penstock.storage.group_commit import GroupCommit
 from penstock.wire.apis import api
@@ -88,12 +89,14 @@ class ServerMetrics:
         commit: GroupCommit,
         fetch: FetchHandler,
         cleaning: LogCleaning,
+        disk_watch: DiskWatch,
         brokers: Callable[[], int],
     ) -> None:
         self._listeners = listeners
         self._commit = commit
         self._fetch = fetch
         self._cleaning = cleaning
+        self._disk_watch = disk_watch
         self._brokers = brokers
 
     async def families(self) -> AsyncIterator[Family]:
@@ -112,6 +115,8 @@ class ServerMetrics:
             [((listener.name,), listener.accepted) for listener in self._listeners],
         )
         yield counter("penstock_log_flushes_total", "Flushes of logs to disk.", (), _one(self._commit.flushes))
+        for family in self._disk():
+            yield family
         yield gauge("penstock_fetch_sessions", "Open fetch sessions.", (), _one(len(fetch.sessions)))
         yield counter(
             "penstock_fetch_sessions_evicted_total",
@@ -144,6 +149,27 @@ class ServerMetrics:
             (),
             _one(cleaning.uncleanable_count),
         )
+
+    def _disk(self) -> Iterator[Family]:
+        watch = self._disk_watch
+        of_directory = ("log_dir",)
+
+        def one(number: float) -> list[Sample]:
+            return [((watch.directory,), number)]
+
+        yield gauge(
+            "penstock_disk_hung",
+            "1 while flushes to the log directory do not end: this broker leads nothing that others can.",
+            of_directory,
+            one(int(watch.is_hung)),
+        )
+        yield gauge(
+            "penstock_disk_oldest_flush_seconds",
+            "How long the oldest flush has been under way; 0: there is none.",
+            of_directory,
+            one(watch.waited_s),
+        )
+        yield counter("penstock_disk_hangs_total", "Times the disk hung.", of_directory, one(watch.times_hung))
 
 
 def _one(number: float) -> list[Sample]:

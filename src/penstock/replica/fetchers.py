@@ -119,6 +119,18 @@ class ReplicaFetchers:
         if followed is not None:
             self.by_leader[self._leader_of[partition]].session.hold(followed, is_damaged=True)
 
+    def withdraw(self, partition: Partition) -> None:
+        """Its log cannot be used: ask nothing for it until `take_up`."""
+        followed = self._followed(partition)
+        if followed is not None and not followed.is_withdrawn:
+            self.by_leader[self._leader_of[partition]].session.hold(followed, is_withdrawn=True)
+
+    def take_up(self, partition: Partition) -> None:
+        """Its log can be used again."""
+        followed = self._followed(partition)
+        if followed is not None and followed.is_withdrawn:
+            self.by_leader[self._leader_of[partition]].release(followed, is_withdrawn=True)
+
     def disown(self, partition: Partition, offset: int) -> None:
         followed = self._followed(partition)
         if followed is not None:

@@ -43,6 +43,7 @@ class FollowedPartition:
         "is_in_session",
         "is_matched",
         "is_throttled",
+        "is_withdrawn",
         "lag",
         "last_error",
         "partition",
@@ -56,6 +57,7 @@ class FollowedPartition:
         self.is_matched = False
         self.is_being_fitted = False  # truncated, or the leader's bounds are being asked for
         self.is_damaged = False  # not asked for before `replica.repair` is done with it
+        self.is_withdrawn = False  # nor while its log cannot be used (`replica.withdrawal`)
         self.is_throttled = False
         self.acknowledged_offset = -1
         self.failures = 0  # in a row
@@ -68,7 +70,7 @@ class FollowedPartition:
 
     @property
     def is_busy(self) -> bool:
-        return self.is_being_fitted or self.is_damaged
+        return self.is_being_fitted or self.is_damaged or self.is_withdrawn
 
     @property
     def is_as_asked(self) -> bool:
@@ -140,19 +142,23 @@ class FollowerSession:
             self._delayed[followed] = until_s
             self._changed[followed] = None
 
-    def hold(self, followed: FollowedPartition, *, is_damaged: bool = False) -> None:
-        """Ask nothing for it until `release`."""
+    def hold(self, followed: FollowedPartition, *, is_damaged: bool = False, is_withdrawn: bool = False) -> None:
+        """Ask nothing for it until `release` for the same reason."""
         if is_damaged:
             followed.is_damaged = True
+        elif is_withdrawn:
+            followed.is_withdrawn = True
         else:
             followed.is_being_fitted = True
         followed.is_matched = False
         self._to_match.pop(followed, None)
         self.changed(followed)
 
-    def release(self, followed: FollowedPartition, *, is_damaged: bool = False) -> None:
+    def release(self, followed: FollowedPartition, *, is_damaged: bool = False, is_withdrawn: bool = False) -> None:
         if is_damaged:
             followed.is_damaged = False
+        elif is_withdrawn:
+            followed.is_withdrawn = False
         else:
             followed.is_being_fitted = False
         self.changed(followed)

@@ -26,6 +26,7 @@ class Host:
     __slots__ = (
         "_clock",
         "broker_epoch_of",
+        "is_disk_hung",
         "isr_expands",
         "isr_shrinks",
         "lag_time_max_ms",
@@ -41,6 +42,8 @@ class Host:
         self._clock = clock
         self.lag_time_max_ms = 30_000
         self.isr_shrinks = self.isr_expands = 0
+        self.is_disk_hung = False
+        """Flushes do not end: what is taken in here cannot be counted on (`replica.disk_watch`)."""
         self.lease: Callable[[], bool] | None = None
         """Whether this broker may still lead; None: always. To be set before the first partition leads."""
         self.own_broker_epoch: Callable[[], int] = lambda: -1
@@ -49,7 +52,7 @@ class Host:
         self.propose_isr: Callable[[Partition], None] = _unheard
         """Told of a partition with a pending change of its in-sync replicas."""
         self.on_offline: Callable[[Partition], None] = _unheard
-        """Told, repeatedly, of a partition whose log is offline."""
+        """Told, repeatedly, of a partition whose log is offline or whose disk hangs."""
 
     def count_isr_change(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
         """Of a partition that leads here."""

@@ -2,7 +2,7 @@
 
 Partitions say what they want (`Partition.propose_isr`); all that comes up in a turn, or while a request is under way,
 travels in one request. Members that fell behind are looked for now and then, those that caught up show in their
-fetches, or, where nobody writes, are looked for as well; so are logs that went offline (`Host.on_offline`). Must not
+fetches, or, where nobody writes, are looked for as well; so are logs that cannot be used (`Host.on_offline`). Must not
 know: how the controller is reached, what it decides.
 
 A change stays pending, and counts for the high watermark, until the controller or the metadata says how it ended: an
@@ -73,7 +73,7 @@ def go_on_without(partition: Partition, broker_id: int, offset: int) -> None:
     if broker_id not in followers.isr or followers.pending_isr is not None:
         return  # its return is asked for no more (`change_of`); with another change pending it says so again
     if offset < 0:
-        what = "has taken its log offline"
+        what = "cannot use its log"
     elif offset < held:
         what = f"holds nothing sound from offset {offset} on"
     else:
@@ -161,7 +161,7 @@ class IsrKeeper:
                 consider_shrinking(partition)
             if len(partition.isr) < len(partition.replicas):
                 partition.consider_returns()
-            if partition.log.offline is not None:
+            if partition.log.offline is not None or self._host.is_disk_hung:
                 self._host.on_offline(partition)
 
     def ask_for(self, partition: Partition) -> None:

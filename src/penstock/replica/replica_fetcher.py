@@ -136,9 +136,9 @@ class ReplicaFetcher:
         """A truncation is under way."""
         return bool(self._tasks)
 
-    def release(self, followed: FollowedPartition, *, is_damaged: bool = False) -> None:
+    def release(self, followed: FollowedPartition, *, is_damaged: bool = False, is_withdrawn: bool = False) -> None:
         """After `session.hold`: it is asked for again."""
-        self.session.release(followed, is_damaged=is_damaged)
+        self.session.release(followed, is_damaged=is_damaged, is_withdrawn=is_withdrawn)
         self._kick_soon()
 
     async def settled(self) -> None:

@@ -1,30 +1,43 @@
-"""A replica whose log went offline counts no more and leads no more, as far as the others can do without it.
+"""A replica whose log cannot be used counts no more and leads no more, as far as the others can do without it.
 
-After a failed flush nobody knows what is on the disk, and nothing is taken or served before a restart. So
+Two reasons. The log went offline: after a failed flush nobody knows what is on the disk. Or the disk hangs: flushes do
+not end (`replica.disk_watch`), so nothing that is taken in here will be acknowledged.
 
     leading          ask the controller for in-sync replicas without this one, and so for another leader among them
     following        fetch nothing, and while in sync tell the leader that nothing here is to be counted on
 
 Unlike a damaged replica (`replica.repair`) it does not wait until enough others are in sync: it is of no use where it
 is, and whoever is in sync has all that was committed. Where nobody is, it goes on as it is: it may be the only one that
-has everything, once it is restarted.
+has everything. So when all disks hang, leadership moves once to each replica at most, and then stays.
 
-Must not know: why a log went offline. Whoever notices that one is offline says so, as often as it likes.
+Must not know: why a log cannot be used. Whoever notices that one cannot says so, as often as it likes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from penstock.replica.partition import Partition
-from penstock.replica.repair import Following, could_not_be_opened
+from penstock.replica.repair import could_not_be_opened
 
 log = logging.getLogger(__name__)
 
 REPEAT_AFTER_S = 5.0
 NOTHING = -1  # not even the empty log
+
+
+class Following(Protocol):
+    """`replica.fetchers.ReplicaFetchers`, of which a withdrawal needs this."""
+
+    node_id: int
+
+    def withdraw(self, partition: Partition) -> None: ...
+
+    def take_up(self, partition: Partition) -> None: ...
+
+    def disown(self, partition: Partition, offset: int) -> None: ...
 
 
 class _Asked(NamedTuple):
@@ -40,15 +53,18 @@ class Withdrawals:
         self._asked: dict[Partition, _Asked] = {}
 
     def look_at(self, partition: Partition) -> None:
-        """Its log may be offline, or its role has changed. Cheap to repeat."""
+        """Its log may have become unusable or usable, or its role has changed. Cheap to repeat."""
         if partition.is_deleted:
             self._asked.pop(partition, None)
-        elif partition.log.offline is None or len(partition.replicas) < 2 or could_not_be_opened(partition):
+        elif not is_unusable(partition):
+            self._asked.pop(partition, None)
+            self._following.take_up(partition)
+        elif len(partition.replicas) < 2 or could_not_be_opened(partition):
             return
         elif partition.is_leader:
             self._resign(partition)
         elif partition.leader >= 0:
-            self._following.hold(partition)
+            self._following.withdraw(partition)
             if self._following.node_id in partition.isr and self._is_due(partition):
                 self._following.disown(partition, NOTHING)
 
@@ -57,10 +73,13 @@ class Withdrawals:
         if followers is None or followers.pending_isr is not None or not self._is_due(partition):
             return
         others = tuple(one for one in followers.isr if one != self._following.node_id)
+        # Of a disk that hangs one line is said for all of its partitions (`replica.disk_watch`).
+        is_offline = partition.log.offline is not None
         if others:
-            log.warning("%r is offline here, where it is led: asking for another leader among %s", partition, others)
+            level = logging.WARNING if is_offline else logging.DEBUG
+            log.log(level, "%r cannot be led here any more: asking for another leader among %s", partition, others)
             partition.propose_isr(others)
-        else:
+        elif is_offline:
             log.error("%r is offline and nobody else is in sync: restart this broker, or bring others back", partition)
 
     def _is_due(self, partition: Partition) -> bool:
@@ -71,3 +90,7 @@ class Withdrawals:
             return False
         self._asked[partition] = asked
         return True
+
+
+def is_unusable(partition: Partition) -> bool:
+    return partition.log.offline is not None or partition.host.is_disk_hung

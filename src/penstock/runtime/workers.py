@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 class ThreadWorkers:
-    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int, name: str = "penstock-worker") -> None:
         self._loop = loop
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="penstock-worker")
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     def run(self, work: Callable[[], T]) -> Awaitable[T]:
         return self._loop.run_in_executor(self._pool, work)

@@ -95,6 +95,9 @@ class SimNodeWorld:
     def workers(self, loop: asyncio.AbstractEventLoop) -> SimWorkers:
         return self._ports.workers
 
+    def quorum_lane(self, loop: asyncio.AbstractEventLoop) -> tuple[SimFlusher, SimWorkers]:
+        return self._ports.quorum_flusher, self._ports.quorum_workers
+
     def rewriter(self, loop: asyncio.AbstractEventLoop, max_bytes_per_second: Callable[[], float]) -> SimRewriter:
         return SimRewriter(self._ports.disk, self._ports.workers)
 

@@ -22,6 +22,7 @@ from penstock.sim.loop import SimLoop
 from penstock.storage.cleaner.plan import CleanPlan, Outcome, Uncleanable
 from penstock.storage.cleaner.rewrite import clean
 
+HUNG_POLL_S = 0.05
 A = TypeVar("A")
 T = TypeVar("T")
 OnStable: TypeAlias = Callable[[OSError | None], None]
@@ -35,6 +36,8 @@ class DiskTimes:
     sync_s: float = 0.0015
     slow_chance: float = 0.01
     slow_s: float = 0.15
+    is_hung: bool = False
+    """Nothing that needs the platter ends, or fails, until it is not."""
 
     def draw(self, random: Random, typical_s: float) -> float:
         taken_s = typical_s * (0.2 + 1.6 * random.random())
@@ -78,6 +81,9 @@ class SimWorkers:
             self._loop.call_later(self._times.draw(self._random, self._times.work_s), do)
 
         def do() -> None:
+            if self._times.is_hung:
+                self._loop.call_later(HUNG_POLL_S, do)
+                return
             result: T | None = None
             failure: Exception | None = None
             try:
@@ -133,6 +139,9 @@ class SimFlusher:
             self._loop.call_later(reaches_s, sync, takes_s - reaches_s)
 
         def sync(rest_s: float) -> None:
+            if self._times.is_hung:
+                self._loop.call_later(HUNG_POLL_S, sync, rest_s)
+                return
             error: OSError | None = None
             try:
                 if syncs:

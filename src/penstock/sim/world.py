@@ -53,6 +53,10 @@ class SimPorts:
         self.entropy = SimEntropy(world.random(f"entropy of {name}"))
         self.workers = SimWorkers(self.loop, world.random(f"workers of {name}"), machine.disk_times)
         self.flusher = SimFlusher(self.loop, self.disk, world.random(f"flusher of {name}"), machine.disk_times)
+        # The lane of the metadata quorum, which waits for nothing else.
+        lane, times = world.random(f"quorum lane of {name}"), machine.disk_times
+        self.quorum_workers = SimWorkers(self.loop, lane, times, threads=1)
+        self.quorum_flusher = SimFlusher(self.loop, self.disk, lane, times, threads=1)
 
 
 class SimMachine:

@@ -3,6 +3,8 @@
 A log has at most one flush in flight; what is appended meanwhile waits for the next one,
 which starts as soon as the first is done. So the flush rate follows the disk and the batch
 size follows the load, with nothing to tune. Different logs do not wait for each other.
+
+Disks hang: `waiting_since_s` says since when the oldest flush is waited for; what follows, `replica.disk_watch` says.
 """
 
 from __future__ import annotations
@@ -36,13 +38,19 @@ class Flushable(Protocol):
 
 
 class GroupCommit:
-    def __init__(self, call_soon: Callable[[Callable[[], None]], object], flusher: Flusher) -> None:
+    def __init__(
+        self,
+        call_soon: Callable[[Callable[[], None]], object],
+        flusher: Flusher,
+        now_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self._call_soon = call_soon
         self._flusher = flusher
+        self._now_s = now_s
         self._dirty: list[Flushable] = []
         self._scheduled = False
         self.flushes = 0
-        self._in_flight = 0
+        self._waited_for: dict[Flushable, float] = {}  # since when; the oldest first
         self._when_idle: list[Callable[[], None]] = []
 
     def request(self, log: Flushable) -> None:
@@ -64,6 +72,7 @@ class GroupCommit:
     def _start(self) -> None:
         self._scheduled = False
         dirty, self._dirty = self._dirty, []
+        now_s = self._now_s()
         for log in dirty:
             ticket = log.begin_flush()
             if ticket is None:
@@ -71,13 +80,13 @@ class GroupCommit:
                 continue
             log.flush_state = FLUSHING
             self.flushes += 1
-            self._in_flight += 1
+            self._waited_for[log] = now_s
             self._flusher.flush(ticket.files, ticket.directories, partial(self._stable, log, ticket))
         if self._when_idle:
             self._tell_idle()
 
     def _stable(self, log: Flushable, ticket: Flush, error: OSError | None) -> None:
-        self._in_flight -= 1
+        del self._waited_for[log]
         again = log.flush_state == FLUSHING_AND_DIRTY
         log.flush_state = IDLE
         log.end_flush(ticket, error)
@@ -86,13 +95,17 @@ class GroupCommit:
         if self._when_idle:
             self._tell_idle()
 
+    def waiting_since_s(self) -> float | None:
+        """When the oldest flush under way began; None: there is none."""
+        return next(iter(self._waited_for.values()), None)
+
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Call back once nothing is dirty and no flush is under way."""
         self._when_idle.append(callback)
         self._tell_idle()
 
     def _tell_idle(self) -> None:
-        if not self._in_flight and not self._dirty:
+        if not self._waited_for and not self._dirty:
             callbacks, self._when_idle = self._when_idle, []
             for callback in callbacks:
                 callback()

@@ -657,7 +657,7 @@ class TestDisowning:
         [
             (2, "broker 3 cannot store more than what lies below offset 2"),
             (1, "broker 3 holds nothing sound from offset 1 on"),
-            (-1, "broker 3 has taken its log offline"),
+            (-1, "broker 3 cannot use its log"),
         ],
     )
     def test_a_full_disk_is_not_called_damage(self, caplog: pytest.LogCaptureFixture, offset: int, said: str) -> None:

@@ -1,0 +1,112 @@
+"""Notices a disk that hangs: it neither ends a flush nor fails it.
+
+A flush that has been under way for longer than `penstock.disk.hung.ms` says so. Then partitions withdraw
+(`replica.withdrawal`) and a leader of the metadata quorum hands over, until the disk answers again: nothing old is
+under way, and writing and syncing a small file ends within half of that time. A disk that is merely very slow does not
+pass, so leadership does not come and go with every sync. One that fails or is full does: others see to that.
+
+Must not know: partitions, the quorum. Whoever cares sets `on_change`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+log = logging.getLogger(__name__)
+
+LOOKS = 4
+"""In the time that a flush may take."""
+SHORTEST_PAUSE_S = 0.02
+
+
+class DiskWatch:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        directory: str,
+        waiting_since_s: Sequence[Callable[[], float | None]],
+        limit_ms: Callable[[], int],
+        probe: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`waiting_since_s`: of everything that writes to the disk, when the oldest that is under way began."""
+        self._loop = loop
+        self.directory = directory
+        self._waiting_since_s = waiting_since_s
+        self._limit_ms = limit_ms
+        self._probe = probe
+        self._timer: asyncio.TimerHandle | None = None
+        self._probing: asyncio.Task[None] | None = None
+        self._hung_since_s = 0.0
+        self.is_hung = False
+        self.times_hung = 0
+        self.on_change: list[Callable[[bool], None]] = []
+
+    def start(self) -> None:
+        self._timer = self._loop.call_later(max(self._limit_s / LOOKS, SHORTEST_PAUSE_S), self._tick)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._probing is not None:
+            self._probing.cancel()
+
+    @property
+    def _limit_s(self) -> float:
+        return self._limit_ms() / 1000
+
+    @property
+    def waited_s(self) -> float:
+        """For the oldest flush that is under way."""
+        since_s = [found for ask in self._waiting_since_s if (found := ask()) is not None]
+        return self._loop.time() - min(since_s) if since_s else 0.0
+
+    def _tick(self) -> None:
+        self.start()
+        waited_s = self.waited_s
+        if not self.is_hung:
+            if waited_s >= self._limit_s:
+                self._begin(waited_s)
+        elif waited_s < self._limit_s / 2 and self._probing is None:
+            self._probing = self._loop.create_task(self._try())
+            self._probing.add_done_callback(self._tried)
+
+    def _begin(self, waited_s: float) -> None:
+        self.is_hung = True
+        self.times_hung += 1
+        self._hung_since_s = self._loop.time() - waited_s
+        log.critical(
+            "the disk under %s hangs: a flush has been under way for %.1f s; this broker gives up leadership and "
+            "leaves the in-sync replicas until the disk answers again",
+            self.directory,
+            waited_s,
+        )
+        self._tell()
+
+    async def _try(self) -> None:
+        began_s = self._loop.time()
+        try:
+            await self._probe()
+        except OSError as error:
+            log.info("the disk under %s answers: %s", self.directory, error)
+        if self._loop.time() - began_s < self._limit_s / 2 and self.waited_s < self._limit_s / 2:
+            self._end()
+
+    def _end(self) -> None:
+        self.is_hung = False
+        log.warning(
+            "the disk under %s answers again after %.1f s: this broker catches up and may lead again",
+            self.directory,
+            self._loop.time() - self._hung_since_s,
+        )
+        self._tell()
+
+    def _tell(self) -> None:
+        for tell in self.on_change:
+            tell(self.is_hung)
+
+    def _tried(self, task: asyncio.Task[None]) -> None:
+        self._probing = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._loop.call_exception_handler({"message": "probing a disk failed", "exception": error, "task": task})
