@@ -1,4 +1,4 @@
-"""The simulation finds what is planted: a seed for every bug, good without it and not good with it.
+"""The simulation finds what is planted: a seed for every bug, good without it; with it the bug's own judge speaks.
 
 `make sim-bugs` looks for all of them from seed 0 on. Here the seeds it found are tried first, so that the test takes
 seconds; where one no longer shows its bug, because the code or the faults have changed, the search goes on from seed 0
@@ -70,7 +70,7 @@ def table(request: pytest.FixtureRequest) -> Iterator[dict[str, Verdict]]:
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(table: dict[str, Verdict], name: str) -> None:
     verdict = find(name, [FOUND_BY[name]] if name in FOUND_BY else []) or find(name, range(MOST_SEEDS))
-    assert verdict is not None, f"{BUGS[name].story}: not found in {MOST_SEEDS} seeds"
+    assert verdict is not None, f"{BUGS[name].story}: not found by '{BUGS[name].judge}' in {MOST_SEEDS} seeds"
     table[name] = verdict
 
 

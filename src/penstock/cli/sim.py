@@ -136,18 +136,22 @@ def _bugs(seeds: range, jobs: int) -> int:
     for bug in BUGS.values():
         verdict = find(bug.name, seeds, jobs)
         seed, what = ("none", "") if verdict is None else (str(verdict.seed), verdict.what)
-        click.echo(f"{bug.name}: seed {seed}", err=True)
+        click.echo(f"{bug.name}: seed {seed}: {bug.judge}", err=True)
         found.append((bug.name, seed, what, bug.story))
     show_table(["planted bug", "found by seed", "as a breach of", "what it does"], found)
     missing = [name for name, seed, *_ in found if seed == "none"]
     if missing:
-        click.echo(f"not found in {len(seeds)} seeds from {seeds.start} on: {', '.join(missing)}", err=True)
+        click.echo(
+            f"not found by their judges in {len(seeds)} seeds from {seeds.start} on: {', '.join(missing)}", err=True
+        )
     return FAILED if missing else 0
 
 
 def _show_failure(verdict: Verdict, request: Request) -> None:
     sys.stdout.flush()
     click.echo(f"seed {verdict.seed} failed: {verdict.what}: {verdict.story}", err=True)
+    if verdict.also:
+        click.echo(f"soon after: {'; '.join(verdict.also)}", err=True)
     click.echo(f"show it again: {request.command}", err=True)
 
 

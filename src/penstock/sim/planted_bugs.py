@@ -22,6 +22,8 @@ from penstock.sim.places import Make, replaced
 class Bug:
     name: str
     story: str
+    judge: str
+    """The promise it breaks: a history that breaks another one, or ends in a defect, has not found it."""
     changes: tuple[tuple[str, Make], ...]
 
     @contextmanager
@@ -254,161 +256,193 @@ BUGS: dict[str, Bug] = {
         Bug(
             "acknowledges-alone",
             "the leader's high watermark does not wait for the in-sync replicas",
+            "the high watermark waits for every in-sync replica",
             ((f"{FOLLOWERS}.high_watermark", _leader_alone),),
         ),
         Bug(
             "claims-unflushed",
             "replicas of durable topics say they hold what they have not made stable",
+            "what is committed is on every platter",
             ((f"{LOG}.claimed_offset", _claims_its_end),),
         ),
         Bug(
             "votes-twice",
             "a voter gives its vote to every candidate of a term",
+            "a voter votes once a term",
             (("penstock.core.raft.election:is_vote_free", _votes_for_everybody),),
         ),
         Bug(
             "never-truncates",
             "a follower keeps what its new leader does not have",
+            "a follower cuts what its leader does not have",
             ((f"{LOG}.truncation_point", _cuts_nothing),),
         ),
         Bug(
             "hides-divergence",
             "a leader does not tell a follower that their logs have parted",
+            "what is committed stays what it is",
             (("penstock.api.fetch_request:Fetch._diverges", _nothing_diverges),),
         ),
         Bug(
             "serves-uncommitted",
             "consumers are given what lies above the high watermark",
+            "nothing above the high watermark is served",
             ((f"{LOG}.read", _serves_its_end),),
         ),
         Bug(
             "shrinks-isr-alone",
             "a leader changes its in-sync replicas without asking the controller",
+            "in-sync replicas are the controller's",
             ((f"{PARTITION}.propose_isr", _decides_alone),),
         ),
         Bug(
             "commits-on-election",
             "a new leader takes everything in its log for committed",
+            "the high watermark waits for every in-sync replica",
             ((f"{PARTITION}._lead", _everything_is_committed),),
         ),
         Bug(
             "watermark-goes-back",
             "a new leader starts its high watermark from the beginning",
+            "the high watermark only grows",
             ((f"{PARTITION}._lead", _nothing_is_committed),),
         ),
         Bug(
             "keeps-the-epoch",
             "a change of leader does not bump the leader epoch",
+            "an epoch has one leader",
             (("penstock.core.metadata.image:_change", _keeps_the_epoch),),
         ),
         Bug(
             "commits-below-minimum",
             "the high watermark moves while fewer than min.insync.replicas are in sync",
+            "the high watermark waits for min.insync.replicas",
             ((f"{PARTITION}._is_under_min_isr", _one_is_enough),),
         ),
         Bug(
             "elects-the-outdated",
             "voters do not look at how far the log of a candidate goes",
+            "a controller has everything committed",
             (("penstock.core.raft.log:RaftLog.is_at_most", _anybody_is_up_to_date),),
         ),
         Bug(
             "metadata-unflushed",
             "a voter says it has entries of the metadata log before they are stable",
+            "metadata is on most platters",
             (("penstock.cluster.raft_store:RaftStore._try_append", _says_so_at_once),),
         ),
         Bug(
             "forgets-producers",
             "a new leader knows nothing of the producers before it",
+            "nothing comes twice",
             ((f"{PARTITION}._lead", _forgets_producers),),
         ),
         Bug(
             "remembers-one-batch",
             "after a restart only the last batch of a producer is remembered",
+            "a repeat is known as such",
             (("penstock.storage.producer_state:read_earlier_batches", _knows_the_last_batch),),
         ),
         Bug(
             "unclean-election",
             "a replica that is not in sync is elected although that is switched off",
+            "an elected leader was in sync or eligible",
             (("penstock.core.metadata.partition_change:change_partition", _anybody_may_lead),),
         ),
         Bug(
             "answers-before-commit",
             "a coordinator answers before its records are replicated",
+            "committed offsets are kept",
             ((f"{SHARD}._await_commit", _answers_at_once),),
         ),
         Bug(
             "compacts-too-much",
             "compaction drops the last record of a key",
+            "replicas have the same last record of a key",
             (("penstock.storage.cleaner.rewrite:_Cleaning.learn_keys", _one_too_far),),
         ),
         Bug(
             "gives-twice",
             "a member of a group (KIP-848) is given what another has not yet given up",
+            "a partition has one owner",
             (("penstock.core.group.consumer_group:ConsumerGroup.is_taken_from", _nothing_is_taken),),
         ),
         Bug(
             "join-never-ends",
             "a rebalance of a classic group waits for ever",
+            "a healed cluster makes progress",
             (("penstock.core.group.rebalance:Rebalance.complete_join", _waits_on),),
         ),
         Bug(
             "loses-in-snapshot",
             "a snapshot of the metadata lacks its last record",
+            "a snapshot is what its entries make",
             (("penstock.cluster.metadata_machine:MetadataMachine.snapshot", _drops_the_last),),
         ),
         Bug(
             "joins-too-early",
             "a follower joins the in-sync replicas before it has what is committed",
+            "the high watermark waits for every in-sync replica",
             ((f"{FOLLOWERS}.joined_by", _joins_too_early),),
         ),
         Bug(
             "syncs-nothing",
             "flushes are said to be done that never were",
+            "metadata is on most platters",
             (("penstock.sim.threads:SimFlusher.flush", _syncs_nothing),),
         ),
         Bug(
             "drops-replicas-early",
             "a reassignment ends when the first replica of the new ones is in sync",
+            "a replica goes when those that come are in sync",
             (("penstock.core.metadata.partition_change:_complete_reassignment", _one_has_arrived),),
         ),
         Bug(
             "flush-ticket",
             "what was written while a flush was under way counts as flushed by it",
+            "what is committed is on every platter",
             (("penstock.storage.growing_log:GrowingLog.end_flush", _claims_what_came_meanwhile),),
         ),
         Bug(
             "watermark-unbounded",
             "a follower takes everything it fetched for committed",
+            "a follower's high watermark is a leader's",
             ((f"{PARTITION}.append_fetched", _follows_its_own_end),),
         ),
         Bug(
             "cuts-committed",
             "a follower of a new leader cuts its log to its own high watermark, as Kafka did before KIP-101",
+            "nothing committed is cut",
             ((f"{PARTITION}.apply_state", _cuts_to_its_watermark),),
         ),
         Bug(
             "forgets-its-vote",
             "a restart takes the term of its last entry for the latest it voted in",
+            "a vote outlives a restart",
             (("penstock.cluster.raft_store:RaftStore.stored", _forgets_its_vote),),
         ),
         Bug(
             "leads-for-ever",
             "a leader that hears nothing of the controller goes on",
+            "a leader without a controller stops",
             (("penstock.cluster.broker_lifecycle:BrokerLifecycle.may_lead", _leads_on),),
         ),
         Bug(
             "shows-less",
             "a new leader tells where a partition ends before it knows (KIP-207)",
+            "a high watermark that was shown does not go back",
             (("penstock.api.handlers.list_offsets:_look_up", _always_knows_the_end),),
         ),
         Bug(
             "gives-up-with-its-vote",
             "who is to lose its vote asks for none, although nobody else may have the entry that takes it away",
+            "a healed quorum has a controller",
             (("penstock.core.raft.node:Node.may_campaign", _who_loses_its_vote_gives_up),),
         ),
         Bug(
             "impatient-alone",
             "the only voter begins the next term before its vote for itself is stable",
+            "a candidate waits for its votes",
             (("penstock.core.raft.node:Node.restart_retry_timer", _asks_itself_again),),
         ),
     )

@@ -21,8 +21,8 @@ from penstock.sim.checks.trimmed import check_trimmed
 from penstock.sim.checks.votes import check_last_voters
 from penstock.sim.cluster import few_entries_kept
 from penstock.sim.healed import Healed
-from penstock.sim.history import Outcome, Violation
-from penstock.sim.loop import StepLimit
+from penstock.sim.history import Outcome
+from penstock.sim.judging import Breach
 from penstock.sim.plan import Plan
 from penstock.sim.remarks import remarks
 from penstock.sim.stage import KEYED, Stage
@@ -39,6 +39,8 @@ class Verdict:
     seed: int
     what: str = ""
     """Which promise was broken, or the kind of error; empty: none."""
+    also: tuple[str, ...] = ()
+    """Other promises broken in the moments after."""
     story: str = ""
     details: str = ""
     """With the place in the code."""
@@ -126,15 +128,9 @@ def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
     try:
         with remarks(world.trace, stage.watch, is_wanted=keep_trace), few_entries_kept(), world:
             world.run(scenario.run())
-    except Violation as error:
-        verdict.what, verdict.story = error.what, error.story
-        verdict.details = "".join(traceback.format_exception(error))
-    except StepLimit as error:
-        verdict.what, verdict.story = "histories come to an end", str(error)
-        verdict.details = "".join(traceback.format_exception(error))
     except Exception as error:  # of whatever kind: it is the history's failure, and told as such
-        verdict.what, verdict.story = "no error goes unhandled", f"{type(error).__name__}: {error}"
-        verdict.details = "".join(traceback.format_exception(error))
+        stage.watch.failed(error)
+    _tell(verdict, stage.watch.judging.breaches, stage.watch.judging.verdict)
     verdict.cpu_s = time.process_time() - began
     verdict.virtual_s = world.loop.time()
     verdict.well_after_s = scenario.well_after_s
@@ -152,3 +148,10 @@ def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
     if keep_trace:
         verdict.trace = world.trace.text()
     return verdict
+
+
+def _tell(verdict: Verdict, breaches: list[Breach], named: Breach | None) -> None:
+    if named is not None:
+        verdict.what, verdict.story = named.what, named.story
+        verdict.also = tuple(breach.what for breach in breaches if breach is not named)
+        verdict.details = "".join(traceback.format_exception(named.error))

@@ -86,8 +86,8 @@ def _end_with_parent() -> None:
 
 
 def find(bug: str, seeds: Iterable[int], jobs: int = 1) -> Verdict | None:
-    """The first history that fails with a planted bug and is good without; None: none of them does."""
+    """The first history in which the bug's own judge speaks and which is good without it; None: there is none."""
     for verdict in play_many((Request(seed, bug=bug) for seed in seeds), jobs):
-        if not verdict.is_good and play_one(Request(verdict.seed)).is_good:
+        if verdict.what == BUGS[bug].judge and play_one(Request(verdict.seed)).is_good:
             return verdict
     return None

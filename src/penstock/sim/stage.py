@@ -13,6 +13,7 @@ from typing import Any
 from penstock.sim.cluster import SimCluster
 from penstock.sim.fault_plan import LONE_CRASH
 from penstock.sim.history import History, Place, Violation
+from penstock.sim.judging import PROGRESS
 from penstock.sim.nemesis import Nemesis
 from penstock.sim.plan import MIN_INSYNC_REPLICAS, Plan
 from penstock.sim.watch import Watch
@@ -24,6 +25,7 @@ from penstock.sim.world import SimWorld
 
 PROGRESS_WITHIN_S = 120.0
 """Of virtual time, for each thing demanded of a healed cluster."""
+CONTROLLER = "a healed quorum has a controller"
 KEYED = Place("keyed", 0)
 
 
@@ -102,6 +104,6 @@ class Stage:
             story = "; ".join(self.watch.ailments()[:5]) or "the cluster looks well"
             troubles = ", ".join(f"{name} {count}" for name, count in self.troubles.most_common(6))
             raise Violation(
-                "a healed cluster makes progress",
+                PROGRESS if self.watch.controller() is not None else CONTROLLER,
                 f"{what}: not done within {limit_s:g} s; {story}; clients met: {troubles or 'nothing'}",
             ) from None

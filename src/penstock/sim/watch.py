@@ -1,43 +1,32 @@
 """Looking at the nodes of a cluster while they run, without touching them, and telling the checkers.
 
-This is the one place that knows what production calls things: `Node.partitions`, `Node.membership`, and what is
-overheard: the metadata's state machine, where high watermarks move, where logs are cut. It looks after a turn of the
-loop, at most every few milliseconds of virtual time. Must not know: clients, faults. Invariant: nothing it does changes
-what nodes do.
+Here, in `sim.quorum_ears` and in `sim.replica_ears` it is known what production calls things. It looks after a turn of
+the loop, at most every few milliseconds of virtual time. Must not know: clients, faults. Invariant: nothing it does
+changes what nodes do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
-from penstock.cluster.metadata_machine import MetadataMachine
-from penstock.cluster.quorum import Quorum
-from penstock.core.metadata.image import RESOURCE_TOPIC, MetadataImage, PartitionState
-from penstock.core.metadata.records import MetadataRecord, PartitionChanged, TopicDeleted
-from penstock.core.raft.messages import Message, VoteResponse
+from penstock.core.metadata.image import RESOURCE_TOPIC
 from penstock.replica.partition import Partition
 from penstock.sim.broker import DATA, SimBroker
 from penstock.sim.checks.brokers import BrokerChecker
-from penstock.sim.checks.chains import ChainChecker
 from penstock.sim.checks.files import batches, check_equal_keys, check_equal_logs
-from penstock.sim.checks.leases import LeaseChecker
 from penstock.sim.checks.platter import PlatterChecker
-from penstock.sim.checks.quorum import QuorumChecker
-from penstock.sim.checks.snapshots import SnapshotChecker
 from penstock.sim.checks.topics import TopicFacts
 from penstock.sim.cluster import SimCluster
 from penstock.sim.history import Place, Violation
-from penstock.sim.loop import NS
-from penstock.sim.places import replaced
+from penstock.sim.judging import Judging
 from penstock.sim.probes import Probes
 from penstock.sim.process import SimProcess, current_process
+from penstock.sim.quorum_ears import QuorumEars
+from penstock.sim.replica_ears import ReplicaEars
 
 LOOK_EVERY_S = 0.004
-MACHINE = "penstock.cluster.metadata_machine:MetadataMachine"
-QUORUM = "penstock.cluster.quorum:Quorum"
-LOG = "penstock.replica.committed_log:CommittedLog"
 
 
 class Watch:
@@ -48,175 +37,23 @@ class Watch:
         self._next_look_s = 0.0
         self._processes: dict[int, SimProcess] = {}
         self._versions: dict[int, tuple[int, int]] = {}  # of the image that was last looked at
-        self._trimmed: dict[Place, None] = {}  # older segments may be left behind a gap: the log begins after it
-        self._deleted: dict[str, None] = {}  # topic ids, by whoever applies it first
-        self._replicas: dict[tuple[str, int], tuple[int, tuple[int, ...]]] = {}  # the newest: partition epoch, replicas
-        self._failure: Exception | None = None
+        self.judging = Judging(self._loop.world_time, lambda: self._loop.steps)
+        platters = PlatterChecker({number: machine.disk for number, machine in cluster.machines.items()})
         self.brokers = BrokerChecker()
-        self.chains = ChainChecker()
-        self.quorum = QuorumChecker()
-        self.leases = LeaseChecker()
-        self.platters = PlatterChecker({number: machine.disk for number, machine in cluster.machines.items()})
+        self._quorum_ears = QuorumEars(cluster, self.judging, platters, self._speaker)
+        self.quorum = self._quorum_ears.quorum
+        self._replica_ears = ReplicaEars(cluster, self.judging, self.brokers, platters)
         self.probes = Probes(cluster)
-        self.snapshots = SnapshotChecker()
         self.looks = 0
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         self._loop.after_turn = self._after_turn
         try:
-            with self._overhearing(), self.probes.listening():
+            with self._quorum_ears.listening(), self._replica_ears.listening(), self.probes.listening():
                 yield
         finally:
             self._loop.after_turn = None
-
-    @contextmanager
-    def _overhearing(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for place, make in (
-                (f"{MACHINE}.apply", self._overheard_apply),
-                (f"{MACHINE}.restore", self._overheard_restore),
-                (f"{QUORUM}.start", self._overheard_start),
-                ("penstock.cluster.raft_driver:RaftDriver._send", self._overheard_votes),
-                (f"{LOG}._committed", self._overheard_commit),
-                (f"{LOG}.truncate_to", self._overheard_cut),
-                (f"{LOG}.truncate_fully_and_start_at", self._overheard_cut),
-                ("penstock.core.metadata.image:_change", self._overheard_decision),
-                ("penstock.core.metadata.image:MetadataImage._replay_topic", self._overheard_topic),
-                ("penstock.replica.partition:Partition.append", self._overheard_append),
-            ):
-                stack.enter_context(replaced(place, make))
-            yield
-
-    def _overheard_apply(self, apply: Any) -> Any:
-        def overheard(machine: MetadataMachine, index: int, data: bytes) -> None:
-            with self._judging():
-                self.quorum.applied(self._speaker(), index, bytes(data))
-                if self.platters.is_first(index):
-                    self.platters.applied(index, self._voters_since(index))
-            self.snapshots.applied(index, bytes(data))
-            apply(machine, index, data)
-
-        return overheard
-
-    def _overheard_restore(self, restore: Any) -> Any:
-        def overheard(machine: MetadataMachine, index: int, data: bytes) -> None:
-            node = self._speaker()
-            self.quorum.restored(node, index)
-            with self._judging():
-                self.snapshots.restored(node, index, bytes(data))
-            restore(machine, index, data)
-
-        return overheard
-
-    def _voters_since(self, index: int) -> list[tuple[int, ...]]:
-        """Who may have committed it: as the node knows it that applies it first, which is the one that led then."""
-        node = self._cluster.nodes[self._speaker()]
-        configurations = node.membership.quorum._core.node.configurations
-        return [configuration.voters for configuration in configurations.since(index)]
-
-    def _overheard_start(self, start: Any) -> Any:
-        def overheard(quorum: Quorum) -> None:
-            node = self._speaker()
-            with self._judging():
-                self.quorum.started(node, quorum.term)
-            start(quorum)
-
-        return overheard
-
-    def _overheard_votes(self, send: Any) -> Any:
-        def overheard(quorum: Quorum, messages: list[Message]) -> None:
-            for message in messages:
-                if isinstance(message, VoteResponse) and message.granted:
-                    self.quorum.promised(quorum.node_id, message.term)
-            send(quorum, messages)
-
-        return overheard
-
-    def _overheard_commit(self, committed: Any) -> Any:
-        def overheard(partition: Partition, high_watermark: int) -> None:
-            self.brokers.moved(partition.node_id, partition)
-            if partition.is_leader:
-                with self._judging():
-                    self._look_at_chain(partition, high_watermark)
-                    if partition.is_durable:
-                        self._look_at_platters(partition, high_watermark)
-            committed(partition, high_watermark)
-
-        return overheard
-
-    def _overheard_cut(self, cut: Any) -> Any:
-        def overheard(partition: Partition, offset: int) -> None:
-            cut(partition, offset)
-            self.brokers.cut(partition.node_id, partition)
-
-        return overheard
-
-    def _overheard_decision(self, change: Any) -> Any:
-        def overheard(state: PartitionState, changed: PartitionChanged) -> None:
-            change(state, changed)
-            key = changed.topic_id, state.index
-            self.leases.decided(key, state.leader_epoch, self._loop.world_time())
-            if state.partition_epoch > self._replicas.get(key, (-1, ()))[0]:
-                self._replicas[key] = state.partition_epoch, state.replicas
-
-        return overheard
-
-    def _overheard_topic(self, replay: Any) -> Any:
-        def overheard(image: MetadataImage, record: MetadataRecord) -> None:
-            if isinstance(record, TopicDeleted):
-                self._deleted[record.topic_id] = None
-            replay(image, record)
-
-        return overheard
-
-    def _overheard_append(self, append: Any) -> Any:
-        def overheard(partition: Partition, *args: Any) -> int:
-            offset: int = append(partition, *args)
-            process = current_process()
-            if process is not None:
-                awake_s = self._loop.world_time() - process.slept_ns / NS
-                session_s = self._cluster.nodes[partition.node_id].config.broker_session_timeout_ms / 1000
-                name, key = f"{partition.topic}-{partition.index}", (partition.topic_id.hex(), partition.index)
-                with self._judging():
-                    self.leases.appended(partition.node_id, name, key, partition.leader_epoch, awake_s, session_s)
-            return offset
-
-        return overheard
-
-    @contextmanager
-    def _judging(self) -> Iterator[None]:
-        """Inside of a node, which would take the error for its own."""
-        try:
-            yield
-        except Violation as violation:
-            self.failed(violation)
-
-    def _look_at_chain(self, leader: Partition, high_watermark: int) -> None:
-        node = leader.node_id
-        if node not in self.brokers.excused and not _may_have_gaps(leader):
-            key, disk = (leader.topic_id, leader.index), self._cluster.machines[node].disk
-            self.chains.committed(node, repr(leader), key, leader.log, high_watermark, disk)
-
-    def _look_at_platters(self, leader: Partition, high_watermark: int) -> None:
-        def is_excused(member: int) -> bool:
-            return member in self.brokers.excused or self._has_moved_on(leader, member)
-
-        place = Place(leader.topic, leader.index)
-        if leader.log.log_start_offset > 0 or leader.config.retention_bytes >= 0:
-            self._trimmed[place] = None
-        self.platters.committed(
-            place,
-            high_watermark,
-            leader.isr,
-            may_have_gaps=_may_have_gaps(leader) or place in self._trimmed,
-            is_excused=is_excused,
-        )
-
-    def _has_moved_on(self, leader: Partition, member: int) -> bool:
-        """The topic was deleted, or the replica moved away, and this leader has not heard of it yet."""
-        key = leader.topic_id.hex(), leader.index
-        return key[0] in self._deleted or (key in self._replicas and member not in self._replicas[key][1])
 
     def excuse(self, number: int) -> None:
         """Its disk was damaged: what it lacks is no broker's fault."""
@@ -233,9 +70,8 @@ class Watch:
         self.brokers.excused.clear()
 
     def failed(self, error: Exception) -> None:
-        """Ends the run after this turn."""
-        if self._failure is None:
-            self._failure = error
+        """Ends the run, when the others have had a moment to speak."""
+        self.judging.failed(error)
 
     def _speaker(self) -> int:
         process = current_process()
@@ -251,12 +87,14 @@ class Watch:
             self.quorum.forget(number)
 
     def _after_turn(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+        verdict = self.judging.verdict if self.judging.is_over else None
+        if verdict is not None:
+            raise verdict.error
         now = self._loop.time()
         if now >= self._next_look_s:
             self._next_look_s = now + self._look_every_s
-            self.look()
+            with self.judging.judging():
+                self.look()
 
     def look(self) -> None:
         self.looks += 1
@@ -407,10 +245,6 @@ class Watch:
                     check_equal_keys(place, logs, high_watermark)
                 else:
                     check_equal_logs(place, logs, high_watermark, max(self.log_starts(place).values()))
-
-
-def _may_have_gaps(partition: Partition) -> bool:
-    return "compact" in partition.config.cleanup_policy or partition.log.cleaned_offset > 0
 
 
 def _part(node: SimBroker, name: str) -> Any:

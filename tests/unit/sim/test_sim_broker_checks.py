@@ -6,13 +6,16 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from penstock.core.metadata.image import MetadataImage
-from penstock.core.metadata.records import TopicCreated, decode_entry, encode_entry
+from penstock.core.metadata.image import RESOURCE_TOPIC, MetadataImage
+from penstock.core.metadata.records import PartitionChanged, TopicCreated, decode_entry, encode_entry
 from penstock.sim.checks.brokers import BrokerChecker
+from penstock.sim.checks.elections import check_elected
 from penstock.sim.checks.leases import LeaseChecker
 from penstock.sim.checks.quorum import QuorumChecker
 from penstock.sim.checks.snapshots import SnapshotChecker
 from penstock.sim.history import Violation
+from penstock.sim.judging import AFTERMATH_S, Judging
+from penstock.sim.loop import StepLimit
 
 ID = b"0123456789abcdef"
 
@@ -255,7 +258,7 @@ def test_a_damaged_follower_may_go_back_and_a_leader_never(checker: BrokerChecke
 
 def test_a_vote_that_a_restart_forgets() -> None:
     quorum = QuorumChecker()
-    quorum.promised(1, 3)
+    quorum.voted(1, 3, 2)
     quorum.look(2, 4, True)
     for node, term in ((1, 3), (2, 5), (3, 0)):
         quorum.forget(node)
@@ -300,3 +303,99 @@ def test_a_leader_that_was_replaced_stops_in_time() -> None:
         leases.appended(2, "t-0", ("aa", 0), 4, now_s=24.6, session_s=2.0)
     with pytest.raises(Violation, match=r"epoch 4 was decided 4\.6 s ago"):
         leases.appended(3, "t-0", ("aa", 0), 3, now_s=14.6, session_s=2.0)
+
+
+def test_who_hears_nothing_of_a_controller_takes_nothing_in() -> None:
+    leases = LeaseChecker()
+    leases.takes_in("node-1#1", "t-0", now_s=90.0, session_s=2.0)  # a lone broker has no controller to hear of
+    leases.answered("node-1#1", 10.0)
+    leases.answered("node-1#1", 9.0)  # an answer that was long under way
+    leases.takes_in("node-1#1", "t-0", now_s=12.4, session_s=2.0)
+    with pytest.raises(Violation, match=r"a leader without a controller stops.* for 2\.6 s"):
+        leases.takes_in("node-1#1", "t-0", now_s=12.6, session_s=2.0)
+
+
+def test_a_vote_is_given_once_a_term() -> None:
+    quorum = QuorumChecker()
+    for node, term, candidate in ((1, 2, 3), (1, 2, 3), (1, 3, 2), (2, 2, 2)):
+        quorum.voted(node, term, candidate)
+    quorum.forget(1)
+    with pytest.raises(Violation, match="a voter votes once a term"):
+        quorum.voted(1, 3, 1)
+
+
+def test_a_controller_that_lacks_what_was_committed() -> None:
+    quorum = QuorumChecker()
+    quorum.committed(7, 2)
+    quorum.committed(9, 4)
+    quorum.elected(1, 3, 7)  # its votes came late: of term 4 it need not know
+    quorum.elected(2, 5, 9)
+    with pytest.raises(Violation, match=r"a controller has everything committed.* entry 9"):
+        quorum.elected(3, 6, 8)
+    with pytest.raises(Violation, match="a term has one leader"):
+        quorum.elected(3, 5, 9)
+
+
+def test_a_candidate_that_does_not_wait() -> None:
+    quorum = QuorumChecker()
+    for term in range(1, 30):
+        quorum.campaigns(1, term, term * 0.1)
+    for term in range(30, 36):
+        quorum.campaigns(1, term, 3.0)
+    with pytest.raises(Violation, match="a candidate waits for its votes"):
+        quorum.campaigns(1, 36, 3.0)
+
+
+# -- elections of partition leaders -----------------------------------------------------
+
+
+def elected(leader: int, replicas: tuple[int, ...] | None = None, **settings: str) -> None:
+    image = MetadataImage()
+    topic_id = ID.hex()
+    image.replay(TopicCreated("data", topic_id, ((1, 2, 3, 4, 5),)))
+    image.replay(PartitionChanged(topic_id, 0, leader=-1, isr=(1,), elr=(2,), last_known_elr=(3,), adding=(6,)))
+    image.configs[RESOURCE_TOPIC, "data"] = {name.replace("_", "."): value for name, value in settings.items()}
+    check_elected(image, PartitionChanged(topic_id, 0, leader=leader, replicas=replicas))
+
+
+@pytest.mark.parametrize("leader", [1, 2, 3])
+def test_who_may_be_elected(leader: int) -> None:
+    elected(leader)
+
+
+def test_who_may_not_be_elected() -> None:
+    with pytest.raises(Violation, match="an elected leader was in sync or eligible"):
+        elected(4)
+    with pytest.raises(Violation):
+        elected(4, unclean_leader_election_enable="false")
+    with pytest.raises(Violation):
+        elected(6)
+    elected(6, replicas=(6, 1))
+    elected(4, unclean_leader_election_enable="true")
+
+
+# -- what is said when several speak ----------------------------------------------------
+
+
+def test_the_verdict_is_that_of_the_judge_who_knows_what_is_wrong() -> None:
+    now_s = 5.0
+    judging = Judging(lambda: now_s, lambda: 0)
+    assert (judging.verdict, judging.is_over) == (None, False)
+    with judging.judging():
+        raise Violation("brokers have no defects", "a traceback")
+    judging.failed(StepLimit("spins"))
+    judging.failed(ValueError("of nobody"))
+    assert judging.verdict is not None
+    assert judging.verdict.what == "brokers have no defects"
+    for story in ("first", "second"):
+        judging.failed(Violation("an epoch has one leader", story))
+    assert (judging.verdict.what, judging.verdict.story) == ("an epoch has one leader", "first")
+    assert [breach.what for breach in judging.breaches] == [
+        "brokers have no defects",
+        "histories come to an end",
+        "no error goes unhandled",
+        "an epoch has one leader",
+    ]
+    assert not judging.is_over
+    now_s += AFTERMATH_S
+    assert judging.is_over

@@ -1,4 +1,5 @@
-"""What Raft promises, as the whole cluster sees it: one leader a term, and one entry at an index for everybody.
+"""What Raft promises, as the whole cluster sees it: one vote of a node and one leader a term, one entry at an index for
+everybody, and a leader that has all that was committed in earlier terms.
 
 The core itself is judged step by step elsewhere (tests/raft_checker.py); here it runs on real storage and connections,
 so a vote or an entry that a disk or a shell forgot shows. Must not know: what entries mean.
@@ -10,6 +11,10 @@ from hashlib import blake2b
 
 from penstock.sim.history import Violation
 
+HASTY_TERMS = 8
+"""So many terms that one node begins within HASTY_S: it does not wait for what decides them."""
+HASTY_S = 0.1
+
 
 class QuorumChecker:
     def __init__(self) -> None:
@@ -18,6 +23,9 @@ class QuorumChecker:
         self._terms: dict[int, int] = {}
         self._applied: dict[int, int] = {}
         self._promised: dict[int, int] = {}  # the latest term in which a node led or said that it votes for somebody
+        self._votes: dict[tuple[int, int], int] = {}  # node and term -> for whom
+        self._committed: dict[int, int] = {}  # term -> the highest index of one of its entries that is committed
+        self._begun: dict[int, list[float]] = {}  # when a node began its latest terms
 
     @property
     def last_index(self) -> int:
@@ -34,13 +42,48 @@ class QuorumChecker:
             raise Violation("terms only grow", f"node {node} goes from term {before} back to {term}")
         self._terms[node] = term
         if is_leader:
-            self.promised(node, term)
-        if is_leader and self._leaders.setdefault(term, node) != node:
+            self._leads(node, term)
+
+    def elected(self, node: int, term: int, last_index: int) -> None:
+        """It begins to lead a term, with a log that ends there."""
+        self._leads(node, term)
+        committed = max((index for other, index in self._committed.items() if other < term), default=0)
+        if last_index < committed:
+            raise Violation(
+                "a controller has everything committed",
+                f"node {node} leads term {term} with a log up to {last_index}, and entry {committed} was committed in "
+                "an earlier term",
+            )
+
+    def _leads(self, node: int, term: int) -> None:
+        self._promise(node, term)
+        if self._leaders.setdefault(term, node) != node:
             raise Violation("a term has one leader", f"term {term}: {self._leaders[term]} and {node}")
 
-    def promised(self, node: int, term: int) -> None:
-        """It has given a vote in this term, and said so, or leads it: no restart may forget that."""
+    def voted(self, node: int, term: int, candidate: int) -> None:
+        """It says so: no restart may forget that."""
+        self._promise(node, term)
+        first = self._votes.setdefault((node, term), candidate)
+        if first != candidate:
+            raise Violation("a voter votes once a term", f"node {node}, term {term}: for {first}, and for {candidate}")
+
+    def _promise(self, node: int, term: int) -> None:
         self._promised[node] = max(term, self._promised.get(node, 0))
+
+    def campaigns(self, node: int, term: int, now_s: float) -> None:
+        """It begins a term of its own."""
+        begun = self._begun.setdefault(node, [])
+        begun.append(now_s)
+        del begun[:-HASTY_TERMS]
+        if len(begun) == HASTY_TERMS and now_s - begun[0] < HASTY_S:
+            raise Violation(
+                "a candidate waits for its votes",
+                f"node {node} begins {HASTY_TERMS} terms within {now_s - begun[0]:.3f} s, the last of them {term}",
+            )
+
+    def committed(self, index: int, term: int) -> None:
+        """Somebody applies this entry, which was written in that term."""
+        self._committed[term] = max(index, self._committed.get(term, 0))
 
     def started(self, node: int, term: int) -> None:
         """From what is on its disk."""

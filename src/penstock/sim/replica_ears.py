@@ -1,0 +1,213 @@
+"""What is overheard of replicas, and told to their judges: commits, appends, cuts, and what is decided of partitions.
+
+Knows what production calls things there. Must not know: clients, faults. Invariant: listening changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from penstock.core.metadata.image import MetadataImage, PartitionState
+from penstock.core.metadata.records import MetadataRecord, PartitionChanged, TopicDeleted
+from penstock.replica.partition import Partition
+from penstock.sim.checks.brokers import BrokerChecker
+from penstock.sim.checks.chains import ChainChecker
+from penstock.sim.checks.elections import check_elected
+from penstock.sim.checks.leases import LeaseChecker
+from penstock.sim.checks.platter import PlatterChecker
+from penstock.sim.cluster import SimCluster
+from penstock.sim.history import Place, Violation
+from penstock.sim.judging import Judging
+from penstock.sim.loop import NS
+from penstock.sim.places import replaced
+from penstock.sim.process import current_process
+
+LOG = "penstock.replica.committed_log:CommittedLog"
+IMAGE = "penstock.core.metadata.image"
+ACCESS = "penstock.cluster.controller_access:ControllerAccess"
+
+
+class ReplicaEars:
+    def __init__(self, cluster: SimCluster, judging: Judging, brokers: BrokerChecker, platters: PlatterChecker) -> None:
+        self._cluster = cluster
+        self._loop = cluster.world.loop
+        self._judging = judging
+        self._brokers = brokers
+        self._platters = platters
+        self._chains = ChainChecker()
+        self._leases = LeaseChecker()
+        self._trimmed: dict[Place, None] = {}  # older segments may be left behind a gap: the log begins after it
+        self._deleted: dict[str, None] = {}  # topic ids, by whoever applies it first
+        self._replicas: dict[tuple[str, int], tuple[int, tuple[int, ...]]] = {}  # the newest: partition epoch, replicas
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for place, make in (
+                (f"{LOG}._committed", self._overhear_commit),
+                (f"{LOG}.truncate_to", self._overhear_cut),
+                (f"{LOG}.truncate_fully_and_start_at", self._overhear_cut),
+                (f"{LOG}.truncate_to_epoch", self._overhear_divergence),
+                (f"{IMAGE}:_change", self._overhear_decision),
+                (f"{IMAGE}:MetadataImage.replay", self._overhear_election),
+                (f"{IMAGE}:MetadataImage._replay_topic", self._overhear_topic),
+                ("penstock.replica.partition:Partition.append", self._overhear_append),
+                (f"{ACCESS}.heartbeat", self._overhear_heartbeat),
+                (f"{ACCESS}.register", self._overhear_registration),
+            ):
+                stack.enter_context(replaced(place, make))
+            yield
+
+    # -- commits ------------------------------------------------------------------------
+
+    def _overhear_commit(self, committed: Any) -> Any:
+        def overheard(partition: Partition, high_watermark: int) -> None:
+            self._brokers.moved(partition.node_id, partition)
+            if partition.is_leader:
+                with self._judging.judging():
+                    self._check_minimum(partition, high_watermark)
+                with self._judging.judging():
+                    self._look_at_chain(partition, high_watermark)
+                with self._judging.judging():
+                    if partition.is_durable:
+                        self._look_at_platters(partition, high_watermark)
+            committed(partition, high_watermark)
+
+        return overheard
+
+    def _check_minimum(self, leader: Partition, high_watermark: int) -> None:
+        """What the others have, and this one lacks, could otherwise be lost with a leader that was alone."""
+        if len(leader.replicas) > 1 and len(leader.isr) < leader.effective_min_isr:
+            raise Violation(
+                "the high watermark waits for min.insync.replicas",
+                f"{leader!r}: {leader.node_id} (epoch {leader.leader_epoch}) moves it to {high_watermark} with in-sync "
+                f"replicas {list(leader.isr)}, and at least {leader.effective_min_isr} are asked for",
+            )
+
+    def _look_at_chain(self, leader: Partition, high_watermark: int) -> None:
+        node = leader.node_id
+        if node not in self._brokers.excused and not _may_have_gaps(leader):
+            key, disk = (leader.topic_id, leader.index), self._cluster.machines[node].disk
+            self._chains.committed(node, repr(leader), key, leader.log, high_watermark, disk)
+
+    def _look_at_platters(self, leader: Partition, high_watermark: int) -> None:
+        def is_excused(member: int) -> bool:
+            return member in self._brokers.excused or self._has_moved_on(leader, member)
+
+        place = Place(leader.topic, leader.index)
+        if leader.log.log_start_offset > 0 or leader.config.retention_bytes >= 0:
+            self._trimmed[place] = None
+        self._platters.committed(
+            place,
+            high_watermark,
+            leader.isr,
+            may_have_gaps=_may_have_gaps(leader) or place in self._trimmed,
+            is_excused=is_excused,
+        )
+
+    def _has_moved_on(self, leader: Partition, member: int) -> bool:
+        """The topic was deleted, or the replica moved away, and this leader has not heard of it yet."""
+        key = leader.topic_id.hex(), leader.index
+        return key[0] in self._deleted or (key in self._replicas and member not in self._replicas[key][1])
+
+    # -- cuts ---------------------------------------------------------------------------
+
+    def _overhear_cut(self, cut: Any) -> Any:
+        def overheard(partition: Partition, offset: int) -> None:
+            cut(partition, offset)
+            self._brokers.cut(partition.node_id, partition)
+
+        return overheard
+
+    def _overhear_divergence(self, cut: Any) -> Any:
+        def overheard(partition: Partition, epoch: int, end_offset: int) -> None:
+            owner = partition.log
+            before, latest = owner.log_end_offset, owner.epochs.latest
+            cut(partition, epoch, end_offset)
+            is_due = end_offset >= 0 and (latest > epoch or (latest == epoch and before > end_offset))
+            if is_due and partition.log.log_end_offset >= before:
+                self._judging.failed(
+                    Violation(
+                        "a follower cuts what its leader does not have",
+                        f"{partition!r} on {partition.node_id} ends at {before} in epoch {latest}; its leader "
+                        f"{partition.leader} has epoch {epoch} up to {end_offset}, and nothing was cut",
+                    )
+                )
+
+        return overheard
+
+    # -- decisions ----------------------------------------------------------------------
+
+    def _overhear_decision(self, change: Any) -> Any:
+        def overheard(state: PartitionState, changed: PartitionChanged) -> None:
+            change(state, changed)
+            key = changed.topic_id, state.index
+            self._leases.decided(key, state.leader_epoch, self._loop.world_time())
+            if state.partition_epoch > self._replicas.get(key, (-1, ()))[0]:
+                self._replicas[key] = state.partition_epoch, state.replicas
+
+        return overheard
+
+    def _overhear_election(self, replay: Any) -> Any:
+        def overheard(image: MetadataImage, record: MetadataRecord) -> None:
+            if isinstance(record, PartitionChanged) and record.leader is not None and record.leader >= 0:
+                with self._judging.judging():
+                    check_elected(image, record)
+            replay(image, record)
+
+        return overheard
+
+    def _overhear_topic(self, replay: Any) -> Any:
+        def overheard(image: MetadataImage, record: MetadataRecord) -> None:
+            if isinstance(record, TopicDeleted):
+                self._deleted[record.topic_id] = None
+            replay(image, record)
+
+        return overheard
+
+    # -- leases -------------------------------------------------------------------------
+
+    def _overhear_append(self, append: Any) -> Any:
+        def overheard(partition: Partition, *args: Any) -> int:
+            offset: int = append(partition, *args)
+            process = current_process()
+            if process is not None:
+                awake_s = self._loop.world_time() - process.slept_ns / NS
+                session_s = self._cluster.nodes[partition.node_id].config.broker_session_timeout_ms / 1000
+                name, key = f"{partition.topic}-{partition.index}", (partition.topic_id.hex(), partition.index)
+                with self._judging.judging():
+                    self._leases.appended(partition.node_id, name, key, partition.leader_epoch, awake_s, session_s)
+                    if partition.host.lease is not None:
+                        self._leases.takes_in(process.name, name, self._loop.time(), session_s)
+            return offset
+
+        return overheard
+
+    def _overhear_heartbeat(self, heartbeat: Any) -> Any:
+        async def overheard(access: Any, *args: Any, **named: Any) -> Any:
+            sent_s = self._loop.time()
+            answer = await heartbeat(access, *args, **named)
+            if answer.is_caught_up and not answer.is_fenced:
+                self._answered(sent_s)
+            return answer
+
+        return overheard
+
+    def _overhear_registration(self, register: Any) -> Any:
+        async def overheard(access: Any, *args: Any) -> Any:
+            epoch = await register(access, *args)
+            self._answered(self._loop.time())
+            return epoch
+
+        return overheard
+
+    def _answered(self, sent_s: float) -> None:
+        process = current_process()
+        if process is not None:
+            self._leases.answered(process.name, sent_s)
+
+
+def _may_have_gaps(partition: Partition) -> bool:
+    return "compact" in partition.config.cleanup_policy or partition.log.cleaned_offset > 0
