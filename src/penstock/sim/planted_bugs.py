@@ -358,7 +358,7 @@ BUGS: dict[str, Bug] = {
         Bug(
             "compacts-too-much",
             "compaction drops the last record of a key",
-            "replicas have the same last record of a key",
+            "in-sync replicas hold what is committed",
             (("penstock.storage.cleaner.rewrite:_Cleaning.learn_keys", _one_too_far),),
         ),
         Bug(

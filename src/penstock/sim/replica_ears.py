@@ -5,7 +5,7 @@ Knows what production calls things there. Must not know: clients, faults. Invari
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from penstock.core.metadata.image import MetadataImage, PartitionState
 from penstock.core.metadata.records import MetadataRecord, PartitionChanged, TopicDeleted
 from penstock.replica.partition import Partition
 from penstock.sim.checks.brokers import BrokerChecker
-from penstock.sim.checks.chains import ChainChecker
+from penstock.sim.checks.chains import ChainChecker, Key
 from penstock.sim.checks.elections import check_elected
 from penstock.sim.checks.leases import LeaseChecker
 from penstock.sim.checks.platter import PlatterChecker
@@ -50,6 +50,7 @@ class ReplicaEars:
                 (f"{LOG}.truncate_to", self._overhear_cut),
                 (f"{LOG}.truncate_fully_and_start_at", self._overhear_cut),
                 (f"{LOG}.truncate_to_epoch", self._overhear_divergence),
+                ("penstock.replica.repair:Repairs._cut", self._overhear_repair),
                 (f"{IMAGE}:_change", self._overhear_decision),
                 (f"{IMAGE}:MetadataImage.replay", self._overhear_election),
                 (f"{IMAGE}:MetadataImage._replay_topic", self._overhear_topic),
@@ -87,10 +88,34 @@ class ReplicaEars:
             )
 
     def _look_at_chain(self, leader: Partition, high_watermark: int) -> None:
-        node = leader.node_id
-        if node not in self._brokers.excused and not _may_have_gaps(leader):
-            key, disk = (leader.topic_id, leader.index), self._cluster.machines[node].disk
+        node, key = leader.node_id, (leader.topic_id, leader.index)
+        if _may_have_gaps(leader):
+            self._chains.compacts(key)
+        if node not in self._brokers.excused:
+            disk = self._cluster.machines[node].disk
             self._chains.committed(node, repr(leader), key, leader.log, high_watermark, disk)
+
+    def look_at_members(self, replicas: Mapping[int, Iterable[Partition]]) -> None:
+        """Whether in-sync replicas hold what their leaders have committed. `replicas`: what each living node hosts."""
+        hosted: dict[Key, dict[int, Partition]] = {}
+        for node, partitions in replicas.items():
+            for partition in partitions:
+                key = partition.topic_id, partition.index
+                hosted.setdefault(key, {})[node] = partition
+                if _may_have_gaps(partition):
+                    self._chains.compacts(key)
+        for key, others in hosted.items():
+            leader = max(others.values(), key=lambda one: (one.leader_epoch, one.is_leader))
+            for number in leader.isr if leader.is_leader else ():
+                member = others.get(number)
+                if member is not None and member.partition_epoch <= leader.partition_epoch:
+                    limit = min(leader.high_watermark, member.log.log_end_offset)
+                    disk, is_excused = self._cluster.machines[number].disk, number in self._brokers.excused
+                    self._chains.holds(number, repr(member), key, member.log, limit, disk, is_excused=is_excused)
+
+    def is_compacted(self, topic_id: bytes, index: int) -> bool:
+        """At any time so far."""
+        return self._chains.is_compacted((topic_id, index))
 
     def _look_at_platters(self, leader: Partition, high_watermark: int) -> None:
         def is_excused(member: int) -> bool:
@@ -137,6 +162,26 @@ class ReplicaEars:
                 )
 
         return overheard
+
+    def _overhear_repair(self, cut: Any) -> Any:
+        async def overheard(repairs: Any, partition: Partition, offset: int) -> None:
+            with self._judging.judging():
+                self._check_damaged(partition, offset)
+            await cut(repairs, partition, offset)
+
+        return overheard
+
+    def _check_damaged(self, partition: Partition, offset: int) -> None:
+        """The disk knows better than whoever read from it."""
+        owner, disk = partition.log, self._cluster.machines[partition.node_id].disk
+        paths = [f"{owner.directory}/{name}" for name in disk.list_directory(owner.directory) if name.endswith(".log")]
+        offsets = range(owner.log_start_offset, owner.persisted_recovery_point)
+        key = partition.topic_id, partition.index
+        if self._chains.is_sound(key, disk, paths, offsets, partition.leader_epoch):
+            raise Violation(
+                "no sound replica is cut by repair",
+                f"{partition!r} on {partition.node_id} is cut at {offset}, and all of {owner!r} is sound",
+            )
 
     # -- decisions ----------------------------------------------------------------------
 

@@ -27,6 +27,8 @@ from penstock.sim.quorum_ears import QuorumEars
 from penstock.sim.replica_ears import ReplicaEars
 
 LOOK_EVERY_S = 0.004
+MEMBERS_EVERY = 12
+"""So many looks to one at the batches of all in-sync replicas."""
 
 
 class Watch:
@@ -114,6 +116,8 @@ class Watch:
             if _part(node, "partitions") is not None:
                 replicas[number] = [partition for partition in node.partitions if partition.log.offline is None]
         self.brokers.look(replicas)
+        if self.looks % MEMBERS_EVERY == 0:
+            self._replica_ears.look_at_members(replicas)
 
     # -- how the cluster is -------------------------------------------------------------
 
@@ -241,7 +245,7 @@ class Watch:
                 if leader is None:
                     raise Violation("every partition has a leader", f"{place} has none in the end")
                 high_watermark = leader.partitions.get(place.topic, place.partition).high_watermark
-                if "compact" in policy:
+                if "compact" in policy or self._replica_ears.is_compacted(topic.topic_id, state.index):
                     check_equal_keys(place, logs, high_watermark)
                 else:
                     check_equal_logs(place, logs, high_watermark, max(self.log_starts(place).values()))

@@ -355,7 +355,7 @@ def elected(leader: int, replicas: tuple[int, ...] | None = None, **settings: st
     image.replay(TopicCreated("data", topic_id, ((1, 2, 3, 4, 5),)))
     image.replay(PartitionChanged(topic_id, 0, leader=-1, isr=(1,), elr=(2,), last_known_elr=(3,), adding=(6,)))
     image.configs[RESOURCE_TOPIC, "data"] = {name.replace("_", "."): value for name, value in settings.items()}
-    check_elected(image, PartitionChanged(topic_id, 0, leader=leader, replicas=replicas))
+    check_elected(image, PartitionChanged(topic_id, 0, leader=leader, isr=(leader,), replicas=replicas))
 
 
 @pytest.mark.parametrize("leader", [1, 2, 3])

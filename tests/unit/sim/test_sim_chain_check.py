@@ -33,6 +33,13 @@ class Replica:
     def leads(self, checker: ChainChecker, high_watermark: int) -> None:
         checker.committed(self.node, "t-0", KEY, self.log, high_watermark, self.disk)
 
+    def follows(self, checker: ChainChecker, high_watermark: int, *, is_excused: bool = False) -> None:
+        checker.holds(self.node, "t-0", KEY, self.log, high_watermark, self.disk, is_excused=is_excused)
+
+    def is_sound(self, checker: ChainChecker, end: int = 5, max_epoch: int = 1) -> bool:
+        paths = [segment.path for segment in self.log.segments]
+        return checker.is_sound(KEY, self.disk, paths, range(end), max_epoch)
+
 
 @pytest.fixture
 def two() -> tuple[Replica, Replica]:
@@ -81,3 +88,115 @@ def test_a_log_that_begins_later(two: tuple[Replica, Replica]) -> None:
     two[1].log.advance_log_start(4)
     two[1].log.apply_retention(0, 5)
     two[1].leads(checker, 6)
+
+
+# -- in-sync replicas -------------------------------------------------------------------
+
+
+def test_a_follower_that_lacks_what_is_committed(two: tuple[Replica, Replica]) -> None:
+    """As long as the others, with a segment missing in the middle."""
+    checker = ChainChecker()
+    two[0].leads(checker, 6)
+    two[1].follows(checker, 6)
+    third = Replica(3)
+    for number in range(6):
+        third.append(b"v%d" % number, number // 3)
+    del third.log._segments.items[1], third.log._segments.bases[1]
+    third.follows(checker, 1)
+    with pytest.raises(Violation, match="in-sync replicas hold what is committed"):
+        third.follows(checker, 6)
+    with pytest.raises(Violation, match="in-sync replicas hold what is committed"):
+        third.follows(checker, 6, is_excused=True)
+
+
+def test_a_follower_that_holds_something_else(two: tuple[Replica, Replica]) -> None:
+    checker = ChainChecker()
+    two[0].leads(checker, 6)
+    two[1].log.truncate_to(5)
+    two[1].append(b"other", 1)
+    with pytest.raises(Violation, match="what is committed stays what it is"):
+        two[1].follows(checker, 6)
+
+
+def test_a_rotten_batch(two: tuple[Replica, Replica]) -> None:
+    checker = ChainChecker()
+    two[0].leads(checker, 6)
+    segment = two[1].log.segments[1]
+    two[1].disk.flip_bit(segment.path, segment.size - 3)
+    with pytest.raises(Violation, match="what is committed stays what it is"):
+        two[1].follows(checker, 6)
+    two[1].follows(checker, 6, is_excused=True)
+
+
+def test_leader_epochs_that_were_lost(two: tuple[Replica, Replica]) -> None:
+    checker = ChainChecker()
+    two[0].leads(checker, 6)
+    two[1].log.epochs.truncate_from_end(3)
+    with pytest.raises(Violation, match="leader epochs are those of the batches"):
+        two[1].follows(checker, 6)
+
+
+# -- compacted logs ---------------------------------------------------------------------
+
+
+class Keyed(Replica):
+    def put(self, offset: int, *records: tuple[bytes, bytes | None]) -> None:
+        """With gaps where records are missing, as a leader that has compacted sends them."""
+        batch = build_batch([Record(key, value, (), 1) for key, value in records], base_offset=offset, leader_epoch=1)
+        self.log.append_replicated(batch, 0, 1)
+
+
+@pytest.fixture
+def keyed() -> tuple[ChainChecker, Keyed]:
+    """a, b, a, c gone, d are committed."""
+    checker, leader = ChainChecker(), Keyed(1)
+    leader.log.config = LogConfig(segment_bytes=1 << 20, compact=True)
+    for offset, record in enumerate([(b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"c", None), (b"d", b"1")]):
+        leader.put(offset, record)
+    checker.compacts(KEY)
+    leader.leads(checker, 5)
+    return checker, leader
+
+
+def compacted(*offsets: int) -> Keyed:
+    records = [(b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"c", None), (b"d", b"1")]
+    replica = Keyed(2)
+    replica.log.config = LogConfig(segment_bytes=1 << 20, compact=True)
+    for offset in offsets:
+        replica.put(offset, records[offset])
+    return replica
+
+
+def test_what_is_superseded_or_deleted_may_be_missing(keyed: tuple[ChainChecker, Keyed]) -> None:
+    compacted(1, 2, 4).follows(keyed[0], 5)
+
+
+@pytest.mark.parametrize("offsets", [(0, 2, 3, 4), (0, 1, 3, 4), (1, 4)])
+def test_the_last_of_a_key_may_not(keyed: tuple[ChainChecker, Keyed], offsets: tuple[int, ...]) -> None:
+    with pytest.raises(Violation, match=r"in-sync replicas hold what is committed.* last of its key"):
+        compacted(*offsets).follows(keyed[0], 5)
+
+
+def test_a_log_that_nobody_compacts_has_no_gaps(keyed: tuple[ChainChecker, Keyed]) -> None:
+    checker, leader = ChainChecker(), keyed[1]
+    leader.leads(checker, 5)
+    with pytest.raises(Violation, match="lacks the record at offset 0"):
+        compacted(1, 2, 4).follows(checker, 5)
+
+
+# -- what a repair takes for damaged ----------------------------------------------------
+
+
+def test_a_sound_log_with_gaps(keyed: tuple[ChainChecker, Keyed]) -> None:
+    checker = keyed[0]
+    assert compacted(1, 2, 4).is_sound(checker)
+    assert compacted(0, 1, 2).is_sound(checker, 3)
+    assert not compacted(0, 1, 2).is_sound(checker)  # it has lost its end
+    assert not compacted(0, 2, 4).is_sound(checker)
+    assert not compacted(1, 2, 4).is_sound(checker, max_epoch=0)
+
+
+def test_a_damaged_log(keyed: tuple[ChainChecker, Keyed]) -> None:
+    replica = compacted(0, 1, 2, 3, 4)
+    replica.disk.flip_bit(replica.log.segments[0].path, replica.log.segments[0].size - 3)
+    assert not replica.is_sound(keyed[0])

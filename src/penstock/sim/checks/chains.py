@@ -1,20 +1,31 @@
-"""What is committed stays what it is: leader epoch and checksum of every batch, by the offset at which it ends.
+"""What is committed stays what it is, and every in-sync replica holds it.
 
-The first leader whose high watermark passes a batch says what it is. Every later leader must have the same, from the
-start of its log on, and not only as many offsets. What was walked once is not walked again, unless the log was cut or
-opened anew. For logs that nobody compacts. Must not know: brokers, faults.
+The first leader whose high watermark passes a batch says what it is: leader epoch, checksum, records. Every later
+leader and every in-sync replica must have the same, from the start of its log on, and not only as many offsets. Gaps
+are for compaction alone: a record may be missing where a later committed one has its key, or where it was a tombstone.
+And the leader epochs that a replica remembers are those of its batches: by them followers are told where to cut.
+
+What was walked once is not walked again, unless the log was cut, compacted or opened anew. Must not know: brokers,
+faults.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from penstock.records.batch import iterate_headers
+from penstock.model.errors import CorruptBatch
+from penstock.records.batch import HEADER_SIZE, BatchHeader, iterate_headers, read_header
+from penstock.records.builder import Record, iterate_records
+from penstock.records.compression import decompress
 from penstock.sim.disk import SimDisk
 from penstock.sim.history import Violation
 
 Key = tuple[bytes, int]
+HELD = "in-sync replicas hold what is committed"
+STAYS = "what is committed stays what it is"
 
 
 class SegmentLike(Protocol):
@@ -24,6 +35,10 @@ class SegmentLike(Protocol):
     def path(self) -> str: ...
     @property
     def size(self) -> int: ...
+
+
+class EpochsLike(Protocol):
+    def epoch_of(self, offset: int) -> int: ...
 
 
 class LogLike(Protocol):
@@ -36,20 +51,95 @@ class LogLike(Protocol):
         """Changes with every cut."""
         ...
 
+    @property
+    def epochs(self) -> EpochsLike: ...
 
-class _Walked(NamedTuple):
+
+@dataclass(slots=True)
+class _Walked:
     """How far a replica was found to have what is committed."""
 
     log: LogLike
     generation: int
-    segment: int
-    position: int
+    segments: tuple[SegmentLike, ...] = ()
+    """All up to the one the walk is in."""
+    position: int = 0
+    """In the last of them."""
+    end: int = 0
+    epochs: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Where the first and the last batch of each epoch begin."""
+
+    def goes_on(self, log: LogLike) -> bool:
+        """The same files, perhaps without the oldest ones, and longer."""
+        if self.log is not log or self.generation != log.generation:
+            return False
+        kept = [segment for segment in self.segments if segment.base_offset >= log.segments[0].base_offset]
+        return all(ours is theirs for ours, theirs in zip(kept, log.segments, strict=False))
+
+
+class _Committed(NamedTuple):
+    leader_epoch: int
+    crc: int
+    data: bytes
 
 
 class _Chain:
+    """What is committed in one partition."""
+
     def __init__(self) -> None:
-        self.batches: dict[int, tuple[int, int]] = {}
-        self.end = 0
+        self.ends: list[int] = []  # rising
+        self.batches: dict[int, _Committed] = {}
+        self.is_compacted = False
+        self._records: dict[int, list[Record]] = {}  # of batches that somebody lacks
+        self._last: dict[bytes, int] = {}  # of each key, in the batches up to the one after
+        self._last_end = 0
+
+    @property
+    def end(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    def add(self, end: int, header: BatchHeader, data: bytes) -> None:
+        self.ends.append(end)
+        self.batches[end] = _Committed(header.leader_epoch, header.crc, data)
+
+    def between(self, after: int, up_to: int) -> list[int]:
+        """Ends of batches in (after, up_to]."""
+        return self.ends[bisect_right(self.ends, after) : bisect_right(self.ends, up_to)]
+
+    def records(self, end: int) -> list[Record]:
+        if end not in self._records:
+            self._records[end] = _decode(self.batches[end].data)
+        return self._records[end]
+
+    def is_spent(self, record: Record) -> bool:
+        """Compaction may take it away."""
+        if record.key is None or record.value is None:
+            return True
+        for end in self.between(self._last_end, self.end):
+            self._last.update((found.key, found.offset) for found in self.records(end) if found.key is not None)
+        self._last_end = self.end
+        return self._last[record.key] > record.offset
+
+    def lost_of(self, end: int, held: Sequence[Record] = ()) -> Record | None:
+        """A record of this batch that is neither held nor spent. `held` has the same records, or fewer."""
+        offsets = {record.offset for record in held}
+        return next(
+            (one for one in self.records(end) if one.offset not in offsets and not self.is_spent(one)),
+            None,
+        )
+
+    def is_same(self, end: int, header: BatchHeader, data: bytes) -> bool:
+        """A batch up to there is what was committed, or what compaction made of it."""
+        known = self.batches.get(end)
+        if known is None or known.leader_epoch != header.leader_epoch:
+            return False
+        if known.crc == header.crc:
+            return True
+        if not self.is_compacted:
+            return False
+        held, originals = _decode(data), {record.offset: record for record in self.records(end)}
+        is_part = all(originals.get(record.offset) == record for record in held)
+        return is_part and self.lost_of(end, held) is None
 
 
 class ChainChecker:
@@ -57,31 +147,144 @@ class ChainChecker:
         self._chains: dict[Key, _Chain] = {}
         self._walked: dict[tuple[int, Key], _Walked] = {}
 
+    def compacts(self, key: Key) -> None:
+        """From now on, and what was compacted stays so."""
+        self._chain(key).is_compacted = True
+
+    def is_compacted(self, key: Key) -> bool:
+        return self._chain(key).is_compacted
+
+    def _chain(self, key: Key) -> _Chain:
+        return self._chains.setdefault(key, _Chain())
+
     def committed(self, node: int, name: str, key: Key, log: LogLike, high_watermark: int, disk: SimDisk) -> None:
         """This leader's high watermark has come here."""
-        chain = self._chains.setdefault(key, _Chain())
-        walked = self._walked.get((node, key))
-        if walked is None or walked.log is not log or walked.generation != log.generation:
-            walked = _Walked(log, log.generation, -1, 0)
-        for segment in log.segments:
-            if segment.base_offset < walked.segment or segment.base_offset >= high_watermark:
+        self._walk(node, name, key, log, high_watermark, disk, is_first=True)
+
+    def holds(
+        self,
+        node: int,
+        name: str,
+        key: Key,
+        log: LogLike,
+        high_watermark: int,
+        disk: SimDisk,
+        *,
+        is_excused: bool = False,
+    ) -> None:
+        """This in-sync replica has everything up to there. `is_excused`: it may be rotten, but nothing is missing."""
+        limit = min(high_watermark, self._chain(key).end)
+        if not is_excused:
+            self._walk(node, name, key, log, limit, disk, is_first=False)
+            return
+        try:
+            self._walk(node, name, key, log, limit, disk, is_first=False)
+        except Violation as violation:
+            if violation.what == HELD:
+                raise
+
+    def _walk(self, node: int, name: str, key: Key, log: LogLike, limit: int, disk: SimDisk, *, is_first: bool) -> None:
+        chain, walked = self._chain(key), self._walked.get((node, key))
+        if walked is None or not walked.goes_on(log):
+            walked = _Walked(log, log.generation)
+        elif walked.end < limit or is_first:
+            walked.segments = tuple(s for s in walked.segments if s.base_offset >= log.segments[0].base_offset)
+        else:
+            return
+        who, start = f"{name} on {node}", log.log_start_offset
+        walked.end = max(walked.end, start)
+        for number, segment in enumerate(log.segments):
+            if number + 1 < len(walked.segments) or segment.base_offset >= limit:
                 continue
-            position = walked.position if segment.base_offset == walked.segment else 0
+            position = walked.position if number + 1 == len(walked.segments) else 0
             data = disk.peek(segment.path, position, segment.size)
-            for at, header in iterate_headers(data, segment.path):
+            walked.segments, walked.position = tuple(log.segments[: number + 1]), position
+            for at, header in _batches(who, data, segment.path):
                 end = header.next_offset
-                if end > high_watermark:
+                if end > limit:
                     break
-                if end <= log.log_start_offset:
+                walked.position = position + at + header.size_bytes
+                if end <= start:
                     continue  # deleted, and so nobody compares it
-                found = header.leader_epoch, header.crc
-                if end > chain.end:
-                    chain.batches[end], chain.end = found, end
-                elif chain.batches.get(end) != found:
-                    raise Violation(
-                        "what is committed stays what it is",
-                        f"{name}: {node} has a batch up to {end} of epoch {found[0]} with checksum {found[1]:#x}; "
-                        f"committed was {chain.batches.get(end, 'another')}",
-                    )
-                walked = walked._replace(segment=segment.base_offset, position=position + at + header.size_bytes)
+                batch = data[at : at + header.size_bytes]
+                if is_first and end > chain.end:
+                    chain.add(end, header, batch)
+                elif not chain.is_same(end, header, batch):
+                    raise _changed(who, chain, end, header)
+                _check_held(who, chain, walked.end, end - 1)
+                walked.end = end
+                first, _ = walked.epochs.get(header.leader_epoch, (header.base_offset, 0))
+                walked.epochs[header.leader_epoch] = first, header.base_offset
+        _check_held(who, chain, walked.end, min(limit, chain.end))
+        walked.end = max(walked.end, limit)
         self._walked[node, key] = walked
+        _check_epochs(who, log, walked)
+
+    def is_sound(self, key: Key, disk: SimDisk, paths: Sequence[str], offsets: range, max_epoch: int) -> bool:
+        """Whether the files of a log hold all that is committed and nothing else there, from the start of `offsets` at
+        least to their end. `max_epoch`: nobody has led a later one."""
+        chain, reached, epoch = self._chain(key), offsets.start, -1
+        for path in paths:
+            data = disk.peek(path, 0, 1 << 62)
+            try:
+                for at, header in iterate_headers(data, path):
+                    end = header.next_offset
+                    if end <= offsets.start:
+                        continue
+                    is_known = end > chain.end or chain.is_same(end, header, data[at : at + header.size_bytes])
+                    is_lost = not all(_may_lack(chain, gap) for gap in chain.between(reached, end - 1))
+                    if is_lost or not is_known or end <= reached or not epoch <= header.leader_epoch <= max_epoch:
+                        return False
+                    reached, epoch = end, header.leader_epoch
+            except CorruptBatch:
+                return False
+        return reached >= offsets.stop
+
+
+def _batches(who: str, data: bytes, path: str) -> Iterator[tuple[int, BatchHeader]]:
+    try:
+        yield from iterate_headers(data, path)
+    except CorruptBatch as error:
+        raise Violation(STAYS, f"{who}: {error}") from error
+
+
+def _may_lack(chain: _Chain, end: int) -> bool:
+    return chain.is_compacted and chain.lost_of(end) is None
+
+
+def _check_held(who: str, chain: _Chain, after: int, up_to: int) -> None:
+    for end in chain.between(after, up_to):
+        if not _may_lack(chain, end):
+            lost = chain.lost_of(end) if chain.is_compacted else chain.records(end)[0]
+            assert lost is not None
+            raise Violation(
+                HELD,
+                f"{who} lacks the record at offset {lost.offset} (key {lost.key!r}), which is committed"
+                + (" and the last of its key" if chain.is_compacted else ""),
+            )
+
+
+def _check_epochs(who: str, log: LogLike, walked: _Walked) -> None:
+    start = log.log_start_offset
+    for epoch, offsets in walked.epochs.items():
+        for offset in offsets:
+            known = log.epochs.epoch_of(offset)
+            if offset >= start and known != epoch:
+                raise Violation(
+                    "leader epochs are those of the batches",
+                    f"{who} has a batch of epoch {epoch} at offset {offset}, and remembers epoch {known} there",
+                )
+
+
+def _changed(who: str, chain: _Chain, end: int, header: BatchHeader) -> Violation:
+    known = chain.batches.get(end)
+    was = "another" if known is None else f"one of epoch {known.leader_epoch} with checksum {known.crc:#x}"
+    return Violation(
+        STAYS,
+        f"{who}: a batch up to {end} of epoch {header.leader_epoch} with checksum {header.crc:#x}; committed was {was}",
+    )
+
+
+def _decode(data: bytes) -> list[Record]:
+    header, payload = read_header(data), memoryview(data)[HEADER_SIZE:]
+    return list(iterate_records(header, decompress(header.compression, payload) if header.compression else payload))

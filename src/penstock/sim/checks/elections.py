@@ -19,7 +19,7 @@ def check_elected(image: MetadataImage, change: PartitionChanged) -> None:
     before = topic.partitions[change.index]
     if change.leader in (before.leader, *before.isr, *before.elr, *before.last_known_elr):
         return
-    if change.leader in before.adding and change.replicas is not None:
+    if before.is_reassigning and change.replicas is not None and change.leader in (change.isr or ()):
         return  # it has just come into sync, and with that the move to it ends
     if not may_be_unclean(image, topic.name):
         raise Violation(
