@@ -106,6 +106,8 @@ class ReplicaEars:
                     self._chains.compacts(key)
         for key, others in hosted.items():
             leader = max(others.values(), key=lambda one: (one.leader_epoch, one.is_leader))
+            if leader.is_leader:
+                self._look_at_chain(leader, leader.high_watermark)  # one that begins to lead commits nothing by that
             for number in leader.isr if leader.is_leader else ():
                 member = others.get(number)
                 if member is not None and member.partition_epoch <= leader.partition_epoch:

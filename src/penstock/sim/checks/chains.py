@@ -192,7 +192,8 @@ class ChainChecker:
         else:
             return
         who, start = f"{name} on {node}", log.log_start_offset
-        walked.end = max(walked.end, start)
+        # Judged when all of it is known: what comes later may have taken its place.
+        before, held, odd = max(walked.end, start), set[int](), list[tuple[BatchHeader, bytes]]()
         for number, segment in enumerate(log.segments):
             if number + 1 < len(walked.segments) or segment.base_offset >= limit:
                 continue
@@ -209,14 +210,16 @@ class ChainChecker:
                 batch = data[at : at + header.size_bytes]
                 if is_first and end > chain.end:
                     chain.add(end, header, batch)
-                elif not chain.is_same(end, header, batch):
-                    raise _changed(who, chain, end, header)
-                _check_held(who, chain, walked.end, end - 1)
-                walked.end = end
+                elif (known := chain.batches.get(end)) is None or known[:2] != (header.leader_epoch, header.crc):
+                    odd.append((header, batch))
+                held.add(end)
                 first, _ = walked.epochs.get(header.leader_epoch, (header.base_offset, 0))
                 walked.epochs[header.leader_epoch] = first, header.base_offset
-        _check_held(who, chain, walked.end, min(limit, chain.end))
-        walked.end = max(walked.end, limit)
+        for header, batch in odd:
+            if not chain.is_same(header.next_offset, header, batch):
+                raise _changed(who, chain, header.next_offset, header)
+        _check_held(who, chain, [end for end in chain.between(before, limit) if end not in held])
+        walked.end = max(before, limit)
         self._walked[node, key] = walked
         _check_epochs(who, log, walked)
 
@@ -252,8 +255,8 @@ def _may_lack(chain: _Chain, end: int) -> bool:
     return chain.is_compacted and chain.lost_of(end) is None
 
 
-def _check_held(who: str, chain: _Chain, after: int, up_to: int) -> None:
-    for end in chain.between(after, up_to):
+def _check_held(who: str, chain: _Chain, missing: Sequence[int]) -> None:
+    for end in missing:
         if not _may_lack(chain, end):
             lost = chain.lost_of(end) if chain.is_compacted else chain.records(end)[0]
             assert lost is not None
