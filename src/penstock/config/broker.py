@@ -162,6 +162,7 @@ class BrokerConfig(NamedTuple):
     penstock_http_listener: Endpoint | None
     penstock_line_listener: Endpoint | None
     penstock_log_format: str
+    penstock_loop_stall_ms: int
     penstock_requests_in_flight_per_connection: int
     penstock_shutdown_drain_ms: int
 

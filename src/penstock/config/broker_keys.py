@@ -142,6 +142,7 @@ PENSTOCK_ROWS: tuple[Row, ...] = (
     ("penstock.http.listener", "string", None, "", "re", "Address of the HTTP door as host:port; empty or absent: closed. 127.0.0.1:8082 where the broker is started without a file."),
     ("penstock.line.listener", "string", None, "", "re", "Address of the line protocol as host:port; empty or absent: closed. 127.0.0.1:9099 where the broker is started without a file."),
     ("penstock.log.format", "string", "console", "console json", "re", "Log lines on standard error: for people (console) or one JSON object a line (json)."),
+    ("penstock.loop.stall.ms", "int", "100", "0..", "re", "A turn of the event loop that takes longer is counted, and a line in the log names what held it; 0: not watched."),
     ("penstock.requests.in.flight.per.connection", "int", "64", "1..", "re", "Requests of one connection answered at a time; more are left unread."),
     ("penstock.shutdown.drain.ms", "int", "5000", "0..", "re", "How long a stopping node waits for open requests."),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import resource
@@ -12,7 +13,8 @@ from penstock import __version__
 from penstock.gateway.process import DoorPlan, serve
 from penstock.observability.logs import configure
 from penstock.runtime.clock import SystemClock
-from penstock.runtime.loop import run
+from penstock.runtime.loop import DEFAULT_STALL_S, TurnLoop, run
+from penstock.runtime.loop_watchdog import LoopWatchdog
 
 MAX_CONNECTIONS = (2064, 1000)  # of the HTTP door and of the line protocol
 OTHER_DESCRIPTORS = 64
@@ -47,7 +49,17 @@ def main() -> None:
         given["max_idle_s"],
         *_most_connections(),
     )
-    run(serve(plan, SystemClock()))
+    run(_watched(plan))
+
+
+async def _watched(plan: DoorPlan) -> None:
+    loop = asyncio.get_running_loop()
+    watchdog = LoopWatchdog(loop, DEFAULT_STALL_S) if isinstance(loop, TurnLoop) else None
+    try:
+        await serve(plan, SystemClock())
+    finally:
+        if watchdog is not None:
+            watchdog.close()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from penstock.observability.metrics import Metrics
 from penstock.observability.quorum_metrics import ControllerMetrics, PartitionCensus, QuorumMetrics
 from penstock.observability.replication_metrics import ReplicationMetrics
 from penstock.runtime.process_metrics import ProcessMetrics
+from penstock.runtime.turn_metrics import TurnMetrics
 
 if TYPE_CHECKING:
     from penstock.node.node import Node
@@ -45,5 +46,6 @@ def metrics_of(node: Node) -> Metrics:
             ControllerMetrics(controller, membership.watch, census),
             QuorumMetrics(membership.quorum, membership.links, membership.lifecycle, membership.forwarding),
             ProcessMetrics(node.started_ms),
+            TurnMetrics(node.loop),
         ]
     )

@@ -125,12 +125,15 @@ class Node:
         self.commit = GroupCommit(self._loop.call_soon, self._flusher, self._loop.time)
         self._quorum_flusher, self._quorum_workers = self._world.quorum_lane(self._loop)
         self.quorum_commit = GroupCommit(self._loop.call_soon, self._quorum_flusher, self._loop.time)
+        self._watchdog = self._world.watchdog(self._loop, self.config.penstock_loop_stall_ms)
         self._undo.append(self._stop_threads)
 
     async def _stop_threads(self) -> None:
         await self._flushed()
         for each in (self._flusher, self._workers, self._quorum_flusher, self._quorum_workers):
             each.close()
+        if self._watchdog is not None:
+            self._watchdog.close()
 
     async def _flushed(self) -> None:
         """Every flush that was asked for is done."""
@@ -352,6 +355,10 @@ class Node:
 
             self._metrics = metrics_of(self)
         return await self._metrics.page()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
 
     @property
     def workers(self) -> ClosableWorkers:

@@ -25,6 +25,8 @@ from penstock.runtime.clock import SystemClock, SystemEntropy
 from penstock.runtime.data_directory import DataDirectory
 from penstock.runtime.disk import OsDisk
 from penstock.runtime.kernel_flusher import open_flusher
+from penstock.runtime.loop import TurnLoop
+from penstock.runtime.loop_watchdog import LoopWatchdog
 from penstock.runtime.workers import ThreadWorkers
 
 WORKER_THREADS = 4
@@ -47,6 +49,10 @@ class Directory(Protocol):
 
 
 class ClosableFlusher(Flusher, Protocol):
+    def close(self) -> None: ...
+
+
+class Closable(Protocol):
     def close(self) -> None: ...
 
 
@@ -82,6 +88,10 @@ class World(Protocol):
     def rewriter(
         self, loop: asyncio.AbstractEventLoop, max_bytes_per_second: Callable[[], float]
     ) -> ClosableRewriter: ...
+
+    def watchdog(self, loop: asyncio.AbstractEventLoop, stall_ms: int) -> Closable | None:
+        """Says what holds the loop for longer than that. Called on the loop; None: nobody watches."""
+        ...
 
 
 class OsWorld:
@@ -122,3 +132,6 @@ class OsWorld:
 
     def rewriter(self, loop: asyncio.AbstractEventLoop, max_bytes_per_second: Callable[[], float]) -> ClosableRewriter:
         return CleanerProcess(loop, max_bytes_per_second)
+
+    def watchdog(self, loop: asyncio.AbstractEventLoop, stall_ms: int) -> Closable | None:
+        return LoopWatchdog(loop, stall_ms / 1000) if isinstance(loop, TurnLoop) and stall_ms else None

@@ -101,6 +101,9 @@ class SimNodeWorld:
     def rewriter(self, loop: asyncio.AbstractEventLoop, max_bytes_per_second: Callable[[], float]) -> SimRewriter:
         return SimRewriter(self._ports.disk, self._ports.workers)
 
+    def watchdog(self, loop: asyncio.AbstractEventLoop, stall_ms: int) -> None:
+        return None  # no real time passes here
+
 
 class SimBroker(Node):
     def __init__(self, config: BrokerConfig, ports: SimPorts) -> None:

@@ -21,11 +21,10 @@ import tempfile
 import threading
 from types import TracebackType
 
-import uvloop
-
 from penstock.config.broker import BrokerConfig
 from penstock.model.errors import ConfigError
 from penstock.node.node import Node
+from penstock.runtime.loop import TurnLoop
 from penstock.testing.cluster import Cluster
 from penstock.testing.settings import Given, texts_of
 
@@ -130,7 +129,7 @@ class Broker:
             self._temporary = None
 
     def _run(self, config: BrokerConfig) -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=TurnLoop) as runner:
             self._loop = runner.get_loop()
             try:
                 runner.run(self._serve(config))

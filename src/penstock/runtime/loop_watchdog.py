@@ -1,0 +1,101 @@
+"""Who held the event loop: a thread that looks at the loop's stack while a turn is overdue, and says so in one line.
+
+    event loop held for 312 ms by storage/log.py:155 truncate_to < replica/divergence.py:92 _cut < ...
+
+Innermost first. It looks a few times during a turn and names the place it saw most often. A turn that held the
+interpreter itself (native code) cannot be looked into and is named as such. At most one line in `QUIET_S`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections import Counter
+from time import perf_counter
+from types import FrameType
+
+import penstock
+from penstock.runtime.loop import TurnLoop
+
+log = logging.getLogger(__name__)
+
+QUIET_S = 10.0
+HUNG_S = 5.0  # a turn that does not end is told of before it does
+DEPTH = 6
+_PACKAGE = os.path.dirname(os.path.abspath(penstock.__file__)) + os.sep
+_SELF = __file__.removesuffix("_watchdog.py") + ".py"
+
+
+class LoopWatchdog:
+    def __init__(self, loop: TurnLoop, stall_s: float) -> None:
+        """Made on the loop's own thread."""
+        self._turns = loop.turns
+        self._turns.stall_s = stall_s
+        self._stall_s = stall_s
+        self._thread_id = threading.get_ident()
+        self._is_stopped = threading.Event()
+        self._seen: dict[int, Counter[str]] = {}  # by turn
+        self._told_hung = -1
+        self._told_s = -QUIET_S
+        self._untold = 0
+        self._thread = threading.Thread(target=self._run, name="penstock-watchdog", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._is_stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_stopped.wait(self._look()):
+            pass
+
+    def _look(self) -> float:
+        """Seconds until the next look."""
+        turns = self._turns
+        began_s, number = turns.began_s, turns.number
+        while turns.stalls:
+            self._tell(*turns.stalls.popleft())
+        for gone in [one for one in self._seen if one < number]:
+            del self._seen[gone]
+        if not began_s:
+            return self._stall_s / 2
+        taken_s = perf_counter() - began_s
+        if taken_s < self._stall_s:
+            return self._stall_s - taken_s if taken_s > self._stall_s / 2 else self._stall_s / 2
+        frame = sys._current_frames().get(self._thread_id)
+        if frame is not None and turns.number == number:
+            self._seen.setdefault(number, Counter())[_places(frame)] += 1
+        del frame  # it would keep alive what the loop lets go
+        if taken_s > HUNG_S and self._told_hung != number:
+            self._told_hung = number
+            log.error("event loop held for %.1f s so far by %s", taken_s, self._place_of(number))
+        return max(self._stall_s / 4, taken_s / 20)
+
+    def _tell(self, number: int, seconds: float) -> None:
+        now = perf_counter()
+        if now - self._told_s < QUIET_S:
+            self._untold += 1
+            return
+        more = f"; {self._untold} more since the last line like this" if self._untold else ""
+        self._told_s, self._untold = now, 0
+        log.warning("event loop held for %.0f ms by %s%s", seconds * 1000, self._place_of(number), more)
+
+    def _place_of(self, number: int) -> str:
+        seen = self._seen.get(number)
+        return seen.most_common(1)[0][0] if seen else "native code that also held the interpreter"
+
+
+def _places(innermost: FrameType) -> str:
+    """The innermost frame, whosever it is, and those of ours that led there."""
+    places: list[str] = []
+    frame: FrameType | None = innermost
+    while frame is not None and len(places) < DEPTH:
+        code = frame.f_code
+        is_ours = code.co_filename.startswith(_PACKAGE) and code.co_filename != _SELF
+        if is_ours or frame is innermost:
+            name = code.co_filename.removeprefix(_PACKAGE) if is_ours else os.path.basename(code.co_filename)
+            places.append(f"{name}:{frame.f_lineno} {code.co_name}")
+        frame = frame.f_back
+    return " < ".join(places)
