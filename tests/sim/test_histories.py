@@ -10,11 +10,12 @@ from collections import Counter
 
 import pytest
 
-from penstock.sim.fault_plan import KINDS
+from penstock.sim.fault_plan import ALL_KINDS
 from penstock.sim.plan import draw
 from penstock.sim.probes import STATES
 from penstock.sim.scenario import play
 from penstock.sim.seeds import Request, play_one
+from penstock.sim.tuning import settings_changed
 
 DEFAULT_SEEDS = "0:250"
 SEEDS = range(*map(int, os.environ.get("PENSTOCK_SIM_SEEDS", DEFAULT_SEEDS).split(":")))
@@ -31,6 +32,7 @@ def test_a_cluster_keeps_its_promises(seed: int, totals: Counter[str]) -> None:
     verdict = play(draw(seed))
     totals.update(verdict.faults)
     totals.update(verdict.probes)
+    totals.update({f"{name} (setting)": count for name, count in verdict.settings.items()})
     totals.update({f"{what} (history)": count for what, count in verdict.statistics.items()})
     assert verdict.is_good, f"{verdict.details}\nshow it again: {Request(seed).command}"
     assert verdict.statistics["acknowledged"]
@@ -39,7 +41,8 @@ def test_a_cluster_keeps_its_promises(seed: int, totals: Counter[str]) -> None:
 @pytest.mark.skipif(len(SEEDS) < 200, reason="a few histories need not have everything")
 def test_everything_that_can_happen_did(totals: Counter[str]) -> None:
     """Faults that never come and clients that do nothing would break no promise either."""
-    assert not [kind for kind in KINDS if not totals[kind]]
+    assert not [kind for kind in ALL_KINDS if not totals[kind]]
+    assert not [name for name in settings_changed() if not totals[f"{name} (setting)"]]
     assert not [state for state in STATES if not totals[state]]
     for what in ("acknowledged", "read", "commits", "generations", "admin"):
         assert totals[f"{what} (history)"] > len(SEEDS)

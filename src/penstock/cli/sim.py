@@ -10,17 +10,20 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 import click
 from click.core import ParameterSource
 
 from penstock.cli.output import show_table
 from penstock.model.errors import ConfigError
+from penstock.sim.fault_plan import ALL_KINDS
 from penstock.sim.plan import draw
 from penstock.sim.planted_bugs import BUGS
 from penstock.sim.probes import STATES
 from penstock.sim.scenario import Verdict
 from penstock.sim.seeds import Request, find, play_many, play_one
+from penstock.sim.tuning import settings_changed
 
 FAILED = 1
 PROGRESS_EVERY_S = 5.0
@@ -45,7 +48,7 @@ def _numbers(_: click.Context, __: click.Parameter, value: str | None) -> tuple[
 @click.option("--faults", callback=_numbers, default=None, help="With --seed: only these faults of its plan, as 0,3,4.")
 @click.option("--bug", type=click.Choice(list(BUGS)), default=None, help="Plant this defect: histories should fail.")
 @click.option("--bugs", is_flag=True, help="Plant every defect in turn and look for a seed that shows it.")
-@click.option("--probes", is_flag=True, help="In the end: how often histories were in each of the states that matter.")
+@click.option("--probes", is_flag=True, help="In the end: how many histories had each fault, setting and state.")
 @click.option("--keep-going", is_flag=True, help="Go on after a history that failed.")
 def sim(
     seeds: int,
@@ -126,6 +129,8 @@ def _many(requests: list[Request], jobs: int, *, keep_going: bool, probes: bool)
             click.echo(f"{len(verdicts)} of {len(requests)} histories, {len(failures)} failed", err=True)
     _show_totals(verdicts, time.monotonic() - began)
     if probes:
+        _show_counts("fault", ALL_KINDS, [verdict.faults for verdict in verdicts])
+        _show_counts("setting changed", settings_changed(), [verdict.settings for verdict in verdicts])
         _show_probes(verdicts)
     return FAILED if failures else 0
 
@@ -171,6 +176,7 @@ def _show_totals(verdicts: list[Verdict], took_s: float) -> None:
     rows = [
         ("history", sum((Counter(verdict.statistics) for verdict in verdicts), Counter())),
         ("faults", sum((verdict.faults for verdict in verdicts), Counter())),
+        ("settings", sum((verdict.settings for verdict in verdicts), Counter())),
         ("clients met", sum((verdict.troubles for verdict in verdicts), Counter())),
     ]
     show_table(
@@ -180,6 +186,11 @@ def _show_totals(verdicts: list[Verdict], took_s: float) -> None:
 
 
 def _show_probes(verdicts: list[Verdict]) -> None:
-    counts = sum((verdict.probes for verdict in verdicts), Counter())
-    seeds = Counter(name for verdict in verdicts for name in verdict.probes)
-    show_table(["state", "histories", "how often"], [(name, str(seeds[name]), str(counts[name])) for name in STATES])
+    _show_counts("state", STATES, [verdict.probes for verdict in verdicts])
+
+
+def _show_counts(what: str, names: Sequence[str], found: Sequence[Counter[str]]) -> None:
+    """In how many histories each was, and how often; also what was in none."""
+    counts = sum(found, Counter())
+    seeds = Counter(name for one in found for name in one)
+    show_table([what, "histories", "how often"], [(name, str(seeds[name]), str(counts[name])) for name in names])

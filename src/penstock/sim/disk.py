@@ -11,6 +11,7 @@ Fair faults, all drawn from the `Random` it is given:
 - A full disk (`capacity`): a write takes what fits and raises ENOSPC. A new name may need a block that is not there.
 - A failing write (`fail_write`): EIO, with any part of it done.
 - A failing sync (`fail_sync`): EIO, and as on Linux the pages count as clean afterwards, whatever the disk has.
+- Any other call that fails (`fail_call`): with the errno it is given, and nothing done; of a write, any part.
 - Bit rot (`flip_bit`), in what is stable.
 
 Not fair, and not done: losing bytes that were synced, reordering writes across a sync, breaking the atomicity of
@@ -20,6 +21,7 @@ a rename. Names obey the same paths as the real disk; there are no links and no 
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Sequence
 from random import Random
 
@@ -28,6 +30,9 @@ from penstock.sim.content import Content
 from penstock.sim.directory import Directory
 
 BLOCK = 4096
+CALLS = ("write", "truncate", "sync", "open", "list", "make", "rename", "remove", "sync directory")
+NEED_A_DESCRIPTOR = ("open", "list", "sync directory")
+"""These open something."""
 
 
 class SimCrash(BaseException):
@@ -65,6 +70,10 @@ class SimFile:
             if self._disk.fail_write is not None and self._disk.fail_write(self.path):
                 content.change(position, data[: self._disk.random.randint(0, len(data))])
                 raise OSError(errno.EIO, "input/output error", self.path)
+            code = self._disk.failure("write", self.path)
+            if code is not None:
+                content.change(position, data[: self._disk.random.randint(0, len(data))])
+                raise _error(code, self.path)
             room = self._disk.free_bytes() + max(0, len(content.data) - position)
             content.change(position, data[: max(room, 0)])
             if room < len(data):
@@ -74,6 +83,7 @@ class SimFile:
     def truncate(self, size: int) -> None:
         content = self._check()
         with self._disk.boundary():
+            self._disk.may_fail("truncate", self.path)
             content.change(size, None)
 
     def sync(self) -> None:
@@ -89,6 +99,10 @@ class SimFile:
             if self._disk.fail_sync is not None and self._disk.fail_sync(self.path):
                 content.settle(self._disk.random, mark)
                 raise OSError(errno.EIO, "input/output error", self.path)
+            code = self._disk.failure("sync", self.path)
+            if code is not None:
+                content.settle(self._disk.random, mark)
+                raise _error(code, self.path)
             content.sync(mark)
 
     def is_cached(self, position: int, size: int) -> bool:
@@ -130,6 +144,8 @@ class SimDisk:
         self.is_cold = False
         self.fail_sync: Callable[[str], bool] | None = None
         self.fail_write: Callable[[str], bool] | None = None
+        self.fail_call: Callable[[str, str], int | None] | None = None
+        """Asked with the name of the call (one of CALLS) and the path; an errno: it fails."""
         self.crash_after: int | None = None  # the number of `changes` at which to raise SimCrash
         self.on_crash: Callable[[], None] | None = None  # told before SimCrash is raised
         self.changes = 0
@@ -147,6 +163,8 @@ class SimDisk:
         content = None if parent is None else parent.names.get(name)
         if isinstance(content, Directory):
             raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+        if content is not None or create:
+            self.may_fail("open", path)
         if content is not None:
             return SimFile(self, path, content)
         if not create or parent is None:
@@ -158,7 +176,9 @@ class SimDisk:
         return SimFile(self, path, content)
 
     def list_directory(self, path: str) -> list[str]:
-        return sorted(self._directory(path).names)
+        directory = self._directory(path)
+        self.may_fail("list", path)
+        return sorted(directory.names)
 
     def exists(self, path: str) -> bool:
         return self._entry(path) is not None
@@ -174,6 +194,7 @@ class SimDisk:
                 raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
             if entry is None:
                 with self._boundary:
+                    self.may_fail("make", path)
                     self._find_room(path)
                     entry = Directory()
                     at.change((at, name, entry))
@@ -184,6 +205,7 @@ class SimDisk:
         if parent is None or not isinstance(parent.names.get(name), Content):
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         with self._boundary:
+            self.may_fail("remove", path)
             parent.change((parent, name, None))
 
     def remove_directory(self, path: str) -> None:
@@ -195,6 +217,7 @@ class SimDisk:
                 self.remove_directory(f"{path}/{name}")
             else:
                 with self._boundary:
+                    self.may_fail("remove", f"{path}/{name}")
                     directory.change((directory, name, None))
         parent, name = self._parent(path)
         assert parent is not None
@@ -208,6 +231,7 @@ class SimDisk:
         if parent is None or target is None or entry is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", old)
         with self._boundary:
+            self.may_fail("rename", new)
             self._find_room(new)
             target.change((parent, name, None), (target, new_name, entry))
 
@@ -217,6 +241,7 @@ class SimDisk:
         with self._boundary:
             if self.fail_sync is not None and self.fail_sync(path):
                 raise OSError(errno.EIO, "input/output error", path)
+            self.may_fail("sync directory", path)
             directory.sync(mark)
 
     def space(self, path: str) -> tuple[int, int]:
@@ -242,11 +267,24 @@ class SimDisk:
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         self._content(path).flip_bit(position, bit)
 
+    def failure(self, call: str, path: str) -> int | None:
+        """The errno with which this call fails now."""
+        return None if self.fail_call is None else self.fail_call(call, path)
+
+    def may_fail(self, call: str, path: str) -> None:
+        code = self.failure(call, path)
+        if code is not None:
+            raise _error(code, path)
+
     # -- looking at it ---------------------------------------------------------------------------------------
 
     def names_mark(self, path: str) -> int:
         """What a sync of this directory that begins now is sure to cover."""
         return self._directory(path).mark
+
+    def names(self, path: str) -> list[str]:
+        """As `list_directory`, whatever fails."""
+        return sorted(self._directory(path).names)
 
     def peek(self, path: str, position: int, end: int) -> bytes:
         """What a reader would see, without one."""
@@ -301,6 +339,10 @@ class SimDisk:
         parent, _, name = path.rpartition("/")
         entry = self._entry(parent)
         return (entry if isinstance(entry, Directory) else None), name
+
+
+def _error(code: int, path: str) -> OSError:
+    return OSError(code, os.strerror(code).lower(), path)
 
 
 def _names(path: str) -> list[str]:

@@ -9,7 +9,7 @@ Must not know: clusters, how a fault is done.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 AMBUSHES = ("ambush", "power ambush")
@@ -51,6 +51,20 @@ KINDS = (
     "bit rot",
     "clock",
 )
+PASSING = (
+    "passing errors",
+    "passing shortage",
+    "no descriptors",
+    "single failure",
+    "single failure",
+    "hung disk",
+    "stalled disk",
+    "crawling disk",
+)
+"""Of disks, and nobody restarts the process."""
+LATER_KINDS = PASSING
+"""Take the place of some faults that were drawn, by chance of their own: all else of a history stays what it was."""
+ALL_KINDS = tuple(dict.fromkeys((*KINDS, *LATER_KINDS)))
 THEMES = (
     (*AMBUSHES, "power ambush", "slow disk", "isolate"),  # between two steps
     ("brownout", "fade out", "slow disk", "crash", "torn"),  # what was promised is on no platter
@@ -68,6 +82,7 @@ BUSY_THEMES = (
 """Power and network fail together, while logs are compacted and an operator changes things."""
 THEME_CHANCE = 0.5
 LONE_CRASH_CHANCE = 0.4
+LATER_CHANCE = 0.4
 SOON_CHANCE = 0.25
 SOON_S = 0.4
 LENGTHY = ("one by one", "fade out", "strand", "brownout", "depose", "headhunt", "coup", LONE_CRASH, "rolling restart")
@@ -111,3 +126,16 @@ def draw_plan(random: Random, seconds: float, *, is_power_fair: bool, without: S
         pause_s = random.uniform(0.1, 2) * max(gap_s, 2.0 if fault.kind in LENGTHY else 0.0)
         at_s += random.uniform(0, SOON_S) if random.random() < SOON_CHANCE else pause_s
     return FaultPlan(tuple(faults), theme in BUSY_THEMES)
+
+
+def widened(faults: Sequence[Fault], random: Random, without: Sequence[str] = ()) -> tuple[Fault, ...]:
+    """With one or two of the later kinds in the place of some, in some histories."""
+    kinds = [kind for kind in LATER_KINDS if kind not in without]
+    chosen = random.sample(kinds, min(random.randint(1, 2), len(kinds)))
+    if not faults or not chosen or random.random() >= LATER_CHANCE:
+        return tuple(faults)
+    sure = random.randrange(len(faults))
+    return tuple(
+        replace(fault, kind=random.choice(chosen)) if fault.number == sure or random.random() < 0.4 else fault
+        for fault in faults
+    )

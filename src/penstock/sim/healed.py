@@ -25,6 +25,7 @@ GATHERED_WITHIN_S = 30.0
 LOOK_AGAIN_S = 0.1
 LATE_S = 10.0
 """After so long nothing is done any more for a request that its sender has given up."""
+RESUMED = 12
 PROBE_TOPIC = "probe"
 
 
@@ -39,6 +40,13 @@ class Healed:
     async def bring_up_all(self) -> None:
         down = [number for number in self._stage.cluster.started if not self._stage.cluster.is_running(number)]
         await self._stage.within("starting all machines", asyncio.gather(*map(self._stage.cluster.bring_up, down)))
+
+    async def restart_offline(self) -> None:
+        """As the log tells an operator to: the disk is mended, and what could not be kept is fetched again."""
+        cluster = self._stage.cluster
+        for number in self._stage.watch.offline():
+            if cluster.is_running(number):
+                await self._stage.within(f"stopping {number}", cluster.stop(number))
 
     def look_for_well(self) -> asyncio.Future[None]:
         """Beside everything else: how long it takes from here, where no fault is left."""
@@ -173,6 +181,19 @@ class Healed:
             await asyncio.sleep(LOOK_AGAIN_S)
         await read(stage.keyed)
         return found.seen.get(KEYED, {})
+
+    async def resume_keyed(self) -> None:
+        """As consumers do that have committed any offset: from every replica, and some of what is there is gone."""
+        stage = self._stage
+        random = stage.world.random("resumed")
+        for number in stage.watch.log_starts(KEYED):
+            end = stage.watch.high_watermarks(number)[KEYED]
+            caller = stage.caller(f"resumes:{number}")
+            for offset in sorted(random.sample(range(end), min(RESUMED, end))):
+                this_one = partial(_this_one, number)
+                reader = Reader(caller, stage.keyed, [KEYED], this_one, may_have_holes=True, begins_at=offset)
+                done = partial(_has_read, reader, KEYED, offset)
+                await stage.within(f"reading {KEYED}@{offset} from {number}", reader.run(done, 0.0))
 
     async def trim(self) -> None:
         """After a write: up to there, until that is acknowledged; then every replica begins there."""

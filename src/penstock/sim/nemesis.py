@@ -25,6 +25,7 @@ from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.disk_faults import DiskFaults
 from penstock.sim.fault_plan import AMBUSHES, Fault
 from penstock.sim.link_faults import LinkFaults
+from penstock.sim.passing_faults import PassingFaults
 
 CLOCK_JUMPS_MS = (500, 5_000, 100_000, 12 * 3_600_000, 5 * 86_400_000)
 """At most so far, in either direction: less than records and committed offsets are kept for (a week)."""
@@ -49,6 +50,10 @@ class Eyes(Protocol):
 
     def controller(self) -> int | None: ...
 
+    def held_up(self, number: int) -> list[str]:
+        """Partitions that this broker leads and whose last records are not stable on its disk."""
+        ...
+
 
 class Nemesis:
     def __init__(
@@ -67,8 +72,11 @@ class Nemesis:
         self.is_alone = False
         self.on_rot: Callable[[int], None] = lambda _: None
         """Told which machine bits rot on, before they do."""
+        self.on_stall: Callable[[str], None] = lambda _: None
+        """Told what nobody has taken over from a broker whose disk hangs."""
         self.counts: Counter[str] = Counter()
         self._disks = DiskFaults(self)
+        self._passing = PassingFaults(self)
         self._ambushes = Ambushes(self)
         self._deeds: dict[str, Callable[[Fault, Random], Awaitable[None]]] = {
             "kill": self._kill,
@@ -83,6 +91,7 @@ class Nemesis:
             **LinkFaults(self).deeds,
             **Campaigns(self).deeds,
             **self._disks.deeds,
+            **self._passing.deeds,
             **self._ambushes.deeds,
         }
 
@@ -111,6 +120,7 @@ class Nemesis:
     def heal(self) -> None:
         self._network.heal()
         self._disks.heal()
+        self._passing.heal()
         for number in self._cluster.ids:
             machine = self._cluster.machines[number]
             machine.resume()
@@ -145,6 +155,9 @@ class Nemesis:
 
     def controller(self) -> int | None:
         return self._eyes.controller()
+
+    def held_up(self, number: int) -> Sequence[str]:
+        return self._eyes.held_up(number)
 
     def is_well(self) -> bool:
         return self._eyes.is_well()

@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from penstock.sim.fault_plan import LONE_CRASH, POWER, Fault, draw_plan
+from penstock.sim.fault_plan import LONE_CRASH, POWER, Fault, draw_plan, widened
 from penstock.sim.history import Place
 from penstock.sim.settings import draw_settings
+from penstock.sim.tuning import PINNED
 
 PLAIN_TOPIC = "data-plain"
 ENDINGS = ("power failure", "kill", "stop")
 """What all machines go through in some histories, before everything is read; the first where that is fair."""
 VOTER_CHANGES_CHANCE = 0.25
+TUNER_CHANCE = 0.35
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
@@ -58,6 +60,10 @@ class Plan:
     """A topic is deleted and made again while it is used."""
     has_voter_changes: bool
     """Votes on the metadata are taken away and given."""
+    has_tuner: bool
+    """Settings of topics and brokers change."""
+    may_flush_less: bool
+    """Also how often logs are flushed: where no power fails, but for that of one machine while all else is well."""
     max_down: int
     faults: tuple[Fault, ...]
     ending: str
@@ -76,6 +82,7 @@ def draw(
     size = random.choice((3, 3, 5)) if nodes is None else nodes
     is_durable = random.random() < 0.7
     seconds = random.choice((3.0, 5.0, 8.0))
+    has_tuner = Random(f"{seed}/tuner").random() < TUNER_CHANCE
     topics = []
     minimum, trimming = Random(f"{seed}/minimum"), Random(f"{seed}/trimming")
     for number in range(random.randint(1, 2)):
@@ -84,12 +91,17 @@ def draw(
             settings["flush.messages"] = "9223372036854775807"
         if minimum.random() < 0.4:
             settings[MIN_INSYNC_REPLICAS] = "1"
+        if has_tuner:
+            settings |= PINNED
         topics.append(TopicPlan(f"data-{number}", random.randint(1, 2), settings))
-    topics.append(TopicPlan(PLAIN_TOPIC, 1, {}))
+    topics.append(TopicPlan(PLAIN_TOPIC, 1, dict(PINNED) if has_tuner else {}))
     if size < 3:
         without = (*without, "bit rot", LONE_CRASH)  # there must be others that have what it lost
     fault_plan = draw_plan(Random(f"{seed}/faults"), seconds, is_power_fair=is_durable, without=without)
-    faults = [fault for fault in fault_plan.faults if only is None or fault.number in only]
+    planned = widened(fault_plan.faults, Random(f"{seed}/later faults"), without)
+    faults = [fault for fault in planned if only is None or fault.number in only]
+    ending = _draw_ending(Random(f"{seed}/ending"), is_durable, planned)
+    loses_power = any(fault.kind in POWER for fault in planned) or ending == ENDINGS[0]
     return Plan(
         seed=seed,
         nodes=size,
@@ -110,9 +122,11 @@ def draw(
         has_reborn=Random(f"{seed}/reborn").random() < 0.3,
         has_voter_changes=size > 1 and Random(f"{seed}/voters").random() < VOTER_CHANGES_CHANCE,
         has_operator=random.random() < 0.5 or fault_plan.is_busy,
+        has_tuner=has_tuner,
+        may_flush_less=not loses_power,
         max_down=random.choice((1, 1, (size + 1) // 2, size)),
         faults=tuple(faults),
-        ending=_draw_ending(Random(f"{seed}/ending"), is_durable, fault_plan.faults),
+        ending=ending,
     )
 
 

@@ -121,7 +121,8 @@ class ReplicaEars:
 
     def _look_at_platters(self, leader: Partition, high_watermark: int) -> None:
         def is_excused(member: int) -> bool:
-            return member in self._brokers.excused or self._has_moved_on(leader, member)
+            has_yet_to_hear = not self._is_durable_on(member, leader)
+            return has_yet_to_hear or member in self._brokers.excused or self._has_moved_on(leader, member)
 
         place = Place(leader.topic, leader.index)
         if leader.log.log_start_offset > 0 or leader.config.retention_bytes >= 0:
@@ -130,9 +131,16 @@ class ReplicaEars:
             place,
             high_watermark,
             leader.isr,
-            may_have_gaps=_may_have_gaps(leader) or place in self._trimmed,
+            may_have_gaps=self.is_compacted(leader.topic_id, leader.index) or place in self._trimmed,
             is_excused=is_excused,
         )
+
+    def _is_durable_on(self, member: int, leader: Partition) -> bool:
+        """A setting that changes reaches brokers one after the other."""
+        node = self._cluster.living.get(member)
+        hosted = () if node is None else getattr(node, "partitions", ())
+        key = leader.topic_id, leader.index
+        return all(replica.is_durable for replica in hosted if (replica.topic_id, replica.index) == key)
 
     def _has_moved_on(self, leader: Partition, member: int) -> bool:
         """The topic was deleted, or the replica moved away, and this leader has not heard of it yet."""
@@ -176,7 +184,7 @@ class ReplicaEars:
     def _check_damaged(self, partition: Partition, offset: int) -> None:
         """The disk knows better than whoever read from it."""
         owner, disk = partition.log, self._cluster.machines[partition.node_id].disk
-        paths = [f"{owner.directory}/{name}" for name in disk.list_directory(owner.directory) if name.endswith(".log")]
+        paths = [f"{owner.directory}/{name}" for name in disk.names(owner.directory) if name.endswith(".log")]
         offsets = range(owner.log_start_offset, owner.persisted_recovery_point)
         key = partition.topic_id, partition.index
         if self._chains.is_sound(key, disk, paths, offsets, partition.leader_epoch):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from penstock.sim.checks.groups import check_groups
 from penstock.sim.checks.keyed import check_keyed
 from penstock.sim.checks.records import check_reads, check_records
-from penstock.sim.checks.topics import check_topics
+from penstock.sim.checks.topics import check_brokers, check_topics
 from penstock.sim.checks.trimmed import check_trimmed
 from penstock.sim.checks.votes import check_last_voters
 from penstock.sim.cluster import few_entries_kept
@@ -28,6 +28,7 @@ from penstock.sim.remarks import remarks
 from penstock.sim.stage import KEYED, Stage
 from penstock.sim.workforce import Workforce
 from penstock.sim.workload.trimmed import RETENTION_BYTES, TRIMMED
+from penstock.sim.workload.tuner import BROKERS
 from penstock.sim.world import SimWorld
 
 MAX_STEPS = 400_000
@@ -54,6 +55,8 @@ class Verdict:
     faults: Counter[str] = field(default_factory=Counter)
     probes: Counter[str] = field(default_factory=Counter)
     """How often it was in the states of `sim.probes`."""
+    settings: Counter[str] = field(default_factory=Counter)
+    """Those that were changed, by name."""
     troubles: Counter[str] = field(default_factory=Counter)
     """What clients ran into, by name."""
     digest: str = ""
@@ -82,6 +85,7 @@ class Scenario:
             writers, others = workforce.set_to_work()
             ordeal = asyncio.gather(stage.nemesis.run(stage.plan.faults), asyncio.sleep(stage.plan.seconds))
             await stage.within("the end of all faults", ordeal)  # each brings up again what it took down
+            await healed.restart_offline()
             well = healed.look_for_well()
             await healed.bring_up_all()
             stage.is_over = True
@@ -100,11 +104,14 @@ class Scenario:
             await healed.restart_all()
             final = await healed.read_all()
             keyed = await healed.read_keyed() if stage.plan.is_compacting else {}
+            if stage.plan.is_compacting and stage.plan.has_tuner:
+                await healed.resume_keyed()
             trimmed, kept_bytes = await healed.read_trimmed() if stage.plan.has_trimmed else ({}, 0)
             await healed.look_up_offsets()
             stage.watch.look()
             stage.watch.check_ending()
             topics, voters = stage.watch.topics(), stage.watch.voters()
+            broker_settings = stage.watch.broker_settings()
         check_records(stage.history, final, undisturbed)
         for place in stage.reborn.lives if stage.reborn is not None else ():
             check_reads(stage.history, place)
@@ -113,8 +120,12 @@ class Scenario:
             check_keyed(stage.keyed, KEYED, keyed, tombstones_may_go=stage.plan.tombstones_go)
         if stage.plan.has_trimmed:
             retention_bytes = RETENTION_BYTES if stage.plan.is_retaining else None
+            if stage.plan.has_tuner:
+                retention_bytes = 0  # by age as well, so anything may go
             check_trimmed(stage.trimmed, TRIMMED, trimmed, kept_bytes, retention_bytes)
         check_topics(stage.history, topics)
+        check_topics(stage.tuned, topics)
+        check_brokers(stage.tuned, BROKERS, broker_settings)
         check_last_voters(voters, healed.voters)
 
 
@@ -143,6 +154,7 @@ def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
     }
     verdict.faults = stage.nemesis.counts
     verdict.probes = stage.watch.probes.counts
+    verdict.settings = stage.settings_changed()
     verdict.troubles = stage.troubles
     verdict.digest = world.trace.digest
     if keep_trace:

@@ -12,14 +12,16 @@ from typing import Any
 
 from penstock.sim.cluster import SimCluster
 from penstock.sim.fault_plan import LONE_CRASH
-from penstock.sim.history import History, Place, Violation
+from penstock.sim.history import History, Outcome, Place, Violation
 from penstock.sim.judging import PROGRESS
 from penstock.sim.nemesis import Nemesis
 from penstock.sim.plan import MIN_INSYNC_REPLICAS, Plan
+from penstock.sim.tuning import Tuning
 from penstock.sim.watch import Watch
 from penstock.sim.workload.admin import Operator
 from penstock.sim.workload.caller import Caller
 from penstock.sim.workload.reborn import Reborn
+from penstock.sim.workload.tuner import BROKERS, Tuner
 from penstock.sim.workload.voters import VoterOperator
 from penstock.sim.world import SimWorld
 
@@ -40,12 +42,15 @@ class Stage:
             self.cluster, plan.seed, self.watch, plan.max_down, has_voter_changes=plan.has_voter_changes
         )
         self.nemesis.on_rot = self.watch.excuse
+        self.nemesis.on_stall = self.watch.stalled
         self.keyed = History(world.loop.time)
         """Of the topic that is compacted."""
         self.trimmed = History(world.loop.time)
         """Of the topic whose oldest records go."""
         self.votes = History(world.loop.time)
         """Of who votes on the metadata."""
+        self.tuned = History(world.loop.time)
+        """Of settings."""
         self.reborn: Reborn | None = None
         self.is_over = False
         self._callers: list[Caller] = []
@@ -53,6 +58,14 @@ class Stage:
     @property
     def troubles(self) -> Counter[str]:
         return sum((caller.counts for caller in self._callers), Counter())
+
+    def settings_changed(self) -> Counter[str]:
+        """By name; those of brokers with that word before it."""
+        return Counter(
+            f"broker {action.key}" if action.topic.startswith(BROKERS) else action.key
+            for action in (*self.history.admin, *self.tuned.admin)
+            if action.verb == "configure" and action.outcome is Outcome.ACKNOWLEDGED
+        )
 
     def caller(self, name: str, patience_s: float = 1.5) -> Caller:
         caller = Caller(self.cluster.addresses, name, self.world.random(f"client {name}"), patience_s)
@@ -79,9 +92,16 @@ class Stage:
         nodes = dict(zip(self.cluster.ids, self.cluster.addresses, strict=True))
         return VoterOperator(self.caller(name), self.votes, nodes)
 
+    def tuner(self, tuning: Tuning) -> Tuner:
+        nodes = dict(zip(self.cluster.ids, self.cluster.addresses, strict=True))
+        mover = Operator(self.caller("mover"), self.tuned, [], self.cluster.ids, self._fewest_replicas)
+        return Tuner(self.caller("tuner"), self.tuned, tuning, nodes, mover, KEYED if self.plan.is_compacting else None)
+
     def operator(self) -> Operator:
         names = [topic.name for topic in self.plan.topics]
-        return Operator(self.caller("operator"), self.history, names, self.cluster.ids, self._fewest_replicas)
+        not_moved = [KEYED.topic] if self.plan.has_tuner else []
+        caller = self.caller("operator")
+        return Operator(caller, self.history, names, self.cluster.ids, self._fewest_replicas, not_moved)
 
     def _fewest_replicas(self, topic: str) -> int:
         """With fewer acks=all is refused for good; where one may rot, or lose what was not flushed, one more."""

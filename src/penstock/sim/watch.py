@@ -7,11 +7,11 @@ changes what nodes do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from penstock.core.metadata.image import RESOURCE_TOPIC
+from penstock.core.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC
 from penstock.replica.partition import Partition
 from penstock.sim.broker import DATA, SimBroker
 from penstock.sim.checks.brokers import BrokerChecker
@@ -172,6 +172,27 @@ class Watch:
         states = [state for topic in topics for state in topic.partitions]
         return [(state.leader, state.replicas) for state in states if state.leader in self._cluster.ids]
 
+    def held_up(self, number: int) -> list[str]:
+        """Partitions of several replicas that this node leads and whose last records are not stable on its disk."""
+        node = self._cluster.living.get(number)
+        return [
+            f"{partition.topic}-{partition.index}"
+            for partition in (_part(node, "partitions") or () if node is not None else ())
+            if partition.is_leader and len(partition.replicas) > 1 and partition.is_durable
+            if partition.log.stable_offset < partition.log.log_end_offset
+        ]
+
+    def offline(self) -> list[int]:
+        """Nodes with a log that serves no more until they are restarted."""
+        return [
+            number
+            for number, node in self._cluster.living.items()
+            if any(partition.log.offline is not None for partition in _part(node, "partitions") or ())
+        ]
+
+    def stalled(self, what: str) -> None:
+        self.failed(Violation("a hung disk is left behind", what))
+
     def high_watermarks(self, number: int) -> dict[Place, int]:
         """Of what this node has a replica of, as the leaders have it. While the cluster is well."""
         living = self._cluster.living
@@ -222,6 +243,11 @@ class Watch:
             )
             for name, topic in image.topics.items()
         }
+
+    def broker_settings(self) -> dict[str, Mapping[str, str]]:
+        """By number, and of all brokers under no name. While the cluster is well."""
+        image = next(iter(self._cluster.living.values())).image
+        return {name: settings for (kind, name), settings in image.configs.items() if kind == RESOURCE_BROKER}
 
     def voters(self) -> dict[int, tuple[int, ...]]:
         """Of the metadata quorum, as each node has them."""

@@ -8,6 +8,7 @@ from functools import partial
 from penstock.sim.history import Place
 from penstock.sim.plan import PLAIN_TOPIC, TopicPlan
 from penstock.sim.stage import KEYED, Stage
+from penstock.sim.tuning import CLEANUP_POLICY, PINNED, tuning
 from penstock.sim.workload.admin import Operator
 from penstock.sim.workload.caller import TROUBLE, Caller, Leader
 from penstock.sim.workload.consumers import ConsumerMember
@@ -19,6 +20,7 @@ from penstock.sim.workload.readers import Reader
 from penstock.sim.workload.reborn import Reborn
 from penstock.sim.workload.trimmed import RETAINED, TRIMMED, TrimmedReader, Trimmer
 from penstock.sim.workload.trimmed import SETTINGS as TRIMMED_SETTINGS
+from penstock.sim.workload.tuner import BROKERS, Tuner
 
 LOOK_AGAIN_S = 0.1
 STATIC_CHANCE = 0.3
@@ -26,24 +28,33 @@ LONER_CHANCE = 0.4
 TOMBSTONES_STAY_MS = 1000
 """Longer than it takes to read the topic."""
 YEAR_MS = 365 * 86_400_000
-COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "8192", "min.cleanable.dirty.ratio": "0.01"}
+OFFSETS_TOPIC = "__consumer_offsets"
+JUMP_CHANCE = 0.5
+TUNED_EVERY_S = (0.1, 0.7)
+COMPACTED = {CLEANUP_POLICY: "compact", "internal.segment.bytes": "8192", "min.cleanable.dirty.ratio": "0.01"}
 
 
 class Workforce:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
+        self._topics = self._all_topics()
+
+    def _all_topics(self) -> list[TopicPlan]:
+        plan = self._stage.plan
+        topics = list(plan.topics)
+        flush = {} if plan.is_durable else {"flush.messages": "9223372036854775807"}
+        pinned = PINNED if plan.has_tuner else {}
+        if plan.has_trimmed:
+            retained = RETAINED if plan.is_retaining else {}
+            topics.append(TopicPlan(TRIMMED.topic, 1, {**pinned, **TRIMMED_SETTINGS, **retained, **flush}))
+        if plan.is_compacting:
+            retention = {"delete.retention.ms": str(TOMBSTONES_STAY_MS if plan.tombstones_go else YEAR_MS)}
+            topics.append(TopicPlan(KEYED.topic, 1, {**pinned, **COMPACTED, **retention, **flush}))
+        return topics
 
     async def make_topics(self) -> None:
         operator = self._stage.operator()
-        topics = list(self._stage.plan.topics)
-        flush = {} if self._stage.plan.is_durable else {"flush.messages": "9223372036854775807"}
-        if self._stage.plan.has_trimmed:
-            retained = RETAINED if self._stage.plan.is_retaining else {}
-            topics.append(TopicPlan(TRIMMED.topic, 1, {**TRIMMED_SETTINGS, **retained, **flush}))
-        if self._stage.plan.is_compacting:
-            retention = {"delete.retention.ms": str(TOMBSTONES_STAY_MS if self._stage.plan.tombstones_go else YEAR_MS)}
-            topics.append(TopicPlan(KEYED.topic, 1, {**COMPACTED, **retention, **flush}))
-        for topic in topics:
+        for topic in self._topics:
             await self._stage.within(f"topic {topic.name}", self._make_topic(operator, topic))
 
     async def _make_topic(self, operator: Operator, topic: TopicPlan) -> None:
@@ -83,6 +94,11 @@ class Workforce:
             choose = partial(_any_replica, caller)
             reader = Reader(caller, stage.keyed, [KEYED], choose, may_have_holes=True)
             others.append(stage.spawn("keys", reader.run(stage.has_ended, 0.05)))
+        if plan.is_compacting and plan.has_tuner:
+            caller = stage.caller("resuming")
+            choose = partial(_any_replica, caller)
+            reader = Reader(caller, stage.keyed, [KEYED], choose, may_have_holes=True, jump_chance=JUMP_CHANCE)
+            others.append(stage.spawn("keys", reader.run(stage.has_ended, 0.1)))
         if plan.has_replica_reader:
             caller = stage.caller("any")
             reader = Reader(caller, stage.history, plan.places, partial(_any_replica, caller))
@@ -118,6 +134,9 @@ class Workforce:
             writers.append(stage.spawn("reborn", stage.reborn.run(stage.has_ended)))
         if plan.has_operator:
             others.append(stage.spawn("operator", stage.operator().run(stage.has_ended, random.uniform(0.2, 1.5))))
+        if plan.has_tuner:
+            pause_s = stage.world.random("tuner").uniform(*TUNED_EVERY_S)
+            others.append(stage.spawn("tuner", self._tuner().run(stage.has_ended, pause_s)))
         if plan.has_voter_changes:
             pause_s = stage.world.random("voters").uniform(0.1, 1.0)
             voters = stage.voter_operator("voters").run(stage.has_ended, pause_s)
@@ -125,6 +144,21 @@ class Workforce:
         for number in stage.cluster.ids[plan.nodes :]:
             others.append(stage.spawn("newcomer", self._join(number, random.uniform(0, plan.seconds))))
         return writers, others
+
+    def _tuner(self) -> Tuner:
+        plan = self._stage.plan
+        agreed = {"min.insync.replicas": str(min(2, plan.nodes)), "log.flush.interval.messages": "1"}
+        return self._stage.tuner(
+            tuning(
+                {topic.name: topic.settings for topic in self._topics},
+                compacted=KEYED.topic,
+                trimmed=TRIMMED.topic,
+                offsets=OFFSETS_TOPIC,
+                brokers=(BROKERS, agreed),
+                may_flush_less=plan.may_flush_less,
+                tombstones_go=plan.tombstones_go,
+            )
+        )
 
     def _instance(self, name: str) -> str | None:
         """Some members are static."""

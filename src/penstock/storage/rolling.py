@@ -11,8 +11,12 @@ from penstock.storage.segments import Segments
 
 
 def is_index_full(segment: Segment, config: LogConfig) -> bool:
+    """As far as the files can be opened to tell: the batch that asks is written already."""
     size = config.segment_index_bytes
-    return len(segment.index) >= size // 8 or len(segment.time_index) >= size // 12 - 1
+    try:
+        return len(segment.index) >= size // 8 or len(segment.time_index) >= size // 12 - 1
+    except OSError:
+        return False
 
 
 def must_roll(segment: Segment, config: LogConfig, size: int, last_offset: int, timestamp: int) -> bool:

@@ -138,12 +138,19 @@ class Segment:
         self.size = position + size
 
     def add_index_entries(self, last_offset: int, position: int) -> None:
+        """An index is an aid, and the batch is written: where its file cannot be opened, the next batch gets them."""
+        try:
+            last = self.time_index.last()
+        except OSError:
+            return
         self.index.append(last_offset - self.base_offset, position)
-        self.add_time_entry()
+        self._add_time_entry(last)
         self.bytes_since_index_entry = 0
 
     def add_time_entry(self) -> None:
-        last = self.time_index.last()
+        self._add_time_entry(self.time_index.last())
+
+    def _add_time_entry(self, last: tuple[int, int] | None) -> None:
         if self.max_timestamp > (last[0] if last else -1):
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
 

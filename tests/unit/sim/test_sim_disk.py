@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from penstock.sim.content import SECTOR
-from penstock.sim.disk import SimDisk, SimFile
+from penstock.sim.disk import CALLS, SimDisk, SimFile
 from penstock.sim.loop import SimLoop
 from penstock.sim.threads import DiskTimes, SimFlusher
 from penstock.sim.world import SimPorts, SimWorld
@@ -171,3 +171,55 @@ def test_a_flush_is_on_the_platter_before_anybody_hears_of_it() -> None:
             assert unheard
 
         world.run(main())
+
+
+def test_a_call_can_fail_by_itself_and_pass() -> None:
+    """Nothing is done then, but for a write, of which any part is; and the next one is well again."""
+    disk = SimDisk(Random(0))
+    disk.make_directory("/logs")
+    file = disk.open("/logs/a", create=True)
+    file.write(0, [b"a" * 100])
+    attempts: dict[str, Callable[[], object]] = {
+        "write": lambda: file.write(100, [b"b" * 100]),
+        "truncate": lambda: file.truncate(10),
+        "sync": file.sync,
+        "open": lambda: disk.open("/logs/a"),
+        "list": lambda: disk.list_directory("/logs"),
+        "make": lambda: disk.make_directory("/logs/more"),
+        "rename": lambda: disk.rename("/logs/a", "/logs/b"),
+        "remove": lambda: disk.remove("/logs/a"),
+        "sync directory": lambda: disk.sync_directory("/logs"),
+    }
+    assert tuple(attempts) == CALLS
+    for call, attempt in attempts.items():
+        disk.fail_call = lambda asked, path, call=call: errno.EMFILE if asked == call else None  # type: ignore[misc]
+        with pytest.raises(OSError, match="too many open files") as caught:
+            attempt()
+        assert caught.value.errno == errno.EMFILE
+    disk.fail_call = None
+    assert disk.list_directory("/logs") == ["a"]
+    assert disk.open("/logs/a").read(0, 100) == b"a" * 100
+
+
+def test_what_needs_the_platter_waits_for_a_disk_that_hangs() -> None:
+    with SimWorld(3) as world:
+        machine = world.machine("node-1")
+
+        async def main() -> list[float]:
+            done: list[float] = []
+
+            async def program(ports: SimPorts) -> None:
+                file = ports.disk.open("/file", create=True)
+                machine.disk_times.is_hung = True
+                ports.flusher.flush([file], [], lambda error: done.append(ports.loop.time()))
+                work = asyncio.ensure_future(ports.workers.run(lambda: done.append(ports.loop.time())))
+                await asyncio.sleep(5)
+                assert not done
+                machine.disk_times.is_hung = False
+                await work
+                await asyncio.sleep(1)
+
+            await machine.start(program)
+            return done
+
+        assert [at_s > 5 for at_s in world.run(main())] == [True, True]

@@ -785,3 +785,26 @@ def test_what_a_failed_flush_left_in_memory_is_written_again_at_the_next_start(s
     assert again.stable_offset == 5
     disk.crash()
     assert open_log(disk, config).log_end_offset == 5
+
+
+@pytest.mark.parametrize("is_leader", [True, False])
+def test_an_index_that_cannot_be_opened_costs_an_entry_and_not_the_append(disk: SimDisk, is_leader: bool) -> None:
+    """After a restart the entries are in files, and a process may be out of descriptors."""
+    config = LogConfig(index_interval_bytes=BATCH_BYTES)
+    log = open_log(disk, config)
+    for number in range(7):
+        append(log, NOW_MS + number)
+    log.close(clean=True)
+    log = open_log(disk, config, clean=True, recovery_point=7)
+    disk.fail_call = lambda call, path: errno.EMFILE if call == "open" and path.endswith("index") else None
+    for number in range(7, 12):
+        if is_leader:
+            assert append(log, NOW_MS + number) == number
+        else:
+            data = build_batch([Record(None, b"v", (), NOW_MS + number)], base_offset=number)
+            log.append_replicated(data, NOW_MS)
+    assert log.log_end_offset == 12
+    disk.fail_call = None
+    append(log, NOW_MS + 12)
+    assert [log.read(offset, 1) is not None for offset in range(13)] == [True] * 13
+    assert log.segments[0].index.entries()[-1][0] >= 11

@@ -155,22 +155,27 @@ class BrokerChecker:
             self._commits(node, (replica.topic_id, replica.index), replica.high_watermark, replica.leader_epoch)
 
     def cut(self, node: int, replica: ReplicaLike) -> None:
-        """Its log was, just now. Judged with the next look: the controller may have decided meanwhile."""
+        """Its log was, just now. Judged with the next look as well: the controller may have decided meanwhile, and
+        who was not in sync may be by then."""
         key, end = (replica.topic_id, replica.index), replica.log.log_end_offset
         committed, _ = self._committed.get(key, (0, ""))
-        if end < committed and node not in self.excused:
+        if end < committed and node not in self.excused and self._is_in_sync(node, key):
             self._cuts.append(Cut(node, f"{replica.topic}-{replica.index}", key, end, committed))
 
     def _judge_cuts(self) -> None:
         cuts, self._cuts = self._cuts, []
         for cut in cuts:
-            decided = self._decided.get((cut.key, self._latest.get(cut.key, -1)))
-            if decided is not None and cut.node in decided.isr:
+            if self._is_in_sync(cut.node, cut.key):
+                decided = self._decided[cut.key, self._latest[cut.key]]
                 raise Violation(
                     "nothing committed is cut",
                     f"{cut.name} on {cut.node}, one of the in-sync replicas {list(decided.isr)}, is cut to "
                     f"{cut.log_end}, and {cut.committed} is committed",
                 )
+
+    def _is_in_sync(self, node: int, key: Key) -> bool:
+        decided = self._decided.get((key, self._latest.get(key, -1)))
+        return decided is not None and node in decided.isr
 
     def _commits(self, node: int, key: Key, high_watermark: int, leader_epoch: int) -> None:
         if high_watermark > self._committed.get(key, (0, ""))[0]:

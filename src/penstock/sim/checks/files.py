@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from penstock.records.batch import HEADER_SIZE, iterate_headers, read_header
+from penstock.records.batch import COMPRESSION_MASK, HEADER_SIZE, BatchHeader, iterate_headers, read_header
 from penstock.records.builder import Record, iterate_records
+from penstock.records.compression import decompress
 from penstock.sim.disk import SimDisk
 from penstock.sim.history import Place, Violation
 
@@ -26,6 +27,11 @@ def batches(disk: SimDisk, directory: str) -> Iterator[tuple[int, bytes]]:
         data = file.read(0, file.size())
         for at, header in iterate_headers(data, path):
             yield header.next_offset, data[at : at + header.size_bytes]
+
+
+def records_of(header: BatchHeader, batch: memoryview) -> Iterator[Record]:
+    """Whatever codec it has."""
+    return iterate_records(header, decompress(header.attributes & COMPRESSION_MASK, batch[HEADER_SIZE:]))
 
 
 def check_equal_logs(
@@ -58,7 +64,7 @@ def check_equal_keys(place: Place, logs: Mapping[int, tuple[SimDisk, str]], high
         for next_offset, data in batches(disk, directory):
             if next_offset <= high_watermark:
                 if data not in decoded:
-                    decoded[data] = list(iterate_records(read_header(data), memoryview(data)[HEADER_SIZE:]))
+                    decoded[data] = list(records_of(read_header(data), memoryview(data)))
                 last.update((record.key, record) for record in decoded[data])
         values = {key: record for key, record in last.items() if record.value is not None}
         if first is None:

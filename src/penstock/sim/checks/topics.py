@@ -36,7 +36,7 @@ def check_topics(history: History, topics: Mapping[str, TopicFacts]) -> None:
     lasting = [action for action in history.admin if action.topic not in gone and action.topic in topics]
     _check_growth(lasting, topics)
     for (name, setting), actions in _by_key(lasting, "configure").items():
-        _check_setting(name, setting, actions, topics[name])
+        _check_setting(name, setting, actions, topics[name].configs)
     for (name, index), actions in _by_key(lasting, "reassign").items():
         _check_replicas(f"{name}-{index}", actions, topics[name].replicas[int(index)])
 
@@ -68,13 +68,18 @@ def _check_growth(actions: Sequence[AdminAction], topics: Mapping[str, TopicFact
             raise Violation("acknowledged partitions are there", f"{name} has {found}, promised were {promised}")
 
 
-def _check_setting(name: str, setting: str, actions: Sequence[AdminAction], topic: TopicFacts) -> None:
-    last = _last_acknowledged(actions)
-    if last is not None and topic.configs.get(setting) not in (last.value, *_uncertain(actions)):
-        raise Violation(
-            "acknowledged settings are kept",
-            f"{name}: {setting} was set to {last.value} and is {topic.configs.get(setting)}",
-        )
+def check_brokers(history: History, prefix: str, configs: Mapping[str, Mapping[str, str]]) -> None:
+    """`prefix`: what begins the names of brokers; `configs`: by what comes after it."""
+    of_brokers = [action for action in history.admin if action.topic.startswith(prefix)]
+    for (name, setting), actions in _by_key(of_brokers, "configure").items():
+        _check_setting(name, setting, actions, configs.get(name.removeprefix(prefix), {}))
+
+
+def _check_setting(name: str, setting: str, actions: Sequence[AdminAction], configs: Mapping[str, str]) -> None:
+    """What is not set is as good as empty."""
+    last, found = _last_acknowledged(actions), configs.get(setting, "")
+    if last is not None and found not in (last.value, *_uncertain(actions)):
+        raise Violation("acknowledged settings are kept", f"{name}: {setting} was set to {last.value} and is {found}")
 
 
 def _check_replicas(name: str, actions: Sequence[AdminAction], found: tuple[int, ...]) -> None:

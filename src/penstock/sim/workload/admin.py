@@ -70,13 +70,16 @@ class Operator:
         topics: Sequence[str],
         brokers: Sequence[int],
         fewest_replicas: Callable[[str], int] = lambda _: 1,
+        not_moved: Sequence[str] = (),
     ) -> None:
-        """`brokers`: also those that may join later; `fewest_replicas` of a topic: below that it is not brought."""
+        """`brokers`: also those that may join later; `fewest_replicas` of a topic: below that it is not brought;
+        `not_moved`: topics whose replicas are somebody else's business."""
         self._caller = caller
         self._history = history
         self._topics = list(topics)
         self._brokers = list(brokers)
         self._fewest = fewest_replicas
+        self._not_moved = frozenset(not_moved)
         self._own: dict[str, int] = {}
         self._moved: list[Place] = []
         self._made = 0
@@ -183,14 +186,18 @@ class Operator:
         place = await self._partition()
         if place is None:
             return
-        count = max(self._fewest(place.topic), random.choice(REPLICAS))
-        replicas = random.sample(self._brokers, min(count, len(self._brokers)))
         self._moved.append(place)
-        action = self._history.begin_admin("reassign", place.topic, str(place.partition), ",".join(map(str, replicas)))
-        await self.act(action, self._ask_to_reassign(place, replicas))
+        await self.move(place, random.choice(REPLICAS))
         if random.random() < CANCEL_CHANCE:
             await self._caller.pause(random.uniform(0.0, LONGEST_CATCHING_UP_S))
             await self._call_off(place)
+
+    async def move(self, place: Place, count: int) -> bool:
+        """To so many brokers, any ones; not to fewer than it may have."""
+        count = max(self._fewest(place.topic), count)
+        replicas = self._caller.random.sample(self._brokers, min(count, len(self._brokers)))
+        action = self._history.begin_admin("reassign", place.topic, str(place.partition), ",".join(map(str, replicas)))
+        return await self.act(action, self._ask_to_reassign(place, replicas))
 
     async def _partition(self) -> Place | None:
         """Of a topic with data, those of groups among them; None: nobody says what there is."""
@@ -199,7 +206,8 @@ class Operator:
         except TROUBLE as error:
             self._caller.note(error)
             return None
-        topic = self._caller.random.choice([name for name in self._caller.topics if name not in self._own])
+        others = [name for name in self._caller.topics if name not in self._own and name not in self._not_moved]
+        topic = self._caller.random.choice(others)
         return Place(topic, self._caller.random.randrange(self._caller.topics[topic]))
 
     async def _cancel(self) -> None:

@@ -17,7 +17,8 @@ from penstock.client.errors import error_code
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.ports.disk import Buffer
 from penstock.records.batch import CRC_START, HEADER_SIZE, read_header
-from penstock.records.builder import Record, iterate_records
+from penstock.records.builder import Record
+from penstock.sim.checks.files import records_of
 from penstock.sim.history import History, Place, Violation
 from penstock.sim.workload.caller import TROUBLE, Caller, Leader
 from penstock.wire.apis import Api
@@ -55,8 +56,11 @@ class Reader:
         *,
         may_have_holes: bool = False,
         begins_at: int = 0,
+        jump_chance: float = 0.0,
     ) -> None:
-        """`choose` says which broker is asked; `may_have_holes`: what is read is compacted."""
+        """`choose` says which broker is asked; `may_have_holes`: what is read is compacted; `jump_chance`: of going
+        back to any offset after a read, as a consumer does that resumes where it has committed."""
+        self._jump_chance = jump_chance
         self._choose = choose
         self._may_have_holes = may_have_holes
         self._caller = caller
@@ -81,6 +85,8 @@ class Reader:
                 else:
                     if not moved and caller.random.random() < AGAIN_CHANCE:
                         self.positions[place] = self._begins_at
+                    if self._jump_chance and caller.random.random() < self._jump_chance:
+                        self.positions[place] = caller.random.randint(self._begins_at, self.positions[place])
             await caller.pause(pause_s)
 
     async def read(self, place: Place) -> bool:
@@ -199,7 +205,7 @@ class Reader:
                     f"{self._caller.name} got {place} up to {header.next_offset} from broker {leader.node_id} "
                     f"(epoch {leader.epoch}), which says its high watermark is {data.high_watermark}",
                 )
-            for record in iterate_records(header, batch[HEADER_SIZE:]):
+            for record in records_of(header, batch):
                 if record.offset < position:
                     continue
                 if record.offset != position and not self._may_have_holes:

@@ -1,0 +1,173 @@
+"""An operator who changes settings under load, of topics and of brokers: any dynamic one, to any of a few values.
+
+What could keep a history from its end (records that are refused, throttled replicas, too many replicas demanded) is set
+back when the story is over. Must not know: faults, checkers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from penstock.client.errors import check
+from penstock.config.alter import Operation
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.sim.history import History, Outcome, Place
+from penstock.sim.tuning import CLEANUP_POLICY, CLUSTER_WIDE_ONLY, LEFT_ALONE, Tuning, Values
+from penstock.sim.workload.admin import SEGMENT_BYTES, Operator
+from penstock.sim.workload.caller import TROUBLE, Address, Caller
+from penstock.wire.apis import Api
+from penstock.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+TOPIC, BROKER = 2, 4
+BROKERS = "broker:"
+"""Before the number of a broker, or alone for all of them: what a history calls whose settings they are."""
+BROKER_CHANCE = 0.35
+TURN_CHANCE = 0.3
+COMPACT, DELETE = "compact", "delete"
+LEAST_BYTES, MOST_BYTES = "1000", "1048576"
+CLEANER_BACKOFF, CLEANED_EVERY_MS = "log.cleaner.backoff.ms", "200"
+COMPACTED_S = 1.5
+COPIED_S = 0.3
+FIRST_CHANCE = 0.3
+DELETE_CHANCE = 0.15
+RETRY_S = 0.1
+DECIDED_AGAINST = frozenset((ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+
+
+class Change(NamedTuple):
+    resource: str
+    """A topic, or BROKERS and a number or nothing."""
+    name: str
+    value: str | None
+    """None: as where nothing is set."""
+
+
+class Tuner:
+    def __init__(
+        self,
+        caller: Caller,
+        history: History,
+        tuning: Tuning,
+        brokers: Mapping[int, Address],
+        mover: Operator,
+        compacted: Place | None,
+    ) -> None:
+        """`mover` moves the replicas of the one that begins as `compacted`, and nobody else does."""
+        self._mover = mover
+        self._compacted = compacted
+        self._has_turned = False
+        self._caller = caller
+        self._history = history
+        self._tuning = tuning
+        self._brokers = dict(brokers)
+        self._changed: dict[tuple[str, str], None] = {}
+
+    async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
+        while not is_over():
+            await self._caller.pause(pause_s)
+            if (
+                CLEANUP_POLICY not in LEFT_ALONE
+                and self._compacted is not None
+                and not self._has_turned
+                and self._caller.random.random() < TURN_CHANCE
+            ):
+                self._has_turned = True
+                await self._turn(self._compacted, is_over)
+            else:
+                change = self._draw()
+                if change.name != CLEANUP_POLICY or not self._has_turned:
+                    await self.change(change)
+        await self.put_back()
+
+    async def _turn(self, place: Place, is_over: Callable[[], bool]) -> None:
+        """From compact to delete, when there is a replica that has only ever copied what others had compacted."""
+        steps: tuple[Callable[[], Awaitable[object]], ...] = (
+            lambda: self.change(Change(place.topic, SEGMENT_BYTES, LEAST_BYTES)),
+            lambda: self.change(Change(BROKERS, CLEANER_BACKOFF, CLEANED_EVERY_MS)),
+            lambda: self.change(Change(place.topic, CLEANUP_POLICY, COMPACT)),
+            lambda: self._caller.pause(COMPACTED_S),
+            lambda: self._mover.move(place, 1),
+            lambda: self.change(Change(place.topic, SEGMENT_BYTES, MOST_BYTES)),
+            lambda: self._mover.move(place, 3),
+            lambda: self._caller.pause(COPIED_S),
+            lambda: self.change(Change(place.topic, CLEANUP_POLICY, DELETE)),
+            lambda: self._caller.pause(COPIED_S),
+        )
+        for step in steps:
+            if is_over():
+                return
+            await step()
+
+    async def put_back(self) -> None:
+        """Again and again, until each is acknowledged."""
+        for resource, name in list(self._changed):
+            if name == CLEANUP_POLICY and self._has_turned:
+                continue  # what was compacted once has gaps, and goes by another rule from now on
+            planned = self._tuning.planned.get(resource, {}).get(name)
+            if resource.startswith(BROKERS) and name in CLUSTER_WIDE_ONLY:
+                planned = self._tuning.planned[BROKERS][name]  # may not be taken away
+            while await self.change(Change(resource, name, planned)) is Outcome.UNKNOWN:
+                await self._caller.pause(RETRY_S)
+
+    def _draw(self) -> Change:
+        random = self._caller.random
+        if random.random() < BROKER_CHANCE:
+            name, value = self._drawn(self._tuning.brokers)
+            number = (
+                "" if name in CLUSTER_WIDE_ONLY or random.random() < 0.5 else str(random.choice(list(self._brokers)))
+            )
+            resource = BROKERS + number
+        else:
+            topics = self._tuning.topics
+            if random.random() < FIRST_CHANCE:
+                name = random.choice(
+                    [name for name in self._tuning.first if any(name in topics[one] for one in topics)]
+                )
+                resource = random.choice([topic for topic in topics if name in topics[topic]])
+                value = random.choice(topics[resource][name])
+            else:
+                resource = random.choice(list(topics))
+                name, value = self._drawn(topics[resource])
+        may_delete = name not in self._tuning.planned.get(resource, {}) and name not in CLUSTER_WIDE_ONLY
+        return Change(resource, name, None if may_delete and random.random() < DELETE_CHANCE else value)
+
+    def _drawn(self, values: Mapping[str, Values]) -> tuple[str, str]:
+        name = self._caller.random.choice(list(values))
+        return name, self._caller.random.choice(values[name])
+
+    async def change(self, change: Change) -> Outcome:
+        self._changed[change.resource, change.name] = None
+        action = self._history.begin_admin("configure", change.resource, change.name, change.value or "")
+        try:
+            await self._ask(change)
+        except TROUBLE as error:
+            self._caller.note(error)
+            is_refused = isinstance(error, ApiError) and error.code in DECIDED_AGAINST
+            self._history.end_admin(action, Outcome.REFUSED if is_refused else Outcome.UNKNOWN, str(error))
+        else:
+            self._history.end_admin(action, Outcome.ACKNOWLEDGED)
+        return action.outcome
+
+    async def _ask(self, change: Change) -> None:
+        is_broker = change.resource.startswith(BROKERS)
+        number = change.resource.removeprefix(BROKERS) if is_broker else ""
+        operation = Operation.DELETE if change.value is None else Operation.SET
+        resource = AlterConfigsResource(
+            resource_type=BROKER if is_broker else TOPIC,
+            resource_name=number if is_broker else change.resource,
+            configs=[AlterableConfig(name=change.name, config_operation=int(operation), value=change.value)],
+        )
+        answer = await self._caller.ask(
+            self._brokers[int(number)] if number else self._caller.any_address(),  # only it knows what its file says
+            Api.INCREMENTAL_ALTER_CONFIGS,
+            IncrementalAlterConfigsRequest(resources=[resource]),
+            IncrementalAlterConfigsResponse,
+            purpose="tune",
+        )
+        check(answer.responses[0].error_code, answer.responses[0].error_message)
