@@ -17,11 +17,15 @@ from penstock.api.handlers.alter_user_scram_credentials import AlterUserScramCre
 from penstock.api.handlers.api_versions import ApiVersionsHandler
 from penstock.api.handlers.consumer_group_describe import ConsumerGroupDescribeHandler
 from penstock.api.handlers.consumer_group_heartbeat import ConsumerGroupHeartbeatHandler
+from penstock.api.handlers.create_acls import CreateAclsHandler
 from penstock.api.handlers.create_partitions import CreatePartitionsHandler
 from penstock.api.handlers.create_topics import CreateTopicsHandler
+from penstock.api.handlers.delete_acls import DeleteAclsHandler
 from penstock.api.handlers.delete_groups import DeleteGroupsHandler
 from penstock.api.handlers.delete_records import DeleteRecordsHandler
 from penstock.api.handlers.delete_topics import DeleteTopicsHandler
+from penstock.api.handlers.describe_acls import DescribeAclsHandler
+from penstock.api.handlers.describe_client_quotas import DescribeClientQuotasHandler
 from penstock.api.handlers.describe_cluster import DescribeClusterHandler
 from penstock.api.handlers.describe_configs import DescribeConfigsHandler
 from penstock.api.handlers.describe_groups import DescribeGroupsHandler
@@ -42,6 +46,7 @@ from penstock.api.handlers.list_config_resources import ListConfigResourcesHandl
 from penstock.api.handlers.list_groups import ListGroupsHandler
 from penstock.api.handlers.list_offsets import ListOffsetsHandler
 from penstock.api.handlers.list_partition_reassignments import ListPartitionReassignmentsHandler
+from penstock.api.handlers.list_transactions import ListTransactionsHandler
 from penstock.api.handlers.metadata import MetadataHandler
 from penstock.api.handlers.offset_commit import OffsetCommitHandler
 from penstock.api.handlers.offset_delete import OffsetDeleteHandler
@@ -70,11 +75,15 @@ FOR_CLIENTS: tuple[type[Handler], ...] = (
     ApiVersionsHandler,
     ConsumerGroupDescribeHandler,
     ConsumerGroupHeartbeatHandler,
+    CreateAclsHandler,
     CreatePartitionsHandler,
     CreateTopicsHandler,
+    DeleteAclsHandler,
     DeleteGroupsHandler,
     DeleteRecordsHandler,
     DeleteTopicsHandler,
+    DescribeAclsHandler,
+    DescribeClientQuotasHandler,
     DescribeClusterHandler,
     DescribeConfigsHandler,
     DescribeGroupsHandler,
@@ -95,6 +104,7 @@ FOR_CLIENTS: tuple[type[Handler], ...] = (
     ListGroupsHandler,
     ListOffsetsHandler,
     ListPartitionReassignmentsHandler,
+    ListTransactionsHandler,
     MetadataHandler,
     OffsetCommitHandler,
     OffsetDeleteHandler,
@@ -188,6 +198,11 @@ class Apis:
             ListPartitionReassignmentsHandler(controller),
             DescribeQuorumHandler(membership.quorum, cluster, clock),
             UpdateFeaturesHandler(controller),
+            DescribeAclsHandler(),
+            CreateAclsHandler(),
+            DeleteAclsHandler(),
+            DescribeClientQuotasHandler(),
+            ListTransactionsHandler(),
             UnregisterBrokerHandler(controller),
             AddRaftVoterHandler(controller, cluster),
             RemoveRaftVoterHandler(controller, cluster),

@@ -64,6 +64,10 @@ ADVERTISED = {
     Api.LIST_PARTITION_REASSIGNMENTS: (0, 0),
     Api.DESCRIBE_QUORUM: (0, 2),
     Api.UPDATE_FEATURES: (0, 2),
+    Api.CREATE_ACLS: (1, 3),
+    Api.DELETE_ACLS: (1, 3),
+    Api.DESCRIBE_CLIENT_QUOTAS: (0, 1),
+    Api.LIST_TRANSACTIONS: (0, 2),
 }
 # What is asked of a group is answered in `test_group_wire` and `test_consumer_group_wire`; here nobody has one.
 GROUPS = {
@@ -80,8 +84,13 @@ GROUPS = {
     Api.CONSUMER_GROUP_HEARTBEAT: (0, 1),
     Api.CONSUMER_GROUP_DESCRIBE: (0, 1),
 }
-# Changes of the cluster itself, which a broker that is all of it refuses.
-REFUSED = {Api.UNREGISTER_BROKER: (0, 0), Api.ADD_RAFT_VOTER: (0, 1), Api.REMOVE_RAFT_VOTER: (0, 0)}
+# Changes of the cluster itself, which a broker that is all of it refuses; ACLs without an authorizer.
+REFUSED = {
+    Api.UNREGISTER_BROKER: (0, 0),
+    Api.ADD_RAFT_VOTER: (0, 1),
+    Api.REMOVE_RAFT_VOTER: (0, 0),
+    Api.DESCRIBE_ACLS: (1, 3),
+}
 # What brokers say to each other: served and not advertised, as on Kafka.
 AMONG_BROKERS = {
     Api.ALTER_PARTITION: (2, 3),

@@ -4,13 +4,16 @@
   leader is not up, the answer is COORDINATOR_NOT_AVAILABLE, key by key.
 - The offsets topic is created by the first request, which waits for it: Kafka answers
   COORDINATOR_NOT_AVAILABLE meanwhile and lets the client come back.
-- There are no coordinators of transactions and share groups yet: COORDINATOR_NOT_AVAILABLE.
+- There are no transactions yet. Their coordinator is CLUSTER_AUTHORIZATION_FAILED, with a sentence that says why. It is
+  the only error that all clients take as final and whose sentence both librdkafka and the Java client show: librdkafka
+  tries again after most others, and the Java client has its own sentence for TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+- There is no coordinator of share groups yet: COORDINATOR_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from penstock.api.cluster_view import ClusterView
 from penstock.api.context import RequestContext
@@ -20,6 +23,10 @@ from penstock.wire.apis import Api
 from penstock.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 FIRST_WITH_MANY_KEYS = 4
+NO_TRANSACTIONS: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+WHY_NO_TRANSACTIONS: Final = (
+    "This cluster does not support transactions. Remove transactional.id from the settings of the producer."
+)
 
 
 class KeyType(IntEnum):
@@ -40,9 +47,10 @@ class FindCoordinatorHandler:
     async def handle(self, ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
         if request.key_type not in set(KeyType):
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown coordinator key type {request.key_type}")
-        if request.key_type != KeyType.GROUP:
-            kind = KeyType(request.key_type).name.lower()
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"This broker has no {kind} coordinator yet.")
+        if request.key_type == KeyType.TRANSACTION:
+            raise ApiError(NO_TRANSACTIONS, WHY_NO_TRANSACTIONS)
+        if request.key_type == KeyType.SHARE:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "This broker has no share coordinator yet.")
         try:
             await self._groups.ensure_topic()
         except (ApiError, StorageError) as error:

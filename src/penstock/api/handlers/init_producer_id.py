@@ -1,8 +1,8 @@
 """InitProducerId (key 22), versions 0-5.
 
 Hands out producer ids for idempotent producers from a block that the controller reserved for this
-broker, so an id is never given twice, not even across a crash. Transactional ids need a coordinator,
-which this broker does not have yet: COORDINATOR_NOT_AVAILABLE.
+broker, so an id is never given twice, not even across a crash. There are no transactions yet: a transactional id
+is CLUSTER_AUTHORIZATION_FAILED, which clients take as final. FindCoordinator has told them why.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from penstock.api.context import RequestContext
 from penstock.api.controller_access import ProducerIds
+from penstock.api.handlers.find_coordinator import NO_TRANSACTIONS
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -28,7 +29,7 @@ class InitProducerIdHandler:
         if request.transactional_id is not None:
             if not request.transactional_id:
                 raise ApiError(ErrorCode.INVALID_REQUEST)
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            raise ApiError(NO_TRANSACTIONS)
         if (request.producer_id >= 0) != (request.producer_epoch >= 0):
             raise ApiError(ErrorCode.INVALID_REQUEST)
         try:
