@@ -138,7 +138,7 @@ class Repairs:
     async def _find(self, partition: Partition, path: str | None) -> Scan:
         """Where the sound part ends. The segment before is looked at too: the damage may be in the very first batch."""
         owner = partition.log
-        may_have_gaps = owner.config.compact or owner.cleaned_offset > 0
+        may_have_gaps = not owner.gaps.is_contiguous
         epochs, max_epoch = owner.epochs.copy(), partition.leader_epoch
         last: int | None = None
         segments = owner.segments

@@ -6,6 +6,7 @@
 00000000000000000042.snapshot    producer state before offset 42
 leader-epoch-checkpoint          leader epoch -> first offset
 partition.metadata               the topic id
+offsets.contiguous, .gaps        whether offsets are missing: see gaps.py
 *.cleaned, *.swap                a compacted segment on its way: see cleaner/swap.py
 *.deleted                        left over from a deletion: dropped at open
 """

@@ -42,6 +42,7 @@ class GrowingLog:
         self.offline: OSError | None = None
         self.is_closed = False
         self._is_directory_there = recovered.is_directory_there
+        self.gaps = recovered.gaps
         self._topic_id = recovered.topic_id
         self._unsynced_metadata = recovered.unsynced_metadata  # partition.metadata, until the first flush
         self._hints: dict[int, tuple[Segment, int]] = {}  # offset a reader will ask for -> where it lies
@@ -76,8 +77,8 @@ class GrowingLog:
 
     @property
     def _may_have_gaps(self) -> bool:
-        """Compaction leaves them, also when the topic is no longer compacted."""
-        return self._config.compact or self.cleaned_offset > 0
+        """Compaction here or at a leader leaves them, also when the topic is no longer compacted."""
+        return not self.gaps.is_contiguous
 
     def end_position(self) -> Position:
         active = self._segments.active
@@ -136,7 +137,7 @@ class GrowingLog:
         headers = list(iterate_headers(data, self.directory))
         if not headers:
             return
-        end_offset, epoch, newest = self.log_end_offset, self.epochs.latest, -1
+        end_offset, epoch, newest, is_gapless = self.log_end_offset, self.epochs.latest, -1, True
         for at, header in headers:
             base_offset, _, batch_epoch, _, _, _, last_offset_delta, _, timestamp, *_ = header
             if base_offset < end_offset or last_offset_delta < 0:
@@ -144,6 +145,8 @@ class GrowingLog:
             if not epoch <= batch_epoch <= max_epoch:
                 expected = f"expected {epoch} to {max_epoch} at offset {base_offset}"
                 raise CorruptBatch(self.directory, at, f"leader epoch {batch_epoch}, {expected}")
+            if base_offset > end_offset:
+                is_gapless = False
             end_offset, epoch = base_offset + last_offset_delta + 1, batch_epoch
             if timestamp > newest:
                 newest = timestamp
@@ -156,6 +159,8 @@ class GrowingLog:
             or end_offset - 1 - segment.base_offset > MAX_RELATIVE_OFFSET
         ):
             segment = self._make_room(len(view), headers[0][1].base_offset, end_offset - 1, newest)
+        if not is_gapless:
+            self._mark_gaps()
         start = segment.size
         assert segment.writer is not None
         try:
@@ -174,8 +179,17 @@ class GrowingLog:
         if self.first_unflushed_ms is None:
             self.first_unflushed_ms = now_ms
 
+    def _mark_gaps(self) -> None:
+        """Stable no later than the gap: with the next flush, or with whatever else syncs the directory."""
+        try:
+            if self.gaps.found():
+                self._unsynced.names_changed()
+        except OSError as error:
+            raise StorageError(f"{self.directory}: cannot note that offsets are missing: {error}") from error
+
     def _make_directory(self) -> None:
         self._disk.make_directory(self.directory)
+        self.gaps.begin()
         if self._topic_id is not None:
             # Stable with the first batch: without it nobody could tell whose log this is.
             write_partition_metadata(self._disk, self.directory, self._topic_id, sync=False)

@@ -172,6 +172,7 @@ class Log(GrowingLog):
             if not self._is_directory_there:
                 self._make_directory()
             self._drop_from(0)
+            self.gaps.begin()
             self.snapshots.drop_all()
             self._segments.add(offset)
             self._unsynced.names_changed()
@@ -276,11 +277,12 @@ class Log(GrowingLog):
     # -- compaction ------------------------------------------------------------------------------------------
 
     def begin_swap(self, swap: Swap, generation: int) -> bool:
-        """Before `swap` is committed. False: the log is no longer what it was made from."""
+        """Before `swap` is committed. False: the log is no longer what it was made from. Raises StorageError."""
         if self.offline is not None or self.is_closed or self._swap is not None or generation != self._generation:
             return False
         if self._segments.run_of(swap.bases) is None:
             return False
+        self._mark_gaps()  # stable with the commit
         self._swap = swap
         return True
 

@@ -38,6 +38,7 @@ from penstock.storage.files import (
     read_whole,
     write_again,
 )
+from penstock.storage.gaps import OffsetGaps
 from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
 from penstock.storage.leader_epochs import LeaderEpochs
 from penstock.storage.log_config import LogConfig
@@ -75,6 +76,7 @@ class RecoveredLog:
         self.unsynced_paths: list[str] = []
         self.unsynced_metadata: list[str] = []
         self.open_files = OpenFiles()
+        self.gaps = OffsetGaps(disk, directory)
         self._names: set[str] = set()
 
     @classmethod
@@ -112,6 +114,7 @@ class RecoveredLog:
                 self.snapshots.offsets.append(int(stem))
             else:
                 self._names.add(name)
+        self.gaps.read(self._names)
         for base in bases:
             segment = Segment(self.disk, self.directory, base, self.open_files, is_file_there=True)
             segment.size = segment.trusted_from = segment.file().size()
@@ -207,11 +210,19 @@ class RecoveredLog:
     def _follows(self, segment: Segment) -> bool:
         """Whether the log goes on with this segment. Where it was compacted there may be a gap."""
         base_offset = segment.base_offset
-        return base_offset == self.log_end_offset or self.log_end_offset < base_offset <= self.cleaned_offset
+        if self.log_end_offset < base_offset <= self.cleaned_offset:
+            self.gaps.found()
+            return True
+        return base_offset == self.log_end_offset
+
+    @property
+    def _was_compacted(self) -> bool:
+        """Or is a copy of one that was; perhaps, as long as its own mark says nothing."""
+        return self.gaps.are_known or self.config.compact or self.cleaned_offset > 0
 
     def _drop_replaced(self) -> None:
         """Compaction that survived the crash in part: segments that begin before the one in front of them ends."""
-        if not self.config.compact and not self.cleaned_offset:
+        if not self._was_compacted:
             return
         number = 0
         while number + 1 < len(self.segments):
@@ -245,7 +256,7 @@ class RecoveredLog:
 
     def _look_for_hole(self, segment: Segment, following: int) -> None:
         """A deletion that survived the crash in part leaves older segments behind: the log starts after them."""
-        if self.config.compact or self.cleaned_offset > 0:
+        if self._was_compacted:
             return
         try:
             end = segment.load_tail(segment.size)
@@ -253,7 +264,8 @@ class RecoveredLog:
                 return
             end = segment.base_offset  # a header may lie about it: look at all of them
             for position, header in checked_batches(segment.file(), segment.path, 0, segment.size):
-                if header.base_offset != end:
+                is_gap = header.base_offset > end and not self.gaps.is_contiguous
+                if header.base_offset != end and not is_gap:
                     raise CorruptBatch(segment.path, position, f"base offset {header.base_offset}, expected {end}")
                 end = header.next_offset
         except CorruptBatch as damage:
@@ -278,6 +290,8 @@ class RecoveredLog:
             for at, header in checked_batches(file, segment.path, position, size):
                 if header.base_offset < offset:
                     raise CorruptBatch(segment.path, at, f"base offset {header.base_offset} after {offset}")
+                if header.base_offset > offset:
+                    self.gaps.found()  # the mark did not survive the crash
                 segment.note_batch(
                     at, header.size_bytes, header.last_offset, header.max_timestamp, self.config.index_interval_bytes
                 )
@@ -318,12 +332,18 @@ class RecoveredLog:
     def _walk_to_recovery_point(self, segment: Segment, entry: tuple[int, int] | None) -> tuple[int, int]:
         """From an index entry, or from the start and then filling the index on the way."""
         size, position, offset = segment.size, entry[1] if entry else 0, segment.base_offset
+        end = None if entry else offset  # of the batch before; not known where an index entry leads to
         try:
             for at, header in segment.walk(position, size, _WALK_BYTES):
                 if entry is not None and at == entry[1] and header.last_offset != segment.base_offset + entry[0]:
                     raise CorruptBatch(segment.path, at, "the index means another batch")
                 if header.base_offset >= self.recovery_point:
+                    if end is not None and header.base_offset > end:
+                        if self.gaps.is_contiguous and end < self.recovery_point:  # then its mark would be stable
+                            raise CorruptBatch(segment.path, at, f"base offset {header.base_offset}, expected {end}")
+                        self.gaps.found()  # the mark did not survive the crash
                     return at, header.base_offset
+                end = header.next_offset
                 if entry is None:
                     segment.note_batch(
                         at,
@@ -405,8 +425,11 @@ class RecoveredLog:
                     write_partition_metadata(self.disk, self.directory, self.topic_id)
                 self.is_directory_there = True
                 segment.create_file()
+                self.gaps.begin()
                 self.disk.sync_directory(self.directory)
                 self.disk.sync_directory(parent_of(self.directory))
+            elif self.is_directory_there:
+                self.gaps.begin()
             self.segments = [segment]
         self.log_start_offset = max(log_start_offset, self.log_start_offset, self.segments[0].base_offset)
 

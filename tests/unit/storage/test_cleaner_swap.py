@@ -15,6 +15,7 @@ from penstock.storage.cleaner.plan import RewrittenSegment
 from penstock.storage.cleaner.rewrite import clean
 from penstock.storage.cleaner.survey import make_plan, survey
 from penstock.storage.cleaner.swap import Swap, settle_swaps
+from penstock.storage.gaps import GAPS
 from penstock.storage.group_commit import flush_blocking
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
@@ -165,7 +166,7 @@ def test_a_reader_in_flight_keeps_its_bytes_and_the_next_offset_is_found(disk: S
         assert read_header(following.read()).base_offset == found
     assert log.log_start_offset == 0, "compaction does not move the start of the log"
     names = [f"{0:020d}{suffix}" for suffix in (".index", ".log", ".timeindex")]
-    assert disk.list_directory(DIRECTORY) == [*names, f"{12:020d}.log"]
+    assert disk.list_directory(DIRECTORY) == [*names, f"{12:020d}.log", GAPS]
 
 
 def test_a_swap_is_refused_when_the_log_has_changed(disk: SimDisk) -> None:

@@ -107,7 +107,7 @@ def test_an_empty_log_leaves_nothing_on_disk(disk: SimDisk) -> None:
 def test_the_first_append_makes_the_directory_and_its_flush_keeps_it(disk: SimDisk) -> None:
     log = open_log(disk, topic_id=b"\7" * 16)
     append(log)
-    assert disk.list_directory(DIRECTORY) == [f"{0:020d}.log", "partition.metadata"]
+    assert disk.list_directory(DIRECTORY) == [f"{0:020d}.log", "offsets.contiguous", "partition.metadata"]
     flush(log, disk)
     disk.crash()
     assert open_log(disk, topic_id=b"\7" * 16).log_end_offset == 1
@@ -416,7 +416,7 @@ def test_a_slice_in_flight_survives_the_deletion_of_its_segment(tmp_path: Path) 
     sound = piece.read()
     log.advance_log_start(3)
     log.remove_deleted()
-    assert sorted(path.suffix for path in (tmp_path / "events-0").iterdir()) == [".log"]
+    assert sorted(path.suffix for path in (tmp_path / "events-0").iterdir()) == [".contiguous", ".log"]
     assert piece.read() == sound
     log.close(clean=False)
 
@@ -612,7 +612,11 @@ def test_leftovers_are_dropped_at_open(disk: SimDisk) -> None:
         disk.open(f"{DIRECTORY}/{name}", create=True)
     disk.open(f"{DIRECTORY}/00000000000000000077.index", create=True)
     open_log(disk, clean=True)
-    assert disk.list_directory(DIRECTORY) == ["00000000000000000000.log", "leader-epoch-checkpoint"]
+    assert disk.list_directory(DIRECTORY) == [
+        "00000000000000000000.log",
+        "leader-epoch-checkpoint",
+        "offsets.contiguous",
+    ]
 
 
 def test_a_closed_log_refuses(disk: SimDisk) -> None:
