@@ -241,8 +241,8 @@ class Segment:
         entry = self.index.floor(0, offset - self.base_offset, may_wait=may_wait)
         if entry is None:
             return 0, None
-        if not entry[1]:  # the first batch has no entry
-            raise CorruptBatch(self.index.path, 0, "an entry of zeros")
+        if not 0 < entry[1] < self.size:  # the first batch has no entry, and behind the last one nothing is found
+            raise CorruptBatch(self.index.path, 0, f"an entry of position {entry[1]}")
         return entry[1], self.base_offset + entry[0]
 
     def _find_from(
