@@ -54,7 +54,7 @@ class Producer:
         loop = self._loop = asyncio.get_running_loop()
         if partition is None:
             while (chosen := self._engine.partition_for(topic, key, value)) is None:
-                await loop.run_in_executor(None, self._engine.learn_partitions, topic)
+                await asyncio.wrap_future(self._engine.learn_partitions(topic))
             partition = chosen
         future: asyncio.Future[Delivery] = loop.create_future()
 
@@ -149,7 +149,7 @@ class BlockingProducer:
         """`submit` with a callback instead of a future, which costs half. `then` is called in another thread."""
         if partition is None:
             while (chosen := self._engine.partition_for(topic, key, value)) is None:
-                self._engine.learn_partitions(topic)
+                self._engine.learn_partitions(topic).result()
             partition = chosen
         while not self._engine.enqueue(topic, value, key, partition, headers, timestamp_ms, then):
             time.sleep(FULL_QUEUE_PAUSE_S)

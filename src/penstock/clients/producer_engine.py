@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypedDict
@@ -28,6 +29,7 @@ from penstock.clients.errors import (
     Unreachable,
 )
 from penstock.clients.metrics import LATENCIES_KEPT, Counts, ProducerMetrics, Statistics, producer_metrics
+from penstock.clients.partition_counts import PartitionCounts
 from penstock.clients.partitioners import NATIVE, Partitioner, resolve
 from penstock.clients.records import Delivery, Headers, Payload, header_list
 from penstock.clients.settings import Connection
@@ -35,9 +37,6 @@ from penstock.clients.settings import Connection
 Sink: TypeAlias = Callable[[Delivery | ClientError], None]
 
 POLL_S = 0.05
-PARTITION_COUNT_AGE_S = 60.0
-METADATA_PAUSE_S = 0.05
-CREATION_GRACE_S = 2.0
 FULL_QUEUE_PAUSE_S = 0.002
 LOCAL_PARTITION = -1  # librdkafka decides
 NEVER_MS = 0
@@ -124,7 +123,6 @@ class ProducerEngine:
         self._statistics = Statistics()
         self._latencies: deque[float] = deque(maxlen=LATENCIES_KEPT)
         self._sent = self._sent_bytes = self._failed = 0
-        self._partition_counts: dict[str, tuple[int, float]] = {}
         self._buffer_size_bytes = config.buffer_size_bytes
         try:
             own = {**config.librdkafka(), "stats_cb": self._on_statistics}
@@ -132,6 +130,7 @@ class ProducerEngine:
             self._client = LibrdkafkaProducer(self._connection.configuration(own))
         except (KafkaException, TypeError, ValueError) as error:
             raise self._connection.refused_setting(error, "cannot make a producer") from error
+        self._partition_counts = PartitionCounts(self._client, self._connection, self.delivery_timeout_s)
         self._is_closed = False
         self._thread = threading.Thread(target=self._serve, name="penstock-producer", daemon=True)
         self._thread.start()
@@ -177,11 +176,11 @@ class ProducerEngine:
         return True
 
     def partition_for(self, topic: str, key: Payload, value: Payload) -> int | None:
-        """None: ask `learn_partitions` first."""
+        """None: wait for `learn_partitions` first."""
         if self._partitioner is None:
             return LOCAL_PARTITION
-        count, known_at = self._partition_counts.get(topic, (0, 0.0))
-        if not count or time.monotonic() - known_at > PARTITION_COUNT_AGE_S:
+        count = self._partition_counts.of(topic)
+        if count is None:
             return None
         chosen: Any = self._partitioner(topic, _bytes(key), _bytes(value), count)
         if not isinstance(chosen, int):
@@ -195,24 +194,9 @@ class ProducerEngine:
             )
         return chosen
 
-    def learn_partitions(self, topic: str) -> None:
-        """Blocks. The first question makes the broker create the topic, where it does that; a later one is answered."""
-        doing = f"cannot learn the partitions of {topic}"
-        deadline = time.monotonic() + CREATION_GRACE_S
-        while True:
-            try:
-                found = self._client.list_topics(topic, timeout=self.delivery_timeout_s)
-            except KafkaException as error:
-                raise self._connection.error(error, doing) from error
-            entry = found.topics[topic]
-            if entry.error is None:
-                self._partition_counts[topic] = (len(entry.partitions), time.monotonic())
-                self._connection.answered()
-                return
-            is_new = entry.error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
-            if time.monotonic() > deadline or not is_new:
-                raise self._connection.error(entry.error, doing)
-            time.sleep(METADATA_PAUSE_S)
+    def learn_partitions(self, topic: str) -> Future[int]:
+        """Shared by all who need the answer."""
+        return self._partition_counts.ask(topic)
 
     def is_flushed(self) -> bool:
         return len(self._client) == 0

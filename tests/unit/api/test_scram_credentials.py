@@ -47,6 +47,17 @@ def test_credentials_are_set_described_kept_and_removed(tmp_path: Path) -> None:
             admin.describe_user_scram_credentials(["ann"])["ann"].result(10)
 
 
+def test_who_names_nobody_asks_for_all_users() -> None:
+    with Broker() as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        assert admin.describe_user_scram_credentials().result(10) == {}
+        changes = [upsert(user, ScramMechanism.SCRAM_SHA_256) for user in ("ann", "bob")]
+        for future in admin.alter_user_scram_credentials(changes).values():
+            future.result(10)
+        described = admin.describe_user_scram_credentials().result(10)
+        assert {user: len(each.scram_credential_infos) for user, each in described.items()} == {"ann": 1, "bob": 1}
+
+
 @pytest.mark.parametrize(
     ("changes", "code"),
     [

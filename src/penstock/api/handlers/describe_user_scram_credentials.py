@@ -29,7 +29,7 @@ class DescribeUserScramCredentialsHandler:
         self, ctx: RequestContext, request: DescribeUserScramCredentialsRequest
     ) -> DescribeUserScramCredentialsResponse:
         # Null and empty both mean everybody.
-        asked = Counter(user.name for user in request.users or ()) or Counter(self._cluster.image.scram)
+        asked = Counter(user.name for user in request.users or ()) or dict.fromkeys(self._cluster.image.scram, 1)
         return DescribeUserScramCredentialsResponse(
             error_message=None, results=[self._describe(user, mentions) for user, mentions in asked.items()]
         )
