@@ -152,7 +152,7 @@ class Quorum(RaftDriver):
         return max(able, key=lambda each: each.match_index).node if able else None
 
     def _stalled(self, error: Exception) -> None:
-        log.error("the disk of the metadata log is full, nothing can be stored until there is room: %s", error)
+        log.error("nothing can be stored in the metadata log until there is room: %s", error)
         self._proposals.fail_all(StorageError(str(error)))
         if not self._is_stall_watched:
             self._is_stall_watched = True
@@ -173,7 +173,7 @@ class Quorum(RaftDriver):
         self._loop.call_later(STALLED_AT_MOST_S, self._hand_over_if_stalled)
         heir = self._best_heir() if self.is_leader else None
         if heir is not None:
-            why = "hangs" if self._is_disk_hung else "is full"
+            why = "hangs" if self._is_disk_hung else "takes nothing in"
             log.warning("node %d hands the metadata quorum over to node %d: its own disk %s", self.node_id, heir, why)
             token, done = self._proposals.begin()
             done.add_done_callback(_forget_outcome)
@@ -254,7 +254,7 @@ class Quorum(RaftDriver):
         if self._is_over:
             raise ApiError(ErrorCode.NOT_CONTROLLER, "the node is stopping")
         if self._store.is_stalled:
-            raise StorageError(f"the disk of {self._store.directory} is full")
+            raise StorageError(f"{self._store.directory} cannot be written to at the moment")
 
     def _peer_lost(self, peer: int) -> None:
         if peer == self.leader_id or self.is_leader:

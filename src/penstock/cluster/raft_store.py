@@ -6,8 +6,9 @@ entries. Entries alone, which is nearly always, are appended at once and made st
 at a time. Everything else waits until what was before it is stable and then runs in a worker, alone. So the loop
 never waits for the disk, and after a crash there is a prefix of what was asked for.
 
-A full disk is waited out: the write is tried again until there is room (`on_stalled`, once). Any other failure is the
-end (`on_failed`): what is on the disk is not known then. Knows no roles, no messages and no state machine.
+A full disk is waited out: the write is tried again until there is room (`on_stalled`, once). So is a process without
+descriptors. Any other failure is the end (`on_failed`): what is on the disk is not known then. Knows no roles, no
+messages and no state machine.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ DIRECTORY = "__cluster_metadata-0"
 TOPIC_ID = bytes(15) + b"\1"
 READ_BYTES = 4 << 20
 RETRY_S = 1.0
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ class RaftStore:
         self._when_settled: list[asyncio.Future[None]] = []
         self.failure: Exception | None = None
         self.is_stalled = False
-        """The disk is full: nothing becomes stable until it is not."""
+        """The disk is full, or no descriptor is left: nothing becomes stable until that is over."""
         self.on_failed: Callable[[Exception], None] = lambda error: None
         self.on_stalled: Callable[[Exception], None] = lambda error: None
 
@@ -301,6 +302,9 @@ class RaftStore:
             self._loop.call_soon(self._release)  # nothing to wait for
         return ticket
 
+    def put_off_flush(self, ticket: Flush) -> None:
+        self.log.put_off_flush(ticket)
+
     def end_flush(self, ticket: Flush, error: OSError | None) -> None:
         self.log.end_flush(ticket, error)
         if error is not None:
@@ -318,7 +322,7 @@ class RaftStore:
     def _trouble(self, error: Exception) -> None:
         if self.failure is not None:
             return
-        if self.log.offline is None and _is_full(error):
+        if self.log.offline is None and _is_passing(error):
             self._retry_later(error)
             return
         self.failure = error
@@ -350,6 +354,7 @@ class RaftStore:
             self.log.close(clean=True)
 
 
-def _is_full(error: Exception) -> bool:
+def _is_passing(error: Exception) -> bool:
+    """Nothing that was written before is in doubt, and each of these is over some time."""
     cause = error if isinstance(error, OSError) else error.__cause__
-    return isinstance(cause, OSError) and cause.errno in _FULL
+    return isinstance(cause, OSError) and cause.errno in _PASSING

@@ -33,7 +33,7 @@ def metrics_of(node: Node) -> Metrics:
             TrafficMetrics(apis.traffic, node.partitions),
             RequestMetrics(apis.dispatcher, apis.times),
             PartitionMetrics(node.partitions, leaderless),
-            ReplicationMetrics(node.partitions, node.fetchers, apis.fetch),
+            ReplicationMetrics(node.partitions, node.fetchers, apis.fetch, node.revivals),
             GroupMetrics(node.groups, node.partitions, node.clock, node.workers),
             ServerMetrics(
                 node.listeners,

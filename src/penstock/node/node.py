@@ -30,6 +30,7 @@ from penstock.replica.fetchers import ReplicaFetchers
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.isr import IsrKeeper
 from penstock.replica.partition import Partition
+from penstock.replica.revival import Revivals
 from penstock.storage.group_commit import GroupCommit
 from penstock.storage.probe import probe
 
@@ -122,9 +123,9 @@ class Node:
     def _start_threads(self) -> None:
         self._flusher = self._world.flusher(self._loop, self.config.penstock_flush_threads)
         self._workers = self._world.workers(self._loop)
-        self.commit = GroupCommit(self._loop.call_soon, self._flusher, self._loop.time)
+        self.commit = GroupCommit(self._loop.call_soon, self._flusher, self._loop)
         self._quorum_flusher, self._quorum_workers = self._world.quorum_lane(self._loop)
-        self.quorum_commit = GroupCommit(self._loop.call_soon, self._quorum_flusher, self._loop.time)
+        self.quorum_commit = GroupCommit(self._loop.call_soon, self._quorum_flusher, self._loop)
         self._watchdog = self._world.watchdog(self._loop, self.config.penstock_loop_stall_ms)
         self._undo.append(self._stop_threads)
 
@@ -237,6 +238,8 @@ class Node:
             self._workers,
             self.clock,
         )
+        self.revivals = Revivals(self._loop, self.partitions, self.fetchers)
+        self.revivals.on_revived = self._role_changed
         self._undo.append(self._stop_fetchers)
         self.isr = IsrKeeper(self.partitions, self.partitions.host, membership.access.alter_partitions, self._loop)
         self.groups = GroupCoordinator(
@@ -265,7 +268,8 @@ class Node:
     def _follow_metadata(self) -> None:
         """From here on partitions, fetchers and coordinators hear of every change."""
         self.partitions.on_role = self._role_changed
-        self.partitions.host.on_offline = self.fetchers.withdrawals.look_at
+        self.partitions.host.on_offline = self._cannot_be_used
+        self.partitions.host.on_append_failed = self.fetchers.withdrawals.cannot_append
         self.disk_watch.on_change.append(self._disk_hung)
         self.partitions.host.is_disk_hung = self.disk_watch.is_hung
         self.membership.lifecycle.on_lease_over = self._lease_over
@@ -279,6 +283,10 @@ class Node:
         listener = MetadataListeners(self.partitions, self.groups)
         self.membership.machine.listen(listener, self._opened)
         self.isr.start()
+
+    def _cannot_be_used(self, partition: Partition) -> None:
+        self.fetchers.withdrawals.look_at(partition)
+        self.revivals.look_at(partition)
 
     def _disk_hung(self, is_hung: bool) -> None:
         self.partitions.host.is_disk_hung = is_hung
@@ -295,6 +303,7 @@ class Node:
             self.groups.role_changed(partition)
 
     async def _stop_fetchers(self) -> None:
+        self.revivals.stop()
         self.isr.stop()
         await self.fetchers.stop()
 

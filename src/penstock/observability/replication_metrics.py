@@ -14,6 +14,7 @@ from penstock.observability.exposition import Family, Sample, counter, gauge
 from penstock.replica.fetchers import ReplicaFetchers
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
+from penstock.replica.revival import Revivals
 
 MOST_LAGS = 100
 _REPLICA = ("topic", "partition", "replica")
@@ -25,7 +26,10 @@ def is_under_replicated(partition: Partition) -> bool:
 
 
 class ReplicationMetrics:
-    def __init__(self, partitions: HostedPartitions, fetchers: ReplicaFetchers, fetch: FetchHandler) -> None:
+    def __init__(
+        self, partitions: HostedPartitions, fetchers: ReplicaFetchers, fetch: FetchHandler, revivals: Revivals
+    ) -> None:
+        self._revivals = revivals
         self._partitions = partitions
         self._fetchers = fetchers
         self._fetch = fetch
@@ -64,6 +68,12 @@ class ReplicationMetrics:
             "offlinereplicacount",
             "Replicas here whose log failed or could not be opened.",
             sum(partition.log.offline is not None for partition in hosted),
+        )
+        yield counter(
+            "penstock_log_revivals_total",
+            "Logs that went offline and were opened again without a restart.",
+            (),
+            [((), self._revivals.revived)],
         )
         moving = [partition for partition in led if partition.is_reassigning]
         yield count("reassigningpartitions", "Partitions led here that are being reassigned.", len(moving))

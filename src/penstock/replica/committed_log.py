@@ -89,9 +89,12 @@ class CommittedLog:
             self._went_offline(self.log.offline)
         return ticket
 
+    def put_off_flush(self, ticket: Flush) -> None:
+        self.log.put_off_flush(ticket)
+
     def _went_offline(self, error: OSError) -> None:
         if not self.is_deleted:
-            log.critical("%r is offline: flush failed: %s; restart the broker after mending the disk", self, error)
+            log.critical("%r is offline: flush failed: %s; it is tried again when the disk is well", self, error)
         self._fail(ErrorCode.KAFKA_STORAGE_ERROR)
 
     # -- high watermark ---------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ class Host:
         "lag_time_max_ms",
         "lease",
         "node_id",
+        "on_append_failed",
         "on_offline",
         "own_broker_epoch",
         "propose_isr",
@@ -53,6 +54,8 @@ class Host:
         """Told of a partition with a pending change of its in-sync replicas."""
         self.on_offline: Callable[[Partition], None] = _unheard
         """Told, repeatedly, of a partition whose log is offline or whose disk hangs."""
+        self.on_append_failed: Callable[[Partition], None] = _unheard
+        """Told, repeatedly, of a partition that leads here and could not store what it was sent: a full disk, say."""
 
     def count_isr_change(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
         """Of a partition that leads here."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from penstock.config.broker import BrokerConfig
@@ -28,9 +28,10 @@ from penstock.replica.log_directories import DELETED_SUFFIX, STRAY_SUFFIX, LogDi
 from penstock.replica.offset_files import Key, KnownOffsets, OffsetFiles
 from penstock.replica.partition import Partition
 from penstock.storage import checkpoints
-from penstock.storage.group_commit import GroupCommit
+from penstock.storage.group_commit import GroupCommit, flush_blocking
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
+from penstock.storage.probe import probe
 
 log = logging.getLogger(__name__)
 
@@ -299,6 +300,41 @@ class HostedPartitions:
             raise LogOffline(directory, fresh.offline)
         partition.log = fresh
         partition.truncate_fully_and_start_at(0)
+
+    async def probe(self) -> None:
+        """Whether the disk takes in and keeps a small file. Raises OSError."""
+        await self._workers.run(partial(probe, self._disk, self.directory))
+
+    async def reopen(self, partition: Partition) -> Log:
+        """The log of a partition that is offline, opened once more beside it: as after a crash, and all of it stable.
+
+        What lies beyond the old one's stable offset is cut where others have it, and written once more where not: after
+        a failed sync pages count as clean, whatever the disk has. Raises StorageError; then nothing has changed but
+        that the old log let go of its files.
+        """
+        old, is_cut = partition.log, partition.log.was_opened and not partition.is_needed
+        settings, end = old.config, old.stable_offset
+        known = KnownOffsets(
+            old.persisted_recovery_point, old.log_start_offset, old.cleaned_offset, partition.high_watermark
+        )
+        was_clean = self._directories.was_clean and not old.was_opened
+
+        def open_again() -> Log:
+            old.close(clean=False)
+            # With a flush before every acknowledgement recovery writes what it has scanned once more.
+            fresh = self._directories.open(
+                old.directory, replace(settings, flush_messages=1), known, partition.topic_id, was_clean=was_clean
+            )
+            if fresh.offline is None and is_cut:
+                fresh.truncate_to(end)
+            if fresh.offline is None:
+                flush_blocking(self._disk, fresh)
+            return fresh
+
+        fresh = await self._workers.run(open_again)
+        if fresh.offline is None:
+            fresh.config = partition.log.config  # as it is by now
+        return fresh
 
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
         """Before a log is cut to `offset`. The cut must follow in the same turn: a checkpoint may come next."""

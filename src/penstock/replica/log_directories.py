@@ -70,8 +70,19 @@ class LogDirectories:
         self.is_haunted = False
         """The files beside the logs speak of partitions whose names others have now."""
 
-    def open(self, directory: str, settings: LogConfig, known: KnownOffsets, topic_id: bytes) -> Log:
-        """One damaged log does not stop the broker: its partition is offline, the others serve."""
+    def open(
+        self,
+        directory: str,
+        settings: LogConfig,
+        known: KnownOffsets,
+        topic_id: bytes,
+        *,
+        was_clean: bool | None = None,
+    ) -> Log:
+        """One damaged log does not stop the broker: its partition is offline, the others serve.
+
+        `was_clean`: how it was left, if not as the last run left everything.
+        """
         try:
             return Log.open(
                 self._disk,
@@ -79,7 +90,7 @@ class LogDirectories:
                 settings,
                 recovery_point=known.recovery_point,
                 log_start_offset=known.log_start,
-                clean_shutdown=self.was_clean,
+                clean_shutdown=self.was_clean if was_clean is None else was_clean,
                 now_ms=self._clock.now_ms(),
                 topic_id=topic_id,
                 cleaned_offset=known.cleaned,

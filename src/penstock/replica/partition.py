@@ -26,7 +26,7 @@ from penstock.records.batch import HEADER_SIZE, BatchHeader, read_header
 from penstock.replica.committed_log import CommitCallback, CommittedLog, tell
 from penstock.replica.host import Host
 from penstock.replica.replication import NEVER_MS, Follower, Followers
-from penstock.storage.durability import Flush, Position
+from penstock.storage.durability import Flush, Position, is_passing_at_open
 from penstock.storage.group_commit import GroupCommit
 from penstock.storage.log import Log
 
@@ -220,7 +220,12 @@ class Partition(CommittedLog):
             duplicate = log.producers.check(header)
             if duplicate is not None:
                 return duplicate
-        base_offset = log.append(header, data, self.leader_epoch, now_ms)
+        try:
+            base_offset = log.append(header, data, self.leader_epoch, now_ms)
+        except StorageError as error:
+            if not (isinstance(error.__cause__, OSError) and is_passing_at_open(error.__cause__)):
+                self.host.on_append_failed(self)
+            raise
         if self.is_durable:
             self._commit.request(self)
         else:
@@ -254,6 +259,14 @@ class Partition(CommittedLog):
     def is_reassigning(self) -> bool:
         return bool(self._adding or self._removing)
 
+    @property
+    def is_needed(self) -> bool:
+        """What this replica holds may be nowhere else: it leads, or too few others are in sync for the controller to
+        forget it. Of a durable topic what it acknowledged is stable, so a follower has nothing to lose beyond that."""
+        if self.is_leader or self.node_id in self.isr:
+            return True
+        return not self.is_durable and self._is_under_min_isr
+
     def check_min_isr(self) -> None:
         if len(self.isr) < self.config.min_insync_replicas and self._is_under_min_isr:  # the first is quick
             raise ApiError(
@@ -276,6 +289,18 @@ class Partition(CommittedLog):
                 self.when_claimed(self)
         elif self.is_durable:
             self._holds(ticket.end)
+
+    def reopened(self, log: Log) -> None:
+        """Another log is in place of one that was offline: see `replica.revival` for what may be in it."""
+        was_opened = self.log.was_opened
+        self.log = log
+        self.high_watermark = min(max(self.high_watermark, log.log_start_offset), log.log_end_offset)
+        self._end = log.end_position()
+        if self.is_leader:
+            if not was_opened:  # nothing was appended in this epoch
+                self.epoch_start_offset = log.log_end_offset
+            self._holds(None)
+        self._notify()
 
     def _went_offline(self, error: OSError) -> None:
         super()._went_offline(error)

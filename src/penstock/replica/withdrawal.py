@@ -68,19 +68,24 @@ class Withdrawals:
             if self._following.node_id in partition.isr and self._is_due(partition):
                 self._following.disown(partition, NOTHING)
 
+    def cannot_append(self, partition: Partition) -> None:
+        """It leads, and its disk takes nothing in. As a follower it will say so itself, until there is room."""
+        if partition.is_leader and len(partition.replicas) > 1:
+            self._resign(partition)
+
     def _resign(self, partition: Partition) -> None:
         followers = partition.followers
         if followers is None or followers.pending_isr is not None or not self._is_due(partition):
             return
         others = tuple(one for one in followers.isr if one != self._following.node_id)
-        # Of a disk that hangs one line is said for all of its partitions (`replica.disk_watch`).
         is_offline = partition.log.offline is not None
         if others:
-            level = logging.WARNING if is_offline else logging.DEBUG
+            # Of a disk that hangs one line is said for all of its partitions (`replica.disk_watch`).
+            level = logging.DEBUG if partition.host.is_disk_hung else logging.WARNING
             log.log(level, "%r cannot be led here any more: asking for another leader among %s", partition, others)
             partition.propose_isr(others)
         elif is_offline:
-            log.error("%r is offline and nobody else is in sync: restart this broker, or bring others back", partition)
+            log.error("%r is offline and nobody else is in sync: mend the disk, or bring others back", partition)
 
     def _is_due(self, partition: Partition) -> bool:
         """The metadata has changed since it was last asked for, or nobody may have heard."""

@@ -7,14 +7,38 @@ the log is told. Order is data: a `Flush` moves the stable offset only when it c
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 from typing import NamedTuple
 
+from penstock.model.errors import StorageError
 from penstock.ports.disk import Disk, File
 from penstock.storage.files import parent_of
 from penstock.storage.leader_epochs import LeaderEpochs
 from penstock.storage.segment import Segment
 from penstock.storage.snapshots import Snapshots
+
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+_PASSING_AT_OPEN = (*NO_DESCRIPTOR, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
+
+
+class FlushPutOff(StorageError):
+    """A flush could not even begin: no descriptor was left, say. Nothing is lost, and it may be tried again."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(f"a flush is put off: {cause}")
+        self.cause = cause
+
+
+def is_passing(error: OSError) -> bool:
+    """Of a flush that failed: no sync says that there is no descriptor, so none was asked for where this was said, and
+    pages that were dirty still are."""
+    return error.errno in NO_DESCRIPTOR
+
+
+def is_passing_at_open(error: OSError) -> bool:
+    """Of a file that could not be opened, before any sync."""
+    return error.errno in _PASSING_AT_OPEN
 
 
 class Position(NamedTuple):

@@ -4,11 +4,14 @@ A log has at most one flush in flight; what is appended meanwhile waits for the 
 which starts as soon as the first is done. So the flush rate follows the disk and the batch
 size follows the load, with nothing to tune. Different logs do not wait for each other.
 
+A flush that could not begin for want of a descriptor is put off and tried again: nothing is lost by it.
+
 Disks hang: `waiting_since_s` says since when the oldest flush is waited for; what follows, `replica.disk_watch` says.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -16,8 +19,12 @@ from typing import Protocol
 from penstock.model.errors import LogOffline
 from penstock.ports.disk import Disk
 from penstock.ports.flusher import Flusher
-from penstock.storage.durability import Flush
+from penstock.storage.durability import Flush, FlushPutOff, is_passing
 
+log = logging.getLogger(__name__)
+
+PUT_OFF_S = 0.1
+TELL_EVERY_S = 30.0
 IDLE, QUEUED, FLUSHING, FLUSHING_AND_DIRTY = range(4)
 
 
@@ -28,11 +35,27 @@ class SyncedLog(Protocol):
 
     def end_flush(self, flush: Flush, error: OSError | None) -> None: ...
 
+    def take_offline(self, error: OSError) -> None: ...
+
+
+class Timers(Protocol):
+    """An event loop, of which group commit needs this."""
+
+    def time(self) -> float: ...
+
+    def call_later(self, delay: float, callback: Callable[[], None], /) -> object: ...
+
 
 class Flushable(Protocol):
     flush_state: int
 
-    def begin_flush(self) -> Flush | None: ...
+    def begin_flush(self) -> Flush | None:
+        """None: nothing to do. Raises FlushPutOff."""
+        ...
+
+    def put_off_flush(self, ticket: Flush) -> None:
+        """Nothing came of it, and nothing was lost: it will be begun again."""
+        ...
 
     def end_flush(self, ticket: Flush, error: OSError | None) -> None: ...
 
@@ -42,11 +65,14 @@ class GroupCommit:
         self,
         call_soon: Callable[[Callable[[], None]], object],
         flusher: Flusher,
-        now_s: Callable[[], float] = lambda: 0.0,
+        timers: Timers | None = None,
     ) -> None:
+        """Without timers what is put off waits for the next request, and nothing is known to hang."""
         self._call_soon = call_soon
         self._flusher = flusher
-        self._now_s = now_s
+        self._timers = timers
+        self._put_off: list[Flushable] = []
+        self._tells_from_s = 0.0
         self._dirty: list[Flushable] = []
         self._scheduled = False
         self.flushes = 0
@@ -72,20 +98,29 @@ class GroupCommit:
     def _start(self) -> None:
         self._scheduled = False
         dirty, self._dirty = self._dirty, []
-        now_s = self._now_s()
-        for log in dirty:
-            ticket = log.begin_flush()
-            if ticket is None:
-                log.flush_state = IDLE
+        now_s = 0.0 if self._timers is None else self._timers.time()
+        for one in dirty:
+            self._waited_for.setdefault(one, now_s)
+            try:
+                ticket = one.begin_flush()
+            except FlushPutOff as error:
+                self._try_later(one, error.cause)
                 continue
-            log.flush_state = FLUSHING
+            if ticket is None:
+                one.flush_state = IDLE
+                del self._waited_for[one]
+                continue
+            one.flush_state = FLUSHING
             self.flushes += 1
-            self._waited_for[log] = now_s
-            self._flusher.flush(ticket.files, ticket.directories, partial(self._stable, log, ticket))
+            self._flusher.flush(ticket.files, ticket.directories, partial(self._stable, one, ticket))
         if self._when_idle:
             self._tell_idle()
 
     def _stable(self, log: Flushable, ticket: Flush, error: OSError | None) -> None:
+        if error is not None and is_passing(error):
+            log.put_off_flush(ticket)
+            self._try_later(log, error)
+            return
         del self._waited_for[log]
         again = log.flush_state == FLUSHING_AND_DIRTY
         log.flush_state = IDLE
@@ -94,6 +129,27 @@ class GroupCommit:
             self.request(log)
         if self._when_idle:
             self._tell_idle()
+
+    def _try_later(self, flushable: Flushable, error: OSError) -> None:
+        if self._timers is None:
+            flushable.flush_state = IDLE
+            del self._waited_for[flushable]
+            return
+        flushable.flush_state = QUEUED
+        now_s = self._timers.time()
+        if now_s >= self._tells_from_s:
+            self._tells_from_s = now_s + TELL_EVERY_S
+            log.warning("a flush could not begin: %s; it is tried again until it can", error)
+        if not self._put_off:
+            self._timers.call_later(PUT_OFF_S, self._try_again)
+        self._put_off.append(flushable)
+
+    def _try_again(self) -> None:
+        again, self._put_off = self._put_off, []
+        self._dirty += again
+        if not self._scheduled:
+            self._scheduled = True
+            self._call_soon(self._start)
 
     def waiting_since_s(self) -> float | None:
         """When the oldest flush under way began; None: there is none."""
@@ -113,7 +169,11 @@ class GroupCommit:
 
 def flush_blocking(disk: Disk, log: SyncedLog) -> None:
     """Make what `log` holds stable, here and now: for start-up, when no loop runs yet."""
-    ticket = log.begin_flush()
+    try:
+        ticket = log.begin_flush()
+    except FlushPutOff as error:  # nobody is there to try again, and whoever opens it would serve what is not stable
+        log.take_offline(error.cause)
+        raise LogOffline(log.directory, error.cause) from error
     if ticket is None:
         return
     try:

@@ -14,7 +14,7 @@ from penstock.records.batch import LENGTH_OVERHEAD, PREFIX, PREFIX_SIZE, BatchHe
 from penstock.storage import rolling, slices, timestamps
 from penstock.storage.checkpoint_builder import CheckpointBuilder
 from penstock.storage.checkpoints import PARTITION_METADATA, write_partition_metadata
-from penstock.storage.durability import Flush, Position, Unsynced
+from penstock.storage.durability import Flush, FlushPutOff, Position, Unsynced, is_passing_at_open
 from penstock.storage.leader_epochs import LeaderEpochs
 from penstock.storage.log_config import LogConfig
 from penstock.storage.lookups import Lookup
@@ -413,7 +413,10 @@ class GrowingLog:
         return self.log_end_offset - self._flush_begun_offset
 
     def begin_flush(self) -> Flush | None:
-        """What to sync so that everything appended up to now is stable. None: nothing, or one is under way."""
+        """What to sync so that everything appended up to now is stable. None: nothing, or one is under way.
+
+        Raises FlushPutOff where the files cannot be opened just now.
+        """
         active = self._segments.active
         if self._is_flushing or self.offline is not None or not active.is_file_there:
             return None
@@ -423,13 +426,21 @@ class GrowingLog:
             files: list[File] = [segment.file() for segment in self._unsynced.segments]
             files.append(active.file())
             files += [self._disk.open(path) for path in self._unsynced_metadata]
-        except OSError as error:  # no descriptor left, say: then nothing can be made stable either
+        except OSError as error:
+            if is_passing_at_open(error):
+                raise FlushPutOff(error) from error
             self._go_offline(error)
             return None
         self._is_flushing = True
         self._flush_begun_offset = self.log_end_offset
         self.first_unflushed_ms = None
         return Flush(files, self._unsynced.take_directories(), self.end_position(), self._generation)
+
+    def put_off_flush(self, flush: Flush) -> None:
+        """It has not made everything stable, and nothing is lost: the next one begins where this one did."""
+        self._is_flushing = False
+        self._unsynced.put_back_directories()
+        self._flush_begun_offset = self.stable_offset
 
     def end_flush(self, flush: Flush, error: OSError | None) -> None:
         self._is_flushing = False
@@ -448,6 +459,10 @@ class GrowingLog:
                     segment.is_name_stable = True
         if self._unsynced.segments:
             self._unsynced.flushed_to(end.segment)
+
+    def take_offline(self, error: OSError) -> None:
+        """What is on the disk, or will be, is not known."""
+        self._go_offline(error)
 
     def _go_offline(self, error: OSError) -> None:
         self.offline = error

@@ -42,6 +42,7 @@ class Log(GrowingLog):
         self.recovery = recovered.report
         self.snapshots = recovered.snapshots
         self.persisted_recovery_point = recovered.recovery_point  # whoever persists one may raise it
+        self.was_opened = True  # False: a placeholder, which knows nothing of the files
         self.is_being_cleaned = False  # retention waits, as its segments may be replaced at any moment
         self._swap: Swap | None = None
 
@@ -89,6 +90,7 @@ class Log(GrowingLog):
     ) -> Log:
         """In place of a log that could not be opened: refuses everything, touches nothing, forgets no checkpoint."""
         log = cls(RecoveredLog.placeholder(disk, directory, config, recovery_point, log_start_offset))
+        log.was_opened = False
         log._go_offline(error)
         return log
 
