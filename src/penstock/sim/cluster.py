@@ -80,6 +80,10 @@ class SimCluster:
     def is_running(self, number: int) -> bool:
         return self.machines[number].is_running
 
+    def is_serving(self, number: int) -> bool:
+        """It has started, and nobody has told it to stop."""
+        return number in self.nodes and self._serving.get(number) is self.nodes[number]
+
     def start(self, number: int) -> asyncio.Future[SimBroker]:
         """Done when it serves; ProcessDied if it does not live to."""
         self.started[number] = None
@@ -135,9 +139,10 @@ class SimCluster:
 
         One that does not serve yet is ended by the signal, as nobody is there to take it.
         """
-        if self._serving.get(number) is not self.nodes[number]:
+        if not self.is_serving(number):
             self.kill(number)
             return
+        del self._serving[number]
         machine = self.machines[number]
         try:
             async with asyncio.timeout(30):

@@ -90,7 +90,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def __init__(self, *, max_steps: int = DEFAULT_MAX_STEPS) -> None:
         self._now_ns = 0
         self._ready: deque[asyncio.Handle] = deque()
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers: list[tuple[float, int, asyncio.Handle]] = []
         self._sequence = 0
         self._task_count = 0
         self._tasks: dict[asyncio.Task[Any], SimProcess | None] = {}
@@ -208,6 +208,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         held, process.held = process.held, None
         self._ready.extend(held or ())
 
+    def keep_busy(self, process: SimProcess, for_s: float) -> None:
+        """What it did in this turn takes so long: its next one comes after that."""
+        process.busy_until_ns = self._now_ns + round(for_s * NS)
+
     # -- running ------------------------------------------------------------------------
 
     def run_until_complete(
@@ -280,6 +284,10 @@ class SimLoop(asyncio.AbstractEventLoop):
                     continue
                 if process.held is not None:
                     process.held.append(handle)
+                    continue
+                if process.busy_until_ns > self._now_ns:
+                    self._sequence += 1
+                    heapq.heappush(timers, (process.busy_until_ns / NS, self._sequence, handle))
                     continue
             self.steps += 1
             handle._run()

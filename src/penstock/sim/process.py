@@ -8,7 +8,7 @@ late, in their order. Must not know: disks, networks, brokers.
 
 from __future__ import annotations
 
-from asyncio import Handle, TimerHandle
+from asyncio import Handle
 from contextvars import Context, ContextVar, copy_context
 
 _CURRENT: ContextVar[SimProcess | None] = ContextVar("penstock_sim_process", default=None)
@@ -17,7 +17,7 @@ _CURRENT: ContextVar[SimProcess | None] = ContextVar("penstock_sim_process", def
 class SimProcess:
     """One incarnation: a process that was started again is another one."""
 
-    __slots__ = ("context", "frozen", "held", "host", "is_alive", "name", "slept_ns", "suspended_ns")
+    __slots__ = ("busy_until_ns", "context", "frozen", "held", "host", "is_alive", "name", "slept_ns", "suspended_ns")
 
     def __init__(self, host: str, incarnation: int = 0) -> None:
         self.host = host
@@ -25,7 +25,8 @@ class SimProcess:
         self.is_alive = True
         self.held: list[Handle] | None = None  # while paused: what was due
         self.suspended_ns: int | None = None  # since when
-        self.frozen: list[tuple[float, int, TimerHandle]] = []  # while suspended: its timers
+        self.frozen: list[tuple[float, int, Handle]] = []  # while suspended: its timers
+        self.busy_until_ns = 0  # with what it did in an earlier turn
         self.slept_ns = 0  # how far its clock is behind the world's
         self.context: Context = copy_context()
         self.context.run(_CURRENT.set, self)

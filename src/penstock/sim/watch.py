@@ -8,7 +8,7 @@ changes what nodes do.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from penstock.core.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC
@@ -21,6 +21,7 @@ from penstock.sim.checks.topics import TopicFacts
 from penstock.sim.cluster import SimCluster
 from penstock.sim.history import Place, Violation
 from penstock.sim.judging import Judging
+from penstock.sim.loop_meter import LoopMeter
 from penstock.sim.probes import Probes
 from penstock.sim.process import SimProcess, current_process
 from penstock.sim.quorum_ears import QuorumEars
@@ -46,13 +47,16 @@ class Watch:
         self.quorum = self._quorum_ears.quorum
         self._replica_ears = ReplicaEars(cluster, self.judging, self.brokers, platters)
         self.probes = Probes(cluster)
+        self.meter = LoopMeter(self._loop, self.judging, self._is_counted_on)
         self.looks = 0
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         self._loop.after_turn = self._after_turn
         try:
-            with self._quorum_ears.listening(), self._replica_ears.listening(), self.probes.listening():
+            with ExitStack() as stack:
+                for ears in (self._quorum_ears, self._replica_ears, self.meter, self.probes):
+                    stack.enter_context(ears.listening())
                 yield
         finally:
             self._loop.after_turn = None
@@ -88,7 +92,11 @@ class Watch:
             self.brokers.forget(number)
             self.quorum.forget(number)
 
+    def _is_counted_on(self, process: SimProcess) -> bool:
+        return self._cluster.is_serving(int(process.host.rpartition("-")[2]))
+
     def _after_turn(self) -> None:
+        self.meter.end_turn()
         verdict = self.judging.verdict if self.judging.is_over else None
         if verdict is not None:
             raise verdict.error
