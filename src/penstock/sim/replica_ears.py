@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from penstock.core.metadata.image import MetadataImage, PartitionState
+from penstock.core.metadata.image import MetadataImage, PartitionState, TopicState
+from penstock.core.metadata.partition_change import Standing, Wanted
 from penstock.core.metadata.records import MetadataRecord, PartitionChanged, TopicDeleted
 from penstock.replica.partition import Partition
 from penstock.sim.checks.brokers import BrokerChecker
@@ -52,7 +53,7 @@ class ReplicaEars:
                 (f"{LOG}.truncate_to_epoch", self._overhear_divergence),
                 ("penstock.replica.repair:Repairs._cut", self._overhear_repair),
                 (f"{IMAGE}:_change", self._overhear_decision),
-                (f"{IMAGE}:MetadataImage.replay", self._overhear_election),
+                ("penstock.core.metadata.partition_change:change_partition", self._overhear_election),
                 (f"{IMAGE}:MetadataImage._replay_topic", self._overhear_topic),
                 ("penstock.replica.partition:Partition.append", self._overhear_append),
                 (f"{ACCESS}.heartbeat", self._overhear_heartbeat),
@@ -205,12 +206,16 @@ class ReplicaEars:
 
         return overheard
 
-    def _overhear_election(self, replay: Any) -> Any:
-        def overheard(image: MetadataImage, record: MetadataRecord) -> None:
-            if isinstance(record, PartitionChanged) and record.leader is not None and record.leader >= 0:
+    def _overhear_election(self, change: Any) -> Any:
+        def overheard(
+            topic: TopicState, partition: PartitionState, wanted: Wanted, standing: Standing, *rest: Any
+        ) -> PartitionChanged | None:
+            asked = wanted.isr
+            record: PartitionChanged | None = change(topic, partition, wanted, standing, *rest)
+            if record is not None and record.leader is not None and record.leader >= 0:
                 with self._judging.judging():
-                    check_elected(image, record)
-            replay(image, record)
+                    check_elected(standing.image, topic.name, partition, asked, record.leader)
+            return record
 
         return overheard
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from penstock.core.metadata.image import RESOURCE_TOPIC, MetadataImage
-from penstock.core.metadata.records import PartitionChanged, TopicCreated, decode_entry, encode_entry
+from penstock.core.metadata.image import RESOURCE_TOPIC, MetadataImage, PartitionState
+from penstock.core.metadata.records import TopicCreated, decode_entry, encode_entry
 from penstock.sim.checks.brokers import BrokerChecker
 from penstock.sim.checks.elections import check_elected
 from penstock.sim.checks.leases import LeaseChecker
@@ -349,13 +349,10 @@ def test_a_candidate_that_does_not_wait() -> None:
 # -- elections of partition leaders -----------------------------------------------------
 
 
-def elected(leader: int, replicas: tuple[int, ...] | None = None, **settings: str) -> None:
-    image = MetadataImage()
-    topic_id = ID.hex()
-    image.replay(TopicCreated("data", topic_id, ((1, 2, 3, 4, 5),)))
-    image.replay(PartitionChanged(topic_id, 0, leader=-1, isr=(1,), elr=(2,), last_known_elr=(3,), adding=(6,)))
+def elected(leader: int, *asked: int, **settings: str) -> None:
+    image, state = MetadataImage(), PartitionState(0, (1, 2, 3, 4, 5), -1, 3, (1,), elr=(2,), last_known_elr=(3,))
     image.configs[RESOURCE_TOPIC, "data"] = {name.replace("_", "."): value for name, value in settings.items()}
-    check_elected(image, PartitionChanged(topic_id, 0, leader=leader, isr=(leader,), replicas=replicas))
+    check_elected(image, "data", state, asked, leader)
 
 
 @pytest.mark.parametrize("leader", [1, 2, 3])
@@ -368,9 +365,7 @@ def test_who_may_not_be_elected() -> None:
         elected(4)
     with pytest.raises(Violation):
         elected(4, unclean_leader_election_enable="false")
-    with pytest.raises(Violation):
-        elected(6)
-    elected(6, replicas=(6, 1))
+    elected(4, 1, 4)
     elected(4, unclean_leader_election_enable="true")
 
 

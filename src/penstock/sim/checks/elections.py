@@ -6,25 +6,22 @@ nobody. Must not know: brokers, how a controller decides.
 
 from __future__ import annotations
 
-from penstock.core.metadata.image import MetadataImage
-from penstock.core.metadata.records import PartitionChanged
+from collections.abc import Sequence
+
+from penstock.core.metadata.image import MetadataImage, PartitionState
 from penstock.sim.history import Violation
 
 UNCLEAN = "unclean.leader.election.enable"
 
 
-def check_elected(image: MetadataImage, change: PartitionChanged) -> None:
-    """`image`: as it is before the change."""
-    topic = image.topics_by_id[bytes.fromhex(change.topic_id)]
-    before = topic.partitions[change.index]
-    if change.leader in (before.leader, *before.isr, *before.elr, *before.last_known_elr):
+def check_elected(image: MetadataImage, topic: str, before: PartitionState, asked: Sequence[int], elected: int) -> None:
+    """`asked`: the in-sync replicas that the change brings: who is among them has been found to have everything."""
+    if elected in (before.leader, *before.isr, *before.elr, *before.last_known_elr, *asked):
         return
-    if before.is_reassigning and change.replicas is not None and change.leader in (change.isr or ()):
-        return  # it has just come into sync, and with that the move to it ends
-    if not may_be_unclean(image, topic.name):
+    if not may_be_unclean(image, topic):
         raise Violation(
             "an elected leader was in sync or eligible",
-            f"{topic.name}-{change.index}: {change.leader} is to lead; in sync were {list(before.isr)}, eligible "
+            f"{topic}-{before.index}: {elected} is to lead; in sync were {list(before.isr)}, eligible "
             f"{list(before.elr)}",
         )
 
