@@ -23,6 +23,7 @@ PENSTOCK = [sys.executable, "-m", "penstock.cli"]
 COUNT = 3
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
+SECRET = "cluster.secret"
 LOOK_EVERY_S = 0.02
 
 
@@ -36,6 +37,7 @@ class Broker:
         self._log = directory / f"broker-{number}.log"
         self._process: subprocess.Popen[bytes] | None = None
         settings = {
+            "penstock.cluster.secret.file": directory / SECRET,
             "process.roles": "broker,controller",
             "node.id": number,
             "controller.quorum.voters": voters,
@@ -99,6 +101,9 @@ class Broker:
 class Cluster:
     def __init__(self, directory: Path) -> None:
         directory.mkdir()
+        subprocess.run(
+            [*PENSTOCK, "cluster", "secret", "--new", str(directory / SECRET)], check=True, stderr=subprocess.DEVNULL
+        )
         ports = _free_ports()
         voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(ports, 1))
         self.brokers = {number: Broker(number, port, directory, voters) for number, port in enumerate(ports, 1)}

@@ -28,6 +28,8 @@ from confluent_kafka.cimpl import NewTopic
 
 from cluster_network import LOOPBACK, Network, RoutedNetwork
 from penstock.config.doors import CLOSED
+from penstock.runtime.clock import SystemEntropy
+from penstock.runtime.cluster_secret import new_secret, write_secrets
 from penstock.wire.apis import Api
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from raw_client import RawClient
@@ -199,6 +201,10 @@ class ClusterProcesses:
         self.nodes: dict[int, NodeProcess] = {}
         for node_id in range(1, count + 1):
             self._new_node(node_id)
+        self._secret = directory / "cluster.secret"
+        if not self._secret.exists():
+            directory.mkdir(parents=True, exist_ok=True)
+            write_secrets(str(self._secret), new_secret(SystemEntropy()))
         self._voters = ",".join(f"{node.node_id}@{node.address}" for node in self.nodes.values())
         for node in self.nodes.values():
             node.configure(self._properties(node))
@@ -222,6 +228,7 @@ class ClusterProcesses:
             "controller.quorum.voters": self._voters,
             "listeners": f"PLAINTEXT://{node.address}",
             "log.dirs": str(node.data),
+            "penstock.cluster.secret.file": str(self._secret),
             "default.replication.factor": "3",
             "min.insync.replicas": "2",
             "offsets.topic.num.partitions": "3",

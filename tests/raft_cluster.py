@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from peers import identity, introductions
 from penstock.api.dispatch import PIPELINED, Dispatcher
 from penstock.api.handlers.raft import RaftHandler
 from penstock.api.request_times import RequestTimes
@@ -65,7 +66,7 @@ class Server:
         self.store = RaftStore(ports.disk, DATA, ports.clock)
         self.store.attach(ports.loop, GroupCommit(ports.loop.call_soon, ports.flusher), ports.workers)
         addresses = {voter: (host_of(voter), PORT) for voter in voters}
-        self.links = PeerLinks(ports.loop, node_id, cluster_id, addresses, ports.clock)
+        self.links = PeerLinks(ports.loop, identity(node_id), cluster_id, addresses, ports.clock)
         self.quorum = Quorum(
             ports.loop,
             node_id,
@@ -92,7 +93,7 @@ class Server:
             max_connections_per_ip=1000,
             max_idle_ms=600_000,
         )
-        self.dispatcher = Dispatcher([], RequestTimes(ports.clock), private=[handler])
+        self.dispatcher = Dispatcher([], RequestTimes(ports.clock), private=[handler, introductions(node_id)])
 
     def start(self) -> None:
         self.quorum.start()

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias, cast
 
+from peers import ScriptedIntroductions, identity
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata.image import PartitionState
@@ -26,6 +27,7 @@ from penstock.storage.log import Log
 from penstock.wire.acknowledgement import ACKNOWLEDGE_KEY, DISOWN_KEY, WAKE_KEY, Acknowledged, read_acknowledgement
 from penstock.wire.apis import Api
 from penstock.wire.codec import decode_request, encode_response, read_request_header
+from penstock.wire.introduction import INTRODUCE_KEY
 from penstock.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from penstock.wire.primitives import Message
 
@@ -88,6 +90,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, leader: ScriptedLeader) -> None:
         self._leader = leader
         self._buffer = bytearray()
+        self._introductions = ScriptedIntroductions()
         self._held: tuple[int, int, FetchRequest] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -111,7 +114,9 @@ class _Connection(asyncio.Protocol):
     def _take(self, frame: bytes) -> None:
         leader = self._leader
         key, version, correlation_id, _, at = read_request_header(frame)
-        if key == DISOWN_KEY:
+        if key == INTRODUCE_KEY:
+            self.transport.write(self._introductions.answer(correlation_id, frame[at:]))
+        elif key == DISOWN_KEY:
             leader.disowned.extend(read_acknowledgement(frame[at:])[2])
             self.answer_held()  # a barrier
         elif key == ACKNOWLEDGE_KEY:
@@ -202,7 +207,7 @@ class FollowingBroker:
             self.partitions.append(Partition("topic", TOPIC_ID, index, log, self._topic, commit, host))
         self.fetchers = ReplicaFetchers(
             ports.loop,
-            FOLLOWER,
+            identity(FOLLOWER),
             lambda: self.broker_epoch,
             self.addresses.get,
             self,

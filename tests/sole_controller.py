@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from peers import identity
 from penstock.cluster.broker_watch import BrokerWatch
 from penstock.cluster.controller import Controller
 from penstock.cluster.metadata_machine import MetadataMachine
@@ -40,7 +41,7 @@ class SoleController:
         self.store = RaftStore(disk, directory, clock)
         self.store.attach(loop, commit, workers)
         node_id = config.node_id
-        links = PeerLinks(loop, node_id, CLUSTER_ID, {}, clock)
+        links = PeerLinks(loop, identity(node_id), CLUSTER_ID, {}, clock)
         self.quorum = Quorum(
             loop,
             node_id,

@@ -21,6 +21,8 @@ from bench.brokers import Broker, BrokerFailed, Kafka, Penstock, free_ports
 from bench.client import HOST, Client
 from bench.cluster.scenarios import MIN_IN_SYNC, REPLICAS
 from bench.results import KAFKA, PENSTOCK
+from penstock.runtime.clock import SystemEntropy
+from penstock.runtime.cluster_secret import new_secret, write_secrets
 
 START_TIMEOUT_S = 120.0
 CLUSTER_ID = "cGVuc3RvY2stYmVuY2gtMQ"  # 16 bytes, base64
@@ -44,6 +46,10 @@ class Cluster:
         self.label = self.nodes[1].label
         controller_ports = dict(zip(NODE_IDS, free_ports(len(NODE_IDS)), strict=True))
         voters = ",".join(f"{node_id}@{HOST}:{port}" for node_id, port in controller_ports.items())
+        secret = home / "cluster.secret"
+        if not secret.exists():
+            home.mkdir(parents=True, exist_ok=True)
+            write_secrets(str(secret), new_secret(SystemEntropy()))
         for node_id, node in self.nodes.items():
             lines = (
                 "process.roles=broker,controller",
@@ -54,6 +60,7 @@ class Cluster:
                 "controller.listener.names=CONTROLLER",
                 f"controller.quorum.voters={voters}",
                 f"log.dirs={node.data}",
+                f"penstock.cluster.secret.file={secret}",
                 # Deleted topics leave the disk before the next round, not a minute into it.
                 "log.segment.delete.delay.ms=100",
             )

@@ -4,6 +4,9 @@ An unknown API or version closes the connection without a word, as Kafka does; t
 exception is ApiVersions, which answers in its oldest layout so that newer clients can
 fall back. A defect in a handler closes that connection and is logged with its traceback.
 
+What is for nodes of the cluster alone (private keys, APIs that are not advertised) is taken on connections that have
+shown the cluster's secret (`Connection.is_peer`); anybody else who sends it is hung up on, and nothing is decoded.
+
 With `forwarding`, requests for the controller go to wherever it is, and those that other brokers
 send on to this one are taken (`api.forwarding`).
 """
@@ -20,11 +23,12 @@ from penstock.api.forwarding import FORWARD_KEY, ForwardedAnswer, ForwardedReque
 from penstock.api.handler import Answer, Handler, PrivateHandler, accepts_forwarded, is_advertised, is_for_controller
 from penstock.api.handlers.api_versions import unsupported_version
 from penstock.api.request_times import RequestTimes
-from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
+from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError, Stranger
 from penstock.net.connection import Connection
 from penstock.wire.acknowledgement import ACKNOWLEDGE_KEY
 from penstock.wire.apis import Api
 from penstock.wire.codec import decode_request, encode_response, read_request_header
+from penstock.wire.introduction import INTRODUCE_KEY
 from penstock.wire.peers import PEER_API_KEY
 from penstock.wire.primitives import Message
 
@@ -48,6 +52,7 @@ class Dispatcher:
         """`is_complete`: False for a node that is still starting and will serve more soon."""
         self._handlers = {int(handler.api): handler for handler in handlers}
         self._private = {handler.key: handler for handler in private}
+        self._for_nodes = frozenset(key for key, known in self._handlers.items() if not is_advertised(known))
         self._for_controller: frozenset[int] = frozenset()
         if forwarding is not None:
             self._forwarding = forwarding
@@ -68,6 +73,8 @@ class Dispatcher:
         if handler is None or not handler.min_version <= version <= handler.max_version:
             self._take_unknown(connection, slot, api_key, version, correlation_id, frame[offset:])
             return
+        if api_key in self._for_nodes and not connection.is_peer:
+            raise stranger(api_key)
         ctx = RequestContext(connection, slot, frame, api_key, version, correlation_id, client_id, self._times)
         request = decode_request(api_key, version, frame, offset)
         self.requests[api_key] += 1
@@ -97,6 +104,8 @@ class Dispatcher:
     ) -> None:
         private = self._private.get(api_key)
         if private is not None:
+            if not connection.is_peer and api_key != INTRODUCE_KEY:
+                raise stranger(api_key)
             private.receive(connection, slot, correlation_id, payload)
         elif api_key == Api.API_VERSIONS:
             connection.reply(slot, unsupported_version(correlation_id))
@@ -218,6 +227,10 @@ async def _decide(handler: Handler, ctx: RequestContext, request: Message) -> Me
     if response is None:
         raise TypeError(f"{type(handler).__name__} left a request for the controller without a response")
     return response
+
+
+def stranger(api_key: int) -> Stranger:
+    return Stranger(f"api key {api_key:#x} is for nodes that have shown the cluster's secret")
 
 
 def _refusal(handler: Handler, request: Message, error: ApiError | StorageError) -> Message:

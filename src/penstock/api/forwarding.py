@@ -25,6 +25,7 @@ from typing import Final, NamedTuple, Protocol, cast
 from penstock.api.context import RequestContext
 from penstock.client.direct import DirectConnection
 from penstock.client.errors import BrokerUnreachable, ConnectionLost, RequestTimedOut
+from penstock.client.introduction import PeerIdentity
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError
 from penstock.wire.codec import decode_response, encode_request, read_response_header
 from penstock.wire.primitives import Message
@@ -104,14 +105,15 @@ class ForwardedAnswer(NamedTuple):
 class Forwarding:
     def __init__(
         self,
-        node_id: int,
+        identity: PeerIdentity,
         controller: IsActive,
         quorum: QuorumView,
         address_of: Callable[[int], Address | None],
         voters: Callable[[], Mapping[int, Address]] = dict,
     ) -> None:
         """`voters`: of whom the controller is one, for those who look for it."""
-        self._node_id = node_id
+        self._node_id = identity.node_id
+        self._identity = identity
         self._controller = controller
         self._quorum = quorum
         self._address_of = address_of
@@ -186,7 +188,7 @@ class Forwarding:
             return None
         self.sent += 1
         try:
-            connection = await self._connect(address)
+            connection = await self._connect(leader, address)
             answer = await self._while_leading(leader, connection, payload, timeout_s)
         except (BrokerUnreachable, ConnectionLost, RequestTimedOut):
             self.failed += 1
@@ -220,14 +222,16 @@ class Forwarding:
         finally:
             call.cancel()
 
-    async def _connect(self, address: Address) -> DirectConnection:
+    async def _connect(self, leader: int, address: Address) -> DirectConnection:
         async with self._opening:
             if self._connection is not None:
                 known, connection = self._connection
                 if known == address and connection.is_usable:
                     return connection
                 self.close()
-            connection = await DirectConnection.open(*address, f"broker-{self._node_id}", CONNECT_TIMEOUT_S)
+            connection = await DirectConnection.open(
+                *address, f"broker-{self._node_id}", CONNECT_TIMEOUT_S, self._identity, leader
+            )
             self._connection = address, connection
             return connection
 

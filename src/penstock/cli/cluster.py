@@ -11,6 +11,7 @@ import click
 
 from penstock.cli.cluster_members import add_voter, drain, remove, remove_voter
 from penstock.cli.cluster_moves import balance, cancel_reassignment, elect_leaders, reassign, reassignments
+from penstock.cli.cluster_secret import secret
 from penstock.cli.connection import Target, cluster_command, json_option
 from penstock.cli.missing_replicas import Replicas, under_replicated
 from penstock.cli.output import show_json, show_table
@@ -315,5 +316,6 @@ for command in (
     remove,
     add_voter,
     remove_voter,
+    secret,
 ):
     cluster.add_command(command)

@@ -34,6 +34,12 @@ log = logging.getLogger("penstock")
     help="Data directory (default: $XDG_DATA_HOME/penstock, else ~/.local/share/penstock).",
 )
 @click.option(
+    "--join",
+    "secret_file",
+    metavar="PATH",
+    help="The cluster's secret, as penstock cluster secret prints it (- for standard input): kept for later starts.",
+)
+@click.option(
     "--nodes",
     type=click.IntRange(1, MAX_NODES),
     default=1,
@@ -60,6 +66,7 @@ def start(
     host: str | None,
     port: int | None,
     data: str | None,
+    secret_file: str | None,
     nodes: int,
     settings: tuple[str, ...],
     log_level: str,
@@ -83,6 +90,8 @@ def start(
 
         if properties is not None:
             raise ConfigError("give a properties file or --nodes, not both: --nodes writes one for each node")
+        if secret_file is not None:
+            raise ConfigError("--join is not for --nodes, which makes a secret for its nodes: leave it out")
         if log_format is not None:
             overrides["penstock.log.format"] = log_format
         start_nodes(nodes, host, port, data, overrides, log_level)
@@ -110,6 +119,10 @@ def start(
         log.warning("%s", warning)
     if (host is not None or port is not None) and "advertised.listeners" not in overrides:
         _warn_of_other_address(config)
+    if secret_file is not None:
+        from penstock.cli.cluster_secret import join
+
+        join(config, secret_file)
     _raise_file_limit()
     # Not Python's own handler, which asyncio would replace by one that waits for the start to end.
     signal.signal(signal.SIGINT, _interrupt)

@@ -12,10 +12,12 @@ import asyncio
 from typing import NamedTuple, TypeVar, cast
 
 from penstock.client.errors import ConnectionLost, RequestTimedOut
+from penstock.client.introduction import PeerIdentity, connect_to_peer
 from penstock.client.pipelined import PipelinedConnection, reaching
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError
 from penstock.wire.apis import Api, api
 from penstock.wire.codec import decode_response, encode_request, read_response_header
+from penstock.wire.introduction import ANYBODY
 from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from penstock.wire.primitives import Message
 
@@ -54,17 +56,29 @@ class Connection(PipelinedConnection[Sent, Message]):
         port: int,
         client_id: str,
         timeout_s: float = 10.0,
-        *,
-        unadvertised: frozenset[Api] = frozenset(),
     ) -> Connection:
-        """`unadvertised`: all that is asked for here, APIs which nodes of a cluster serve each other without a word
-        about versions."""
         loop = asyncio.get_running_loop()
         async with reaching(host, port, timeout_s):
-            _, connection = await loop.create_connection(lambda: cls(client_id, unadvertised), host, port)
-            if not unadvertised:
-                await connection._agree_on_versions()
+            _, connection = await loop.create_connection(lambda: cls(client_id), host, port)
+            await connection._agree_on_versions()
         return connection
+
+    @classmethod
+    async def open_to_peer(
+        cls,
+        host: str,
+        port: int,
+        client_id: str,
+        timeout_s: float,
+        identity: PeerIdentity,
+        unadvertised: frozenset[Api],
+        recipient: int = ANYBODY,
+    ) -> Connection:
+        """From one node of a cluster to another. `unadvertised`: all that is asked for here, APIs which nodes serve
+        each other without a word about versions."""
+        loop = asyncio.get_running_loop()
+        async with reaching(host, port, timeout_s):
+            return await connect_to_peer(loop, lambda: cls(client_id, unadvertised), host, port, identity, recipient)
 
     async def _agree_on_versions(self) -> None:
         self._versions = {Api.API_VERSIONS: (0, 0)}

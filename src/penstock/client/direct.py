@@ -13,7 +13,9 @@ import struct
 from typing import ClassVar
 
 from penstock.client.errors import RequestTimedOut
+from penstock.client.introduction import PeerIdentity, connect_to_peer
 from penstock.client.pipelined import PipelinedConnection, reaching
+from penstock.wire.introduction import ANYBODY
 
 _HEADER = struct.Struct(">ihhih")  # size, key, version, correlation id, length of the client id
 _SIZE_BYTES = 4
@@ -28,11 +30,13 @@ class DirectConnection(PipelinedConnection[int, bytes]):
         self._name = client_id.encode()
 
     @classmethod
-    async def open(cls, host: str, port: int, client_id: str, timeout_s: float) -> DirectConnection:
+    async def open(
+        cls, host: str, port: int, client_id: str, timeout_s: float, identity: PeerIdentity, recipient: int = ANYBODY
+    ) -> DirectConnection:
+        """To a node of the cluster. Raises BrokerUnreachable."""
         loop = asyncio.get_running_loop()
         async with reaching(host, port, timeout_s):
-            _, connection = await loop.create_connection(lambda: cls(client_id), host, port)
-        return connection
+            return await connect_to_peer(loop, lambda: cls(client_id), host, port, identity, recipient)
 
     async def call(self, key: int, payload: bytes, timeout_s: float) -> bytes:
         """Send and wait for the answer's payload. Raises ConnectionLost or RequestTimedOut."""

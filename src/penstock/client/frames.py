@@ -39,14 +39,6 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._small_frames = 0
         self.is_lost = False
 
-    @classmethod
-    async def open(
-        cls, loop: asyncio.AbstractEventLoop, host: str, port: int, on_frame: OnFrame, on_lost: OnLost
-    ) -> FrameConnection:
-        """Raises OSError. `on_lost` is not called unless this has returned."""
-        _, connection = await loop.create_connection(lambda: cls(on_frame, on_lost), host, port)
-        return connection
-
     @property
     def buffer_bytes(self) -> int:
         return len(self._view)

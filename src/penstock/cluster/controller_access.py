@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from penstock.client.connection import Connection
 from penstock.client.errors import BrokerUnreachable, ConnectionLost, RequestTimedOut
+from penstock.client.introduction import PeerIdentity
 from penstock.cluster.controller import Controller
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.requests import HeartbeatAnswer, IsrAnswer, IsrChange, Registration, uuid_bytes
@@ -81,13 +82,14 @@ class QuorumView(Protocol):
 class ControllerAccess:
     def __init__(
         self,
-        node_id: int,
+        identity: PeerIdentity,
         quorum: QuorumView,
         controller: Controller,
         address_of: Callable[[int], Address | None],
         bootstrap: Sequence[Address] = (),
     ) -> None:
-        self._node_id = node_id
+        self._node_id = identity.node_id
+        self._identity = identity
         self._quorum = quorum
         self._controller = controller
         self._address_of = address_of
@@ -323,7 +325,10 @@ class ControllerAccess:
             return connection
 
     async def _open(self, address: Address) -> Connection:
-        return await Connection.open(*address, f"broker-{self._node_id}", CONNECT_TIMEOUT_S, unadvertised=INTERNAL)
+        # Whoever listens: a bootstrap address does not say which node that is.
+        return await Connection.open_to_peer(
+            *address, f"broker-{self._node_id}", CONNECT_TIMEOUT_S, self._identity, INTERNAL
+        )
 
     def _target(self) -> Address:
         leader = self._quorum.leader_id

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias, cast
 
+from penstock.client.introduction import IntroductionRefused, PeerIdentity, dial
 from penstock.cluster.raft_codec import PING, Hello, encode_hello
 from penstock.model.errors import ProtocolError
 from penstock.ports.clock import Clock
@@ -46,18 +47,19 @@ class PeerLinks:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        node_id: int,
+        identity: PeerIdentity,
         cluster_id: str,
         addresses: Mapping[int, Address],
         clock: Clock,
     ) -> None:
         """An empty cluster id is one that is not known yet; it fits every other."""
         self.loop = loop
-        self.node_id = node_id
+        self.identity = identity
+        self.node_id = node_id = identity.node_id
         self.cluster_id = cluster_id
         self.own_address = ""
         """host:port, for peers that do not know it; empty: they do."""
-        self.directory_id = ""
+        self.directory_id = identity.directory_id
         """Of this node's disk."""
         self.directory_of: Callable[[int], str] = lambda peer: ""
         """Of the disk that a peer must have; empty: any."""
@@ -128,7 +130,7 @@ class PeerLinks:
         """Empty when the node that listens there is that one, with that disk if one is named; else a sentence."""
         at = f"{address[0]}:{address[1]}"
         try:
-            wire = await _greeted(self.loop, address, self.hello_to(peer, directory_id))
+            wire = await _greeted(self.loop, address, self.identity, self.hello_to(peer, directory_id))
         except (socket.gaierror, UnicodeError):
             return f"the name {address[0]} does not resolve"
         except OverflowError:
@@ -137,17 +139,21 @@ class PeerLinks:
             return f"nothing listens at {at}"
         except TimeoutError:
             return f"no answer from {at}"
+        except IntroductionRefused as error:
+            return f"{at} says: {error}"
         except OSError as error:
             return f"no node of this cluster answers at {at} ({error.strerror or error})"
         wire.drop()
         return f"{at} says: {wire.refusal}" if wire.refusal else ""
 
 
-async def _greeted(loop: asyncio.AbstractEventLoop, address: Address, hello: Hello) -> _Wire:
-    """A connection on which the hello was answered, with a refusal perhaps. Raises OSError (TimeoutError is one), and
-    UnicodeError for a host that is no name, OverflowError for a port that is none."""
+async def _greeted(loop: asyncio.AbstractEventLoop, address: Address, identity: PeerIdentity, hello: Hello) -> _Wire:
+    """A connection on which the hello was answered, with a refusal perhaps. Raises OSError (TimeoutError is one, and
+    IntroductionRefused), and UnicodeError for a host that is no name, OverflowError for a port that is none."""
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
-        _, wire = await loop.create_connection(lambda: _Wire(loop), *address)
+        introduction = await dial(loop, *address, identity, hello.recipient)
+    async with asyncio.timeout(GREETING_TIMEOUT_S):
+        wire = await introduction.hand_over(lambda: _Wire(loop))
     try:
         wire.greet(hello)
         async with asyncio.timeout(GREETING_TIMEOUT_S):
@@ -226,7 +232,11 @@ class _Link:
         for address in self._addresses:
             if self._left_s(address) > 0:
                 continue
-            wire = await self._connect(address)
+            try:
+                wire = await self._connect(address)
+            except IntroductionRefused as error:
+                self._complain(address, str(error))
+                continue
             if wire is None:
                 continue
             if not wire.refusal:
@@ -246,13 +256,15 @@ class _Link:
         return min(self._left_s(address) for address in self._addresses)
 
     async def _connect(self, address: Address) -> _Wire | None:
-        """Greeted, or refused with a reason; None: not reachable."""
+        """Greeted, or refused with a reason; None: not reachable. Raises IntroductionRefused."""
         links, peer = self._links, self._peer
         is_best = address == self._addresses[0]
         if is_best:
             self.is_refused = False
         try:
-            return await _greeted(self._loop, address, links.hello_to(peer, links.directory_of(peer)))
+            return await _greeted(self._loop, address, links.identity, links.hello_to(peer, links.directory_of(peer)))
+        except IntroductionRefused:
+            raise
         except ConnectionRefusedError:
             if is_best:  # of another one it says little
                 self.is_refused = True

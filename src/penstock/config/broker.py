@@ -151,6 +151,7 @@ class BrokerConfig(NamedTuple):
     # What Kafka does not have
     penstock_broker_lost_grace_ms: int
     penstock_cluster_id: str | None
+    penstock_cluster_secret_file: str | None
     penstock_disk_hung_ms: int
     penstock_flush_threads: int
     penstock_group_heartbeat_hold_ms: int
@@ -169,6 +170,15 @@ class BrokerConfig(NamedTuple):
     @property
     def log_dir(self) -> str:
         return self.log_dirs[0]
+
+    @property
+    def peer_listeners(self) -> tuple[Endpoint, ...]:
+        """Where other nodes are served, the one they are told first: the listeners of the controller, and that of the
+        brokers, which is the first unless it is named."""
+        name = self.inter_broker_listener_name
+        named = [endpoint for endpoint in self.listeners if name and endpoint.name == name.upper()]
+        between_brokers = named[0] if named else self.listeners[0]
+        return (*self.controller_listeners, between_brokers)
 
     @property
     def is_clustered(self) -> bool:

@@ -131,6 +131,7 @@ LOG_ROWS: tuple[Row, ...] = (
 PENSTOCK_ROWS: tuple[Row, ...] = (
     ("penstock.broker.lost.grace.ms", "int", "300", "0..60000", "re", "A broker whose connections to the controller broke and did not come back for this long is fenced; a killed process closes them at once."),
     ("penstock.cluster.id", "string", None, "", "re", "Cluster id for an empty data directory, 22 characters of URL-safe base64; drawn by chance where absent, or taken over from the cluster that the node joins."),
+    ("penstock.cluster.secret.file", "string", None, "", "re", "File with the cluster's secret, the same on every node and readable by its owner alone; cluster.secret in the data directory where absent. A node that is alone makes its own."),
     ("penstock.disk.hung.ms", "int", "5000", "10..3600000", "ce", "A flush that takes longer than this shows a disk that hangs: the broker gives up leadership and leaves the in-sync replicas until the disk answers again. Well below replica.lag.time.max.ms."),
     ("penstock.doors.max.idle.ms", "int", "600000", "1000..", "re", "A connection of the line protocol that sends nothing for this long is closed."),
     ("penstock.doors.request.timeout.ms", "int", "30000", "1000..", "re", "How long a request may take to arrive at a door: the headers of an HTTP request, its body, a line. The connection is closed then."),

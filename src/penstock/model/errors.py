@@ -9,6 +9,7 @@ PenstockError
 |   +-- ForeignDirectory               a log directory that belongs to another topic
 |   `-- LogOffline                     a log that must not be touched again until restart
 +-- ProtocolError                      bytes that are not Kafka's protocol: close
+|   `-- Stranger                       what only nodes of the cluster may send, from somebody else: close
 `-- ConfigError                        a bad setting: one sentence, exit code 2
 """
 
@@ -185,6 +186,10 @@ class LogOffline(StorageError):
 
 
 class ProtocolError(PenstockError):
+    pass
+
+
+class Stranger(ProtocolError):
     pass
 
 

@@ -24,10 +24,12 @@ from itertools import count
 from struct import Struct
 from typing import TypeAlias
 
-from penstock.model.errors import ProtocolError
+from penstock.model.errors import ProtocolError, Stranger
 from penstock.net.channel import HIGH_WATER_BYTES
 from penstock.ports.channel import Channel, Part
 from penstock.ports.disk import FileSlice
+from penstock.wire.introduction import MAX_FRAME_BYTES as MAX_STRANGER_FRAME_BYTES
+from penstock.wire.introduction import PRIVATE_KEYS_FROM
 
 _SIZE_AND_KEY = Struct(">ih")
 _SIZE = Struct(">i")
@@ -74,12 +76,14 @@ class Connection:
         "_pipelined",
         "_queued_before",
         "_ready",
+        "_refusal",
         "_start",
         "_view",
         "channel",
         "id",
         "is_closed",
         "is_draining",
+        "is_peer",
         "last_active",
         "listener_name",
         "number",
@@ -116,6 +120,8 @@ class Connection:
         self._queued_before = 0
         self.is_closed = False
         self.is_draining = False
+        self.is_peer = False  # a node of this cluster, which has shown so: see `api.handlers.introduction`
+        self._refusal: Exception | None = None
         self.last_active = loop.time()
         self.id = ""
         self.number = next(_numbers)  # in the order in which they were made
@@ -182,6 +188,8 @@ class Connection:
             size, key = _SIZE_AND_KEY.unpack_from(view, start)
             if size < MIN_FRAME_BYTES or size > self._limits.max_frame_bytes:
                 raise ProtocolError(f"frame of {size} bytes (limit {self._limits.max_frame_bytes})")
+            if key >= PRIVATE_KEYS_FROM and size > MAX_STRANGER_FRAME_BYTES and not self.is_peer:
+                raise Stranger(f"a private frame of {size} bytes before the cluster's secret was shown")
             if available < 4 + size:
                 return
             is_pipelined = key in pipelined
@@ -309,6 +317,11 @@ class Connection:
                 self._flush()
             self.channel.close(drain=True)
 
+    def refuse(self, error: Exception) -> None:
+        """Close once what was answered has left; `error` is why."""
+        self._refusal = error
+        self.drain()
+
     def abort(self, error: Exception | None = None) -> None:
         """Close now, without an answer."""
         if not self.is_closed:
@@ -327,7 +340,7 @@ class Connection:
         for callback in list(self.when_closed):
             callback()
         self.when_closed.clear()
-        self._on_closed(self, error)
+        self._on_closed(self, self._refusal or error)
 
 
 def join_bytes(parts: list[Part]) -> list[Part]:

@@ -12,8 +12,9 @@ import socket
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.model.errors import ConfigError, ProtocolError
+from penstock.model.errors import ConfigError, ProtocolError, Stranger
 from penstock.net.channel import SocketChannel
+from penstock.net.complaints import Complaints
 from penstock.net.connection import Connection, ConnectionLimits, Handler
 from penstock.ports.channel import Channel, Receiver
 
@@ -97,6 +98,9 @@ class Listener:
         self.accepted = 0
         self._sweep: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
+        self._complaints = Complaints(loop.time)
+        self.strangers = 0
+        """Connections closed because they sent what only nodes of this cluster may send."""
 
     @property
     def port(self) -> int:
@@ -173,7 +177,8 @@ class Listener:
         else:
             del self._per_ip[ip]
         if isinstance(error, ProtocolError):
-            log.warning("closed %s: %s", connection.id, error)
+            self.strangers += isinstance(error, Stranger)
+            self._complaints.closed(connection.id, error)
         if self._drained and not self.connections and not self._drained.done():
             self._drained.set_result(None)
 

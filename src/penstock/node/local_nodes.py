@@ -17,9 +17,16 @@ from typing import IO
 
 from penstock.config.properties import format_properties
 from penstock.model.errors import ConfigError
+from penstock.runtime.clock import SystemEntropy
+from penstock.runtime.cluster_secret import CLUSTER_SECRET, new_secret, write_secrets
 
 OF_A_NODE = ("node.id", "broker.id", "listeners", "advertised.listeners", "log.dirs", "log.dir")
-OF_THE_CLUSTER = ("controller.quorum.voters", "controller.quorum.bootstrap.servers", "process.roles")
+OF_THE_CLUSTER = (
+    "controller.quorum.voters",
+    "controller.quorum.bootstrap.servers",
+    "penstock.cluster.secret.file",
+    "process.roles",
+)
 MAX_NODES = 9
 
 
@@ -57,10 +64,14 @@ def _listen(host: str) -> socket.socket:
 
 
 def write_files(base: Path, host: str, ports: Sequence[int], given: Sequence[Mapping[str, str]]) -> list[Path]:
-    """One properties file a node, numbered from 1 on, with `given` beside what makes it a node. Raises OSError."""
+    """One properties file a node, numbered from 1 on, with `given` beside what makes it a node, and the secret that all
+    share, made once. Raises OSError, ConfigError."""
     shown = bracketed(host)
     voters = ",".join(f"{number}@{shown}:{port}" for number, port in enumerate(ports, 1))
     base.mkdir(parents=True, exist_ok=True)
+    secret = base / CLUSTER_SECRET
+    if not secret.exists():
+        write_secrets(str(secret), new_secret(SystemEntropy()))
     files: list[Path] = []
     for number, (port, more) in enumerate(zip(ports, given, strict=True), 1):
         settings = {
@@ -69,6 +80,7 @@ def write_files(base: Path, host: str, ports: Sequence[int], given: Sequence[Map
             "log.dirs": str(base / f"node-{number}"),
             "process.roles": "broker,controller",
             "controller.quorum.voters": voters,
+            "penstock.cluster.secret.file": str(secret),
             **more,
         }
         file = base / f"node-{number}.properties"

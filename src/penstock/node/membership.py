@@ -21,9 +21,11 @@ from penstock.api.handlers.alter_partition import AlterPartitionHandler
 from penstock.api.handlers.api_versions import ApiVersionsHandler
 from penstock.api.handlers.broker_heartbeat import BrokerHeartbeatHandler
 from penstock.api.handlers.broker_registration import BrokerRegistrationHandler
+from penstock.api.handlers.introduction import IntroductionHandler
 from penstock.api.handlers.raft import RaftHandler
 from penstock.api.handlers.update_raft_voter import UpdateRaftVoterHandler
 from penstock.api.request_times import RequestTimes
+from penstock.client.introduction import PeerIdentity
 from penstock.cluster.broker_lifecycle import BrokerLifecycle
 from penstock.cluster.broker_watch import BrokerWatch
 from penstock.cluster.controller import Controller
@@ -97,9 +99,9 @@ class Membership:
         self._configured = voters
         if not config.is_clustered:
             self._configured = voters = {config.node_id: self._own_address()}
-        self.links = PeerLinks(loop, config.node_id, directory.cluster_id, voters, world.clock)
+        self.identity = PeerIdentity(config.node_id, directory.secrets, world.entropy, directory.directory_id)
+        self.links = PeerLinks(loop, self.identity, directory.cluster_id, voters, world.clock)
         self.links.own_address = ":".join(map(str, self._own_address()))
-        self.links.directory_id = directory.directory_id
         self.quorum = Quorum(
             loop,
             config.node_id,
@@ -128,10 +130,10 @@ class Membership:
         self.machine.on_settings = self.running.refresh
         self.controller.cluster_id_for_new = directory.cluster_id or random_id(world.entropy)
         self.access = ControllerAccess(
-            config.node_id, self.quorum, self.controller, self.addresses.for_requests, _addresses(config)
+            self.identity, self.quorum, self.controller, self.addresses.for_requests, _addresses(config)
         )
         self.forwarding = Forwarding(
-            config.node_id, self.controller, self.quorum, self.addresses.for_requests, self.neighbours.voter_addresses
+            self.identity, self.controller, self.quorum, self.addresses.for_requests, self.neighbours.voter_addresses
         )
         self.raft_handler = RaftHandler(
             config.node_id,
@@ -142,6 +144,9 @@ class Membership:
             self.neighbours.directory_of_sender,
         )
         self.raft_handler.left_by = self.neighbours.left_by
+        self._introductions = IntroductionHandler(
+            self.identity, [endpoint.name for endpoint in config.peer_listeners], world.clock.monotonic
+        )
         incarnation_id = self.controller.incarnation_id = world.entropy.random_bytes(INCARNATION_BYTES)
         self.lifecycle = BrokerLifecycle(
             loop,
@@ -266,7 +271,8 @@ class Membership:
 
     @property
     def private_handlers(self) -> list[PrivateHandler]:
-        return [self.raft_handler]
+        """A node that is alone has no peers, so nobody may become one."""
+        return [self.raft_handler, self._introductions] if self._config.is_clustered else [self.raft_handler]
 
     def suspects(self) -> list[int]:
         """Brokers that count as live although their connection here broke a moment ago: the controller is about to
@@ -289,7 +295,7 @@ class Membership:
     # -- addresses ----------------------------------------------------------------------
 
     def _own_address(self) -> Address:
-        endpoint = (*self._config.controller_listeners, *self._config.listeners)[0]
+        endpoint = self._config.peer_listeners[0]
         advertised = self._config.advertised_listeners.get(endpoint.name)
         if advertised is not None:
             return advertised.host, advertised.port

@@ -230,7 +230,7 @@ class Node:
         membership = self.membership
         self.fetchers = ReplicaFetchers(
             self._loop,
-            self.config.node_id,
+            membership.identity,
             lambda: membership.lifecycle.epoch,
             membership.addresses.for_requests,
             self.partitions,

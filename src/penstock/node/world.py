@@ -40,6 +40,8 @@ class Directory(Protocol):
     """Empty until the node knows which cluster it belongs to."""
     directory_id: str
     """Of this directory alone; empty in one that was formatted without."""
+    secrets: tuple[bytes, ...]
+    """Of the cluster: the first is shown to other nodes, all are accepted."""
 
     def adopt(self, cluster_id: str) -> None:
         """Belong to this cluster from now on, for good."""
@@ -102,7 +104,12 @@ class OsWorld:
 
     def open_directory(self, config: BrokerConfig) -> Directory:
         return DataDirectory.open(
-            config.log_dir, config.node_id, config.penstock_cluster_id, self.entropy, is_joining=config.is_clustered
+            config.log_dir,
+            config.node_id,
+            config.penstock_cluster_id,
+            self.entropy,
+            is_joining=config.is_clustered,
+            secret_file=config.penstock_cluster_secret_file,
         )
 
     def listen(

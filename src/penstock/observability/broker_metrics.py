@@ -114,6 +114,12 @@ class ServerMetrics:
             ("listener",),
             [((listener.name,), listener.accepted) for listener in self._listeners],
         )
+        yield counter(
+            "penstock_strangers_refused_total",
+            "Connections closed because they sent what only nodes of the cluster may send, by listener.",
+            ("listener",),
+            [((listener.name,), listener.strangers) for listener in self._listeners],
+        )
         yield counter("penstock_log_flushes_total", "Flushes of logs to disk.", (), _one(self._commit.flushes))
         for family in self._disk():
             yield family

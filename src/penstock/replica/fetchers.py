@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from penstock.client.introduction import PeerIdentity
 from penstock.config.broker import BrokerConfig
 from penstock.ports.clock import Clock
 from penstock.ports.workers import Workers
@@ -36,7 +37,7 @@ class ReplicaFetchers:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        node_id: int,
+        identity: PeerIdentity,
         broker_epoch: Callable[[], int],
         address_of: Callable[[int], tuple[str, int] | None],
         partitions: RecoveryPoints,
@@ -45,7 +46,8 @@ class ReplicaFetchers:
         clock: Clock,
     ) -> None:
         self._loop = loop
-        self.node_id = node_id
+        self.node_id = identity.node_id
+        self.identity = identity
         self.broker_epoch = broker_epoch
         self.address_of = address_of
         self._running = running

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from penstock.client.frames import FrameConnection
+from penstock.client.introduction import PeerIdentity, connect_to_peer
 from penstock.model.errors import ProtocolError
 from penstock.wire.apis import Api
 from penstock.wire.codec import encode_request
@@ -38,6 +39,7 @@ class LeaderLink:
         loop: asyncio.AbstractEventLoop,
         leader_id: int,
         client_id: str,
+        identity: PeerIdentity,
         address_of: Callable[[int], tuple[str, int] | None],
         backoff_s: Callable[[], float],
         on_up: Callable[[], None],
@@ -45,6 +47,7 @@ class LeaderLink:
         self._loop = loop
         self._leader_id = leader_id
         self._client_id = client_id
+        self._identity = identity
         self._address_of = address_of
         self._backoff_s = backoff_s
         self._on_up = on_up
@@ -119,7 +122,14 @@ class LeaderLink:
 
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                self._connection = await FrameConnection.open(self._loop, host, port, self._received, on_lost)
+                self._connection = await connect_to_peer(
+                    self._loop,
+                    lambda: FrameConnection(self._received, on_lost),
+                    host,
+                    port,
+                    self._identity,
+                    self._leader_id,
+                )
         except TimeoutError:
             return f"{host}:{port} did not answer within {CONNECT_TIMEOUT_S:g} s"
         except (OSError, UnicodeError) as error:  # UnicodeError: a host that is no name

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
+from penstock.client.introduction import PeerIdentity
 from penstock.config.broker import BrokerConfig
 from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, StorageError
 from penstock.ports.clock import Clock
@@ -64,6 +65,7 @@ class Follower(Protocol):
     """What the fetchers of a broker share."""
 
     node_id: int
+    identity: PeerIdentity
     quota: ReplicationQuota
 
     @property
@@ -105,7 +107,13 @@ class ReplicaFetcher:
         self.bytes_fetched = 0
         self.errors = 0
         self.link = LeaderLink(
-            loop, leader_id, f"broker-{follower.node_id}-fetcher", follower.address_of, self._backoff_s, self._connected
+            loop,
+            leader_id,
+            f"broker-{follower.node_id}-fetcher",
+            follower.identity,
+            follower.address_of,
+            self._backoff_s,
+            self._connected,
         )
         self.claims = Claims(loop, self.session, self.link, follower.node_id, follower.broker_epoch)
 

@@ -3,6 +3,7 @@
 .lock            held (flock) while a broker runs
 meta.properties  Kafka's file: cluster id, node id, directory id; made when it is not there, by a node that joins a
                  cluster once it has heard which one that is
+cluster.secret   what nodes show each other (`runtime.cluster_secret`)
 
 A missing meta.properties beside a metadata log is refused: formatting would give the data another cluster id. So is the
 place where `penstock start --nodes` keeps the data directories of several nodes (node-1, node-1.properties and so on):
@@ -20,6 +21,7 @@ import re
 from penstock.config.properties import parse_properties
 from penstock.model.errors import ConfigError
 from penstock.ports.clock import Entropy
+from penstock.runtime.cluster_secret import secrets_of_node
 
 META_PROPERTIES = "meta.properties"
 LOCK = ".lock"
@@ -75,10 +77,18 @@ class DataDirectory:
         self._lock_fd = -1
         self._node_id = -1
         self.directory_id = ""
+        self.secrets: tuple[bytes, ...] = ()
 
     @classmethod
     def open(
-        cls, path: str, node_id: int, cluster_id: str | None, entropy: Entropy, *, is_joining: bool = False
+        cls,
+        path: str,
+        node_id: int,
+        cluster_id: str | None,
+        entropy: Entropy,
+        *,
+        is_joining: bool = False,
+        secret_file: str | None = None,
     ) -> DataDirectory:
         """`is_joining`: without an id of its own an empty directory stays without one, until `adopt`."""
         directory = cls(os.path.abspath(path))
@@ -91,6 +101,7 @@ class DataDirectory:
             )
         directory._lock()
         try:
+            directory.secrets = secrets_of_node(directory.path, secret_file, entropy, is_clustered=is_joining)
             if not directory._read(cluster_id) and (cluster_id or not is_joining):
                 directory._format(cluster_id or random_id(entropy))
         except BaseException:

@@ -26,6 +26,7 @@ from penstock.sim.world import SimPorts
 DATA = "/data"
 PORT = 9092
 CLUSTER_ID = "simulatedworldcluster0"
+CLUSTER_SECRET = b"known to every simulated node..."
 
 
 class SimDirectory:
@@ -35,6 +36,7 @@ class SimDirectory:
         self.path = path
         self.cluster_id = cluster_id
         # As over the wire: 16 bytes in base64. A text that is not the encoding of any would come back as another one.
+        self.secrets: tuple[bytes, ...] = (CLUSTER_SECRET,)
         self.directory_id = urlsafe_b64encode(f"disk of {machine}".encode().ljust(16)[:16]).decode().rstrip("=")
 
     def adopt(self, cluster_id: str) -> None:

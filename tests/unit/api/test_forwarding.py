@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pytest
 from controller_requests import FakeController
 
+from peers import identity, introductions
 from penstock.api.config_resources import ConfigResources, ResourceType
 from penstock.api.dispatch import PIPELINED, Dispatcher
 from penstock.api.forwarding import FORWARD_KEY, ForwardedAnswer, ForwardedRequest, Forwarding
@@ -25,6 +26,7 @@ from penstock.api.handlers.incremental_alter_configs import IncrementalAlterConf
 from penstock.api.handlers.list_partition_reassignments import ListPartitionReassignmentsHandler
 from penstock.api.handlers.unregister_broker import UnregisterBrokerHandler
 from penstock.api.request_times import RequestTimes
+from penstock.client.connection import Connection
 from penstock.client.direct import DirectConnection
 from penstock.client.errors import ConnectionLost
 from penstock.cluster.running_config import RunningConfig
@@ -39,7 +41,7 @@ from penstock.sim.world import SimPorts, SimWorld
 from penstock.wire.apis import Api
 from penstock.wire.codec import decode_response, encode_request, read_response_header
 from penstock.wire.messages import alter_configs
-from penstock.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from penstock.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from penstock.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from penstock.wire.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -82,7 +84,11 @@ class SmallBroker:
         )
         self.controller.is_active = False
         self.forwarding = Forwarding(
-            node_id, self.controller, self.quorum, lambda node: (f"b{node}", PORT), lambda: {2: ("b2", 9), 1: ("b1", 9)}
+            identity(node_id),
+            self.controller,
+            self.quorum,
+            lambda node: (f"b{node}", PORT),
+            lambda: {2: ("b2", 9), 1: ("b1", 9)},
         )
         config, _ = BrokerConfig.load(None, {"node.id": str(node_id), "log.dirs": "/data"})
         resources = ConfigResources(node_id, self.controller, RunningConfig(config, self.image))
@@ -94,7 +100,9 @@ class SmallBroker:
             IncrementalAlterConfigsHandler(resources, self.forwarding),
             AlterConfigsHandler(resources, self.forwarding),
         ]
-        self.dispatcher = Dispatcher(handlers, RequestTimes(ports.clock), self.forwarding)
+        self.dispatcher = Dispatcher(
+            handlers, RequestTimes(ports.clock), self.forwarding, [introductions(node_id, "OUTSIDE")]
+        )
         bound = ports.network.bind(ports.process, PORT, ports.process.host)
         limits = ConnectionLimits(1 << 20, 100, PIPELINED)
         listener = SimListener(
@@ -294,7 +302,11 @@ def test_brokers_that_ask_for_themselves_are_told_at_once(cluster: Cluster) -> N
         await cluster.start(1)
         began = cluster.world.loop.time()
         request = BrokerHeartbeatRequest(broker_id=5, broker_epoch=1)
-        return await call(1, Api.BROKER_HEARTBEAT, 0, request), cluster.world.loop.time() - began
+        asked = frozenset({Api.BROKER_HEARTBEAT})
+        connection = await Connection.open_to_peer("b1", PORT, "broker-5", 1.0, identity(5), asked)
+        response = await connection.call(Api.BROKER_HEARTBEAT, request, BrokerHeartbeatResponse)
+        connection.close()
+        return response, cluster.world.loop.time() - began
 
     response, took_s = run(cluster, main)
     assert response.error_code == ErrorCode.NOT_CONTROLLER
@@ -418,7 +430,7 @@ def test_bytes_that_are_no_forwarded_request_close_the_connection(cluster: Clust
         await cluster.start(1)
         cluster.lead(1)
         for payload in (b"", b"\x00\x09short", b"\xff\xff", b"\x00\x01\xff\x00\x00", whole.encode()[:-9]):
-            connection = await DirectConnection.open("b1", PORT, "broker-2", 1.0)
+            connection = await DirectConnection.open("b1", PORT, "broker-2", 1.0, identity(2))
             with pytest.raises(ConnectionLost):
                 await connection.call(FORWARD_KEY, payload, 5.0)
 
@@ -430,7 +442,7 @@ def test_what_is_not_for_the_controller_is_not_taken(cluster: Cluster) -> None:
     async def main() -> list[ForwardedAnswer]:
         await cluster.start(1)
         cluster.lead(1)
-        connection = await DirectConnection.open("b1", PORT, "broker-2", 1.0)
+        connection = await DirectConnection.open("b1", PORT, "broker-2", 1.0, identity(2))
         answers = []
         for key, version in ((Api.METADATA, 12), (Api.UNREGISTER_BROKER, 1), (999, 0)):
             request = ForwardedRequest("OUTSIDE", "User:x", struct.pack(">hhihx", key, version, 1, -1))

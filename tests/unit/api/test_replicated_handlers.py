@@ -62,6 +62,7 @@ class Client:
     def __init__(self) -> None:
         self.number = next(self.made)
         self.is_hung_up = False
+        self.is_peer = True
         self.when_closed: dict[Callable[[], None], None] = {}
         self.when_blocked: Callable[[int], None] | None = None
         self.shortcut = None

@@ -91,7 +91,7 @@ REFUSED = {
     Api.REMOVE_RAFT_VOTER: (0, 0),
     Api.DESCRIBE_ACLS: (1, 3),
 }
-# What brokers say to each other: served and not advertised, as on Kafka.
+# What brokers say to each other, once the cluster's secret was shown: not advertised, as on Kafka.
 AMONG_BROKERS = {
     Api.ALTER_PARTITION: (2, 3),
     Api.BROKER_REGISTRATION: (0, 4),
@@ -104,8 +104,9 @@ EVERY_VERSION = [
     for key, (first, last) in ADVERTISED.items()
     for version in range(3 if key is Api.PRODUCE else first, last + 1)
 ]
-EVERY_REFUSED_VERSION = [
-    (key, version) for key, (first, last) in (REFUSED | AMONG_BROKERS).items() for version in range(first, last + 1)
+EVERY_REFUSED_VERSION = [(key, version) for key, (first, last) in REFUSED.items() for version in range(first, last + 1)]
+EVERY_VERSION_AMONG_BROKERS = [
+    (key, version) for key, (first, last) in AMONG_BROKERS.items() for version in range(first, last + 1)
 ]
 EVERY_GROUP_VERSION = [(key, version) for key, (first, last) in GROUPS.items() for version in range(first, last + 1)]
 
@@ -191,6 +192,14 @@ def test_a_request_that_names_nobody_is_refused(wire: WireClient, key: Api, vers
     response = wire.call(key, version, api(key).request())
     assert isinstance(response, api(key).response)
     assert response.error_code != 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), EVERY_VERSION_AMONG_BROKERS, ids=lambda value: getattr(value, "name", str(value))
+)
+def test_what_brokers_say_to_each_other_is_taken_from_no_client(wire: WireClient, key: Api, version: int) -> None:
+    wire.send(key, version, api(key).request())
+    assert wire.is_closed_by_broker()
 
 
 @pytest.mark.parametrize("version", range(5))

@@ -10,6 +10,7 @@ from typing import NoReturn
 import pytest
 
 from command_line import CommandLine
+from peers import identity
 from penstock.api.forwarding import Forwarding
 from penstock.cli import voters as voters_module
 from penstock.cli.connection import HANGS, Target
@@ -72,7 +73,7 @@ def refusing(addresses: Mapping[int, tuple[str, int]]) -> Callable[[Message], Me
 
 async def test_voters_are_read_from_what_a_broker_really_says() -> None:
     addresses = {1: ("one", 9093), 2: ("fd00::2", 9093), 30: ("10.0.0.30", 19093)}
-    forwarding = Forwarding(1, NoLeader(), NoLeader(), lambda node: None, lambda: addresses)
+    forwarding = Forwarding(identity(1), NoLeader(), NoLeader(), lambda node: None, lambda: addresses)
 
     async def decide() -> NoReturn:
         raise AssertionError("this node controls nothing")

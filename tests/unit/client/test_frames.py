@@ -106,8 +106,8 @@ def test_over_a_network(seed: int) -> None:
             await world.machine("server").start(serve)
             frames: list[bytes] = []
             lost: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-            connection = await FrameConnection.open(
-                asyncio.get_running_loop(), "server", 7, lambda frame: frames.append(bytes(frame)), lost.set_result
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: FrameConnection(lambda frame: frames.append(bytes(frame)), lost.set_result), "server", 7
             )
             connection.send(b"hello")
             assert await lost is None

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from peers import identity
 from penstock.client.errors import BrokerUnreachable, ConnectionLost
 from penstock.cluster import controller_access
 from penstock.cluster.controller import Controller
@@ -75,7 +76,7 @@ class Wire:
         self.asked: list[tuple[Address, Api]] = []
         self.lines: list[Line] = []
 
-    async def open(self, host: str, port: int, *_: object, **__: object) -> Line:
+    async def open_to_peer(self, host: str, port: int, *_: object) -> Line:
         await asyncio.sleep(0.001)
         if (host, port) not in self.answers:
             raise BrokerUnreachable(f"{host}:{port}")
@@ -104,7 +105,9 @@ class Line:
 class Place:
     def __init__(self, wire: Wire, addresses: Mapping[int, Address], bootstrap: Sequence[Address]) -> None:
         self.here, self.quorum, self.wire = Here(), Quorum(), wire
-        self.access = ControllerAccess(NODE, self.quorum, cast(Controller, self.here), addresses.get, bootstrap)
+        self.access = ControllerAccess(
+            identity(NODE), self.quorum, cast(Controller, self.here), addresses.get, bootstrap
+        )
 
 
 def play(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from peers import identity, introduce, introductions
 from penstock.api.dispatch import PIPELINED, Dispatcher
 from penstock.api.handlers.raft import RaftHandler
 from penstock.api.request_times import RequestTimes
@@ -28,11 +29,12 @@ class Peer:
     def __init__(self, ports: SimPorts, node_id: int, cluster_id: str = "here") -> None:
         self.received: list[bytes] = []
         self.events: list[tuple[str, int]] = []
-        self.links = PeerLinks(ports.loop, node_id, cluster_id, {1: ("node-1", PORT), 2: ("node-2", PORT)}, ports.clock)
+        disk = f"disk-{node_id}"
+        addresses = {1: ("node-1", PORT), 2: ("node-2", PORT)}
+        self.links = PeerLinks(ports.loop, identity(node_id, directory_id=disk), cluster_id, addresses, ports.clock)
         self.links.on_lost = lambda peer: self.events.append(("lost", peer))
         self.links.on_back = lambda peer: self.events.append(("back", peer))
         self.links.own_address = f"node-{node_id}:{PORT}"
-        self.links.directory_id = f"disk-{node_id}"
         self.greetings: list[tuple[int, str, str]] = []
         self.left: list[int] = []
         handler = RaftHandler(
@@ -53,7 +55,9 @@ class Peer:
             max_connections_per_ip=10,
             max_idle_ms=600_000,
         )
-        self.listener.start(Dispatcher([], RequestTimes(ports.clock), private=[handler]))
+        self.listener.start(
+            Dispatcher([], RequestTimes(ports.clock), private=[handler, introductions(node_id, directory_id=disk)])
+        )
         self.links.start()
 
 
@@ -213,10 +217,10 @@ def test_a_port_that_is_none_ends_no_link(pair: Pair, monkeypatch: pytest.Monkey
     """As of a registration: whoever sends it may write any number."""
     greeted = peer_links._greeted
 
-    async def strictly(loop: Any, address: tuple[str, int], hello: Hello) -> Any:
+    async def strictly(loop: Any, address: tuple[str, int], *more: Any) -> Any:
         if address[1] > 65535:
             raise OverflowError("connect(): port must be 0-65535.")  # as the system's
-        return await greeted(loop, address, hello)
+        return await greeted(loop, address, *more)
 
     monkeypatch.setattr(peer_links, "_greeted", strictly)
 
@@ -355,6 +359,7 @@ def test_an_unknown_cluster_id_fits_every_other(pair: Pair) -> None:
 async def talk(*frames: bytes) -> bytes:
     """What server 2 answers, until it closes or half a second has passed."""
     reader, writer = await asyncio.open_connection("node-2", PORT)
+    await introduce(reader, writer)
     heard = bytearray()
     try:
         for frame in frames:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from peers import IntroducingServer, identity
 from penstock.replica.leader_link import LeaderLink
 
 
@@ -14,13 +15,14 @@ async def test_an_address_that_is_no_host_name_is_tried_again_until_another_is_k
     host: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+    server = await loop.create_server(IntroducingServer, "127.0.0.1", 0)
     addresses = [(host, 9092), server.sockets[0].getsockname()]
     is_up = asyncio.Event()
     link = LeaderLink(
         loop,
         1,
         "test",
+        identity(2),
         address_of=lambda _: addresses.pop(0) if len(addresses) > 1 else addresses[0],
         backoff_s=lambda: 0.01,
         on_up=is_up.set,

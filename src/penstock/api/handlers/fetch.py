@@ -7,7 +7,8 @@
 - Data this process has not checked, or that is not in the page cache, is read and its
   checksums verified in a worker first. A damaged batch is CORRUPT_MESSAGE, never bytes.
 - Followers (replica id >= 0) read to the end of the log and say by what they ask for what
-  they hold; on durable topics they say that apart (`replica_acknowledgement`).
+  they hold; on durable topics they say that apart (`replica_acknowledgement`). They have
+  shown the cluster's secret on their connection; anybody else's is closed.
 - Consumers may read from followers (KIP-392); with RackAwareReplicaSelector the leader
   names one in the consumer's rack.
 - Who leads instead is told with NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH (KIP-951).
@@ -28,7 +29,7 @@ from penstock.api.follower_connections import FollowerConnections
 from penstock.api.follower_watch import FollowerWatch
 from penstock.api.leader_hints import EndpointOf, LeaderHints, nowhere
 from penstock.api.traffic import Traffic
-from penstock.model.errors import CorruptBatch, ErrorCode, ProtocolError, StorageError
+from penstock.model.errors import CorruptBatch, ErrorCode, ProtocolError, StorageError, Stranger
 from penstock.net.connection import Connection
 from penstock.ports.workers import Workers
 from penstock.replica.hosting import HostedPartitions
@@ -137,6 +138,8 @@ class FetchHandler:
         self, ctx: RequestContext, request: FetchRequest
     ) -> FetchResponse | Coroutine[Any, Any, FetchResponse] | None:
         fetch = Fetch(self, ctx, request, min(request.max_bytes, self._max_bytes))
+        if fetch.is_of_follower and not ctx.connection.is_peer:
+            raise Stranger(f"a fetch as replica {fetch.replica_id} without the cluster's secret")
         if fetch.is_of_follower and self._followers.is_outdated(fetch.replica_id, ctx.connection):
             ctx.connection.abort()  # nobody listens there; a follower that does comes back on a younger one
             return None

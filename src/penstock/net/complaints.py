@@ -1,0 +1,35 @@
+"""Log lines about connections that were closed for what they sent: one at a time, however many there are.
+
+A peer that is refused may come again thousands of times a second. What is not said is counted, and told with the next
+line. Strangers have an interval of their own, lest broken clients hide them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from penstock.model.errors import ProtocolError, Stranger
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 10.0
+
+
+class Complaints:
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._next_s: dict[bool, float] = {}
+        self._unsaid: dict[bool, int] = {}
+
+    def closed(self, connection_id: str, error: ProtocolError) -> None:
+        kind = isinstance(error, Stranger)
+        now_s = self._now_s()
+        if now_s < self._next_s.get(kind, 0.0):
+            self._unsaid[kind] = self._unsaid.get(kind, 0) + 1
+            return
+        self._next_s[kind] = now_s + INTERVAL_S
+        unsaid = self._unsaid.pop(kind, 0)
+        more = f" ({unsaid} more since the last such line)" if unsaid else ""
+        log.warning("closed %s: %s%s", connection_id, error, more)

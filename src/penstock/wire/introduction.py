@@ -1,0 +1,133 @@
+"""How two nodes show each other that they know the cluster's secret: private key 0x7006, two requests, two answers.
+
+    dialer    size int32 | key int16 | version int16 | correlation id int32 | client id: null (int16 -1) |
+              step 1: 1 int8 | protocol int8 | sender int32 | recipient int32 (-1: whoever listens) | nonce 32 |
+                      directory id of the sender, UTF-8, at most 64 bytes
+              step 2: 2 int8 | proof of the dialer 32
+    listener  size int32 | correlation id int32 | status int8 |
+              0: step 1: nonce 32; step 2: proof of the listener 32
+              1: why not, UTF-8
+
+A proof is HMAC-SHA256 under the secret over the role of whoever gives it, all of step 1 and the listener's nonce. The
+secret never travels. Both nonces are fresh, so a recorded proof is worth nothing. The roles differ, so one's own proof
+sent back is none. The recipient is under the proof, so it cannot be passed on to another node. The dialer shows first:
+a stranger gets no proof to guess at.
+
+What this does not do: it neither hides nor signs what follows. That needs TLS.
+"""
+
+from __future__ import annotations
+
+import hmac
+from struct import Struct
+from typing import Final, NamedTuple
+
+from penstock.model.errors import ProtocolError
+
+INTRODUCE_KEY: Final = 0x7006
+PRIVATE_KEYS_FROM: Final = 0x7000
+PROTOCOL: Final = 1
+ANYBODY: Final = -1
+NONCE_BYTES: Final = 32
+PROOF_BYTES: Final = 32
+MAX_DIRECTORY_BYTES: Final = 64
+MAX_ANSWER_BYTES: Final = 1 << 10
+MAX_FRAME_BYTES: Final = 256
+"""Of a private request before the secret was shown."""
+
+_HEADER = Struct(">ihhih")
+_ANSWER = Struct(">iib")
+_STEP_1 = Struct(f">bbii{NONCE_BYTES}s")
+_STEP_2 = Struct(f">b{PROOF_BYTES}s")
+_DIALER: Final = b"penstock node dials\0"
+_LISTENER: Final = b"penstock node listens\0"
+
+
+class Opening(NamedTuple):
+    """Step 1."""
+
+    sender: int
+    recipient: int
+    nonce: bytes
+    directory_id: str
+
+    def encode(self) -> bytes:
+        head = _STEP_1.pack(1, PROTOCOL, self.sender, self.recipient, self.nonce)
+        return head + self.directory_id.encode()[:MAX_DIRECTORY_BYTES]
+
+    @staticmethod
+    def decode(payload: bytes) -> Opening:
+        """Raises ProtocolError."""
+        if not _STEP_1.size <= len(payload) <= _STEP_1.size + MAX_DIRECTORY_BYTES:
+            raise ProtocolError(f"an introduction of {len(payload)} bytes")
+        _, protocol, sender, recipient, nonce = _STEP_1.unpack_from(payload)
+        if protocol != PROTOCOL:
+            raise ProtocolError(f"nodes introduce themselves by version {PROTOCOL} here, not {protocol}")
+        try:
+            return Opening(sender, recipient, nonce, payload[_STEP_1.size :].decode())
+        except UnicodeDecodeError as error:
+            raise ProtocolError(f"the directory id of an introduction: {error}") from error
+
+
+def is_opening(payload: memoryview) -> bool:
+    return len(payload) > 0 and payload[0] == 1
+
+
+def encode_proof(proof: bytes) -> bytes:
+    return _STEP_2.pack(2, proof)
+
+
+def decode_proof(payload: bytes) -> bytes:
+    """Raises ProtocolError."""
+    if len(payload) != _STEP_2.size or payload[0] != 2:
+        raise ProtocolError(f"an introduction's second step of {len(payload)} bytes")
+    return bytes(_STEP_2.unpack(payload)[1])
+
+
+def proof_of_dialer(secret: bytes, opening: bytes, nonce: bytes) -> bytes:
+    return hmac.digest(secret, _DIALER + nonce + opening, "sha256")
+
+
+def proof_of_listener(secret: bytes, opening: bytes, nonce: bytes) -> bytes:
+    return hmac.digest(secret, _LISTENER + nonce + opening, "sha256")
+
+
+def is_same(proof: bytes, expected: bytes) -> bool:
+    """In a time that says nothing of where they differ."""
+    return hmac.compare_digest(proof, expected)
+
+
+def introduction_frame(correlation_id: int, payload: bytes) -> bytes:
+    return _HEADER.pack(_HEADER.size - 4 + len(payload), INTRODUCE_KEY, 0, correlation_id, -1) + payload
+
+
+def introduction_answer(correlation_id: int, payload: bytes) -> bytes:
+    return _ANSWER.pack(_ANSWER.size - 4 + len(payload), correlation_id, 0) + payload
+
+
+def introduction_refusal(correlation_id: int, reason: str) -> bytes:
+    text = reason.encode()[: MAX_ANSWER_BYTES - _ANSWER.size]
+    return _ANSWER.pack(_ANSWER.size - 4 + len(text), correlation_id, 1) + text
+
+
+class Answer(NamedTuple):
+    correlation_id: int
+    payload: bytes
+    refusal: str
+    """Empty: none."""
+
+
+def take_answer(buffer: bytearray) -> Answer | None:
+    """The first one, taken out of the buffer; None: it is not whole yet. Raises ProtocolError."""
+    if len(buffer) < _ANSWER.size:
+        return None
+    size, correlation_id, status = _ANSWER.unpack_from(buffer)
+    if not _ANSWER.size - 4 <= size <= MAX_ANSWER_BYTES:
+        raise ProtocolError(f"an answer of {size} bytes to an introduction")
+    if len(buffer) < 4 + size:
+        return None
+    payload = bytes(buffer[_ANSWER.size : 4 + size])
+    del buffer[: 4 + size]
+    if status:
+        return Answer(correlation_id, b"", payload.decode("utf-8", "replace") or "no reason was given")
+    return Answer(correlation_id, payload, "")
