@@ -31,6 +31,7 @@ from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.ports.clock import Clock, Entropy
 
 SHORTEST_TIMER_S = 0.001
+COMPLAINT_S = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class RaftDriver:
         self._store = store
         self._links = links
         self._clock = clock
+        store.heal_term()
         stored = store.stored()
         configuration = Configuration(_first_voters(store, node_id, tuple(voters)))
         random = Random(int.from_bytes(entropy.random_bytes(8), "big"))
@@ -77,6 +79,9 @@ class RaftDriver:
         self._proposals = Proposals(loop)
         self.proposal_times = ProposalTimes()
         self._known_leader: tuple[int | None, int] = (None, 0)
+        self.implausible_terms = 0
+        """Messages that were not heard, of terms that cannot be true."""
+        self._next_complaint_s = 0.0
         self.is_active = False
         self.on_active: Callable[[int], None] = lambda term: None
         self.on_inactive: Callable[[], None] = lambda: None
@@ -142,6 +147,8 @@ class RaftDriver:
         if outcome.restore is not None or outcome.committed:
             self._proposals.applied_to(self.applied_index)
         self._arm(outcome.next_deadline_ms)
+        if outcome.implausible is not None:
+            self._complain_of_term(outcome.implausible)
         if outcome.leadership is not None:
             self._leadership_changed(outcome.leadership)
         if outcome.committed:
@@ -202,6 +209,20 @@ class RaftDriver:
             self._applied.end_storing()
         while self._held_back and self._held_back[0][0] <= outcome.generation:
             self._send(self._held_back.popleft()[1])
+
+    def _complain_of_term(self, message: Message) -> None:
+        """Once in a while: whoever sends one may send many."""
+        self.implausible_terms += 1
+        if self._loop.time() >= self._next_complaint_s:
+            self._next_complaint_s = self._loop.time() + COMPLAINT_S
+            log.warning(
+                "node %d speaks of term %d of the metadata quorum, this node is in term %d: no quorum gets so far, "
+                "so it is not heard; look at that node's disk (%d such messages so far)",
+                message.sender,
+                message.term,
+                self.term,
+                self.implausible_terms,
+            )
 
     def _send(self, messages: list[Message]) -> None:
         for message in messages:

@@ -95,6 +95,14 @@ def missing_quorum_state(directory: str) -> str:
     return f"{directory}/{QUORUM_STATE} is missing, and the log beside it is of a quorum; {_WITHOUT_QUORUM_STATE}"
 
 
+def impossible_term(directory: str, term: int) -> str:
+    return (
+        f"{directory}: the log has entries of term {term}, which no quorum reaches, so it cannot be trusted: restore "
+        "the data directory from a copy, or, where other voters have the metadata, remove the server from the cluster "
+        "and add it anew with an empty data directory"
+    )
+
+
 # ---- snapshots
 
 

@@ -29,13 +29,15 @@ from penstock.cluster.raft_files import (
     encode_checkpoint,
     encode_entries,
     encode_quorum_state,
+    impossible_term,
     missing_quorum_state,
     read_newest_checkpoint,
     read_quorum_state,
 )
 from penstock.core.raft.configuration import NodeId
-from penstock.core.raft.exchange import NEVER_VOTED, Outcome, Stored
+from penstock.core.raft.exchange import NEVER_VOTED, HardState, Outcome, Stored
 from penstock.core.raft.messages import Entry
+from penstock.core.raft.terms import HEALED_TERM, can_be_healed, needs_healing
 from penstock.model.errors import LogOffline, StorageError
 from penstock.ports.clock import Clock
 from penstock.ports.disk import Disk
@@ -166,6 +168,24 @@ class RaftStore:
         return entries
 
     # ---- writing
+
+    def heal_term(self) -> None:
+        """Of a disk that has a term which no quorum reaches: a file was damaged, or a forged message was believed.
+        Before anything else; blocks. Raises StorageError."""
+        term, last = self._hard_state.term, self._last_term
+        if not needs_healing(max(term, last)):
+            return
+        if not can_be_healed(last):
+            raise StorageError(impossible_term(self.directory, last))
+        log.warning(
+            "%s/%s has term %d, which no quorum reaches; it goes on in term %d. The log is of term %d, and whole",
+            DIRECTORY,
+            QUORUM_STATE,
+            term,
+            HEALED_TERM,
+            last,
+        )
+        self.store_blocking(Outcome(hard_state=HardState(HEALED_TERM)))
 
     def store(self, outcome: Outcome, when_stable: Callable[[], None]) -> None:
         self._waiting.append(_Write(outcome, when_stable))

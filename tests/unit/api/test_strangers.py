@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -135,6 +136,19 @@ def test_two_frames_do_not_end_a_node(tmp_path: Path) -> None:
         wire.create_topic(name="again")
 
 
+def test_a_node_starts_with_a_term_that_was_forged_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Broker(data=tmp_path) as broker, WireClient(broker.port) as wire:
+        wire.create_topic(name="before")
+    path = tmp_path / "__cluster_metadata-0" / "quorum-state"
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps({**found, "leaderEpoch": LAST_TERM, "votedId": -1}))
+    for name in ("after", "again"):
+        with Broker(data=tmp_path) as broker, WireClient(broker.port) as wire:
+            wire.create_topic(name=name)
+            assert wire.produce("before", batch(b"v")).error_code == 0
+    assert caplog.text.count("which no quorum reaches") == 1
+
+
 def test_nobody_becomes_a_peer_of_a_lone_node(wire_broker: Broker, wire: WireClient) -> None:
     secret = cast(Any, wire_broker._running).membership.identity.secrets[0]
     opening = Opening(STRANGER, ANYBODY, bytes(NONCE_BYTES), "").encode()
@@ -234,6 +248,31 @@ def test_who_does_not_know_the_secret_is_told_so(caplog: pytest.LogCaptureFixtur
             "a-guest", connection.call(Api.BROKER_HEARTBEAT, heartbeat, BrokerHeartbeatResponse, 5.0)
         )
         assert answer.error_code != 0, "it is heard, and unknown"
+
+    play(story)
+
+
+def test_a_peer_whose_terms_jump_is_not_heard(caplog: pytest.LogCaptureFixture) -> None:
+    """It knows the secret, and its disk lies: one line, and nothing has changed."""
+
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        before = state(cluster)
+
+        async def speak(number: int) -> None:
+            reader, writer = await asyncio.open_connection(host_of(number), PORT)
+            await introduce(reader, writer, CLUSTER_SECRET)
+            writer.write(peer_frame(encode_hello(Hello(STRANGER, number, CLUSTER_ID)), 1))
+            await reader.read(100)
+            for _ in range(100):
+                writer.write(peer_frame(encode(AppendEntries(STRANGER, number, LAST_TERM, 0, 0, (), 0))))
+            await asyncio.sleep(1)
+            writer.close()
+
+        for number in cluster.voters:
+            await world.spawn("a-guest", speak(number))
+        assert state(cluster) == before
+        assert caplog.text.count("speaks of term 2147483647") == len(cluster.voters)
+        assert [node.membership.quorum.implausible_terms for node in cluster.living.values()] == [100] * 3
 
     play(story)
 

@@ -13,6 +13,7 @@ from penstock.cluster.raft_store import DIRECTORY, TOPIC_ID, RaftStore
 from penstock.core.raft.configuration import Configuration
 from penstock.core.raft.exchange import HardState, Outcome, Stored
 from penstock.core.raft.messages import Entry, EntryKind, Snapshot
+from penstock.core.raft.terms import HEALED_TERM, LAST_TERM
 from penstock.model.errors import StorageError
 from penstock.records.batch import iterate_headers
 from penstock.records.builder import Record, build_batch
@@ -525,3 +526,38 @@ def test_what_a_start_has_found_stays_after_a_power_failure(seed: int) -> None:
     assert len(found) == 2
     disk.crash()
     assert reopened(disk).entries == found
+
+
+# ---- terms that cannot be
+
+
+def test_a_term_that_no_quorum_reaches_is_healed(caplog: pytest.LogCaptureFixture) -> None:
+    disk = new_disk()
+    store = begun(disk)
+    store.first_voters = (1, 2, 3)
+    store.store_blocking(Outcome(append=[entry(1)]))
+    store.store_blocking(Outcome(hard_state=HardState(2**31 - 1, 2)))
+    found = RaftStore(disk, DATA, Clock())
+    found.heal_term()
+    assert "has term 2147483647, which no quorum reaches" in caplog.text
+    assert reopened(disk) == Stored(HardState(HEALED_TERM), None, (entry(1),)), "on the disk, and the vote is forgotten"
+    assert found.first_voters == (1, 2, 3)
+    caplog.clear()
+    RaftStore(disk, DATA, Clock()).heal_term()
+    assert not caplog.text
+
+
+def test_a_log_of_such_a_term_is_refused_with_what_to_do() -> None:
+    disk = new_disk()
+    store = begun(disk)
+    store.store_blocking(Outcome(hard_state=HardState(2**31 - 1), append=[entry(1, 2**31 - 1)]))
+    with pytest.raises(StorageError, match="has entries of term 2147483647, which no quorum reaches"):
+        RaftStore(disk, DATA, Clock()).heal_term()
+
+
+def test_a_term_within_reach_stays() -> None:
+    disk = new_disk()
+    store = begun(disk)
+    store.store_blocking(Outcome(hard_state=HardState(LAST_TERM, 2)))
+    store.heal_term()
+    assert reopened(disk).hard_state == HardState(LAST_TERM, 2)

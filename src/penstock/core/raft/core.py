@@ -37,6 +37,7 @@ from penstock.core.raft.messages import (
 from penstock.core.raft.node import Node
 from penstock.core.raft.settings import Settings
 from penstock.core.raft.states import Move, Reaction, Role, reaction_of
+from penstock.core.raft.terms import is_plausible
 
 
 class Replica(NamedTuple):
@@ -153,6 +154,9 @@ class RaftCore:
         node = self.node
         if message.recipient != node.node_id:
             raise ValueError(f"a message for {message.recipient} came to {node.node_id}")
+        if not is_plausible(message.term, node.term):
+            node.outcome.implausible = message
+            return
         if message.term > node.term and not _speaks_of_the_future(message):
             if (
                 isinstance(message, RequestVote)

@@ -63,7 +63,7 @@ def campaign(node: Node, *, is_transfer: bool = False) -> None:
 
 
 def campaign_now(node: Node, order: TimeoutNow) -> None:
-    if node.is_voter:
+    if node.is_voter and node.may_campaign:
         campaign(node, is_transfer=True)
 
 

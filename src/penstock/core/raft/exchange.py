@@ -183,6 +183,8 @@ class Outcome:
     accepted: list[Accepted] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     next_deadline_ms: int | None = None
+    implausible: Message | None = None
+    """Of a term that cannot be true (`core.raft.terms`): it was not heard."""
 
     @property
     def has_writes(self) -> bool:

@@ -16,6 +16,7 @@ from penstock.core.raft.messages import Entry, EntryKind, Snapshot
 from penstock.core.raft.progress import Progress
 from penstock.core.raft.settings import Settings
 from penstock.core.raft.states import ImpossibleMessage, Move, Role, moved
+from penstock.core.raft.terms import LAST_TERM
 
 
 class Node:
@@ -76,9 +77,9 @@ class Node:
     @property
     def may_campaign(self) -> bool:
         """Also who is to lose its vote, until that is committed: it may be the only one that has the entry which says
-        so (dissertation, 4.2.2). Whether it wins is up to the new voters."""
+        so (dissertation, 4.2.2). Whether it wins is up to the new voters. In the last term nobody does."""
         since = self.configurations.since(self.log.commit_index)
-        return any(self.node_id in configuration.voters for configuration in since)
+        return self.term < LAST_TERM and any(self.node_id in configuration.voters for configuration in since)
 
     @property
     def leadership(self) -> Leadership:
