@@ -197,7 +197,8 @@ def _write_files(base: Path, ports: list[NodePorts], host: str, given: Mapping[s
     """One properties file a node. What is asked for here wins over what an earlier start wrote."""
     settings = [{**given, **places.doors} for places in ports]
     try:
-        return write_files(base, host, [places.kafka.port for places in ports], settings)
+        between = [(places.nodes or places.kafka).port for places in ports]
+        return write_files(base, host, [places.kafka.port for places in ports], between, settings)
     except OSError as error:
         raise ConfigError(f"cannot write to {base}: {error.strerror}; choose another place with --data") from error
 

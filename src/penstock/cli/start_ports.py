@@ -1,7 +1,8 @@
 """Where the nodes of `penstock start --nodes` listen.
 
 Kafka's ports count up from --port. A node's HTTP door is as far below its Kafka port as that of a single broker, so
-9092, 9093, 9094 have 8082, 8083, 8084. There is one line door, node 1's. With --port 0 all are of the system's choice.
+9092, 9093, 9094 have 8082, 8083, 8084. There is one line door, node 1's. Nodes reach each other on ports of their own,
+20000 above those for clients. With --port 0 all are of the system's choice.
 Everything is settled and tried before a node is started: a port that cannot be had is told by its number and its use.
 """
 
@@ -21,6 +22,7 @@ from penstock.node.local_nodes import bracketed, free_ports
 FIRST_PORT = 9092
 HTTP_BELOW = FIRST_PORT - 8082
 LINES_ABOVE = 9099 - FIRST_PORT
+NODES_ABOVE = 20_000
 FIRST_UNPRIVILEGED_PORT = 1024
 LAST_PORT = 65535
 # The doors of a cluster that was killed a moment ago may still be closing.
@@ -43,6 +45,8 @@ class NodePorts(NamedTuple):
     kafka: Place
     http: Place | None
     lines: Place | None
+    nodes: Place | None = None
+    """For the other nodes; None: the one for clients."""
 
     @property
     def doors(self) -> dict[str, str]:
@@ -58,6 +62,8 @@ class NodePorts(NamedTuple):
 def plan_ports(host: str, first: int, count: int, config: BrokerConfig, given: Container[str]) -> list[NodePorts]:
     """Of `config` counts what is `given`: the doors that somebody asked for. Raises ConfigError."""
     places = {"kafka": _row(host, first, count, f"--port {first}")}
+    above = first + NODES_ABOVE if first and first + NODES_ABOVE + count - 1 <= LAST_PORT else 0
+    places["nodes"] = _row(host, above, count, f"--port {first}")
     if HTTP_LISTENER not in given:
         places["http"] = _row(host, _http_port(first), count, f"--port {first}")
     elif (asked := config.penstock_http_listener) is not None:
@@ -69,8 +75,8 @@ def plan_ports(host: str, first: int, count: int, config: BrokerConfig, given: C
     _settle(places)
     http, lines = places.get("http", []), places.get("lines", [])
     return [
-        NodePorts(kafka, http[index] if http else None, lines[0] if lines and index == 0 else None)
-        for index, kafka in enumerate(places["kafka"])
+        NodePorts(kafka, http[index] if http else None, lines[0] if lines and index == 0 else None, nodes)
+        for index, (kafka, nodes) in enumerate(zip(places["kafka"], places["nodes"], strict=True))
     ]
 
 
@@ -113,6 +119,8 @@ def check_free(nodes: list[NodePorts]) -> None:
     """ConfigError about the first port that cannot be had."""
     for number, node in enumerate(nodes, 1):
         _try(node.kafka, f"the Kafka port of node {number}", "with --port")
+        if node.nodes is not None:
+            _try(node.nodes, f"the port of node {number} for other nodes", "with --port")
         if node.http is not None:
             _try(node.http, f"the HTTP port of node {number}", _elsewhere(HTTP_LISTENER))
         if node.lines is not None:

@@ -21,7 +21,10 @@ from penstock.runtime.clock import SystemEntropy
 from penstock.runtime.cluster_secret import CLUSTER_SECRET, new_secret, write_secrets
 
 OF_A_NODE = ("node.id", "broker.id", "listeners", "advertised.listeners", "log.dirs", "log.dir")
+BETWEEN_NODES = "INTERNAL"
 OF_THE_CLUSTER = (
+    "inter.broker.listener.name",
+    "listener.security.protocol.map",
     "controller.quorum.voters",
     "controller.quorum.bootstrap.servers",
     "penstock.cluster.secret.file",
@@ -63,20 +66,24 @@ def _listen(host: str) -> socket.socket:
     return socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 
-def write_files(base: Path, host: str, ports: Sequence[int], given: Sequence[Mapping[str, str]]) -> list[Path]:
+def write_files(
+    base: Path, host: str, ports: Sequence[int], between: Sequence[int], given: Sequence[Mapping[str, str]]
+) -> list[Path]:
     """One properties file a node, numbered from 1 on, with `given` beside what makes it a node, and the secret that all
-    share, made once. Raises OSError, ConfigError."""
+    share, made once. Clients come to `ports`, other nodes to `between`. Raises OSError, ConfigError."""
     shown = bracketed(host)
-    voters = ",".join(f"{number}@{shown}:{port}" for number, port in enumerate(ports, 1))
+    voters = ",".join(f"{number}@{shown}:{port}" for number, port in enumerate(between, 1))
     base.mkdir(parents=True, exist_ok=True)
     secret = base / CLUSTER_SECRET
     if not secret.exists():
         write_secrets(str(secret), new_secret(SystemEntropy()))
     files: list[Path] = []
-    for number, (port, more) in enumerate(zip(ports, given, strict=True), 1):
+    for number, (port, inside, more) in enumerate(zip(ports, between, given, strict=True), 1):
         settings = {
             "node.id": str(number),
-            "listeners": f"PLAINTEXT://{shown}:{port}",
+            "listeners": f"PLAINTEXT://{shown}:{port},{BETWEEN_NODES}://{shown}:{inside}",
+            "inter.broker.listener.name": BETWEEN_NODES,
+            "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,{BETWEEN_NODES}:PLAINTEXT",
             "log.dirs": str(base / f"node-{number}"),
             "process.roles": "broker,controller",
             "controller.quorum.voters": voters,

@@ -58,6 +58,8 @@ class Cluster:
         self._base: Path | None = None
         self._nodes: dict[int, _NodeProcess] = {}
         self._ports: list[int] = []
+        self._between: list[int] = []
+        """For the other nodes."""
         self._lock: int | None = None
 
     # -- what it is ---------------------------------------------------------------------
@@ -173,8 +175,9 @@ class Cluster:
             if self._lock is None:
                 raise ConfigError(f"{self._base} is in use: stop what runs there, or give another place as data")
             if not self._ports:
-                self._ports = free_ports([HOST] * self._count)
-            files = write_files(self._base, HOST, self._ports, [texts] * self._count)
+                ports = free_ports([HOST] * 2 * self._count)
+                self._ports, self._between = ports[: self._count], ports[self._count :]
+            files = write_files(self._base, HOST, self._ports, self._between, [texts] * self._count)
         except OSError as error:
             raise ConfigError(f"cannot write to {self._base}: {error.strerror}; give another place as data") from error
         self._launcher = ThreadPoolExecutor(1, "penstock-cluster")

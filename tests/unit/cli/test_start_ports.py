@@ -45,8 +45,8 @@ def test_doors_keep_their_distance_from_another_port_and_host() -> None:
 def test_no_port_is_used_twice(count: int) -> None:
     for first in (9092, 65535 - count + 1, 2034, 0):
         nodes = plan(first, count)
-        ports = [place.port for node in nodes for place in (node.kafka, node.http, node.lines) if place is not None]
-        assert len(ports) == 2 * count + 1
+        ports = [place.port for node in nodes for place in node if place is not None]
+        assert len(ports) == 3 * count + 1
         assert len(set(ports)) == len(ports)
         assert all(0 < port < 65536 for port in ports)
 
@@ -74,10 +74,10 @@ def test_closed_doors() -> None:
 
 
 @contextmanager
-def four_ports(taken: int) -> Iterator[list[Place]]:
+def five_ports(taken: int) -> Iterator[list[Place]]:
     """Different ones, all free but the one with this index."""
     with ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(5)]
         places = [Place("127.0.0.1", sock.getsockname()[1]) for sock in sockets]
         for index, sock in enumerate(sockets):
             if index != taken:
@@ -91,12 +91,13 @@ def four_ports(taken: int) -> Iterator[list[Place]]:
         (0, "the Kafka port of node 1", "with --port"),
         (1, "the line port of node 1", f"with --set {LINES}=HOST:PORT, or keep the door closed with --set {LINES}="),
         (2, "the Kafka port of node 2", "with --port"),
+        (4, "the port of node 2 for other nodes", "with --port"),
         (3, "the HTTP port of node 2", f"with --set {HTTP}=HOST:PORT, or keep the door closed with --set {HTTP}="),
     ],
 )
 def test_a_taken_port_is_named_with_its_use(taken: int, use: str, remedy: str) -> None:
-    with four_ports(taken) as places:
-        nodes = [NodePorts(places[0], None, places[1]), NodePorts(places[2], places[3], None)]
+    with five_ports(taken) as places:
+        nodes = [NodePorts(places[0], None, places[1]), NodePorts(places[2], places[3], None, places[4])]
         with pytest.raises(ConfigError) as refused:
             check_free(nodes)
         assert str(refused.value) == (
@@ -106,7 +107,7 @@ def test_a_taken_port_is_named_with_its_use(taken: int, use: str, remedy: str) -
 
 
 def test_free_ports_are_free_afterwards_too() -> None:
-    with four_ports(-1) as places:
+    with five_ports(-1) as places:
         nodes = [NodePorts(places[0], places[1], places[2])]
         check_free(nodes)
         check_free(nodes)
