@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -175,3 +176,22 @@ def test_the_protocol_is_off_while_its_feature_is() -> None:
             if level == 0:
                 assert refused_both(wire) == [(ErrorCode.UNSUPPORTED_VERSION, None)] * 3
         assert client.beat(1, "m1", 2).error_code == 0, "the group is as it was"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_a_member_has_yet_to_give_up_is_described_as_its_own(client: HeartbeatClient, version: int) -> None:
+    first = client.join(1, "m1")
+    client.join(1, "m2")
+    owned = [TopicPartitions(topic_id=client.topic_id, partitions=[0, 1])]
+    deadline = time.monotonic() + 30
+    told = first
+    while told.assignment is None or sum(len(held.partitions) for held in told.assignment.topic_partitions) != 1:
+        assert time.monotonic() < deadline
+        client.beat(1, "m2", client.describe(1).members[1].member_epoch)
+        told = client.beat(1, "m1", first.member_epoch, topic_partitions=owned)
+    group = client.describe(version)
+    (m1,) = [member for member in group.members if member.member_id == "m1"]
+    assert (group.group_state, m1.member_epoch) == ("Reconciling", first.member_epoch)
+    assert [held.partitions for held in m1.assignment.topic_partitions] == [[0, 1]]
+    assert len(m1.target_assignment.topic_partitions[0].partitions) == 1
+    assert m1.subscribed_topic_regex == ""

@@ -3,7 +3,7 @@
 UNSUPPORTED_VERSION where the protocol is off, as in ConsumerGroupHeartbeat.
 
 Without ACLs everybody may do everything that can be done to a group. Partitions of topics that
-are gone are left out.
+are gone are left out. An assignment includes what the member has yet to give up.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ConsumerGroupDescribeHandler:
                     client_id=member.client_id,
                     client_host=member.client_host,
                     subscribed_topic_names=list(member.topic_names),
-                    subscribed_topic_regex=member.topic_regex,
+                    subscribed_topic_regex=member.topic_regex or "",
                     assignment=self._assignment(member.assigned),
                     target_assignment=self._assignment(member.target),
                     member_type=CLASSIC_MEMBER if member.is_classic else CONSUMER_MEMBER,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from penstock.core.group.assignors import EMPTY
+from penstock.core.group.assignors import EMPTY, Assignment
 from penstock.core.group.classic import ClassicGroup
 from penstock.core.group.classic_protocol import ClassicProtocol
 from penstock.core.group.consumer_exchange import (
@@ -23,7 +23,12 @@ from penstock.core.group.consumer_exchange import (
 )
 from penstock.core.group.consumer_group import ConsumerGroup, Topics
 from penstock.core.group.consumer_protocol import ConsumerProtocol, Gone, validate
-from penstock.core.group.consumer_records import STATIC_LEAVE_EPOCH, ConsumerGroupMetadata, ConsumerGroupRecord
+from penstock.core.group.consumer_records import (
+    STATIC_LEAVE_EPOCH,
+    ConsumerGroupMetadata,
+    ConsumerGroupRecord,
+    MemberAssignment,
+)
 from penstock.core.group.exchange import HeartbeatRequest, JoinRequest, LeaveReply, LeaveRequest, Outcome, Token
 from penstock.core.group.migration import Migration
 from penstock.core.group.records import GroupTombstone
@@ -174,7 +179,7 @@ class ConsumerGroups:
                 member.client_host,
                 member.topic_names,
                 member.topic_regex,
-                group.assignment_of(member_id).assigned,
+                _held(group.assignment_of(member_id)),
                 group.target.get(member_id, EMPTY),
                 member.classic is not None,
             )
@@ -203,6 +208,14 @@ class ConsumerGroups:
             gone = self.protocol.overdue(group, kind, member_id, self._settings_of(group_id))
             if gone:
                 self.remove(group, gone, now_ms, out)
+
+
+def _held(current: MemberAssignment) -> Assignment:
+    """What the member may still read: also what it has been asked to give up."""
+    held = dict(current.assigned)
+    for topic_id, partitions in current.pending_revocation.items():
+        held[topic_id] = held.get(topic_id, frozenset()) | partitions
+    return held
 
 
 def _nothing() -> None:
