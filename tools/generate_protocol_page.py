@@ -38,6 +38,16 @@ API or version closes the connection, as on a Kafka broker; ApiVersions is the e
 Requests on a connection are answered in the order they came. Produce and fetch requests are taken up while earlier
 ones still wait for a flush or for data; any other request waits until those before it are answered, and those after
 it wait for it.
+
+Requests are bounded. A frame that is too large for its API, or one with more elements in its arrays than its API
+allows, closes the connection. Kafka's decoder allows a million elements in each array.
+
+| Requests | Bytes of a frame | Elements |
+|---|---|---|
+| Produce | `socket.request.max.bytes` | 20,000 |
+| those that name partitions, topics or settings one by one, JoinGroup | 4 MiB | 50,000 |
+| SyncGroup | 16 MiB | 20,000 |
+| all others | 1 MiB | 20,000 |
 """
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from struct import Struct
 from typing import ClassVar
 
 from penstock.api.request_times import RequestTimes
+from penstock.api.turns import Pace, Turns
+from penstock.model.errors import ProtocolError
 from penstock.net.connection import Connection
-from penstock.wire.codec import encode_response
+from penstock.ports.channel import Part
+from penstock.wire.apis import Api
+from penstock.wire.codec import encode_response, response_steps
 from penstock.wire.primitives import Message
 
 _SIZE = Struct(">i")
+_NARROW = frozenset({int(Api.PRODUCE), int(Api.FETCH)})  # almost always: encoded at once unless told
 
 
 class RequestContext:
@@ -18,6 +24,7 @@ class RequestContext:
     """Another broker took this request and sent it on: what only that one can judge, it has judged."""
 
     __slots__ = (
+        "_pace",
         "_started_s",
         "_times",
         "api_key",
@@ -26,6 +33,7 @@ class RequestContext:
         "correlation_id",
         "frame",
         "slot",
+        "turns",
         "version",
     )
 
@@ -39,7 +47,10 @@ class RequestContext:
         correlation_id: int,
         client_id: str | None,
         times: RequestTimes | None = None,
+        turns: Turns | None = None,
     ) -> None:
+        self.turns = turns
+        self._pace: Pace | None = None
         self.connection = connection
         self.slot = slot
         self.frame = frame  # valid only until the handler returns
@@ -51,7 +62,41 @@ class RequestContext:
         self._started_s = 0.0 if times is None else times.now()
 
     def respond(self, message: Message) -> None:
-        parts, _ = encode_response(self.api_key, self.version, self.correlation_id, message)
+        # Who took turns of its own has much to say.
+        if self.api_key in _NARROW and self._pace is None:
+            parts, _ = encode_response(self.api_key, self.version, self.correlation_id, message)
+            self._reply(parts)
+        else:
+            self._encode_on(response_steps(self.api_key, self.version, self.correlation_id, message))
+
+    def _encode_on(self, steps: Generator[None, None, tuple[list[Part], int]]) -> None:
+        """One step; what is left is done in turns of its own."""
+        if self.connection.is_closed:
+            return
+        try:
+            next(steps)
+        except StopIteration as done:
+            self._reply(done.value[0])
+        except BaseException:
+            # A defect: this client must not wait for ever. The loop logs it.
+            self.connection.abort(ProtocolError("internal error"))
+            raise
+        else:
+            self._shared_turns().call(lambda: self._encode_on(steps))
+
+    def _shared_turns(self) -> Turns:
+        if self.turns is None:
+            self.turns = Turns()
+        return self.turns
+
+    @property
+    def pace(self) -> Pace:
+        """For what is too wide for one turn of the loop."""
+        if self._pace is None:
+            self._pace = Pace(self._shared_turns())
+        return self._pace
+
+    def _reply(self, parts: list[Part]) -> None:
         self.connection.reply(self.slot, parts)
         if self._times is not None:
             self._times.answered(self.api_key, self._started_s)
@@ -95,8 +140,9 @@ class ForwardedContext(RequestContext):
         correlation_id: int,
         client_id: str | None,
         listener_name: str,
+        turns: Turns | None = None,
     ) -> None:
-        super().__init__(connection, slot, frame, api_key, version, correlation_id, client_id)
+        super().__init__(connection, slot, frame, api_key, version, correlation_id, client_id, turns=turns)
         self._listener_name = listener_name
 
     @property

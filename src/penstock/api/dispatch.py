@@ -18,16 +18,18 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from struct import Struct
 from typing import Any, ClassVar, cast
 
+from penstock.api.bounds import bounds_of
 from penstock.api.context import ForwardedContext, RequestContext
 from penstock.api.forwarding import FORWARD_KEY, ForwardedAnswer, ForwardedRequest, Forwarding, timeout_of
 from penstock.api.handler import Answer, Handler, PrivateHandler, accepts_forwarded, is_advertised, is_for_controller
 from penstock.api.handlers.api_versions import unsupported_version
 from penstock.api.request_times import RequestTimes
+from penstock.api.turns import Turns
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError, Stranger
 from penstock.net.connection import Connection
 from penstock.wire.acknowledgement import ACKNOWLEDGE_KEY
 from penstock.wire.apis import Api
-from penstock.wire.codec import decode_request, encode_response, read_request_header
+from penstock.wire.codec import decode_request, encode_response, read_request_header, request_steps
 from penstock.wire.introduction import INTRODUCE_KEY
 from penstock.wire.peers import PEER_API_KEY
 from penstock.wire.primitives import Message
@@ -61,6 +63,9 @@ class Dispatcher:
             self._private[ingress.key] = ingress
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._times = times
+        self._turns = Turns()
+        self._elements = {key: bounds_of(handler).elements for key, handler in self._handlers.items()}
+        self.wide_requests = 0
         self.requests: dict[int, int] = dict.fromkeys(self._handlers, 0)
 
     def __call__(self, connection: Connection, slot: int, frame: memoryview) -> None:
@@ -75,9 +80,42 @@ class Dispatcher:
             return
         if api_key in self._for_nodes and not connection.is_peer:
             raise stranger(api_key)
-        ctx = RequestContext(connection, slot, frame, api_key, version, correlation_id, client_id, self._times)
-        request = decode_request(api_key, version, frame, offset)
+        ctx = RequestContext(
+            connection, slot, frame, api_key, version, correlation_id, client_id, self._times, self._turns
+        )
         self.requests[api_key] += 1
+        steps = request_steps(api_key, version, frame, offset, self._elements[api_key])
+        try:
+            next(steps)
+        except StopIteration as done:
+            self._take(ctx, handler, done.value[0])
+        else:
+            # A wide one: read from a copy, in turns of its own. Nothing overtakes it.
+            connection.hold()
+            ctx.frame = memoryview(bytes(frame))
+            self._begin(self._take_wide(ctx, handler, offset))
+
+    async def _take_wide(self, ctx: RequestContext, handler: Handler, offset: int) -> None:
+        self.wide_requests += 1
+        steps = request_steps(ctx.api_key, ctx.version, ctx.frame, offset, self._elements[ctx.api_key])
+        try:
+            while True:
+                await self._turns.next()
+                if ctx.connection.is_closed:
+                    return
+                try:
+                    next(steps)
+                except StopIteration as done:
+                    self._take(ctx, handler, done.value[0])
+                    return
+        except ProtocolError as error:
+            ctx.connection.abort(error)
+        except BaseException:
+            ctx.connection.abort(ProtocolError("internal error"))
+            raise
+
+    def _take(self, ctx: RequestContext, handler: Handler, request: Message) -> None:
+        api_key, frame = ctx.api_key, ctx.frame
         if api_key in self._for_controller:
             answer: Answer = self._ask_controller(ctx, handler, request, bytes(frame))
         else:

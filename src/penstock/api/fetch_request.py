@@ -1,19 +1,21 @@
 """One fetch request under way: what it found so far, and its time in the car park.
 
-A consumer reads below the high watermark, and every look is at all it asked for. A follower reads to the end of the
-log; with a session it looks only at what it asked for anew and at what has news (`FollowerWatch`), and what it found
-before stays found. Must not know: sessions' epochs, how an answer is put on the wire.
+A consumer reads below the high watermark, a follower to the end of the log. The first look is at all that was asked
+for; with a session only at what was asked for anew and at what has news (`FetchWatch`). A later look is at what has
+news, and what was found before stays found. What is offered to a consumer is read again just before the answer: a log
+may have been cut meanwhile. Looks are made in steps (`api.turns`); most take one.
+Must not know: sessions' epochs, how an answer is put on the wire.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from penstock.api.context import RequestContext
 from penstock.api.fetch_sessions import NO_SESSION, FetchSession, SessionPartition
-from penstock.api.follower_watch import FollowerWatch
+from penstock.api.fetch_watch import FetchWatch
 from penstock.model.errors import ApiError, ErrorCode, NotCached, ProtocolError, StorageError
 from penstock.ports.disk import FileSlice
 from penstock.replica.committed_log import CommittedLog
@@ -23,6 +25,7 @@ from penstock.wire.messages.fetch import EpochEndOffset, FetchRequest, Partition
 
 READ_COMMITTED = 1
 FIRST_FROM_FOLLOWERS = 11  # KIP-392: older consumers may read from the leader only
+PARTITIONS_PER_STEP = 64
 CallLater: TypeAlias = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
 
 
@@ -60,8 +63,10 @@ class Fetch:
         "_is_notified",
         "_is_parked",
         "_may_wait",
+        "_news",
         "_parked_on",
         "_timer",
+        "_wake_wide",
         "asked",
         "bytes_found",
         "cold",
@@ -69,6 +74,7 @@ class Fetch:
         "found",
         "is_incremental",
         "is_urgent",
+        "is_wide",
         "max_bytes",
         "min_bytes",
         "rack",
@@ -96,13 +102,16 @@ class Fetch:
         self.session: FetchSession | None = None
         self.session_id = NO_SESSION
         self.is_incremental = False
-        self.watch: FollowerWatch | None = None
+        self.watch: FetchWatch | None = None
         self.found: dict[SessionPartition, Found] = {}
         self.cold: list[SessionPartition] = []  # where they lie has to be looked up in a worker
         self.bytes_found = 0
+        self.is_wide = False  # looked at and answered in turns of its own
         self.is_urgent = False  # an error, say: not worth waiting for bytes
         self._is_parked = False
-        self._parked_on: list[Partition] = []
+        self._wake_wide: Callable[[], None] | None = None
+        self._parked_on: dict[CommittedLog, SessionPartition] = {}
+        self._news: dict[SessionPartition, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_notified = False
 
@@ -111,25 +120,39 @@ class Fetch:
         return self.replica_id >= 0
 
     @property
+    def manner(self) -> tuple[bool, bool]:
+        """What decides, beside what was asked of a partition, what is found there."""
+        return self.read_committed, self.ctx.version < FIRST_FROM_FOLLOWERS
+
+    @property
     def is_satisfied(self) -> bool:
         return self.bytes_found >= self.min_bytes or self.is_urgent or bool(self.cold)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def first_look(self) -> None:
-        """At what was asked; a follower's fetch says what it holds, once."""
-        if self.watch is None:
-            self._look(self.asked, is_first=True)
-            return
-        news = self.watch.take_news()
-        self._look(self.asked, is_first=True)
-        if news:
-            asked = dict.fromkeys(self.asked)
-            self._look([one for one in news if one not in asked])
+    def first_look(self, asked: Collection[SessionPartition], *, listens: bool = False) -> Generator[None, None, None]:
+        """At what was asked, and at what has news; a follower's fetch says what it holds, once.
 
-    def _look(self, asked: Iterable[SessionPartition], *, is_first: bool = False) -> None:
+        `listens`: from now on, because there will be other turns before it is parked."""
+        news = self.watch.take_all() if self.watch is not None else {}
+        if self.is_of_follower or self.watch is None:
+            yield from self._look(asked, is_first=True, listens=listens)
+            if news:
+                known = dict.fromkeys(asked)
+                yield from self._look([one for one in news if one not in known])
+        else:
+            news.update(dict.fromkeys(asked))
+            yield from self._look(news, is_first=True)
+
+    def _look(
+        self, asked: Iterable[SessionPartition], *, is_first: bool = False, listens: bool = False
+    ) -> Generator[None, None, None]:
         """Read each of them; what it brings takes the place of what was found before."""
+        looked = 0
         for one in asked:
+            looked += 1
+            if not looked % PARTITIONS_PER_STEP:
+                yield
             before = self.found.get(one)
             if before is not None and isinstance(before.data.records, FileSlice):
                 self.bytes_found -= before.data.records.size
@@ -138,6 +161,8 @@ class Fetch:
                 partition = self._handler.find(self.ctx.version, one)
                 if self.watch is not None:
                     self.watch.watch(one, partition)
+                elif listens:
+                    self._listen_to(partition, one)
                 if is_first and self._has_all(partition, one):
                     continue
                 if self.is_of_follower:
@@ -147,23 +172,33 @@ class Fetch:
             except NotCached:
                 assert partition is not None, "somebody has read from it"
                 data = self._data(partition, one)
+                self._stands(one)
                 self.cold.append(one)
             except (ApiError, StorageError) as error:
                 data = error_data(one.index, ErrorCode(error.code))
+                self._stands(one)
                 self.is_urgent = True
             if isinstance(data.records, FileSlice):
+                self._stands(one)
                 self.bytes_found += data.records.size
             self.found[one] = Found(one, data, partition)
 
-    def _look_again(self) -> None:
+    def _stands(self, asked: SessionPartition) -> None:
+        """A consumer may ask for it again without a word."""
+        if self.watch is not None and not self.is_of_follower:
+            self.watch.standing[asked] = None
+
+    def look_at_news(self) -> Generator[None, None, None]:
         if self.watch is not None:
-            self._look(self.watch.take_news())
-            return
-        self.found.clear()
-        self.cold.clear()
-        self.bytes_found = 0
-        self.is_urgent = False
-        self._look(self.asked)
+            yield from self._look(self.watch.take_news())
+        else:
+            news, self._news = self._news, {}
+            yield from self._look(news)
+
+    def look_once_more(self) -> Generator[None, None, None]:
+        """Before the answer: at what a consumer is about to be given."""
+        if not self.is_of_follower:
+            yield from self._look([one for one, found in self.found.items() if found.data.records])
 
     def take_cold(self) -> list[tuple[SessionPartition, Partition, Lookup]]:
         """The lookups that need a worker, to be followed by `look_at`."""
@@ -185,8 +220,8 @@ class Fetch:
                 lookups.append((one, partition, lookup))
         return lookups
 
-    def look_at(self, asked: Iterable[SessionPartition]) -> None:
-        self._look(asked)
+    def look_at(self, asked: Iterable[SessionPartition]) -> Generator[None, None, None]:
+        yield from self._look(asked)
 
     def leave_cold(self) -> None:
         """For the next fetch: the answer is sent without."""
@@ -196,6 +231,7 @@ class Fetch:
 
     def put_error(self, asked: SessionPartition, partition: Partition, code: ErrorCode) -> None:
         self.found[asked] = Found(asked, error_data(asked.index, code), partition)
+        self._stands(asked)
         self.is_urgent = True
 
     def _read_for_consumer(self, partition: Partition, asked: SessionPartition) -> PartitionData:
@@ -207,9 +243,11 @@ class Fetch:
             preferred = self._handler.preferred_replica(partition, self.rack, asked.fetch_offset)
             if preferred is not None:
                 data.preferred_read_replica = preferred
+                self._stands(asked)
                 self.is_urgent = True
                 return data
         if self._diverges(partition, asked, data):
+            self._stands(asked)
             return data
         limit = min(asked.max_bytes, self.max_bytes - self.bytes_found)
         if limit > 0 or not self.bytes_found:
@@ -217,9 +255,12 @@ class Fetch:
             # Only the first batch of a response may exceed the limits.
             if found is not None and (found.size <= limit or not self.bytes_found):
                 data.records = found
+            elif found is not None:
+                self._stands(asked)
         else:
             partition.check_online()
             partition.check_offset(asked.fetch_offset)
+            self._stands(asked)
         return data
 
     def _has_all(self, partition: Partition, asked: SessionPartition) -> bool:
@@ -316,14 +357,17 @@ class Fetch:
         if self.watch is not None:
             self.watch.wake = self._wake
         else:
-            for _, _, partition in self.found.values():
+            for one, _, partition in self.found.values():
                 if partition is not None:
-                    (partition.tail_waiters if self.is_of_follower else partition.waiters)[self] = None
-                    self._parked_on.append(partition)
+                    self._listen_to(partition, one)
         if self.is_of_follower:
             connection.when_blocked = self._make_way
         self._timer = call_later(timeout_s, self._complete)
-        connection.when_closed[self._unpark] = None
+        connection.when_closed[self.unpark] = None
+
+    def _listen_to(self, partition: Partition, asked: SessionPartition) -> None:
+        (partition.tail_waiters if self.is_of_follower else partition.waiters)[self] = None
+        self._parked_on[partition] = asked
 
     def _make_way(self, api_key: int) -> None:
         """A follower has more to ask for: it gets what there is."""
@@ -331,10 +375,15 @@ class Fetch:
 
     def notify(self, source: CommittedLog) -> None:
         """Something happened to a partition. Looked at once, after everything that happens this turn."""
-        self._wake()
+        asked = self._parked_on.get(source)
+        if asked is not None:
+            self._news[asked] = None
+            self._wake()
 
     def _wake(self) -> None:
-        if not self._is_notified:
+        if self._wake_wide is not None:
+            self._wake_wide()
+        elif self._is_parked and not self._is_notified:
             self._is_notified = True
             self._handler.call_soon(self._woken)
 
@@ -349,29 +398,72 @@ class Fetch:
         if not self._is_parked:
             return
         try:
-            self._look_again()
+            for _ in self.look_at_news():
+                pass
             if is_due or self.is_satisfied:
-                self._unpark()
+                for _ in self.look_once_more():
+                    pass
+                self.unpark()
                 self._handler.finish(self)
         except BaseException:
             # A defect: this client must not wait for ever. The loop logs it.
-            self._unpark()
+            self.unpark()
             self.ctx.connection.abort(ProtocolError("internal error"))
             raise
 
-    def _unpark(self) -> None:
+    def unpark(self) -> None:
         self._is_parked = False
+        self._wake_wide = None
         if self.watch is not None:
             self.watch.wake = None
         for partition in self._parked_on:
             partition.waiters.pop(self, None)
             partition.tail_waiters.pop(self, None)
-        self._parked_on = []
+        self._parked_on = {}
         if self.is_of_follower:
             self.ctx.connection.when_blocked = None
-        self.ctx.connection.when_closed.pop(self._unpark, None)
+        self.ctx.connection.when_closed.pop(self.unpark, None)
         if self._timer is not None:
             self._timer.cancel()
+
+    # -- parking, of a wide one -----------------------------------------------------------------------------------
+
+    async def wait_in_turns(self, timeout_s: float, call_later: CallLater) -> bool:
+        """What `park` is for others: looks are made in turns of their own. False: the client is gone.
+
+        What it reads it has listened to since `first_look`.
+        """
+        connection = self.ctx.connection
+        woken = asyncio.Event()
+        is_due = self.is_of_follower and connection.is_blocked
+
+        def due(api_key: int = 0) -> None:
+            nonlocal is_due
+            is_due = True
+            woken.set()
+
+        self._is_parked = True
+        self._wake_wide = woken.set
+        if self.watch is not None:
+            self.watch.wake = woken.set
+        if self.is_of_follower:
+            connection.when_blocked = due
+        self._timer = call_later(timeout_s, due)
+        connection.when_closed[due] = None
+        try:
+            while True:
+                await self.ctx.pace.finish(self.look_at_news())
+                if connection.is_closed:
+                    return False
+                if is_due or self.is_satisfied:
+                    break
+                await woken.wait()
+                woken.clear()
+            await self.ctx.pace.finish(self.look_once_more())
+            return not connection.is_closed
+        finally:
+            connection.when_closed.pop(due, None)
+            self.unpark()
 
 
 def error_data(index: int, code: ErrorCode) -> PartitionData:

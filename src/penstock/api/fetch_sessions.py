@@ -18,6 +18,8 @@ NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 EVICT_AFTER_S = 120.0
+MAX_SESSION_PARTITIONS = 100_000  # of one session
+MAX_PARTITIONS = 1_000_000  # of all consumers' sessions; who comes then is served without one
 
 
 @dataclass(slots=True, eq=False)
@@ -38,12 +40,13 @@ class SessionPartition:
 
 
 class FetchSession:
-    __slots__ = ("epoch", "id", "is_of_follower", "last_used", "partitions", "uses_topic_ids")
+    __slots__ = ("epoch", "id", "is_of_follower", "last_used", "manner", "partitions", "uses_topic_ids")
 
     def __init__(self, session_id: int, uses_topic_ids: bool, now: float, *, is_of_follower: bool = False) -> None:
         self.id = session_id
         self.is_of_follower = is_of_follower
         self.epoch = 1
+        self.manner: tuple[bool, bool] | None = None  # how it read last time
         self.uses_topic_ids = uses_topic_ids
         self.partitions: dict[tuple[str | bytes, int], SessionPartition] = {}
         self.last_used = now
@@ -81,13 +84,15 @@ class FetchSessions:
         self._random_id = random_id
         self._sessions: dict[int, FetchSession] = {}  # least recently used first
         self.evicted = 0
+        self.when_evicted: Callable[[int], None] = lambda session_id: None
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def start(self, *, uses_topic_ids: bool, now: float, is_of_follower: bool = False) -> FetchSession | None:
         """A new session, or None when the cache is full of busy ones."""
-        if len(self._sessions) >= self._slots and not is_of_follower and not self._evict(now):
+        is_full = len(self._sessions) >= self._slots or self._partitions() >= MAX_PARTITIONS
+        if is_full and not is_of_follower and not self._evict(now):
             return None
         session_id = self._random_id()
         while session_id == NO_SESSION or session_id in self._sessions:
@@ -97,11 +102,15 @@ class FetchSessions:
         )
         return session
 
+    def _partitions(self) -> int:
+        return sum(len(session.partitions) for session in self._sessions.values())
+
     def _evict(self, now: float) -> bool:
         oldest = next((session for session in self._sessions.values() if not session.is_of_follower), None)
         if oldest is None or now - oldest.last_used < EVICT_AFTER_S:
             return False
         del self._sessions[oldest.id]
+        self.when_evicted(oldest.id)
         self.evicted += 1
         return True
 

@@ -13,6 +13,8 @@ More class attributes, where they are not what most handlers have:
   function, and lets ApiError(NOT_CONTROLLER) through.
 - `accepts_forwarded = True`: part of a request is for the controller; the handler sends that part
   on by itself, and answers the part when it comes from another broker.
+- `bounds`: how large a request may be, where it is not USUAL (`api.bounds`). Wider requests are read in turns of
+  their own; a handler that does much for each element uses `ctx.pace`.
 - `is_advertised = False`: for brokers of the cluster alone, so ApiVersions does not name it.
 """
 

@@ -16,6 +16,8 @@ from penstock.model.errors import ApiError, ErrorCode, PenstockError
 
 log = logging.getLogger(__name__)
 
+MAX_PENDING = 1000  # topics being made for clients; who asks for more is told to ask again
+
 
 class TopicCreation:
     def __init__(self, creator: TopicCreator, running: RunningConfig) -> None:
@@ -41,6 +43,8 @@ class TopicCreation:
         """
         if not self._running.current.auto_create_topics_enable or name in self._pending:
             return
+        if len(self._pending) >= MAX_PENDING:
+            return  # the client asks again
         if name in INTERNAL_TOPICS:
             return  # a coordinator makes its topic when it is first needed, with settings of its own
         # A rehearsal: the controller decides again when it is this topic's turn.

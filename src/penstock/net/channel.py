@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from penstock.ports.channel import Part, Receiver
-from penstock.ports.disk import FileSlice
+from penstock.ports.disk import Buffer, FileSlice
 
 # Above this many queued bytes that sit in memory the receiver should stop producing more.
 HIGH_WATER_BYTES = 1 << 20
@@ -23,6 +23,25 @@ HIGH_WATER_BYTES = 1 << 20
 SENDFILE_CHUNK_BYTES = 4 << 20
 # How long a peer may take to hang up after our last byte.
 LINGER_S = 1.0
+
+
+class _Nobody:
+    """In the place of a receiver that was told of the end: the two must not keep each other alive."""
+
+    def receive_buffer(self) -> Buffer:
+        return bytearray(1)
+
+    def received(self, size: int) -> None:
+        pass
+
+    def writable(self) -> None:
+        pass
+
+    def closed(self, error: OSError | None) -> None:
+        pass
+
+
+NOBODY = _Nobody()
 
 
 class SocketChannel:
@@ -60,7 +79,7 @@ class SocketChannel:
         self.local: tuple[str, int] = sock.getsockname()[:2]
 
     def start(self, receiver: Receiver) -> None:
-        self._receiver = receiver
+        self._receiver: Receiver = receiver
         self.resume_reading()
 
     def pause_reading(self) -> None:
@@ -206,4 +225,5 @@ class SocketChannel:
         self._queue.clear()
         self.queued_bytes = 0
         self._sock.close()
-        self._receiver.closed(error)
+        receiver, self._receiver = self._receiver, NOBODY
+        receiver.closed(error)

@@ -1,4 +1,4 @@
-"""Log lines about connections that were closed for what they sent: one at a time, however many there are.
+"""Log lines about connections that were refused, or closed for what they sent: one at a time, however many there are.
 
 A peer that is refused may come again thousands of times a second. What is not said is counted, and told with the next
 line. Strangers have an interval of their own, lest broken clients hide them.
@@ -20,11 +20,19 @@ INTERVAL_S: Final = 10.0
 class Complaints:
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._next_s: dict[bool, float] = {}
-        self._unsaid: dict[bool, int] = {}
+        self._next_s: dict[str, float] = {}
+        self._unsaid: dict[str, int] = {}
 
     def closed(self, connection_id: str, error: ProtocolError) -> None:
-        kind = isinstance(error, Stranger)
+        self._say("stranger" if isinstance(error, Stranger) else "error", f"closed {connection_id}: {error}")
+
+    def refused(self, ip: str, listener: str, reason: str) -> None:
+        self._say(reason, f"refused a connection from {ip} on {listener}: {reason}")
+
+    def not_accepted(self, listener: str, error: OSError) -> None:
+        self._say("not accepted", f"cannot accept a connection on {listener}: {error}; tried again")
+
+    def _say(self, kind: str, line: str) -> None:
         now_s = self._now_s()
         if now_s < self._next_s.get(kind, 0.0):
             self._unsaid[kind] = self._unsaid.get(kind, 0) + 1
@@ -32,4 +40,4 @@ class Complaints:
         self._next_s[kind] = now_s + INTERVAL_S
         unsaid = self._unsaid.pop(kind, 0)
         more = f" ({unsaid} more since the last such line)" if unsaid else ""
-        log.warning("closed %s: %s%s", connection_id, error, more)
+        log.warning("%s%s", line, more)

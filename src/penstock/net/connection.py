@@ -8,9 +8,13 @@ earlier ones still wait for a flush or for data. Any other request is a barrier,
 Kafka broker: it is handed over when everything before it has been answered, and nothing
 is handed over before it has been answered itself.
 
-Bounds: frame size, requests in flight, queued reply bytes. Beyond one of them the
-connection stops reading until it is met again. The receive buffer grows only as bytes
-really arrive, so announcing a large frame costs the announcer, not us.
+Bounds: frame size by API, requests in flight, queued reply bytes, memory for requests of
+all connections together (`net.request_memory`). Beyond one of them the connection stops
+reading until it is met again. The receive buffer grows only as bytes really arrive, so
+announcing a large frame costs the announcer, not us.
+
+Fairness: a connection hands over TURN_BUDGET in one turn of the loop at most. What it has
+sent beyond that waits for its next turn, after everybody else's.
 
 Invariant: the frame handed to the handler is a view of the receive buffer and valid only
 during the call; what is kept must be copied.
@@ -19,13 +23,14 @@ during the call; what is kept must be copied.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
 from struct import Struct
 from typing import TypeAlias
 
 from penstock.model.errors import ProtocolError, Stranger
 from penstock.net.channel import HIGH_WATER_BYTES
+from penstock.net.request_memory import RequestMemory
 from penstock.ports.channel import Channel, Part
 from penstock.ports.disk import FileSlice
 from penstock.wire.introduction import MAX_FRAME_BYTES as MAX_STRANGER_FRAME_BYTES
@@ -35,9 +40,14 @@ _SIZE_AND_KEY = Struct(">ih")
 _SIZE = Struct(">i")
 MIN_FRAME_BYTES = 8  # api key, version, correlation id
 
+OTHER_FRAME_BYTES = 64 << 10  # of a key that nobody serves: its frame only has to be told from garbage
+
 INITIAL_BUFFER_BYTES = 16 << 10
 STEADY_BUFFER_BYTES = 1 << 20
 SPARE_BYTES = 64 << 10
+IDLE_BUFFER_S = 10.0  # after that a connection gets along with its first buffer again
+TURN_BUDGET = 32
+OTHER_COST = 4  # of a request that is not pipelined; others cost 1
 MAX_CORKED_PARTS = 64  # replies gathered before the peer must prove that it takes them
 
 _numbers = count(1)
@@ -49,16 +59,28 @@ Shortcut: TypeAlias = Callable[["Connection", int, memoryview], bool]
 class ConnectionLimits:
     """Bounds shared by the connections of a listener."""
 
-    __slots__ = ("max_frame_bytes", "max_in_flight", "pipelined")
+    __slots__ = ("frame_limits", "max_frame_bytes", "max_in_flight", "memory", "pipelined")
 
-    def __init__(self, max_frame_bytes: int, max_in_flight: int, pipelined: frozenset[int]) -> None:
-        self.max_frame_bytes = max_frame_bytes
+    def __init__(
+        self,
+        max_frame_bytes: int,
+        max_in_flight: int,
+        pipelined: frozenset[int],
+        frame_limits: Mapping[int, int] | None = None,
+        memory: RequestMemory | None = None,
+    ) -> None:
+        """`frame_limits`: by API key; what is not in there may have OTHER_FRAME_BYTES. None: all have the maximum."""
+        self.max_frame_bytes = max_frame_bytes if frame_limits is None else min(OTHER_FRAME_BYTES, max_frame_bytes)
         self.max_in_flight = max_in_flight
         self.pipelined = pipelined
+        self.memory = RequestMemory(-1, lambda: 0.0) if memory is None else memory
+        self.frame_limits: Mapping[int, int] = {} if frame_limits is None else frame_limits
 
 
 class Connection:
     __slots__ = (
+        "__weakref__",
+        "_awaited_capacity",
         "_blocked",
         "_buffer",
         "_corked",
@@ -109,6 +131,7 @@ class Connection:
         self._on_closed = on_closed
         self._buffer = bytearray(INITIAL_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
+        self._awaited_capacity = 0  # of the buffer that there is no memory for yet
         self._start = self._end = 0
         self._next_slot = self._head_slot = 0
         self._ready: dict[int, list[Part]] = {}
@@ -180,14 +203,17 @@ class Connection:
     def _hand_over_frames(self) -> None:
         view = self._view
         pipelined = self._pipelined
+        budget = TURN_BUDGET
+        frame_limits, other_limit = self._limits.frame_limits, self._limits.max_frame_bytes
         while not self.is_closed and not self.is_draining:
             start = self._start
             available = self._end - start
             if available < 6:
                 return
             size, key = _SIZE_AND_KEY.unpack_from(view, start)
-            if size < MIN_FRAME_BYTES or size > self._limits.max_frame_bytes:
-                raise ProtocolError(f"frame of {size} bytes (limit {self._limits.max_frame_bytes})")
+            limit = frame_limits.get(key, other_limit)
+            if size < MIN_FRAME_BYTES or size > limit:
+                raise ProtocolError(f"frame of {size} bytes for API key {key} (limit {limit})")
             if key >= PRIVATE_KEYS_FROM and size > MAX_STRANGER_FRAME_BYTES and not self.is_peer:
                 raise Stranger(f"a private frame of {size} bytes before the cluster's secret was shown")
             if available < 4 + size:
@@ -204,6 +230,11 @@ class Connection:
             if self.channel.queued_bytes > HIGH_WATER_BYTES:
                 self._block()
                 return
+            if budget <= 0:
+                self._block()
+                self._loop.call_soon(self._unblock)
+                return
+            budget -= 1 if is_pipelined else OTHER_COST
             self._start = start + 4 + size
             slot = self._next_slot
             self._next_slot = slot + 1
@@ -218,18 +249,26 @@ class Connection:
         if self._blocked and not self.is_closed:
             self._blocked = False
             self._process()
-            if not self._blocked and not self.is_closed and not self.is_draining:
+            if not self._blocked and not self.is_closed and not self.is_draining and not self._awaited_capacity:
                 self.channel.resume_reading()
 
     def _make_room(self) -> None:
         """After the frames were handed over: keep space for the next read."""
         start, end, capacity = self._start, self._end, len(self._buffer)
+        if self._awaited_capacity:
+            return
+        memory = self._limits.memory
+        if memory.is_short and start:
+            memory.touch(self)  # a request has come to its end
         if start == end:
             self._start = self._end = 0
-            if end == capacity and capacity < STEADY_BUFFER_BYTES:
-                self._replace_buffer(capacity * 4)
+            if memory.is_short and capacity > INITIAL_BUFFER_BYTES:
+                self._shrink_buffer(INITIAL_BUFFER_BYTES)
+            elif end == capacity and capacity < STEADY_BUFFER_BYTES:
+                if memory.try_take(self, capacity * 3):
+                    self._replace_buffer(capacity * 4)
             elif capacity > STEADY_BUFFER_BYTES:
-                self._replace_buffer(STEADY_BUFFER_BYTES)
+                self._shrink_buffer(STEADY_BUFFER_BYTES)
             return
         pending = end - start
         needed = pending
@@ -240,8 +279,34 @@ class Connection:
         if pending <= capacity // 2:
             self._view[:pending] = self._view[start:end]
             self._start, self._end = 0, pending
+            return
+        wanted = min(max(capacity * 2, STEADY_BUFFER_BYTES), max(4 + needed, capacity + SPARE_BYTES))
+        if memory.take(self, wanted - capacity):
+            self._replace_buffer(wanted)
         else:
-            self._replace_buffer(min(max(capacity * 2, STEADY_BUFFER_BYTES), max(4 + needed, capacity + SPARE_BYTES)))
+            self._awaited_capacity = wanted
+            self.channel.pause_reading()
+
+    def memory_granted(self) -> None:
+        """There is memory for what stopped this connection, and it has been taken."""
+        wanted, self._awaited_capacity = self._awaited_capacity, 0
+        if not wanted:
+            return  # at once: `_make_room` sees to it
+        self._replace_buffer(wanted)
+        if not self._blocked and not self.is_closed and not self.is_draining:
+            self.channel.resume_reading()
+
+    def _shrink_buffer(self, capacity: int) -> None:
+        freed = len(self._buffer) - capacity
+        self._replace_buffer(capacity)
+        self._limits.memory.release(self, freed)
+
+    def free_idle_memory(self, now: float) -> None:
+        """Looked at once a second: a burst must not keep a large buffer for the life of the connection."""
+        is_empty = self._start == self._end and not self.is_closed and not self._awaited_capacity
+        is_idle = now - self.last_active > IDLE_BUFFER_S or self._limits.memory.is_short
+        if is_empty and is_idle and len(self._buffer) > INITIAL_BUFFER_BYTES:
+            self._shrink_buffer(INITIAL_BUFFER_BYTES)
 
     def _replace_buffer(self, capacity: int) -> None:
         pending = self._end - self._start
@@ -340,6 +405,13 @@ class Connection:
         for callback in list(self.when_closed):
             callback()
         self.when_closed.clear()
+        # Whoever still refers to this connection keeps no memory of it.
+        self.when_blocked = self.shortcut = None
+        self._awaited_capacity = 0
+        self._buffer = bytearray()
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._limits.memory.leave(self)
         self._on_closed(self, self._refusal or error)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import socket
 from collections.abc import Callable
 from typing import Protocol
@@ -18,11 +17,10 @@ from penstock.net.complaints import Complaints
 from penstock.net.connection import Connection, ConnectionLimits, Handler
 from penstock.ports.channel import Channel, Receiver
 
-log = logging.getLogger(__name__)
-
 BACKLOG = 512
 ACCEPTS_PER_TURN = 64
 IDLE_SWEEP_S = 1.0
+MIN_CONNECTIONS = 16  # let in even where files have taken the descriptors meant for connections
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -84,7 +82,12 @@ class Listener:
         max_connections: int,
         max_connections_per_ip: int,
         max_idle_ms: int,
+        max_descriptor: int | None = None,
     ) -> None:
+        """`max_descriptor`: a connection with this number or a higher one is refused. The kernel gives the lowest
+        number that is free, so what lies above is left for files."""
+        self._max_descriptor = max_descriptor
+        self.refused = 0
         self._loop = loop
         self.name = name
         self._sockets = sockets
@@ -96,6 +99,7 @@ class Listener:
         self.connections: dict[Connection, None] = {}
         self._per_ip: dict[str, int] = {}
         self.accepted = 0
+        self.closed_for_errors = 0
         self._sweep: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
         self._complaints = Complaints(loop.time)
@@ -111,8 +115,7 @@ class Listener:
         self._handler = handler
         for sock in self._sockets:
             self._loop.add_reader(sock.fileno(), self._accept, sock)
-        if self._max_idle_s > 0:
-            self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
+        self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._look_around)
 
     def hand_over(self, handler: Handler, is_kept: Callable[[Connection], bool]) -> None:
         """Requests from now on go to `handler`. Connections that are not kept are closed: their peers come again."""
@@ -131,11 +134,11 @@ class Listener:
                 return
             except OSError as error:
                 # EMFILE and its kin: the kernel keeps the client in the backlog; try again soon.
-                log.error("cannot accept a connection on %s: %s", self.name, error)
+                self._complaints.not_accepted(self.name, error)
                 self._loop.remove_reader(listening.fileno())
                 self._loop.call_later(0.5, self._accept_again, listening)
                 return
-            if not self.admits(address[0]):
+            if not self.admits(address[0], sock.fileno()):
                 sock.close()
                 continue
             try:
@@ -149,11 +152,18 @@ class Listener:
         if listening.fileno() >= 0:
             self._loop.add_reader(listening.fileno(), self._accept, listening)
 
-    def admits(self, ip: str) -> bool:
+    def admits(self, ip: str, descriptor: int = 0) -> bool:
         """Whether one more connection from there is within the bounds."""
-        if len(self.connections) < self._max_connections and self._per_ip.get(ip, 0) < self._max_connections_per_ip:
+        if len(self.connections) >= self._max_connections or self._per_ip.get(ip, 0) >= self._max_connections_per_ip:
+            reason = "the limit of connections is reached"
+        elif (
+            self._max_descriptor is None or descriptor < self._max_descriptor or len(self.connections) < MIN_CONNECTIONS
+        ):
             return True
-        log.warning("refused a connection from %s: connection limit reached", ip)
+        else:
+            reason = "the rest of the file descriptors is kept for logs; raise `ulimit -n`"
+        self.refused += 1
+        self._complaints.refused(ip, self.name, reason)
         return False
 
     def adopt(self, channel: AcceptedChannel) -> None:
@@ -177,15 +187,22 @@ class Listener:
         else:
             del self._per_ip[ip]
         if isinstance(error, ProtocolError):
+            self.closed_for_errors += 1
             self.strangers += isinstance(error, Stranger)
             self._complaints.closed(connection.id, error)
         if self._drained and not self.connections and not self._drained.done():
             self._drained.set_result(None)
 
-    def _close_idle(self) -> None:
-        deadline = self._loop.time() - self._max_idle_s
+    def _look_around(self) -> None:
+        """Once a second."""
+        self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._look_around)
+        for late in self._limits.memory.late():
+            late.abort(ProtocolError("a request held memory that others wait for, and did not come to its end"))
+        now = self._loop.time()
+        deadline = now - self._max_idle_s if self._max_idle_s > 0 else float("-inf")
         for connection in list(self.connections):
             connection.note_progress()
+            connection.free_idle_memory(now)
             if connection.last_active < deadline and not connection.in_flight:
                 if connection.is_draining:
                     connection.abort()  # a second after the polite try: the peer does not take its answers
@@ -193,7 +210,6 @@ class Listener:
                     connection.drain()
             elif connection.is_blocked and connection.channel.is_peer_gone():
                 connection.abort()
-        self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._close_idle)
 
     def stop_accepting(self) -> None:
         for sock in self._sockets:

@@ -12,6 +12,7 @@ from penstock.api.follower_connections import FollowerConnections
 from penstock.api.handler import Handler
 from penstock.api.handlers.add_raft_voter import AddRaftVoterHandler
 from penstock.api.handlers.alter_configs import AlterConfigsHandler
+from penstock.api.handlers.alter_partition import AlterPartitionHandler
 from penstock.api.handlers.alter_partition_reassignments import AlterPartitionReassignmentsHandler
 from penstock.api.handlers.alter_user_scram_credentials import AlterUserScramCredentialsHandler
 from penstock.api.handlers.api_versions import ApiVersionsHandler
@@ -117,6 +118,9 @@ FOR_CLIENTS: tuple[type[Handler], ...] = (
     UpdateFeaturesHandler,
 )
 """What is served to clients, for a node that has yet to build it."""
+
+FOR_BROKERS: tuple[type[Handler], ...] = (AlterPartitionHandler,)
+"""Of what brokers ask each other, the requests that grow with the cluster."""
 
 
 class Apis:

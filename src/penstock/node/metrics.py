@@ -42,6 +42,7 @@ def metrics_of(node: Node) -> Metrics:
                 node.cleaning,
                 node.disk_watch,
                 lambda: len(controller.brokers),
+                node.request_memory,
             ),
             ControllerMetrics(controller, membership.watch, census),
             QuorumMetrics(membership.quorum, membership.links, membership.lifecycle, membership.forwarding),

@@ -12,13 +12,15 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from penstock.api.bounds import frame_limits
 from penstock.api.cluster_view import ClusterView
 from penstock.api.dispatch import PIPELINED
 from penstock.config.broker import BrokerConfig
 from penstock.coordination.groups import OFFSETS_TOPIC, GroupCoordinator
 from penstock.net.connection import ConnectionLimits
 from penstock.net.listener import Listener
-from penstock.node.handlers import FOR_CLIENTS, Apis
+from penstock.net.request_memory import RequestMemory
+from penstock.node.handlers import FOR_BROKERS, FOR_CLIENTS, Apis
 from penstock.node.membership import Membership, QuorumLane
 from penstock.node.metadata_listeners import MetadataListeners
 from penstock.node.progress import Progress
@@ -99,10 +101,13 @@ class Node:
 
     def _bind_listeners(self) -> None:
         """Early, so that a taken port is said at once; clients wait in the backlog until we serve."""
+        self.request_memory = RequestMemory(self.config.queued_max_request_bytes, self._loop.time)
         limits = ConnectionLimits(
             self.config.socket_request_max_bytes,
             self.config.penstock_requests_in_flight_per_connection,
             PIPELINED,
+            frame_limits((*FOR_CLIENTS, *FOR_BROKERS), self.config.socket_request_max_bytes),
+            self.request_memory,
         )
         self._undo.append(self._close_listeners)
         for endpoint in (*self.config.listeners, *self.config.controller_listeners):

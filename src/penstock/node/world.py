@@ -23,6 +23,7 @@ from penstock.replica.cleaning import Rewriter
 from penstock.runtime.cleaner_process import CleanerProcess
 from penstock.runtime.clock import SystemClock, SystemEntropy
 from penstock.runtime.data_directory import DataDirectory
+from penstock.runtime.descriptors import max_connection_descriptor
 from penstock.runtime.disk import OsDisk
 from penstock.runtime.kernel_flusher import open_flusher
 from penstock.runtime.loop import TurnLoop
@@ -123,6 +124,7 @@ class OsWorld:
             max_connections=config.max_connections,
             max_connections_per_ip=config.max_connections_per_ip,
             max_idle_ms=config.connections_max_idle_ms,
+            max_descriptor=max_connection_descriptor(),
         )
 
     def doors(self, config: BrokerConfig) -> Doors | None:

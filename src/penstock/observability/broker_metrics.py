@@ -13,6 +13,7 @@ from penstock.api.handlers.fetch import FetchHandler
 from penstock.api.request_times import BOUNDS_S, RequestTimes
 from penstock.api.traffic import TopicTraffic, Traffic
 from penstock.net.listener import Listener
+from penstock.net.request_memory import RequestMemory
 from penstock.observability.exposition import Family, HistogramSample, Sample, counter, gauge, histogram
 from penstock.replica.cleaning import LogCleaning
 from penstock.replica.disk_watch import DiskWatch
@@ -70,6 +71,12 @@ class RequestMetrics:
             ("request",),
             [((api(key).name,), count) for key, count in self._dispatcher.requests.items()],
         )
+        yield counter(
+            "penstock_wide_requests_total",
+            "Requests with so many elements that they were taken in steps.",
+            (),
+            _one(self._dispatcher.wide_requests),
+        )
         yield histogram(
             "penstock_request_duration_seconds",
             "From the request to its answer, by API; long polls and flushes included. "
@@ -91,7 +98,9 @@ class ServerMetrics:
         cleaning: LogCleaning,
         disk_watch: DiskWatch,
         brokers: Callable[[], int],
+        memory: RequestMemory,
     ) -> None:
+        self._memory = memory
         self._listeners = listeners
         self._commit = commit
         self._fetch = fetch
@@ -119,6 +128,30 @@ class ServerMetrics:
             "Connections closed because they sent what only nodes of the cluster may send, by listener.",
             ("listener",),
             [((listener.name,), listener.strangers) for listener in self._listeners],
+        )
+        yield counter(
+            "penstock_connections_refused_total",
+            "Connections refused because there were too many, by listener.",
+            ("listener",),
+            [((listener.name,), listener.refused) for listener in self._listeners],
+        )
+        yield counter(
+            "penstock_connections_closed_for_errors_total",
+            "Connections closed because of what their clients sent, by listener.",
+            ("listener",),
+            [((listener.name,), listener.closed_for_errors) for listener in self._listeners],
+        )
+        yield gauge(
+            "penstock_request_memory_bytes",
+            "Memory for requests on their way in, of all connections.",
+            (),
+            _one(self._memory.used_bytes),
+        )
+        yield counter(
+            "penstock_request_memory_waits_total",
+            "How often a connection had to wait for memory for its request.",
+            (),
+            _one(self._memory.waits),
         )
         yield counter("penstock_log_flushes_total", "Flushes of logs to disk.", (), _one(self._commit.flushes))
         for family in self._disk():

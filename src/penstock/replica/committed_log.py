@@ -114,6 +114,11 @@ class CommittedLog:
         if self.waiters:
             tell(self.waiters, self)
 
+    def log_start_moved(self) -> None:
+        """Consumers' sessions tell of it."""
+        if self.waiters:
+            tell(self.waiters, self)
+
     def _notify(self) -> None:
         tell(self.waiters, self)
         tell(self.tail_waiters, self)

@@ -68,6 +68,7 @@ class Housekeeping:
                 log.error("retention of %r: %s", partition, error)
                 continue
             if bases:
+                partition.log_start_moved()
                 log.info(
                     "%r: retention removed %d segment(s), log start is %d",
                     partition,

@@ -437,6 +437,7 @@ class Partition(CommittedLog):
         start = min(log_start_offset, self.high_watermark)
         if start > owner.log_start_offset:
             owner.advance_log_start(start)
+            self.log_start_moved()
         if self.is_durable:
             if owner.stable_offset < owner.log_end_offset:
                 self._commit.request(self)
@@ -473,8 +474,7 @@ class Partition(CommittedLog):
                 f"cannot delete {self!r} up to {before_offset}: its high watermark is {self.high_watermark}",
             )
         self.log.advance_log_start(target)
-        if self.tail_waiters:
-            tell(self.tail_waiters, self)  # followers delete as they hear of it
+        self._notify()  # followers delete as they hear of it
         return self.log.log_start_offset
 
     @property

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 
-from penstock.net.channel import HIGH_WATER_BYTES, LINGER_S
+from penstock.net.channel import HIGH_WATER_BYTES, LINGER_S, NOBODY
 from penstock.net.connection import ConnectionLimits, Handler
 from penstock.net.listener import Listener
 from penstock.ports.channel import Part, Receiver
@@ -37,7 +37,7 @@ class SimChannel:
         endpoint.on_writable = self._write
 
     def start(self, receiver: Receiver) -> None:
-        self._receiver = receiver
+        self._receiver: Receiver = receiver
         self.resume_reading()
 
     def pause_reading(self) -> None:
@@ -140,7 +140,8 @@ class SimChannel:
         self._queue.clear()
         self.queued_bytes = 0
         self._endpoint.close()
-        self._receiver.closed(error)
+        receiver, self._receiver = self._receiver, NOBODY
+        receiver.closed(error)
 
 
 class SimListener(Listener):

@@ -12,16 +12,16 @@ Response header: correlation id int32 | tagged fields if flexible, except for Ap
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar, cast
 
 from penstock.model.errors import ProtocolError
 from penstock.ports.channel import Part
 from penstock.ports.disk import Buffer, FileSlice
 from penstock.wire.apis import ApiSpec, api, find_api
-from penstock.wire.primitives import Message, skip_tagged_fields
-from penstock.wire.reading import compile_reader
-from penstock.wire.writing import carries_records, compile_writer
+from penstock.wire.primitives import Encoded, Message, skip_tagged_section
+from penstock.wire.reading import Read, StepReader, compile_reader, compile_step_reader
+from penstock.wire.writing import StepWriter, carries_records, compile_step_writer, compile_writer
 
 M = TypeVar("M", bound=Message)
 Reader = Callable[[Buffer, int], tuple[M, int]]
@@ -30,6 +30,9 @@ Writer = Callable[[M, list[Part]], None]
 _readers: dict[tuple[type[Message], int], Reader[Message]] = {}
 _writers: dict[tuple[type[Message], int], Writer[Message]] = {}
 _request_readers: dict[tuple[int, int], Reader[Message]] = {}
+_request_step_readers: dict[tuple[int, int], StepReader] = {}
+_step_writers: dict[tuple[type[Message], int], StepWriter] = {}
+_response_step_writers: dict[tuple[int, int], tuple[struct.Struct, bool, StepWriter]] = {}
 _response_writers: dict[tuple[int, int], tuple[struct.Struct, bool, Writer[Message]]] = {}
 
 _REQUEST_HEADER = struct.Struct(">hhih")
@@ -139,10 +142,7 @@ def read_request_header(buffer: Buffer, offset: int = 0) -> tuple[int, int, int,
             offset = end
         spec = find_api(api_key)
         if spec is not None and spec.flexible_from <= version <= spec.max_version:
-            count = buffer[offset]
-            offset += 1
-            if count:
-                offset = skip_tagged_fields(buffer, offset, count, size)
+            offset = skip_tagged_section(buffer, offset, size) if buffer[offset] else offset + 1
     except (IndexError, struct.error, UnicodeDecodeError) as error:
         raise ProtocolError(f"request header: {error}") from error
     return api_key, version, correlation_id, client_id, offset
@@ -154,6 +154,19 @@ def decode_request(api_key: int, version: int, buffer: Buffer, offset: int) -> M
     if read is None:
         read = _request_readers[api_key, version] = reader(api(api_key).request, version)
     return read(buffer, offset)[0]
+
+
+def request_steps(
+    api_key: int, version: int, buffer: Buffer, offset: int, max_elements: int
+) -> Generator[None, None, Read]:
+    """`decode_request` in steps of about a millisecond, bounded in the elements of all arrays together.
+
+    Returns (message, offset after it). Most requests are done with the first step.
+    """
+    read = _request_step_readers.get((api_key, version))
+    if read is None:
+        read = _request_step_readers[api_key, version] = compile_step_reader(api(api_key).request, version)
+    return read(buffer, offset, max_elements)
 
 
 def encode_request(
@@ -178,12 +191,57 @@ def encode_response(api_key: int, version: int, correlation_id: int, message: Me
     known = _response_writers.get((api_key, version))
     if known is None:
         spec = _spec(api_key, version)
-        prefix = _FLEXIBLE_RESPONSE_PREFIX if spec.response_header_is_flexible(version) else _RESPONSE_PREFIX
+        prefix = response_prefix(api_key, version)
         known = (prefix, carries_records(spec.response), writer(spec.response, version))
         _response_writers[api_key, version] = known
     prefix, records, write = known
     parts: list[Part] = []
     write(message, parts)
+    return _response_frame(prefix, records, correlation_id, parts)
+
+
+def response_steps(
+    api_key: int, version: int, correlation_id: int, message: Message
+) -> Generator[None, None, tuple[list[Part], int]]:
+    """`encode_response` in steps, for answers that may be wide.
+
+    A message of a subclass of the response's class was encoded before (`body_steps`): its `encoded` bytes are taken.
+    """
+    known = _response_step_writers.get((api_key, version))
+    if known is None:
+        spec = _spec(api_key, version)
+        prefix = response_prefix(api_key, version)
+        known = (prefix, carries_records(spec.response), compile_step_writer(spec.response, version))
+        _response_step_writers[api_key, version] = known
+    prefix, records, write = known
+    if isinstance(message, Encoded):
+        body = message.encoded
+        size = prefix.size + len(body)
+        return [prefix.pack(size - 4, correlation_id), body], size
+    parts: list[Part] = []
+    yield from write(message, parts)
+    return _response_frame(prefix, records, correlation_id, parts)
+
+
+def body_steps(cls: type[Message], message: Message, version: int) -> Generator[None, None, bytes]:
+    """The bytes of a message without records, in steps, as `cls` has it."""
+    write = _step_writers.get((cls, version))
+    if write is None:
+        write = _step_writers[cls, version] = compile_step_writer(cls, version)
+    parts: list[Part] = []
+    yield from write(message, parts)
+    return b"".join(cast("list[bytes]", parts))
+
+
+def response_prefix(api_key: int, version: int) -> struct.Struct:
+    """Packs the size of what follows and the correlation id."""
+    is_flexible = _spec(api_key, version).response_header_is_flexible(version)
+    return _FLEXIBLE_RESPONSE_PREFIX if is_flexible else _RESPONSE_PREFIX
+
+
+def _response_frame(
+    prefix: struct.Struct, records: bool, correlation_id: int, parts: list[Part]
+) -> tuple[list[Part], int]:
     if records:
         joined, size = _join(parts)
         size += prefix.size
@@ -199,7 +257,7 @@ def read_response_header(api_key: int, version: int, buffer: Buffer, offset: int
         (correlation_id,) = _INT32.unpack_from(buffer, offset)
         offset += 4
         if _spec(api_key, version).response_header_is_flexible(version):
-            offset = skip_tagged_fields(buffer, offset + 1, buffer[offset], len(buffer))
+            offset = skip_tagged_section(buffer, offset, len(buffer))
     except (IndexError, struct.error) as error:
         raise ProtocolError(f"response header: {error}") from error
     return correlation_id, offset

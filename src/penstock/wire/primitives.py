@@ -34,6 +34,9 @@ NULL_UUID: Final = b"\0" * 16
 NEVER: Final = 32767
 """As `FLEXIBLE_FROM`: the API has no flexible version."""
 
+MAX_TAGGED_FIELDS: Final = 10_000
+"""Of one struct, as Kafka's decoder has it."""
+
 ONE_BYTE: Final = [bytes((value,)) for value in range(256)]
 
 FRESH: Final[Any] = type("Fresh", (), {"__repr__": lambda self: "FRESH"})()
@@ -61,6 +64,13 @@ class Message:
         return f"{type(self).__name__}({inside})"
 
 
+class Encoded:
+    """Mixed into a subclass of a message whose bytes are known already, in the version it is sent in."""
+
+    __slots__ = ()
+    encoded: bytes
+
+
 def read_uvarint(buffer: Buffer, offset: int) -> tuple[int, int]:
     """The unsigned varint at `offset` and the offset after it; IndexError past the end."""
     byte = buffer[offset]
@@ -86,9 +96,7 @@ def read_long_uvarint(buffer: Buffer, offset: int, first: int) -> tuple[int, int
 
 
 def skip_tagged_fields(buffer: Buffer, offset: int, count: int, size: int) -> int:
-    """Pass over `count` tagged fields; a count of 128 or more is still the varint's first byte."""
-    if count > 0x7F:
-        count, offset = read_long_uvarint(buffer, offset, count)
+    """Pass over `count` tagged fields."""
     for _ in range(count):
         _, offset = read_uvarint(buffer, offset)
         length, offset = read_uvarint(buffer, offset)
@@ -96,6 +104,14 @@ def skip_tagged_fields(buffer: Buffer, offset: int, count: int, size: int) -> in
         if offset > size:
             raise ProtocolError("tagged field runs past the end of the message")
     return offset
+
+
+def skip_tagged_section(buffer: Buffer, offset: int, size: int) -> int:
+    """Pass over the tagged fields of a header, their number first."""
+    count, offset = read_uvarint(buffer, offset)
+    if count > MAX_TAGGED_FIELDS:
+        raise ProtocolError(f"more than {MAX_TAGGED_FIELDS} tagged fields")
+    return skip_tagged_fields(buffer, offset, count, size)
 
 
 def uvarint(value: int) -> bytes:

@@ -8,19 +8,31 @@ most memory in proportion to their number; whatever is left to go wrong surfaces
 IndexError, struct.error or UnicodeDecodeError and is turned into ProtocolError in
 one place at the bottom of the function.
 
-Names in the source: b buffer, p position, z size of the buffer; the rest is numbered.
+A reader takes a bound on the elements of all arrays and tagged fields of the message
+together, and counts before it reads. The same source with a `yield` after every
+STEP_ITEMS items is a reader in steps: a wide message does not hold the event loop.
+
+Names in the source: b buffer, p position, z size of the buffer, m elements that are
+still allowed, s items read; the rest is numbered.
 """
 
 from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Generator
+from typing import Any, Final, TypeAlias
 
 from penstock.model.errors import ProtocolError
 from penstock.ports.disk import Buffer
-from penstock.wire.primitives import Field, Message, read_long_uvarint, read_uvarint, skip_tagged_fields
+from penstock.wire.primitives import (
+    MAX_TAGGED_FIELDS,
+    Field,
+    Message,
+    read_long_uvarint,
+    read_uvarint,
+    skip_tagged_fields,
+)
 
 FORMATS = {
     "int8": "b",
@@ -33,9 +45,14 @@ FORMATS = {
     "uuid": "16s",
 }
 
+STEP_ITEMS: Final = 128
+"""Items of arrays read or written between two steps; a power of two."""
+NO_BOUND: Final = 1 << 31
+
 _HEAD = """\
-def read(b, p):
+def read(b, p, m=NO_BOUND):
     z = len(b)
+    s = 0
     try:
 """
 _TAIL = """\
@@ -54,23 +71,39 @@ def is_nullable(field: Field, version: int) -> bool:
 
 
 def nested_class(owner: type[Message], name: str) -> type[Message]:
-    found: type[Message] = getattr(sys.modules[owner.__module__], name)
+    schema = next(base for base in owner.__mro__ if "FIELDS" in vars(base))
+    found: type[Message] = getattr(sys.modules[schema.__module__], name)
     return found
 
 
-def compile_reader(cls: type[Message], version: int) -> Callable[[Buffer, int], tuple[Message, int]]:
-    generator = _ReaderSource(version, flexible=version >= cls.FLEXIBLE_FROM)
-    source = generator.function(cls)
-    names = generator.names | {"NAME": cls.__name__, "VERSION": version}
-    exec(compile(source, f"<read {cls.__name__} v{version}>", "exec"), names)
-    read: Callable[[Buffer, int], tuple[Message, int]] = names["read"]
+Read: TypeAlias = tuple[Message, int]
+"""A message and the offset after it."""
+StepReader: TypeAlias = Callable[[Buffer, int, int], Generator[None, None, Read]]
+
+
+def compile_reader(cls: type[Message], version: int) -> Callable[[Buffer, int], Read]:
+    read: Callable[[Buffer, int], Read] = _compile(cls, version, in_steps=False)
     return read
 
 
+def compile_step_reader(cls: type[Message], version: int) -> StepReader:
+    read: StepReader = _compile(cls, version, in_steps=True)
+    return read
+
+
+def _compile(cls: type[Message], version: int, *, in_steps: bool) -> Any:
+    generator = _ReaderSource(version, flexible=version >= cls.FLEXIBLE_FROM, in_steps=in_steps)
+    source = generator.function(cls)
+    names = generator.names | {"NAME": cls.__name__, "VERSION": version}
+    exec(compile(source, f"<read {cls.__name__} v{version}>", "exec"), names)
+    return names["read"]
+
+
 class _ReaderSource:
-    def __init__(self, version: int, *, flexible: bool) -> None:
+    def __init__(self, version: int, *, flexible: bool, in_steps: bool) -> None:
         self.version = version
         self.flexible = flexible
+        self.in_steps = in_steps
         self.lines: list[str] = []
         self.depth = 2
         self.counter = 0
@@ -83,11 +116,14 @@ class _ReaderSource:
             "long_uvarint": read_long_uvarint,
             "uvarint": read_uvarint,
             "skip": skip_tagged_fields,
+            "NO_BOUND": NO_BOUND,
         }
 
     def function(self, cls: type[Message]) -> str:
         self.struct("o0", cls)
         self.flush()
+        if self.in_steps:
+            self.emit("if False: yield")  # a generator even where there is nothing to repeat
         return _HEAD + "\n".join(self.lines) + "\n" + _TAIL
 
     # Emitting
@@ -124,6 +160,10 @@ class _ReaderSource:
     def fail(self, condition: str, reason: str) -> None:
         self.emit(f'if {condition}: raise ProtocolError("{reason}")')
 
+    def spend(self, count: str) -> None:
+        self.emit(f"m -= {count}")
+        self.fail("m < 0", "the message has more elements than its API allows")
+
     # Structs
 
     def struct(self, target: str, cls: type[Message]) -> None:
@@ -152,12 +192,15 @@ class _ReaderSource:
         count = self.fresh("t")
         self.run.append(("B", count))
         self.flush()
-        if not tagged:
-            self.emit(f"if {count}: p = skip(b, p, {count}, z)")
-            return
         self.emit(f"if {count}:")
         self.depth += 1
         self.emit(f"if {count} > 127: {count}, p = long_uvarint(b, p, {count})")
+        self.fail(f"{count} > {MAX_TAGGED_FIELDS}", f"more than {MAX_TAGGED_FIELDS} tagged fields")
+        self.spend(count)
+        if not tagged:
+            self.emit(f"p = skip(b, p, {count}, z)")
+            self.depth -= 1
+            return
         self.emit(f"for _ in range({count}):")
         self.depth += 1
         tag, end = self.fresh("t"), self.fresh("e")
@@ -245,6 +288,7 @@ class _ReaderSource:
             self.depth += 1
         else:
             self.fail(f"{count} < 0", "array must not be null")
+        self.spend(count)
         if kind in FORMATS:
             self.fixed_items(target, kind, count)
         else:
@@ -273,4 +317,7 @@ class _ReaderSource:
             self.struct(item, nested_class(cls, kind))
         self.flush()
         self.emit(f"{items}.append({item})")
+        if self.in_steps:
+            self.emit("s += 1")
+            self.emit(f"if not s & {STEP_ITEMS - 1}: yield")
         self.depth -= 1

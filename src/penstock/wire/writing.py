@@ -7,28 +7,44 @@ What a version lacks is not written, whatever its value. A value that the versio
 cannot carry (None where null is illegal, an integer out of range) is a bug of the
 caller and raises TypeError, AttributeError or struct.error.
 
-Names in the source: o the message, w the append method of the list it is written to.
+The same source with a `yield` after every STEP_ITEMS items is a writer in steps. In its
+arrays an item of a subclass of the schema's class has been encoded before: its `encoded`
+bytes are taken, and it does not count.
+
+Names in the source: o the message, w the append method of the list it is written to,
+s items written.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 from penstock.ports.channel import Part
 from penstock.ports.disk import FileSlice
 from penstock.wire.primitives import ONE_BYTE, Field, Message, tagged_section, uvarint
-from penstock.wire.reading import FORMATS, has, is_nullable, nested_class
+from penstock.wire.reading import FORMATS, STEP_ITEMS, has, is_nullable, nested_class
+
+StepWriter: TypeAlias = Callable[[Message, list[Part]], Iterator[None]]
 
 
 def compile_writer(cls: type[Message], version: int) -> Callable[[Message, list[Part]], None]:
-    generator = _WriterSource(version, flexible=version >= cls.FLEXIBLE_FROM)
+    write: Callable[[Message, list[Part]], None] = _compile(cls, version, in_steps=False)
+    return write
+
+
+def compile_step_writer(cls: type[Message], version: int) -> StepWriter:
+    write: StepWriter = _compile(cls, version, in_steps=True)
+    return write
+
+
+def _compile(cls: type[Message], version: int, *, in_steps: bool) -> Any:
+    generator = _WriterSource(version, flexible=version >= cls.FLEXIBLE_FROM, in_steps=in_steps)
     source = generator.function(cls)
     names = generator.names
     exec(compile(source, f"<write {cls.__name__} v{version}>", "exec"), names)
-    write: Callable[[Message, list[Part]], None] = names["write"]
-    return write
+    return names["write"]
 
 
 def carries_records(cls: type[Message]) -> bool:
@@ -38,9 +54,10 @@ def carries_records(cls: type[Message]) -> bool:
 
 
 class _WriterSource:
-    def __init__(self, version: int, *, flexible: bool) -> None:
+    def __init__(self, version: int, *, flexible: bool, in_steps: bool) -> None:
         self.version = version
         self.flexible = flexible
+        self.in_steps = in_steps
         self.lines: list[str] = []
         self.depth = 1
         self.counter = 0
@@ -57,7 +74,9 @@ class _WriterSource:
     def function(self, cls: type[Message]) -> str:
         self.struct("o", cls)
         self.flush()
-        return "def write(o, out):\n    w = out.append\n" + "\n".join(self.lines) + "\n"
+        if self.in_steps:
+            self.emit("if False: yield")
+        return "def write(o, out):\n    w = out.append\n    s = 0\n" + "\n".join(self.lines) + "\n"
 
     # Emitting
 
@@ -215,6 +234,12 @@ class _WriterSource:
         if kind in ("string", "bytes"):
             self.blob(item, kind, nullable=False)
         else:
+            if self.in_steps:
+                schema = self.bind(nested_class(cls, kind), kind)
+                self.emit(f"if {item}.__class__ is not {schema}: {self.sink}({item}.encoded); continue")
             self.struct(item, nested_class(cls, kind))
         self.flush()
+        if self.in_steps:
+            self.emit("s += 1")
+            self.emit(f"if not s & {STEP_ITEMS - 1}: yield")
         self.depth -= 1

@@ -9,6 +9,7 @@ import pytest
 from penstock.api.cluster_view import ClusterView
 from penstock.api.context import RequestContext
 from penstock.api.handlers.find_coordinator import FindCoordinatorHandler
+from penstock.api.turns import Pace, Turns
 from penstock.coordination.groups import GroupCoordinator
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -37,6 +38,7 @@ class Addresses:
 class Context:
     def __init__(self, version: int) -> None:
         self.version = version
+        self.pace = Pace(Turns())
 
 
 def handler(leaders: Leaders) -> FindCoordinatorHandler:

@@ -511,10 +511,10 @@ class TestOffsets:
         asked = OffsetForLeaderPartition(partition=0, current_leader_epoch=-1, leader_epoch=0)
         request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="t", partitions=[asked])])
         handler = OffsetForLeaderEpochHandler(broker.hosted)
-        refused = ask(handler, Client(), request, 4).topics[0].partitions[0]
+        refused = (await ask(handler, Client(), request, 4)).topics[0].partitions[0]
         assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         broker.lead_by(1)
-        found = ask(handler, Client(), request, 4).topics[0].partitions[0]
+        found = (await ask(handler, Client(), request, 4)).topics[0].partitions[0]
         assert (found.error_code, found.leader_epoch, found.end_offset) == (0, 0, 1)
 
 

@@ -9,7 +9,14 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from penstock.net.channel import HIGH_WATER_BYTES
-from penstock.net.connection import INITIAL_BUFFER_BYTES, Connection, ConnectionLimits, join_bytes
+from penstock.net.connection import (
+    INITIAL_BUFFER_BYTES,
+    OTHER_COST,
+    TURN_BUDGET,
+    Connection,
+    ConnectionLimits,
+    join_bytes,
+)
 from penstock.ports.channel import Part
 from penstock.ports.disk import FileSlice
 
@@ -239,3 +246,32 @@ async def test_reply_after_close_is_ignored() -> None:
 def test_join_bytes_keeps_order_around_slices() -> None:
     piece = FileSlice(None, 0, 5)  # type: ignore[arg-type]
     assert join_bytes([b"a", b"b", piece, b"c", piece, piece, b"d", b"e"]) == [b"ab", piece, b"c", piece, piece, b"de"]
+
+
+async def test_one_client_has_a_bounded_part_of_a_turn() -> None:
+    """Whoever sends without a pause does not keep others from their turn."""
+    greedy, modest = Harness(max_in_flight=1000), Harness()
+    order: list[str] = []
+    for harness, name in ((greedy, "greedy"), (modest, "modest")):
+        harness.answer = lambda slot, body, name=name: order.append(name) or b""  # type: ignore[func-returns-value,misc]
+    greedy.feed(frame(PIPELINED_KEY) * 200)
+    modest.feed(frame(BARRIER_KEY))
+    assert order == ["greedy"] * TURN_BUDGET + ["modest"]
+    assert not greedy.channel.is_reading
+    turns = 0
+    while len(order) < 201:
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 200 // TURN_BUDGET - 1
+    await turn()
+    assert greedy.channel.is_reading
+
+
+async def test_requests_that_are_not_pipelined_cost_more() -> None:
+    harness = Harness()
+    harness.answer = lambda slot, body: b""
+    harness.feed(frame(BARRIER_KEY) * 50)
+    assert len(harness.handled) == TURN_BUDGET // OTHER_COST
+    for _ in range(10):
+        await turn()
+    assert len(harness.handled) == 50

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from penstock.api.bounds import WIDE
 from penstock.api.config_changes import ConfigChangeHandler
 from penstock.config.alter import Alteration, Operation
 from penstock.wire.apis import Api
@@ -25,6 +26,7 @@ class AlterConfigsHandler(ConfigChangeHandler[AlterConfigsResource]):
     api: ClassVar = Api.ALTER_CONFIGS
     min_version: ClassVar = 0
     max_version: ClassVar = 2
+    bounds: ClassVar = WIDE
     replaces: ClassVar = True
     request_type: ClassVar = AlterConfigsRequest
     response_type: ClassVar = AlterConfigsResponse

@@ -8,7 +8,6 @@ are gone are left out. An assignment includes what the member has yet to give up
 
 from __future__ import annotations
 
-import asyncio
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
@@ -43,12 +42,12 @@ class ConsumerGroupDescribeHandler:
     async def handle(self, ctx: RequestContext, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
         if not self._groups.speaks_consumer_protocol:
             return self.refuse(request, ErrorCode.UNSUPPORTED_VERSION, None)
-        groups = await asyncio.gather(*(self._describe(group_id) for group_id in request.group_ids))
+        groups = await ctx.pace.gather(self._describe(group_id) for group_id in request.group_ids)
         if request.include_authorized_operations:
             for group in groups:
                 if not group.error_code:
                     group.authorized_operations = ALL_GROUP_OPERATIONS
-        return ConsumerGroupDescribeResponse(groups=list(groups))
+        return ConsumerGroupDescribeResponse(groups=groups)
 
     async def _describe(self, group_id: str) -> DescribedGroup:
         if not group_id:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from base64 import urlsafe_b64encode
 from typing import ClassVar
 
+from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
 from penstock.coordination.groups import GroupCoordinator
 from penstock.core.group.consumer_exchange import ConsumerHeartbeatReply
@@ -35,6 +36,7 @@ class ConsumerGroupHeartbeatHandler:
     api: ClassVar = Api.CONSUMER_GROUP_HEARTBEAT
     min_version: ClassVar = 0
     max_version: ClassVar = 1
+    bounds: ClassVar = WIDE
 
     def __init__(self, groups: GroupCoordinator, entropy: Entropy) -> None:
         self._groups = groups

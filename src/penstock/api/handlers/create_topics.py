@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import ClassVar
 
+from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
 from penstock.api.controller_access import ActiveController
 from penstock.api.topic_creation import TopicCreation
@@ -37,6 +38,7 @@ class CreateTopicsHandler:
     api: ClassVar = Api.CREATE_TOPICS
     min_version: ClassVar = 2
     max_version: ClassVar = 7
+    bounds: ClassVar = WIDE
     is_for_controller: ClassVar = True
 
     def __init__(self, controller: ActiveController, creation: TopicCreation, running: RunningConfig) -> None:

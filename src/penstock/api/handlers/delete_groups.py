@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
@@ -23,7 +22,7 @@ class DeleteGroupsHandler:
 
     async def handle(self, ctx: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
         names = list(dict.fromkeys(request.groups_names))
-        codes = await asyncio.gather(*(self._delete(group_id) for group_id in names))
+        codes = await ctx.pace.gather(self._delete(group_id) for group_id in names)
         return DeleteGroupsResponse(
             results=[
                 DeletableGroupResult(group_id=group_id, error_code=code)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar
 
+from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
 from penstock.api.flushes import flushes_under_way
 from penstock.model.errors import ApiError, ErrorCode, StorageError
@@ -31,6 +32,7 @@ class DeleteRecordsHandler:
     api: ClassVar = Api.DELETE_RECORDS
     min_version: ClassVar = 0
     max_version: ClassVar = 2
+    bounds: ClassVar = WIDE
 
     def __init__(self, partitions: HostedPartitions) -> None:
         self._partitions = partitions
@@ -43,9 +45,9 @@ class DeleteRecordsHandler:
             await flush
         topics: list[DeleteRecordsTopicResult] = []
         moved: list[tuple[DeleteRecordsPartitionResult, Partition]] = []
-        for topic in request.topics:
+        async for topic in ctx.pace.each(request.topics):
             results: list[DeleteRecordsPartitionResult] = []
-            for asked in topic.partitions:
+            async for asked in ctx.pace.each(topic.partitions):
                 result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
                 try:
                     partition = self._partitions.get(topic.name, asked.partition_index)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from penstock.api.bounds import WIDE
 from penstock.api.config_resources import ConfigResources, ResourceType
 from penstock.api.context import RequestContext
 from penstock.api.group_story import STORY, story_entry
@@ -28,19 +29,22 @@ from penstock.wire.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 
+RESOURCES_PER_TURN = 4  # each has a hundred settings or so
+
 
 class DescribeConfigsHandler:
     api: ClassVar = Api.DESCRIBE_CONFIGS
     min_version: ClassVar = 1
     max_version: ClassVar = 4
+    bounds: ClassVar = WIDE
 
     def __init__(self, resources: ConfigResources, story_of: Callable[[str], Sequence[StoryEvent]]) -> None:
         self._resources = resources
         self._story_of = story_of
 
-    def handle(self, ctx: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    async def handle(self, ctx: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         response = DescribeConfigsResponse()
-        for asked in request.resources:
+        async for asked in ctx.pace.each(request.resources, RESOURCES_PER_TURN):
             if asked.resource_type not in ResourceType.__members__.values():
                 raise ApiError(
                     ErrorCode.INVALID_REQUEST,

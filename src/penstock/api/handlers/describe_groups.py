@@ -6,7 +6,6 @@ from 6 on. Without ACLs everybody may do everything that can be done to a group.
 
 from __future__ import annotations
 
-import asyncio
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
@@ -36,12 +35,12 @@ class DescribeGroupsHandler:
         self._groups = groups
 
     async def handle(self, ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        groups = await asyncio.gather(*(self._describe(group_id, ctx.version) for group_id in request.groups))
+        groups = await ctx.pace.gather(self._describe(group_id, ctx.version) for group_id in request.groups)
         if request.include_authorized_operations:
             for group in groups:
                 if not group.error_code:
                     group.authorized_operations = ALL_GROUP_OPERATIONS
-        return DescribeGroupsResponse(groups=list(groups))
+        return DescribeGroupsResponse(groups=groups)
 
     async def _describe(self, group_id: str, version: int) -> DescribedGroup:
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
+from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
 from penstock.model.errors import ErrorCode
 from penstock.replica.hosting import HostedPartitions
@@ -28,16 +29,17 @@ class DescribeLogDirsHandler:
     api: ClassVar = Api.DESCRIBE_LOG_DIRS
     min_version: ClassVar = 1
     max_version: ClassVar = 5
+    bounds: ClassVar = WIDE
 
     def __init__(self, partitions: HostedPartitions) -> None:
         self._partitions = partitions
 
-    def handle(self, ctx: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    async def handle(self, ctx: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
         topics: list[DescribeLogDirsTopic] = []
-        for name, partitions in self._chosen(request):
+        async for name, partitions in ctx.pace.each(self._chosen(request)):
             described = [
                 DescribeLogDirsPartition(partition_index=partition.index, partition_size=partition.log.size_bytes)
-                for partition in partitions
+                async for partition in ctx.pace.each(partitions)
             ]
             if described:
                 topics.append(DescribeLogDirsTopic(name=name, partitions=described))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.replica.hosting import HostedPartitions
@@ -21,17 +22,22 @@ class DescribeProducersHandler:
     api: ClassVar = Api.DESCRIBE_PRODUCERS
     min_version: ClassVar = 0
     max_version: ClassVar = 0
+    bounds: ClassVar = WIDE
 
     def __init__(self, partitions: HostedPartitions) -> None:
         self._partitions = partitions
 
-    def handle(self, ctx: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    async def handle(self, ctx: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
         return DescribeProducersResponse(
             topics=[
                 TopicResponse(
-                    name=topic.name, partitions=[self._describe(topic.name, index) for index in topic.partition_indexes]
+                    name=topic.name,
+                    partitions=[
+                        self._describe(topic.name, index)
+                        async for index in ctx.pace.each(dict.fromkeys(topic.partition_indexes))
+                    ],
                 )
-                for topic in request.topics
+                async for topic in ctx.pace.each(request.topics)
             ]
         )
 

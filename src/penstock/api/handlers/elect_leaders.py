@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
 from penstock.api.controller_access import ActiveController
 from penstock.core.metadata.requests import ElectionKind, PartitionAnswer
@@ -25,6 +26,7 @@ class ElectLeadersHandler:
     api: ClassVar = Api.ELECT_LEADERS
     min_version: ClassVar = 0
     max_version: ClassVar = 2
+    bounds: ClassVar = WIDE
     is_for_controller: ClassVar = True
 
     def __init__(self, controller: ActiveController) -> None:

@@ -18,18 +18,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
+from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
-from penstock.api.fetch_request import Fetch, error_data
-from penstock.api.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSessions, SessionPartition
+from penstock.api.fetch_request import PARTITIONS_PER_STEP, Fetch, error_data
+from penstock.api.fetch_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    MAX_SESSION_PARTITIONS,
+    NO_SESSION,
+    FetchSession,
+    FetchSessions,
+    SessionPartition,
+)
+from penstock.api.fetch_watch import FetchWatch
 from penstock.api.follower_connections import FollowerConnections
-from penstock.api.follower_watch import FollowerWatch
 from penstock.api.leader_hints import EndpointOf, LeaderHints, nowhere
 from penstock.api.traffic import Traffic
-from penstock.model.errors import CorruptBatch, ErrorCode, ProtocolError, StorageError, Stranger
+from penstock.api.turns import drained
+from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, ProtocolError, StorageError, Stranger
 from penstock.net.connection import Connection
 from penstock.ports.workers import Workers
 from penstock.replica.hosting import HostedPartitions
@@ -56,6 +66,7 @@ NOT_SERVED = "it is not served"  # as the log says of a damaged batch
 INLINE_BYTES = 32 << 10
 MAX_LOOKUPS = 3  # in workers, for one fetch: pages may be gone again when the loop looks
 FIRST_WITH_LEADER_HINTS = 16
+STEP_ITEMS = 128
 ELSEWHERE = frozenset({int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH)})
 
 
@@ -63,6 +74,7 @@ class FetchHandler:
     api: ClassVar = Api.FETCH
     min_version: ClassVar = 4
     max_version: ClassVar = 18
+    bounds: ClassVar = WIDE
 
     def __init__(
         self,
@@ -86,8 +98,9 @@ class FetchHandler:
         self._reported: dict[str, None] = {}
         self._traffic = traffic
         self._hints = LeaderHints(partitions, endpoint_of)
-        self._watches: dict[int, FollowerWatch] = {}  # by session
-        self._follower_sessions: dict[Connection, int] = {}
+        self._watches: dict[int, FetchWatch] = {}  # by session
+        self._watched_sessions: dict[Connection, int] = {}
+        sessions.when_evicted = self._stop_watching
         self.quota = ReplicationQuota()
         self.cold_reads = 0
         self.cold_lookups = 0
@@ -136,44 +149,79 @@ class FetchHandler:
 
     def handle(
         self, ctx: RequestContext, request: FetchRequest
-    ) -> FetchResponse | Coroutine[Any, Any, FetchResponse] | None:
+    ) -> FetchResponse | Coroutine[Any, Any, FetchResponse | None] | None:
         fetch = Fetch(self, ctx, request, min(request.max_bytes, self._max_bytes))
         if fetch.is_of_follower and not ctx.connection.is_peer:
             raise Stranger(f"a fetch as replica {fetch.replica_id} without the cluster's secret")
         if fetch.is_of_follower and self._followers.is_outdated(fetch.replica_id, ctx.connection):
             ctx.connection.abort()  # nobody listens there; a follower that does comes back on a younger one
             return None
-        self._resolve_session(fetch, request)
         if fetch.is_of_follower:
             self.quota.rate = self._partitions.broker.leader_replication_throttled_rate
-        fetch.first_look()
-        is_idle_follower = fetch.watch is not None and not fetch.found
-        if request.max_wait_ms <= 0 or fetch.is_satisfied or not (fetch.found or is_idle_follower):
+        if _width(request) > PARTITIONS_PER_STEP:
+            ctx.connection.hold()
+            return self._serve_wide(fetch, request, self._resolve_session(fetch, request))
+        drained(self._resolve_session(fetch, request))
+        if fetch.watch is not None and len(fetch.watch.standing) + fetch.watch.news_count > PARTITIONS_PER_STEP:
+            ctx.connection.hold()
+            return self._serve_wide(fetch, request)
+        drained(fetch.first_look(fetch.asked))
+        if self._is_ready(fetch, request):
             return self.answer(fetch)
         fetch.park(request.max_wait_ms / 1000, self._loop.call_later)
         return None
 
-    def _resolve_session(self, fetch: Fetch, request: FetchRequest) -> None:
-        asked = [
-            SessionPartition(
-                topic.topic,
-                topic.topic_id,
-                partition.partition,
-                partition.fetch_offset,
-                partition.partition_max_bytes,
-                partition.current_leader_epoch,
-                partition.last_fetched_epoch,
-                partition.log_start_offset,
-            )
-            for topic in request.topics
-            for partition in topic.partitions
-        ]
-        fetch.asked = asked
+    def _is_ready(self, fetch: Fetch, request: FetchRequest) -> bool:
+        """Whether there is something to say, or nothing to wait for."""
+        if request.max_wait_ms <= 0 or fetch.is_satisfied:
+            return True
+        if fetch.found:
+            return False
+        is_idle = fetch.watch is not None and (fetch.is_of_follower or (fetch.session and fetch.session.partitions))
+        return not is_idle
+
+    async def _serve_wide(
+        self, fetch: Fetch, request: FetchRequest, resolving: Generator[None, None, None] | None = None
+    ) -> FetchResponse | None:
+        """The same in turns of its own. The connection waits for it."""
+        pace = fetch.ctx.pace
+        fetch.is_wide = True
+        if resolving is not None:
+            await pace.finish(resolving)
+        try:
+            await pace.finish(fetch.first_look(fetch.asked, listens=True))
+            if not self._is_ready(fetch, request) and not await fetch.wait_in_turns(
+                request.max_wait_ms / 1000, self._loop.call_later
+            ):
+                return None
+        finally:
+            fetch.unpark()
+        answer = self.answer(fetch)
+        return await answer if not isinstance(answer, FetchResponse) else answer
+
+    def _resolve_session(self, fetch: Fetch, request: FetchRequest) -> Generator[None, None, None]:
+        asked: dict[tuple[str, bytes, int], SessionPartition] = {}
+        for topic in request.topics:
+            for partition in topic.partitions:
+                # As on Kafka the last one counts where a partition is named twice.
+                asked[topic.topic, topic.topic_id, partition.partition] = SessionPartition(
+                    topic.topic,
+                    topic.topic_id,
+                    partition.partition,
+                    partition.fetch_offset,
+                    partition.partition_max_bytes,
+                    partition.current_leader_epoch,
+                    partition.last_fetched_epoch,
+                    partition.log_start_offset,
+                )
+                if not len(asked) % PARTITIONS_PER_STEP:
+                    yield
+        fetch.asked = list(asked.values())
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION:
                 self._close_session(request.session_id)
             if request.session_epoch == INITIAL_EPOCH:
-                self._start_session(fetch, asked)
+                yield from self._start_session(fetch)
             return
         session = self.sessions.use(
             request.session_id, request.session_epoch, uses_topic_ids=fetch.ctx.version >= 13, now=self._loop.time()
@@ -185,38 +233,66 @@ class FetchHandler:
                 known = session.forget(forgotten.topic, forgotten.topic_id, index)
                 if known is not None and fetch.watch is not None:
                     fetch.watch.forget(known)
-        remembered = [session.put(partition) for partition in asked]
-        fetch.asked = remembered if fetch.watch is not None else list(session.partitions.values())
+        yield from self._remember(fetch, session)
+        manner = fetch.manner
+        if fetch.watch is None or session.manner != manner or (fetch.rack and self._is_rack_aware):
+            # What has not changed is not known, or counts for another kind of reading: a look at everything.
+            fetch.asked = list(session.partitions.values())
+            if fetch.watch is None and not session.is_of_follower:
+                self._watch(fetch, session)
+        session.manner = manner
 
-    def _start_session(self, fetch: Fetch, asked: list[SessionPartition]) -> None:
+    def _remember(self, fetch: Fetch, session: FetchSession) -> Generator[None, None, None]:
+        if len(session.partitions) + len(fetch.asked) > MAX_SESSION_PARTITIONS:
+            self._close_session(session.id)  # the client begins anew, with what it reads now
+            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        remembered: list[SessionPartition] = []
+        for one in fetch.asked:
+            remembered.append(session.put(one))
+            if not len(remembered) % PARTITIONS_PER_STEP:
+                yield
+        fetch.asked = remembered
+
+    def _start_session(self, fetch: Fetch) -> Generator[None, None, None]:
         session = self.sessions.start(
             uses_topic_ids=fetch.ctx.version >= 13, now=self._loop.time(), is_of_follower=fetch.is_of_follower
         )
         if session is None:
             return
         fetch.session, fetch.session_id = session, session.id
-        fetch.asked = [session.put(partition) for partition in asked]
-        if fetch.is_of_follower:
-            fetch.watch = self._watches[session.id] = FollowerWatch(is_eager=self._is_rack_aware)
-            self._tie_to_connection(session.id, fetch.watch, fetch.ctx.connection)
+        session.manner = fetch.manner
+        yield from self._remember(fetch, session)
+        self._watch(fetch, session)
 
-    def _tie_to_connection(self, session_id: int, watch: FollowerWatch, connection: Connection) -> None:
-        """One session a connection: a follower that begins anew does not come back to the one before."""
-        before = self._follower_sessions.get(connection)
+    def _watch(self, fetch: Fetch, session: FetchSession) -> None:
+        is_of_follower = session.is_of_follower
+        watch = FetchWatch(is_of_follower=is_of_follower, is_eager=not is_of_follower or self._is_rack_aware)
+        fetch.watch = self._watches[session.id] = watch
+        self._tie_to_connection(session, watch, fetch.ctx.connection)
+
+    def _tie_to_connection(self, session: FetchSession, watch: FetchWatch, connection: Connection) -> None:
+        """One watch a connection: a client that begins anew does not come back to the session before.
+
+        A follower's session ends with its connection. A consumer's does not, but nobody keeps watch for it any more;
+        should it come back, everything is looked at once."""
+        before = self._watched_sessions.get(connection)
         if before is not None:
-            self._close_session(before)
-        closes = partial(self._close_session, session_id)
+            (self._close_session if session.is_of_follower else self._stop_watching)(before)
+        closes = partial(self._close_session if session.is_of_follower else self._stop_watching, session.id)
         connection.when_closed[closes] = None
-        self._follower_sessions[connection] = session_id
+        self._watched_sessions[connection] = session.id
 
         def untie() -> None:
             connection.when_closed.pop(closes, None)
-            self._follower_sessions.pop(connection, None)
+            self._watched_sessions.pop(connection, None)
 
         watch.on_close = untie
 
     def _close_session(self, session_id: int) -> None:
         self.sessions.close(session_id)
+        self._stop_watching(session_id)
+
+    def _stop_watching(self, session_id: int) -> None:
         watch = self._watches.pop(session_id, None)
         if watch is not None:
             watch.close()
@@ -242,7 +318,7 @@ class FetchHandler:
                 else:
                     self._report(partition, failure)
                     fetch.put_error(asked, partition, ErrorCode(failure.code))
-            fetch.look_at(found)
+            await fetch.ctx.pace.finish(fetch.look_at(found))
             if not fetch.cold:
                 break
         fetch.leave_cold()
@@ -250,8 +326,22 @@ class FetchHandler:
         return answer if isinstance(answer, FetchResponse) else await answer
 
     def _answer(self, fetch: Fetch) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
+        if fetch.is_wide:
+            return self._answer_in_turns(fetch)
+        cold = drained(self._take_what_is_warm(fetch))
+        return self._warm_and_respond(fetch, cold) if cold else drained(self._respond(fetch))
+
+    async def _answer_in_turns(self, fetch: Fetch) -> FetchResponse:
+        pace = fetch.ctx.pace
+        cold = await pace.finish(self._take_what_is_warm(fetch))
+        return await self._warm_and_respond(fetch, cold) if cold else await pace.finish(self._respond(fetch))
+
+    def _take_what_is_warm(self, fetch: Fetch) -> Generator[None, None, list[tuple[PartitionData, Partition]]]:
+        """Returns what has to be read in a worker first."""
         cold: list[tuple[PartitionData, Partition]] = []
-        for _, data, partition in fetch.found.values():
+        for at, (_, data, partition) in enumerate(fetch.found.values(), 1):
+            if not at % PARTITIONS_PER_STEP:
+                yield
             piece = data.records
             if not isinstance(piece, LogSlice) or partition is None:
                 continue
@@ -264,7 +354,7 @@ class FetchHandler:
                 data.records = inline
             elif not _is_unflushed(partition, piece) and not piece.file.is_cached(piece.position, piece.size):
                 cold.append((data, partition))
-        return self._warm_and_respond(fetch, cold) if cold else self._respond(fetch)
+        return cold
 
     async def _warm_and_respond(self, fetch: Fetch, cold: list[tuple[PartitionData, Partition]]) -> FetchResponse:
         """Read and check the cold slices in a worker; the pages stay in the cache for sendfile."""
@@ -296,7 +386,7 @@ class FetchHandler:
                 self._report(partition, outcome)
                 failed = error_data(data.partition_index, outcome.code)
                 data.error_code, data.records = failed.error_code, failed.records
-        return self._respond(fetch)
+        return await fetch.ctx.pace.finish(self._respond(fetch))
 
     def _report(self, partition: Partition, failure: StorageError) -> None:
         """Once for each damaged batch; clients ask for it again and again."""
@@ -308,11 +398,13 @@ class FetchHandler:
         if isinstance(failure, CorruptBatch):
             partition.report_damage(failure.path)
 
-    def _respond(self, fetch: Fetch) -> FetchResponse:
+    def _respond(self, fetch: Fetch) -> Generator[None, None, FetchResponse]:
         response = FetchResponse(session_id=fetch.session_id)
         session = fetch.session
         current: FetchableTopicResponse | None = None
-        for asked, data, partition in fetch.found.values():
+        for at, (asked, data, partition) in enumerate(fetch.found.values(), 1):
+            if not at % STEP_ITEMS:
+                yield
             if partition is not None and isinstance(data.records, LogSlice):
                 self._count(fetch, partition, data.records)
             if session is not None and not _is_news(asked, data) and fetch.is_incremental:
@@ -323,6 +415,8 @@ class FetchHandler:
                 asked.had_error = data.error_code != 0
                 if data.records:
                     session.move_to_end(asked)
+                    if fetch.watch is not None:
+                        fetch.watch.move_to_end(asked)
             if current is None or current.topic != asked.topic or current.topic_id != asked.topic_id:
                 current = FetchableTopicResponse(topic=asked.topic, topic_id=asked.topic_id)
                 response.responses.append(current)
@@ -384,6 +478,11 @@ def _look_up(lookups: Sequence[Lookup]) -> list[StorageError | None]:
         except OSError as error:
             failures.append(StorageError(f"cannot read at offset {lookup.offset}: {error}"))
     return failures
+
+
+def _width(request: FetchRequest) -> int:
+    topics, forgotten = request.topics, request.forgotten_topics_data
+    return sum(len(topic.partitions) for topic in topics) + sum(len(topic.partitions) for topic in forgotten)
 
 
 def _is_unflushed(partition: Partition, piece: LogSlice) -> bool:

@@ -64,7 +64,8 @@ class FindCoordinatorHandler:
                 host=found.host,
                 port=found.port,
             )
-        return FindCoordinatorResponse(coordinators=[self._find(ctx, key) for key in request.coordinator_keys])
+        found_all = [self._find(ctx, key) async for key in ctx.pace.each(request.coordinator_keys)]
+        return FindCoordinatorResponse(coordinators=found_all)
 
     def _find(self, ctx: RequestContext, group_id: str) -> Coordinator:
         leader = self._groups.leader_of(group_id)

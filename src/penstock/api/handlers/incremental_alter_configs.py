@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from penstock.api.bounds import WIDE
 from penstock.api.config_changes import ConfigChangeHandler
 from penstock.config.alter import Alteration
 from penstock.wire.apis import Api
@@ -28,6 +29,7 @@ class IncrementalAlterConfigsHandler(ConfigChangeHandler[AlterConfigsResource]):
     api: ClassVar = Api.INCREMENTAL_ALTER_CONFIGS
     min_version: ClassVar = 0
     max_version: ClassVar = 1
+    bounds: ClassVar = WIDE
     replaces: ClassVar = False
     request_type: ClassVar = IncrementalAlterConfigsRequest
     response_type: ClassVar = IncrementalAlterConfigsResponse

@@ -20,6 +20,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, ClassVar
 
+from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
 from penstock.api.flushes import flushes_under_way
 from penstock.model.errors import ApiError, ErrorCode, StorageError
@@ -46,6 +47,7 @@ class ListOffsetsHandler:
     api: ClassVar = Api.LIST_OFFSETS
     min_version: ClassVar = 1
     max_version: ClassVar = 11
+    bounds: ClassVar = WIDE
 
     def __init__(self, partitions: HostedPartitions) -> None:
         self._partitions = partitions

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
 from penstock.api.controller_access import ActiveController
 from penstock.model.errors import ErrorCode
@@ -23,6 +24,7 @@ class ListPartitionReassignmentsHandler:
     api: ClassVar = Api.LIST_PARTITION_REASSIGNMENTS
     min_version: ClassVar = 0
     max_version: ClassVar = 0
+    bounds: ClassVar = WIDE
     is_for_controller: ClassVar = True
 
     def __init__(self, controller: ActiveController) -> None:

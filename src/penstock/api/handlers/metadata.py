@@ -18,20 +18,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine
+from collections.abc import Coroutine, Generator
 from typing import Any, ClassVar
 
+from penstock.api.bounds import WIDE
 from penstock.api.cluster_view import ClusterView
 from penstock.api.context import RequestContext
+from penstock.api.metadata_answers import DescribedTopic, MetadataAnswers, WholeCluster
 from penstock.api.topic_creation import TopicCreation
-from penstock.core.metadata.image import NO_LEADER, PartitionState, TopicState
+from penstock.core.metadata.image import TopicState
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
-    MetadataResponsePartition,
     MetadataResponseTopic,
 )
 from penstock.wire.primitives import NULL_UUID
@@ -43,6 +44,7 @@ ALL_CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 NOT_ASKED = -(2**31)
 LOOK_AGAIN_S = 0.01
 LOOKS = 100
+MISSING_PER_STEP = 64
 FIRST_WITH_CREATION_FLAG = 4
 
 
@@ -50,10 +52,12 @@ class MetadataHandler:
     api: ClassVar = Api.METADATA
     min_version: ClassVar = 0
     max_version: ClassVar = 13
+    bounds: ClassVar = WIDE
 
     def __init__(self, cluster: ClusterView, creation: TopicCreation) -> None:
         self._cluster = cluster
         self._creation = creation
+        self.answers = MetadataAnswers(cluster.image)
 
     def handle(
         self, ctx: RequestContext, request: MetadataRequest
@@ -61,13 +65,28 @@ class MetadataHandler:
         if self._cluster.is_cut_off():
             ctx.connection.abort()
             return None
-        response = self._answer(ctx, request)
-        return self._when_decided(ctx, request, response) if self._is_about_to_change(response) else response
+        if ctx.version < 12 and any(
+            asked.name is None or asked.topic_id != NULL_UUID for asked in request.topics or ()
+        ):
+            raise ApiError(ErrorCode.INVALID_REQUEST)
+        steps = self._answer(ctx, request)
+        try:
+            next(steps)
+        except StopIteration as done:
+            response: MetadataResponse = done.value
+            return self._when_decided(ctx, request, response) if self._is_about_to_change(response) else response
+        return self._in_turns(ctx, request, steps)
+
+    async def _in_turns(
+        self, ctx: RequestContext, request: MetadataRequest, steps: Generator[None, None, MetadataResponse]
+    ) -> MetadataResponse:
+        response = await ctx.pace.finish(steps)
+        return await self._when_decided(ctx, request, response) if self._is_about_to_change(response) else response
 
     def _is_about_to_change(self, response: MetadataResponse) -> bool:
         suspects = self._cluster.suspects()
         return bool(suspects) and any(
-            partition.leader_id in suspects for topic in response.topics for partition in topic.partitions
+            not topic.leaders.isdisjoint(suspects) for topic in response.topics if isinstance(topic, DescribedTopic)
         )
 
     async def _when_decided(
@@ -77,63 +96,84 @@ class MetadataHandler:
         heard of the old one now would ask again only after a pause of its own, and that is most of what it waits.
 
         Many ask at that time: what has not changed is not put together again."""
-        image = self._cluster.image
         for _ in range(LOOKS):
-            seen = image.partitions_version, image.brokers_version
+            seen = self.answers.versions
             await asyncio.sleep(LOOK_AGAIN_S)
-            if seen != (image.partitions_version, image.brokers_version):
-                response = self._answer(ctx, request)
+            if seen != self.answers.versions:
+                response = await ctx.pace.finish(self._answer(ctx, request))
             if not self._is_about_to_change(response):
                 break
         return response
 
-    def _answer(self, ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
+    def _answer(self, ctx: RequestContext, request: MetadataRequest) -> Generator[None, None, MetadataResponse]:
+        """In steps. What changes in between is described again, unless it never comes to rest."""
+        for is_last in (False, False, True):
+            seen = self.answers.versions
+            response = yield from self._answer_once(ctx, request)
+            if is_last or seen == self.answers.versions:
+                break
+        return response
+
+    def _answer_once(self, ctx: RequestContext, request: MetadataRequest) -> Generator[None, None, MetadataResponse]:
         operations = ALL_TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
-        image = self._cluster.image
+        cluster_operations = ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        brokers = self._cluster.brokers(ctx)
+        cluster_id, controller_id = self._cluster.cluster_id, self._cluster.controller_id
         live = frozenset(self._cluster.live_ids())
-        if request.topics is None or (ctx.version == 0 and not request.topics):
-            topics = [_describe(topic, live, operations, ctx.version) for topic in image.topics.values()]
+        answers = self.answers
+        versions = answers.versions
+        variant = ctx.version, operations, cluster_operations, tuple(brokers), controller_id, cluster_id, live
+        wants_all = request.topics is None or (ctx.version == 0 and not request.topics)
+        if wants_all and (known := answers.whole(variant)) is not None:
+            return known
+        topics: list[MetadataResponseTopic]
+        if wants_all:
+            states = list(self._cluster.image.topics.values())
+            topics = list((yield from answers.describe(states, live, operations, ctx.version)))
         else:
-            if ctx.version < 12 and any(asked.name is None or asked.topic_id != NULL_UUID for asked in request.topics):
-                raise ApiError(ErrorCode.INVALID_REQUEST)
-            topics = self._asked_for(request, live, operations, ctx.version)
-        return MetadataResponse(
+            topics = yield from self._asked_for(request, live, operations, ctx.version)
+        response = (WholeCluster if wants_all else MetadataResponse)(
             brokers=[
                 MetadataResponseBroker(node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack)
-                for broker in self._cluster.brokers(ctx)
+                for broker in brokers
             ],
-            cluster_id=self._cluster.cluster_id,
-            controller_id=self._cluster.controller_id,
+            cluster_id=cluster_id,
+            controller_id=controller_id,
             topics=topics,
-            cluster_authorized_operations=(
-                ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
-            ),
+            cluster_authorized_operations=cluster_operations,
         )
+        if isinstance(response, WholeCluster):
+            return (yield from answers.keep_whole(variant, versions, response, ctx.version))
+        return response
 
     def _asked_for(
-        self, request: MetadataRequest, live: Collection[int], operations: int, version: int
-    ) -> list[MetadataResponseTopic]:
+        self, request: MetadataRequest, live: frozenset[int], operations: int, version: int
+    ) -> Generator[None, None, list[MetadataResponseTopic]]:
         """Where one topic has an id, ids alone count: clients leave the name beside it null or empty."""
         image = self._cluster.image
         ids = {asked.topic_id: None for asked in request.topics or () if asked.topic_id != NULL_UUID}
+        allow_creation = request.allow_auto_topic_creation or version < FIRST_WITH_CREATION_FLAG
         topics: list[MetadataResponseTopic] = []
+        found: list[TopicState] = []
+        missing: list[MetadataResponseTopic] = []
+        names = {} if ids else {asked.name or "": None for asked in request.topics or ()}
         for topic_id in ids:
             by_id = image.topics_by_id.get(topic_id)
             if by_id is not None:
-                topics.append(_describe(by_id, live, operations, version))
+                found.append(by_id)
             else:
                 code = ErrorCode.UNKNOWN_TOPIC_ID
-                topics.append(MetadataResponseTopic(error_code=code, name=None, topic_id=topic_id))
-        if ids:
-            return topics
-        allow_creation = request.allow_auto_topic_creation or version < FIRST_WITH_CREATION_FLAG
-        for name in {asked.name or "": None for asked in request.topics or ()}:
+                missing.append(MetadataResponseTopic(error_code=code, name=None, topic_id=topic_id))
+        for name in names:
             by_name = image.topics.get(name)
             if by_name is not None:
-                topics.append(_describe(by_name, live, operations, version))
+                found.append(by_name)
             else:
-                topics.append(self._missing(name, allow_creation=allow_creation))
-        return topics
+                missing.append(self._missing(name, allow_creation=allow_creation))
+                if not len(missing) % MISSING_PER_STEP:
+                    yield
+        topics += yield from self.answers.describe(found, live, operations, version)
+        return topics + missing
 
     def _missing(self, name: str, *, allow_creation: bool) -> MetadataResponseTopic:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -151,39 +191,3 @@ class MetadataHandler:
             for asked in request.topics or ()
         ]
         return MetadataResponse(error_code=code, topics=topics)
-
-
-def _describe(topic: TopicState, live: Collection[int], operations: int, version: int) -> MetadataResponseTopic:
-    return MetadataResponseTopic(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.is_internal,
-        partitions=[
-            _describe_for_v0(partition, live) if version == 0 else _describe_partition(partition, live)
-            for partition in topic.partitions
-        ],
-        topic_authorized_operations=operations,
-    )
-
-
-def _describe_partition(partition: PartitionState, live: Collection[int]) -> MetadataResponsePartition:
-    has_leader = partition.leader in live
-    return MetadataResponsePartition(
-        error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
-        partition_index=partition.index,
-        leader_id=partition.leader if has_leader else NO_LEADER,
-        leader_epoch=partition.leader_epoch,
-        replica_nodes=list(partition.replicas),
-        isr_nodes=list(partition.isr),
-        offline_replicas=[replica for replica in partition.replicas if replica not in live],
-    )
-
-
-def _describe_for_v0(partition: PartitionState, live: Collection[int]) -> MetadataResponsePartition:
-    described = _describe_partition(partition, live)
-    described.replica_nodes = [replica for replica in partition.replicas if replica in live]
-    described.isr_nodes = [replica for replica in partition.isr if replica in live]
-    is_whole = len(described.replica_nodes) == len(partition.replicas)
-    if described.error_code == ErrorCode.NONE and not is_whole:
-        described.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
-    return described

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
 from penstock.coordination.groups import GroupCoordinator
 from penstock.core.group.exchange import CommitReply, CommitRequest, OffsetToCommit
@@ -30,6 +31,7 @@ class OffsetCommitHandler:
     api: ClassVar = Api.OFFSET_COMMIT
     min_version: ClassVar = 2
     max_version: ClassVar = 10
+    bounds: ClassVar = WIDE
 
     def __init__(self, groups: GroupCoordinator, image: MetadataImage) -> None:
         self._groups = groups
@@ -40,11 +42,11 @@ class OffsetCommitHandler:
         accepted: list[OffsetCommitResponsePartition] = []
         topics: list[OffsetCommitResponseTopic] = []
         by_id = ctx.version >= FIRST_WITH_TOPIC_IDS
-        for given in request.topics:
+        async for given in ctx.pace.each(request.topics):
             topic = self._image.topics_by_id.get(given.topic_id) if by_id else self._image.topics.get(given.name)
             missing = ErrorCode.UNKNOWN_TOPIC_ID if by_id and topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             answers: list[OffsetCommitResponsePartition] = []
-            for asked in given.partitions:
+            async for asked in ctx.pace.each(given.partitions):
                 answer = OffsetCommitResponsePartition(partition_index=asked.partition_index)
                 answers.append(answer)
                 if topic is None or not 0 <= asked.partition_index < len(topic.partitions):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
 from penstock.coordination.groups import GroupCoordinator
 from penstock.core.group.exchange import DeleteOffsetsReply, DeleteOffsetsRequest
@@ -22,6 +23,7 @@ class OffsetDeleteHandler:
     api: ClassVar = Api.OFFSET_DELETE
     min_version: ClassVar = 0
     max_version: ClassVar = 0
+    bounds: ClassVar = WIDE
 
     def __init__(self, groups: GroupCoordinator, image: MetadataImage) -> None:
         self._groups = groups

@@ -9,10 +9,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import ClassVar
 
+from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
 from penstock.coordination.groups import GroupCoordinator
 from penstock.core.group.exchange import Committed, FetchOffsetsReply, FetchOffsetsRequest
@@ -41,6 +41,7 @@ class OffsetFetchHandler:
     api: ClassVar = Api.OFFSET_FETCH
     min_version: ClassVar = 1
     max_version: ClassVar = 10
+    bounds: ClassVar = WIDE
 
     def __init__(self, groups: GroupCoordinator, image: MetadataImage) -> None:
         self._groups = groups
@@ -50,10 +51,10 @@ class OffsetFetchHandler:
         if ctx.version < FIRST_WITH_MANY_GROUPS:
             return await self._one_group(request, ctx.version)
         by_id = ctx.version >= FIRST_WITH_TOPIC_IDS
-        groups = await asyncio.gather(
-            *(self._fetch_group(group, request.require_stable, by_id) for group in request.groups)
+        groups = await ctx.pace.gather(
+            self._fetch_group(group, request.require_stable, by_id) for group in request.groups
         )
-        return OffsetFetchResponse(groups=list(groups))
+        return OffsetFetchResponse(groups=groups)
 
     async def _one_group(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
         wanted: dict[str, tuple[int, ...]] | None = None
@@ -90,7 +91,7 @@ class OffsetFetchHandler:
         unknown: list[OffsetFetchResponseTopics] = []
         wanted: dict[str, tuple[int, ...]] | None = None
         if group.topics is not None:
-            wanted = {}
+            indexes: dict[str, list[int]] = {}
             for topic in group.topics:
                 name: str | None = topic.name
                 if by_id:
@@ -99,7 +100,8 @@ class OffsetFetchHandler:
                 if name is None:
                     unknown.append(_unknown_id(topic.topic_id, topic.partition_indexes))
                 else:
-                    wanted[name] = (*wanted.get(name, ()), *topic.partition_indexes)
+                    indexes.setdefault(name, []).extend(topic.partition_indexes)
+            wanted = {name: tuple(asked) for name, asked in indexes.items()}
         asked = FetchOffsetsRequest(group.group_id, wanted, group.member_id, group.member_epoch, require_stable)
         try:
             reply = await self._fetch(asked)

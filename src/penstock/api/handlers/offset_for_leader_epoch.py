@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.replica.hosting import HostedPartitions
@@ -20,15 +21,16 @@ class OffsetForLeaderEpochHandler:
     api: ClassVar = Api.OFFSET_FOR_LEADER_EPOCH
     min_version: ClassVar = 2
     max_version: ClassVar = 4
+    bounds: ClassVar = WIDE
 
     def __init__(self, partitions: HostedPartitions) -> None:
         self._partitions = partitions
 
-    def handle(self, ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+    async def handle(self, ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
         topics: list[OffsetForLeaderTopicResult] = []
-        for topic in request.topics:
+        async for topic in ctx.pace.each(request.topics):
             results: list[EpochEndOffset] = []
-            for asked in topic.partitions:
+            async for asked in ctx.pace.each(topic.partitions):
                 result = EpochEndOffset(partition=asked.partition)
                 try:
                     partition = self._partitions.get(topic.topic, asked.partition)

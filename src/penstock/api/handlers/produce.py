@@ -9,16 +9,19 @@
 - `compression.type` other than `producer`: the batch is recompressed in a worker before its
   order is fixed, and the connection waits for it.
 - Internal topics are the coordinators' own: INVALID_TOPIC_EXCEPTION. (Kafka lets its admin client in.)
+- A partition that is named more than once in a request is INVALID_REQUEST, each time. (Kafka appends the last batch.)
+- A request with many partitions is appended in steps, each in a turn of its own; the connection waits for it.
 - Transactional batches are refused until there is a transaction coordinator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from penstock.api.bounds import RECORDS
 from penstock.api.context import RequestContext
 from penstock.api.leader_hints import EndpointOf, LeaderHints, nowhere
 from penstock.api.produce_lane import ACKS_ALL, LaneReply, ProduceLane
@@ -33,6 +36,7 @@ from penstock.api.produced_batch import (
 )
 from penstock.api.request_times import RequestTimes
 from penstock.api.traffic import Traffic
+from penstock.api.turns import drained
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata.image import INTERNAL_TOPICS
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
@@ -62,6 +66,7 @@ from penstock.wire.messages.produce import (
 NOTHING: Mapping[int, ApiError | None] = MappingProxyType({})
 
 FIRST_WITH_LEADER_HINTS = 10
+BATCHES_PER_STEP = 64
 PASSING = frozenset((ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER))
 """Refusals after which a client sends the same batch again."""
 
@@ -69,7 +74,7 @@ PASSING = frozenset((ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERRO
 class PendingProduce:
     """A request whose batches are written and whose answer waits for the high watermark."""
 
-    __slots__ = ("_finish", "ctx", "deadline", "left", "response")
+    __slots__ = ("_finish", "_is_written", "ctx", "deadline", "left", "response")
 
     def __init__(
         self,
@@ -82,7 +87,13 @@ class PendingProduce:
         self.response = response
         self.deadline = deadline
         self.left: dict[int, PartitionProduceResponse] = {}
+        self._is_written = False
         self._finish = finish
+
+    def all_written(self) -> bool:
+        """Nothing more to wait for will come. Whether nothing is waited for any more."""
+        self._is_written = True
+        return not self.left
 
     def wait_for(self, partition: Partition, offset: int, entry: PartitionProduceResponse) -> None:
         self.left[id(entry)] = entry
@@ -93,10 +104,12 @@ class PendingProduce:
             return  # answered as timed out before
         if code is not ErrorCode.NONE:
             _set_error(entry, code)
-        if not self.left:
+        if not self.left and self._is_written:
             self._finish(self)
 
     def expire(self) -> None:
+        if not self._is_written:
+            return  # looked at again when it is
         for entry in self.left.values():
             _set_error(entry, ErrorCode.REQUEST_TIMED_OUT)
         self.left.clear()
@@ -107,6 +120,7 @@ class ProduceHandler:
     api: ClassVar = Api.PRODUCE
     min_version: ClassVar = 3
     max_version: ClassVar = 13
+    bounds: ClassVar = RECORDS
 
     def __init__(
         self,
@@ -133,15 +147,17 @@ class ProduceHandler:
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         if jobs := self._preparation_jobs(request):
             ctx.connection.hold()
-            for topic in request.topic_data:
-                for data in topic.partition_data:
-                    if isinstance(data.records, memoryview):
-                        data.records = bytes(data.records)  # the frame's memory is reused
+            _keep_records(request)
             return self._prepare_first(ctx, request, jobs)
-        response = self._append_all(ctx, request)
         if len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1:
+            response = drained(self._append_all(ctx, request))
             self._offer_lane(ctx, request, response)
-        return response
+            return response
+        if sum(len(topic.partition_data) for topic in request.topic_data) <= BATCHES_PER_STEP:
+            return drained(self._append_all(ctx, request))
+        ctx.connection.hold()
+        _keep_records(request)
+        return ctx.pace.finish(self._append_all(ctx, request))
 
     def _offer_lane(self, ctx: RequestContext, request: ProduceRequest, response: ProduceResponse | None) -> None:
         """This client will probably send its like again: remember what it means."""
@@ -163,14 +179,16 @@ class ProduceHandler:
 
     def _append_all(
         self, ctx: RequestContext, request: ProduceRequest, prepared: Mapping[int, ApiError | None] = NOTHING
-    ) -> ProduceResponse | None:
-        """`prepared`: by the identity of its data, what came of a batch that went through a worker first."""
+    ) -> Generator[None, None, ProduceResponse | None]:
+        """In steps. `prepared`: by the identity of its data, what came of a batch that went through a worker first."""
         acks = request.acks
         by_id = ctx.version >= 13
         now_ms = self._clock.now_ms()
         response = ProduceResponse()
         pending: PendingProduce | None = None
         is_elsewhere = False
+        repeated = _repeated(request)
+        batches = 0
         for topic in request.topic_data:
             if by_id:
                 partitions = self._partitions.by_id.get(topic.topic_id)
@@ -185,6 +203,12 @@ class ProduceHandler:
             for data in topic.partition_data:
                 entry = PartitionProduceResponse(index=data.index)
                 entries.append(entry)
+                batches += 1
+                if not batches % BATCHES_PER_STEP:
+                    yield
+                if repeated and (topic.topic_id, topic.name, data.index) in repeated:
+                    _set_error(entry, ErrorCode.INVALID_REQUEST, "the partition is named more than once")
+                    continue
                 if partitions is None or not 0 <= data.index < len(partitions):
                     _set_error(entry, missing if partitions is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                     continue
@@ -222,13 +246,15 @@ class ProduceHandler:
                         )
                         self._pending[pending] = None
                     pending.wait_for(partition, end, entry)
+        if pending is not None and not pending.all_written():
+            return None
         if acks == 0:
             if any(entry.error_code for topic_ in response.responses for entry in topic_.partition_responses):
                 ctx.connection.abort(ProtocolError("a produce request with acks=0 failed"))
             ctx.respond_nothing()
             return None
         if pending is not None:
-            return None
+            self._pending.pop(pending, None)  # all of it was committed while the rest was written
         if is_elsewhere:
             self._add_leaders(ctx, response)
         return response
@@ -323,7 +349,7 @@ class ProduceHandler:
     ) -> ProduceResponse | None:
         """Stage zero: check keys and bring the batches into the topic's codec, then go on as usual."""
         outcomes = await self._workers.run(lambda: prepare_all(jobs, ctx.version))
-        return self._append_all(ctx, request, outcomes)
+        return await ctx.pace.finish(self._append_all(ctx, request, outcomes))
 
     # -- time ---------------------------------------------------------------------------
 
@@ -346,6 +372,27 @@ class ProduceHandler:
                 TopicProduceResponse(topic_id=topic.topic_id, name=topic.name, partition_responses=entries)
             )
         return response
+
+
+def _keep_records(request: ProduceRequest) -> None:
+    """The frame's memory is reused when the handler has returned."""
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            if isinstance(data.records, memoryview):
+                data.records = bytes(data.records)
+
+
+def _repeated(request: ProduceRequest) -> set[tuple[bytes, str, int]]:
+    """Partitions that are named more than once. Kafka keeps the last batch of them and drops the others unseen."""
+    seen: set[tuple[bytes, str, int]] = set()
+    repeated: set[tuple[bytes, str, int]] = set()
+    if len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1:
+        return repeated
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            place = topic.topic_id, topic.name, data.index
+            (repeated if place in seen else seen).add(place)
+    return repeated
 
 
 def _set_error(entry: PartitionProduceResponse, code: ErrorCode, message: str | None = None) -> None:

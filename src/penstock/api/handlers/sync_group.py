@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, ClassVar
 
+from penstock.api.bounds import ASSIGNMENTS
 from penstock.api.context import RequestContext
 from penstock.api.parking import park
 from penstock.coordination.groups import GroupCoordinator
@@ -23,6 +24,7 @@ class SyncGroupHandler:
     api: ClassVar = Api.SYNC_GROUP
     min_version: ClassVar = 0
     max_version: ClassVar = 5
+    bounds: ClassVar = ASSIGNMENTS
 
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups

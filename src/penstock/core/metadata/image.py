@@ -77,6 +77,7 @@ class TopicState:
     name: str
     topic_id: bytes
     partitions: list[PartitionState] = field(default_factory=list)
+    version: int = field(default=0, compare=False)  # the image's partitions_version when it last changed
 
     @property
     def is_internal(self) -> bool:
@@ -168,7 +169,9 @@ class MetadataImage:
         match record:
             case PartitionChanged(topic_id, index):
                 self.partitions_version += 1
-                _change(self.topics_by_id[bytes.fromhex(topic_id)].partitions[index], record)
+                topic = self.topics_by_id[bytes.fromhex(topic_id)]
+                topic.version = self.partitions_version
+                _change(topic.partitions[index], record)
             case TopicCreated() | PartitionsAdded() | TopicDeleted() | PartitionRestored():
                 self.topics_version += 1
                 self.partitions_version += 1
@@ -204,17 +207,20 @@ class MetadataImage:
     def _replay_topic(self, record: TopicCreated | PartitionsAdded | TopicDeleted | PartitionRestored) -> None:
         match record:
             case TopicCreated(name, topic_id, assignments, isrs):
-                topic = TopicState(name, bytes.fromhex(topic_id))
+                topic = TopicState(name, bytes.fromhex(topic_id), version=self.partitions_version)
                 self.topics[name] = self.topics_by_id[topic.topic_id] = topic
                 _add_partitions(topic, assignments, isrs)
             case PartitionsAdded(topic_id, assignments, isrs):
-                _add_partitions(self.topics_by_id[bytes.fromhex(topic_id)], assignments, isrs)
+                topic = self.topics_by_id[bytes.fromhex(topic_id)]
+                topic.version = self.partitions_version
+                _add_partitions(topic, assignments, isrs)
             case TopicDeleted(topic_id):
                 topic = self.topics_by_id.pop(bytes.fromhex(topic_id))
                 del self.topics[topic.name]
                 self.configs.pop((RESOURCE_TOPIC, topic.name), None)
             case PartitionRestored(topic_id, index):
                 topic = self.topics_by_id[bytes.fromhex(topic_id)]
+                topic.version = self.partitions_version
                 topic.partitions[index] = PartitionState(
                     index,
                     topic.partitions[index].replicas,

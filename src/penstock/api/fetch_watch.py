@@ -1,8 +1,9 @@
-"""What a follower's fetch session has to look at: only partitions that were asked for anew or that have news.
+"""What a fetch session has to look at: only partitions that were asked for anew or that have news.
 
-A broker may follow thousands of partitions of another over one session, most of them idle. The watch is told of
-appends and of moves of the high watermark as long as the session lives, that is as long as its connection does; an
-append wakes the parked fetch, a high watermark waits for the next answer unless followers serve consumers (`is_eager`).
+A session may have thousands of partitions, most of them idle. The watch is told of what happens to them as long as
+its connection lives. For a follower an append is news and wakes the parked fetch; a high watermark waits for the next
+answer unless followers serve consumers (`is_eager`). For a consumer a high watermark is news. What a consumer was
+offered stays in `standing`: it may ask for the same again without a word, so the next fetch looks at it in any case.
 Must not know: the wire, how partitions are read.
 """
 
@@ -26,34 +27,52 @@ class _Ear:
         self._hear(source)
 
 
-class FollowerWatch:
-    __slots__ = ("_asked", "_mark_ear", "_news", "_sources", "_tail_ear", "is_eager", "on_close", "wake")
+class FetchWatch:
+    __slots__ = (
+        "_asked",
+        "_is_of_follower",
+        "_mark_ear",
+        "_news",
+        "_sources",
+        "_tail_ear",
+        "is_eager",
+        "on_close",
+        "standing",
+        "wake",
+    )
 
-    def __init__(self, *, is_eager: bool) -> None:
+    def __init__(self, *, is_of_follower: bool, is_eager: bool) -> None:
+        """`is_eager`: a high watermark wakes the parked fetch."""
+        self._is_of_follower = is_of_follower
         self.is_eager = is_eager
         self.wake: Callable[[], None] | None = None  # the fetch that is parked
         self.on_close: Callable[[], object] | None = None
+        self.standing: dict[SessionPartition, None] = {}
         self._asked: dict[CommittedLog, SessionPartition] = {}
-        self._sources: dict[tuple[str, bytes, int], CommittedLog] = {}
+        self._sources: dict[SessionPartition, CommittedLog] = {}
         self._news: dict[SessionPartition, None] = {}
         self._tail_ear = _Ear(self._grown)
         self._mark_ear = _Ear(self._committed)
 
     def watch(self, asked: SessionPartition, source: CommittedLog) -> None:
-        known = self._sources.get(_key(asked))
-        if known is source and self._asked[source] is asked:
+        if self._sources.get(asked) is source:
             return
-        self.forget(asked)
-        self._sources[_key(asked)] = source
+        self._leave(asked)
+        self._sources[asked] = source
         self._asked[source] = asked
-        source.tail_waiters[self._tail_ear] = None
+        if self._is_of_follower:
+            source.tail_waiters[self._tail_ear] = None
         source.waiters[self._mark_ear] = None
 
     def forget(self, asked: SessionPartition) -> None:
-        source = self._sources.pop(_key(asked), None)
         self._news.pop(asked, None)
+        self.standing.pop(asked, None)
+        self._leave(asked)
+
+    def _leave(self, asked: SessionPartition) -> None:
+        source = self._sources.pop(asked, None)
         if source is not None:
-            self._news.pop(self._asked.pop(source), None)
+            self._asked.pop(source, None)
             source.tail_waiters.pop(self._tail_ear, None)
             source.waiters.pop(self._mark_ear, None)
 
@@ -64,15 +83,32 @@ class FollowerWatch:
         self._asked.clear()
         self._sources.clear()
         self._news.clear()
+        self.standing.clear()
         self.wake = None
         if self.on_close is not None:
             self.on_close()
+
+    def move_to_end(self, asked: SessionPartition) -> None:
+        if asked in self.standing:
+            self.standing[asked] = self.standing.pop(asked)
 
     def put_back(self, asked: SessionPartition) -> None:
         """It could not be looked at this time."""
         self._news[asked] = None
 
+    @property
+    def news_count(self) -> int:
+        return len(self._news)
+
+    def take_all(self) -> dict[SessionPartition, None]:
+        """For a new fetch. What has waited longest comes first, so that no partition starves behind a busy one."""
+        taken, self.standing = self.standing, {}
+        taken |= self._news
+        self._news = {}
+        return taken
+
     def take_news(self) -> list[SessionPartition]:
+        """For a fetch that is parked."""
         news, self._news = self._news, {}
         return list(news)
 
@@ -89,7 +125,3 @@ class FollowerWatch:
             self._news[asked] = None
             if self.is_eager and self.wake is not None:
                 self.wake()
-
-
-def _key(asked: SessionPartition) -> tuple[str, bytes, int]:
-    return asked.topic, asked.topic_id, asked.index

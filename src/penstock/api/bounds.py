@@ -1,0 +1,52 @@
+"""How large a request of each API may be: bytes of its frame, and elements of all its arrays together.
+
+A handler declares its `bounds` beside the versions it serves. Only Produce gets `socket.request.max.bytes`: no other
+request carries records. Kafka's own decoder allows a million elements in every request; here a request that is wider
+than a large cluster needs is refused before it costs anything. What is refused ends the connection, as on Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.wire.introduction import PRIVATE_KEYS_FROM
+from penstock.wire.messages.index import INDEX
+
+if TYPE_CHECKING:
+    from penstock.api.handler import Handler
+
+PRIVATE_KEYS: Final = range(PRIVATE_KEYS_FROM, PRIVATE_KEYS_FROM + 0x100)
+"""Keys in no table of APIs: brokers use them among themselves."""
+
+
+class Bounds(NamedTuple):
+    frame_bytes: int | None
+    """None: `socket.request.max.bytes`."""
+    elements: int
+
+
+USUAL: Final = Bounds(1 << 20, 20_000)
+WIDE: Final = Bounds(4 << 20, 50_000)
+"""Requests that name partitions or topics one by one."""
+RECORDS: Final = Bounds(None, 20_000)
+ASSIGNMENTS: Final = Bounds(16 << 20, 20_000)
+"""The leader of a group sends the assignments of all its members, as opaque bytes."""
+BROKERS: Final = Bounds(None, 1_000_000)
+"""Of brokers among themselves."""
+
+
+def bounds_of(handler: Handler | type[Handler]) -> Bounds:
+    usual = USUAL if getattr(handler, "is_advertised", True) else BROKERS
+    found: Bounds = getattr(handler, "bounds", usual)
+    return found
+
+
+def frame_limits(handlers: Iterable[type[Handler]], max_frame_bytes: int) -> dict[int, int]:
+    """The largest frame by API key. What is served to brokers alone is bounded by `max_frame_bytes`."""
+    limits = dict.fromkeys(INDEX, min(1 << 20, max_frame_bytes))
+    limits |= dict.fromkeys(PRIVATE_KEYS, max_frame_bytes)
+    for handler in handlers:
+        frame_bytes = bounds_of(handler).frame_bytes
+        limits[int(handler.api)] = max_frame_bytes if frame_bytes is None else min(frame_bytes, max_frame_bytes)
+    return limits

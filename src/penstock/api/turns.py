@@ -1,0 +1,96 @@
+"""Work that is too wide for one turn of the loop, a step at a time.
+
+One step a turn for the whole broker, in the order in which they were asked for: however many clients send wide
+requests, everybody else waits for one step at most. Nothing here knows what a step does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+ITEMS_PER_TURN: Final = 64
+
+
+def drained(steps: Generator[None, None, T]) -> T:
+    """What the steps return, in this turn: for what is known to be narrow."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+
+class Turns:
+    """Of the whole broker."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+        self.taken = 0
+
+    def call(self, step: Callable[[], None]) -> None:
+        """Call `step` in a turn of its own."""
+        self._waiting.append(step)
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        step = self._waiting[0]
+        self.taken += 1
+        try:
+            step()
+        finally:
+            self._waiting.popleft()
+            if self._waiting:
+                asyncio.get_running_loop().call_soon(self._run)
+
+    async def next(self) -> None:
+        """Let everybody else have a turn."""
+        come: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.call(lambda: None if come.done() else come.set_result(None))
+        await come
+
+
+class Pace:
+    """Of one request."""
+
+    __slots__ = ("_done", "_turns")
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._done = 0
+
+    async def finish(self, steps: Generator[None, None, T]) -> T:
+        """What the steps return; each is taken in a turn of its own."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            await self._turns.next()
+
+    async def gather(self, work: Iterable[Coroutine[Any, Any, T]], per_turn: int = ITEMS_PER_TURN) -> list[T]:
+        """The outcomes in order, as of `asyncio.gather`, some at a time."""
+        rest = iter(work)
+        done: list[T] = []
+        while some := list(islice(rest, per_turn)):
+            if done:
+                await self._turns.next()
+            done += await asyncio.gather(*some)
+        return done
+
+    async def each(self, items: Iterable[T], per_turn: int = ITEMS_PER_TURN) -> AsyncIterator[T]:
+        """The items, with a turn for everybody else after every `per_turn` of this request's, nested ones included."""
+        for item in items:
+            if self._done >= per_turn:
+                self._done = 0
+                await self._turns.next()
+            self._done += 1
+            yield item

@@ -1,0 +1,117 @@
+"""Memory for requests on their way in, shared by all connections of a broker (`queued.max.request.bytes`).
+
+Every connection has a small buffer of its own. What a larger request needs beyond it is taken from here, as its bytes
+really arrive. When it is used up, connections that need more stop reading and are served in the order in which they
+came. One of them may exceed the bound, so that a broker full of halves of requests comes to an end with one of them.
+A connection that has held memory for long while others wait is closed: its request does not come, or too slowly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+DEFAULT_BYTES: Final = 512 << 20
+"""What -1 stands for."""
+MAX_HOLD_S: Final = 30.0
+
+
+class Holder(Protocol):
+    def memory_granted(self) -> None: ...
+
+    def abort(self, error: Exception | None = None) -> None: ...
+
+
+class RequestMemory:
+    def __init__(self, limit_bytes: int, now: Callable[[], float]) -> None:
+        self.limit_bytes = DEFAULT_BYTES if limit_bytes < 0 else limit_bytes
+        self.used_bytes = 0
+        self.waits = 0
+        self._now = now
+        self._held: dict[Holder, int] = {}
+        self._since: dict[Holder, float] = {}
+        self._waiting: dict[Holder, int] = {}
+        self._favoured: Holder | None = None
+        self._is_granting = False
+        self.is_short = False
+        """Somebody waits."""
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def try_take(self, holder: Holder, size: int) -> bool:
+        """Take what would be good to have, or leave it."""
+        if self._waiting or self.used_bytes + size > self.limit_bytes:
+            return False
+        self._give(holder, size)
+        return True
+
+    def take(self, holder: Holder, size: int) -> bool:
+        """Take what is needed. False: not now; `memory_granted` is called when it has been taken."""
+        if holder is self._favoured:
+            self._give(holder, size)
+            return True
+        if self.try_take(holder, size):
+            return True
+        self.waits += 1
+        self._waiting[holder] = size
+        self.is_short = True
+        self._grant()
+        return holder not in self._waiting
+
+    def _give(self, holder: Holder, size: int) -> None:
+        self.used_bytes += size
+        self._held[holder] = self._held.get(holder, 0) + size
+        self._since.setdefault(holder, self._now())
+
+    def release(self, holder: Holder, size: int) -> None:
+        left = self._held.get(holder, 0) - size
+        self.used_bytes -= size
+        if left > 0:
+            self._held[holder] = left
+            self._since[holder] = self._now()
+        else:
+            self._held.pop(holder, None)
+            self._since.pop(holder, None)
+        if holder is self._favoured:
+            self._favoured = None
+        self._grant()
+
+    def leave(self, holder: Holder) -> None:
+        """The connection has ended."""
+        self._waiting.pop(holder, None)
+        self.release(holder, self._held.get(holder, 0))
+
+    def _grant(self) -> None:
+        if self._is_granting:
+            return
+        self._is_granting = True
+        try:
+            while self._waiting:
+                holder, size = next(iter(self._waiting.items()))
+                if self.used_bytes + size > self.limit_bytes:
+                    if self._favoured is not None:
+                        return
+                    self._favoured = holder
+                del self._waiting[holder]
+                self._give(holder, size)
+                holder.memory_granted()
+        finally:
+            self._is_granting = False
+            self.is_short = bool(self._waiting)
+
+    def touch(self, holder: Holder) -> None:
+        """One request of it has come to its end, and the memory serves the next."""
+        if holder in self._since:
+            self._since[holder] = self._now()
+        if holder is self._favoured:
+            self._favoured = None
+            self._grant()
+
+    def late(self) -> list[Holder]:
+        """Those that others have waited for long enough."""
+        if not self._waiting:
+            return []
+        before = self._now() - MAX_HOLD_S
+        return [holder for holder, since in self._since.items() if since < before]

@@ -1,0 +1,16 @@
+"""How many of the process's file descriptors connections may take."""
+
+from __future__ import annotations
+
+import resource
+from typing import Final
+
+RESERVE: Final = 128
+
+
+def max_connection_descriptor() -> int:
+    """Numbers from here on are for files. An eighth of all, but enough for a small broker, and never more than half."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        limit = 1 << 20
+    return limit - min(max(RESERVE, limit // 8), limit // 2)
