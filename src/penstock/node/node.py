@@ -23,6 +23,7 @@ from penstock.net.request_memory import RequestMemory
 from penstock.node.handlers import FOR_BROKERS, FOR_CLIENTS, Apis
 from penstock.node.membership import Membership, QuorumLane
 from penstock.node.metadata_listeners import MetadataListeners
+from penstock.node.preload import preload
 from penstock.node.progress import Progress
 from penstock.node.timers import Timers
 from penstock.node.world import ClosableWorkers, OsWorld, World
@@ -268,6 +269,7 @@ class Node:
         self.apis = Apis(
             self._loop, membership, cluster, self.partitions, self.groups, self._workers, self.clock, self._entropy
         )
+        preload(self.apis.handlers)
         self._follow_metadata()
 
     def _follow_metadata(self) -> None:
