@@ -207,8 +207,14 @@ class HostedShard:
         offset = source.log_start_offset
         while offset < end:
             lookup = source.lookup(offset, LOAD_BYTES, end)
-            next_offset = await self._workers.run(partial(read_latest, lookup, latest))
-            source.end_lookup(lookup)
+            try:
+                next_offset = await self._workers.run(partial(read_latest, lookup, latest))
+            except (StorageError, OSError):
+                if not source.is_stale(lookup):
+                    raise
+                continue
+            if not source.end_lookup(lookup):
+                continue  # compacted meanwhile: again, from here on and in order
             if next_offset is None:
                 break
             offset = next_offset

@@ -340,13 +340,20 @@ class GrowingLog:
             self.log_end_offset,
             self._may_have_gaps,
             self._generation,
+            self._segments.layout,
             self._index_interval_bytes,
         )
 
-    def end_lookup(self, lookup: Lookup) -> None:
-        """Take over what it found. After a cut it says nothing, and a segment that is gone has no bytes left."""
-        if lookup.generation != self._generation or self.offline is not None or self.is_closed:
-            return
+    def is_stale(self, lookup: Lookup) -> bool:
+        """Segments were cut, deleted or swapped while it ran: whatever it found or failed at says nothing."""
+        return lookup.generation != self._generation or lookup.layout != self._segments.layout
+
+    def end_lookup(self, lookup: Lookup) -> bool:
+        """Take over what it found. False: nothing, as it is stale."""
+        if self.is_stale(lookup):
+            return False
+        if self.offline is not None or self.is_closed:
+            return True
         for offset, segment, position in lookup.places:
             if position < segment.size:
                 self._remember(offset, segment, position)
@@ -356,6 +363,7 @@ class GrowingLog:
                     rebuilt.segment.adopt(rebuilt)
                 except OSError as error:
                     raise StorageError(f"{self.directory}: cannot replace an index: {error}") from error
+        return True
 
     def _locate(self, offset: int, *, may_wait: bool = True) -> tuple[Segment, int, BatchHeader]:
         if self.offline is not None:

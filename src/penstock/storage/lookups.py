@@ -25,6 +25,8 @@ class Lookup:
     log_end_offset: int
     may_have_gaps: bool
     generation: int
+    layout: int
+    """Of the segments: compaction may put others in their place while a worker looks."""
     index_interval_bytes: int
     places: list[tuple[int, Segment, int]] = field(default_factory=list)  # offset, where the batch that holds it starts
     rebuilt: list[SegmentIndexes] = field(default_factory=list)

@@ -79,6 +79,11 @@ class Segments:
                 reader.report_missing(offset)
             at += 1  # compacted away at the end of a segment
 
+    @property
+    def layout(self) -> int:
+        """Changes when files are taken away or replaced: by a cut, by retention, by compaction."""
+        return self._set_aside_count
+
     def set_aside(self, first: int, last: int) -> list[Segment]:
         """Take segments [first:last] out and rename their files; slices in flight keep theirs open.
 

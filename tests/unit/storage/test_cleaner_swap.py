@@ -319,3 +319,29 @@ def test_retention_works_on_compacted_segments(disk: SimDisk) -> None:
     assert log.apply_retention(NOW_MS + 500, 16) == []
     assert log.apply_retention(NOW_MS + 1001, 12) == [0]
     assert log.log_start_offset == 12
+
+
+# -- lookups in workers ----------------------------------------------------------------------------------------
+
+
+def test_a_lookup_that_runs_while_segments_are_swapped_leads_nobody_past_records(disk: SimDisk) -> None:
+    """What it looks in is gone by then: it finds the next segment, and whoever follows its word would miss records."""
+    log = filled(disk, config=replace(CONFIG, index_interval_bytes=4096))
+    swap, outcome = rewritten(disk, log, end_offset=4)
+    assert log.begin_swap(swap, log.generation)
+    swap.commit()
+    assert not any(len(segment.index) for segment in log.segments)  # known by now: nobody has to open the files
+    early, late = log.lookup(3, 1000), log.lookup(3, 1000)
+    early.run()
+    assert log.end_swap(swap, outcome)
+    late.run()
+    assert late.places[0][1].base_offset == 4
+    for lookup in (early, late):
+        assert log.is_stale(lookup)
+        assert not log.end_lookup(lookup)
+    piece = log.read(3, 1)
+    assert piece is not None
+    assert 3 in [record.offset for record in decode_uncompressed(piece.read())]
+    again = log.lookup(3, 1000)
+    again.run()
+    assert log.end_lookup(again)

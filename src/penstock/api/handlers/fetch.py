@@ -313,8 +313,8 @@ class FetchHandler:
                 if failure is None:
                     partition.log.end_lookup(lookup)
                     found.append(asked)
-                elif lookup.generation != partition.log.generation:
-                    found.append(asked)  # cut meanwhile: it was looking at what is gone
+                elif partition.log.is_stale(lookup):
+                    found.append(asked)  # cut or compacted meanwhile: it was looking at what is gone
                 else:
                     self._report(partition, failure)
                     fetch.put_error(asked, partition, ErrorCode(failure.code))
@@ -394,7 +394,10 @@ class FetchHandler:
             if len(self._reported) >= MAX_REPORTED:
                 self._reported.clear()
             self._reported[str(failure)] = None
-            log.critical("%r: %s; %s", partition, failure, NOT_SERVED)
+            if isinstance(failure, CorruptBatch):
+                log.critical("%r: %s; %s", partition, failure, NOT_SERVED)
+            else:  # out of descriptors, say: that may pass
+                log.error("%r: %s; the fetch is answered with an error", partition, failure)
         if isinstance(failure, CorruptBatch):
             partition.report_damage(failure.path)
 
