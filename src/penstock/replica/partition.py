@@ -450,7 +450,12 @@ class Partition(CommittedLog):
         if start == owner.log_end_offset and read_header(data).base_offset < start:
             # The leader's records were deleted up to the middle of a batch: it comes whole, and so does its beginning.
             owner.truncate_fully_and_start_at(read_header(data).base_offset)
-            owner.append_replicated(data, now_ms, self.leader_epoch)
+            try:
+                owner.append_replicated(data, now_ms, self.leader_epoch)
+            except StorageError:
+                if owner.offline is None:
+                    owner.truncate_fully_and_start_at(start)  # or its end would lie below the high watermark
+                raise
             owner.advance_log_start(min(start, owner.log_end_offset))
             self._cut_to_end()
         else:

@@ -8,7 +8,7 @@ a few milliseconds later. Must not know: clients, checkers. Invariant: listening
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from random import Random
@@ -16,11 +16,12 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.sim.campaigns import Deed
 from penstock.sim.cluster import SimCluster, host_of
-from penstock.sim.fault_plan import AMBUSHES, POWER, Fault
+from penstock.sim.fault_plan import AMBUSHES, INSIDE, POWER, Fault
 from penstock.sim.places import replaced
 from penstock.sim.process import current_process
 
 ARMED_S = 3.0
+SPRUNG_S = 1.0
 LATE_S = 0.005
 AT_ONCE_CHANCE = 0.4
 ALL_CHANCE = 0.2
@@ -58,6 +59,37 @@ VOTERS_CHANGE = {
 """Where somebody changes them."""
 
 
+CHANGES: Mapping[str, str] = {
+    "a log is cut": "penstock.storage.log:Log.truncate_to",
+    "a log is begun anew": "penstock.storage.log:Log.truncate_fully_and_start_at",
+    "a replica starts over": "penstock.replica.hosting:HostedPartitions.start_over",
+    "a segment is rolled": "penstock.storage.growing_log:GrowingLog._roll",
+    "segments are deleted": "penstock.storage.log:Log._delete_oldest",
+    "a compacted segment is swapped in": "penstock.storage.log:Log.end_swap",
+    "logs are checkpointed": "penstock.replica.housekeeping:Housekeeping.checkpoint",
+    "offsets are checkpointed": "penstock.replica.housekeeping:Housekeeping.persist_offsets",
+    "a replica is removed": "penstock.replica.hosting:HostedPartitions._remove_directories",
+    "a log is recovered": "penstock.storage.log:recover",
+    "a snapshot of the metadata is kept": "penstock.cluster.raft_store:RaftStore._settle",
+    "a log is closed": "penstock.storage.log:Log.close",
+}
+"""Each is several changes of the disk: a process may end between any two."""
+MOST_STEPS = 10
+USUAL_CHANGE = "logs are checkpointed"
+CUTS = ("a log is cut", "a log is begun anew", "a replica starts over", "a log is recovered")
+"""What damage leads to."""
+
+
+class Trap(NamedTuple):
+    """Set for one process to step in."""
+
+    changes: Sequence[str]
+    steps: int
+    keeps_power: bool
+    is_for: Callable[[int], bool]
+    sprung: asyncio.Future[tuple[int, str]]
+
+
 class Enemy(Protocol):
     """What `sim.nemesis.Nemesis` does for an ambush."""
 
@@ -68,6 +100,7 @@ class Enemy(Protocol):
     def begin(self, deed: Any) -> None: ...
     def take(self, number: int) -> None: ...
     def is_free(self, number: int) -> bool: ...
+    async def wait(self, is_so: Callable[[], bool], at_most_s: float) -> None: ...
     def can_take(self, number: int) -> bool:
         """It is up, no other fault has taken it, and not too many are down already."""
         ...
@@ -83,13 +116,19 @@ class Ambushes:
         self._cluster = enemy.cluster
         self._moments = {**MOMENTS, **VOTERS_CHANGE} if enemy.has_voter_changes else MOMENTS
         self._waiting: dict[str, list[asyncio.Future[int]]] = {}
-        self.deeds: dict[str, Deed] = dict.fromkeys(AMBUSHES, self._ambush)
+        self._traps: list[Trap] = []
+        self.deeds: dict[str, Deed] = {
+            **dict.fromkeys(AMBUSHES, self._ambush),
+            **dict.fromkeys(INSIDE, self._strike_inside),
+        }
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         with ExitStack() as stack:
             for what, moment in self._moments.items():
                 stack.enter_context(replaced(moment.place, partial(self._overhear, what, moment)))
+            for what, place in CHANGES.items():
+                stack.enter_context(replaced(place, partial(self._overhear_change, what)))
             yield
 
     def _overhear(self, what: str, moment: Moment, original: Any) -> Any:
@@ -105,6 +144,69 @@ class Ambushes:
             return result
 
         return overheard
+
+    def _overhear_change(self, what: str, original: Any) -> Any:
+        @wraps(original)
+        def overheard(*args: Any, **named: Any) -> Any:
+            if self._traps:
+                self._spring(what)
+            return original(*args, **named)
+
+        return overheard
+
+    def _spring(self, what: str) -> None:
+        process = current_process()
+        if process is None or not process.host.startswith(host_of(0)[:-1]):
+            return
+        number = int(process.host.rpartition("-")[2])
+        machine = self._cluster.machines[number]
+        for trap in self._traps:
+            if what in trap.changes and trap.is_for(number) and machine.disk.crash_after is None:
+                self._traps.remove(trap)
+                machine.crash_after(trap.steps, keeps_power=trap.keeps_power)
+                trap.sprung.set_result((number, what))
+                return
+
+    async def trap(self, trap: Trap, at_most_s: float) -> tuple[int, str] | None:
+        """Who has stepped in it, and with what; None: nobody. It may still run."""
+        self._traps.append(trap)
+        try:
+            async with asyncio.timeout(at_most_s):
+                return await trap.sprung
+        except TimeoutError:
+            return None
+        finally:
+            if trap in self._traps:
+                self._traps.remove(trap)
+
+    async def _strike_inside(self, fault: Fault, random: Random) -> None:
+        keeps_power = fault.kind not in POWER
+        what, steps = random.choice(list(CHANGES)), random.randint(1, MOST_STEPS)
+        loop = asyncio.get_running_loop()
+        found = None
+        for changes in ((what,), (USUAL_CHANGE, what)):
+            found = await self.trap(
+                Trap(changes, steps, keeps_power, self._enemy.can_take, loop.create_future()), ARMED_S / 2
+            )
+            if found is not None:
+                break
+        if found is None:
+            return
+        number, what = found
+        self._enemy.take(number)
+        end = "kill" if keeps_power else "cut the power of"
+        self._enemy.note(fault, f"{what} on {host_of(number)}: {end} it at change {steps} of its disk")
+        await self.spring_for(number, keeps_power=keeps_power)
+        await self._enemy.down(fault, number)
+
+    async def spring_for(self, number: int, *, keeps_power: bool) -> None:
+        """Until it is dead: there, or a while later if nothing more was to be changed."""
+        machine = self._cluster.machines[number]
+        await self._enemy.wait(lambda: not machine.is_running, SPRUNG_S)
+        machine.disk.crash_after = None
+        if machine.is_running:
+            (self._cluster.kill if keeps_power else self._cluster.crash)(number)
+        self._cluster.died(number)
 
     async def _next(self, what: str) -> int | None:
         """Whose moment it is, of those who may be hit; None: nobody's."""

@@ -11,15 +11,17 @@ from random import Random
 from typing import Protocol
 
 from penstock.records.batch import CRC_START, iterate_headers
+from penstock.sim.ambush import CUTS, MOST_STEPS, Ambushes, Trap
 from penstock.sim.broker import DATA
 from penstock.sim.campaigns import Deed
 from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.disk import SimDisk
-from penstock.sim.fault_plan import Fault
+from penstock.sim.fault_plan import ROT_AND_CRASH, Fault
 from penstock.sim.threads import DiskTimes
 
 AIDS = (".index", ".timeindex", ".snapshot")
 AID_CHANCE = 0.3
+MENDING_S = 6.0
 EPOCH_CHANCE = 0.2
 EPOCH_START = 12  # of the partition leader epoch in a batch
 ROTTEN = ("data-", "keyed-", "__consumer_offsets-")
@@ -30,6 +32,7 @@ class Enemy(Protocol):
     """What `sim.nemesis.Nemesis` does for these."""
 
     cluster: SimCluster
+    ambushes: Ambushes
     is_alone: bool
     """No other fault begins."""
     on_rot: Callable[[int], None]
@@ -68,6 +71,7 @@ class DiskFaults:
             "full disk": self._full,
             "cold cache": self._cold,
             "bit rot": self._rot,
+            ROT_AND_CRASH: self._rot,
         }
 
     def heal(self) -> None:
@@ -183,9 +187,24 @@ class DiskFaults:
         self._enemy.note(fault, f"a bit of {host_of(number)}:{path} at {position} flips, and it is restarted")
         self._cluster.kill(number)
         self._cluster.machines[number].disk.flip_bit(path, position, random.randrange(8))
-        await self._enemy.down(fault, number)
+        if fault.kind == ROT_AND_CRASH:
+            await asyncio.gather(self._enemy.down(fault, number), self._strike_while_mending(fault, number, random))
+        else:
+            await self._enemy.down(fault, number)
         await self._enemy.wait_until_well()
         self._enemy.is_alone = False
+
+    async def _strike_while_mending(self, fault: Fault, number: int, random: Random) -> None:
+        """Its power fails in the middle of what it does about the damage; the others have everything, as before."""
+        steps = random.randint(1, MOST_STEPS)
+        sprung: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
+        trap = Trap(CUTS, steps, False, lambda one: one == number, sprung)
+        found = await self._enemy.ambushes.trap(trap, MENDING_S)
+        if found is None:
+            return
+        self._enemy.note(fault, f"{found[1]} on {host_of(number)}: cut its power at change {steps} of its disk")
+        await self._enemy.ambushes.spring_for(number, keeps_power=False)
+        await self._cluster.bring_up(number)
 
 
 def _files(disk: SimDisk, *endings: str) -> list[str]:

@@ -14,7 +14,10 @@ from random import Random
 
 AMBUSHES = ("ambush", "power ambush")
 """At a telling moment: a process dies, or the power fails."""
-POWER = ("crash", "blackout", "brownout", "fade out", "torn", "failing disk", "power ambush")
+INSIDE = ("kill inside", "power cut inside")
+"""Of a change of several steps: at one of its next few changes of the disk."""
+ROT_AND_CRASH = "rot and crash"
+POWER = ("crash", "blackout", "brownout", "fade out", "torn", "failing disk", "power ambush", "power cut inside")
 """The power fails, or the disk lies: fair only where every topic is durable."""
 LONE_CRASH = "lone crash"
 """The power of one machine fails, with nothing else wrong: fair also where flushing is left to the system."""
@@ -62,7 +65,7 @@ PASSING = (
     "crawling disk",
 )
 """Of disks, and nobody restarts the process."""
-LATER_KINDS = PASSING
+LATER_KINDS = (*PASSING, *INSIDE, *INSIDE, ROT_AND_CRASH)
 """Take the place of some faults that were drawn, by chance of their own: all else of a history stays what it was."""
 ALL_KINDS = tuple(dict.fromkeys((*KINDS, *LATER_KINDS)))
 THEMES = (
@@ -128,8 +131,11 @@ def draw_plan(random: Random, seconds: float, *, is_power_fair: bool, without: S
     return FaultPlan(tuple(faults), theme in BUSY_THEMES)
 
 
-def widened(faults: Sequence[Fault], random: Random, without: Sequence[str] = ()) -> tuple[Fault, ...]:
+def widened(
+    faults: Sequence[Fault], random: Random, *, is_power_fair: bool, without: Sequence[str] = ()
+) -> tuple[Fault, ...]:
     """With one or two of the later kinds in the place of some, in some histories."""
+    without = without if is_power_fair else (*without, *POWER)
     kinds = [kind for kind in LATER_KINDS if kind not in without]
     chosen = random.sample(kinds, min(random.randint(1, 2), len(kinds)))
     if not faults or not chosen or random.random() >= LATER_CHANCE:

@@ -23,7 +23,7 @@ from penstock.sim.ambush import Ambushes
 from penstock.sim.campaigns import Campaigns
 from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.disk_faults import DiskFaults
-from penstock.sim.fault_plan import AMBUSHES, Fault
+from penstock.sim.fault_plan import AMBUSHES, INSIDE, ROT_AND_CRASH, Fault
 from penstock.sim.link_faults import LinkFaults
 from penstock.sim.passing_faults import PassingFaults
 
@@ -75,9 +75,9 @@ class Nemesis:
         self.on_stall: Callable[[str], None] = lambda _: None
         """Told what nobody has taken over from a broker whose disk hangs."""
         self.counts: Counter[str] = Counter()
+        self._ambushes = self.ambushes = Ambushes(self)
         self._disks = DiskFaults(self)
         self._passing = PassingFaults(self)
-        self._ambushes = Ambushes(self)
         self._deeds: dict[str, Callable[[Fault, Random], Awaitable[None]]] = {
             "kill": self._kill,
             "crash": self._crash,
@@ -97,7 +97,8 @@ class Nemesis:
 
     async def run(self, plan: Sequence[Fault]) -> None:
         """Returns when the last fault has begun and all are over."""
-        with self._ambushes.listening() if any(fault.kind in AMBUSHES for fault in plan) else nullcontext():
+        listens = any(fault.kind in (*AMBUSHES, *INSIDE, ROT_AND_CRASH) for fault in plan)
+        with self._ambushes.listening() if listens else nullcontext():
             await self._run(plan)
 
     async def _run(self, plan: Sequence[Fault]) -> None:

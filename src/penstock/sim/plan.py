@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from penstock.sim.fault_plan import LONE_CRASH, POWER, Fault, draw_plan, widened
+from penstock.sim.fault_plan import LONE_CRASH, POWER, ROT_AND_CRASH, Fault, draw_plan, widened
 from penstock.sim.history import Place
 from penstock.sim.settings import draw_settings
+from penstock.sim.sizes import draw_sizes
 from penstock.sim.tuning import PINNED
 
 PLAIN_TOPIC = "data-plain"
@@ -41,6 +42,8 @@ class Plan:
     is_durable: bool
     settings: dict[str, str]
     """Of all brokers."""
+    sizes: dict[str, int]
+    """Of what no setting says: see `sim.sizes`."""
     topics: tuple[TopicPlan, ...]
     producers: int
     readers: int
@@ -96,9 +99,10 @@ def draw(
         topics.append(TopicPlan(f"data-{number}", random.randint(1, 2), settings))
     topics.append(TopicPlan(PLAIN_TOPIC, 1, dict(PINNED) if has_tuner else {}))
     if size < 3:
-        without = (*without, "bit rot", LONE_CRASH)  # there must be others that have what it lost
+        without = (*without, "bit rot", ROT_AND_CRASH, LONE_CRASH)  # there must be others that have what it lost
     fault_plan = draw_plan(Random(f"{seed}/faults"), seconds, is_power_fair=is_durable, without=without)
-    planned = widened(fault_plan.faults, Random(f"{seed}/later faults"), without)
+    chance = Random(f"{seed}/later faults")
+    planned = widened(fault_plan.faults, chance, is_power_fair=is_durable, without=without)
     faults = [fault for fault in planned if only is None or fault.number in only]
     ending = _draw_ending(Random(f"{seed}/ending"), is_durable, planned)
     loses_power = any(fault.kind in POWER for fault in planned) or ending == ENDINGS[0]
@@ -109,6 +113,7 @@ def draw(
         seconds=seconds,
         is_durable=is_durable,
         settings=draw_settings(Random(f"{seed}/settings")),
+        sizes=draw_sizes(Random(f"{seed}/sizes")),
         topics=tuple(topics),
         producers=random.randint(1, 2),
         readers=random.randint(1, 2),

@@ -25,6 +25,7 @@ from penstock.sim.history import Outcome
 from penstock.sim.judging import Breach
 from penstock.sim.plan import Plan
 from penstock.sim.remarks import remarks
+from penstock.sim.sizes import shrunk
 from penstock.sim.stage import KEYED, Stage
 from penstock.sim.workforce import Workforce
 from penstock.sim.workload.trimmed import RETENTION_BYTES, TRIMMED
@@ -137,7 +138,7 @@ def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
     scenario = Scenario(Stage(plan, world))
     stage = scenario.stage
     try:
-        with remarks(world.trace, stage.watch, is_wanted=keep_trace), few_entries_kept(), world:
+        with remarks(world.trace, stage.watch, is_wanted=keep_trace), few_entries_kept(), shrunk(plan.sizes), world:
             world.run(scenario.run())
     except Exception as error:  # of whatever kind: it is the history's failure, and told as such
         stage.watch.failed(error)

@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from penstock.sim.cluster import SimCluster
-from penstock.sim.fault_plan import LONE_CRASH
+from penstock.sim.fault_plan import LONE_CRASH, ROT_AND_CRASH
 from penstock.sim.history import History, Outcome, Place, Violation
 from penstock.sim.judging import PROGRESS
 from penstock.sim.nemesis import Nemesis
@@ -107,7 +107,7 @@ class Stage:
         """With fewer acks=all is refused for good; where one may rot, or lose what was not flushed, one more."""
         settings = next((plan.settings for plan in self.plan.topics if plan.name == topic), {})
         least = int(settings.get(MIN_INSYNC_REPLICAS, min(2, self.plan.nodes)))
-        is_one_unsound = any(fault.kind in ("bit rot", LONE_CRASH) for fault in self.plan.faults)
+        is_one_unsound = any(fault.kind in ("bit rot", ROT_AND_CRASH, LONE_CRASH) for fault in self.plan.faults)
         return min(least + is_one_unsound, self.plan.nodes)
 
     def has_ended(self) -> bool:

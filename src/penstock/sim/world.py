@@ -76,7 +76,8 @@ class SimMachine:
         """Told how the process ends, right before it does. Must change nothing."""
         self.on_wake: Callable[[], None] = lambda: None
         """Told that a process which was paused or suspended is about to go on. Must change nothing."""
-        self._has_lost_power = False
+        self._has_lost_power = self._keeps_power = False
+        self._killed: SimProcess | None = None
         self._incarnations = 0
         self._outcomes: dict[asyncio.Future[Any], None] = {}
         world.network.boot(name)
@@ -95,6 +96,7 @@ class SimMachine:
         if self.process is not None:
             raise SimError(f"{self.name} is running already")
         self._lose_power()
+        self._close_killed()
         if not self.world.network.is_up(self.name):
             self.world.network.boot(self.name)
         self._incarnations += 1
@@ -151,17 +153,28 @@ class SimMachine:
                 self.world.network.wake(self.name)
             self.world.loop.resume(self.process)
 
-    def crash_after(self, changes: int) -> None:
-        """Power failure at the disk's k-th change from now, right before it or right after."""
+    def crash_after(self, changes: int, *, keeps_power: bool = False) -> None:
+        """Power failure at the disk's k-th change from now, right before it or right after; or kill -9 there."""
         self.disk.crash_after = self.disk.changes + changes
+        self._keeps_power = keeps_power
 
     def _stopped_by_disk(self) -> None:
         """The disk is about to raise SimCrash: from here on the process does nothing any more."""
         if self.process is not None:
             # Not now: whoever changes the disk is still on the stack. But before anybody hears of it.
+            if self._keeps_power:
+                self._killed = self._end("killed at a change of its disk")
+                self.world.loop.call_soon(self._close_killed, context=self.world.context)
+                return
             self._has_lost_power = True
             self.world.loop.call_soon(self._lose_power, context=self.world.context)
             self._end("crashes at a change of its disk")
+
+    def _close_killed(self) -> None:
+        process, self._killed = self._killed, None
+        if process is not None:
+            self.disk.crash_after = None
+            self._close_for(process)
 
     def _lose_power(self) -> None:
         if not self._has_lost_power:

@@ -14,7 +14,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata.image import PartitionState
 from penstock.core.metadata.requests import IsrAnswer, IsrChange, ReplicaEpoch
-from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogOffline
+from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogOffline, StorageError
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.replica import isr
@@ -912,6 +912,23 @@ class TestFollowing:
         found = follower.partition.read(3, 1000)
         assert found is not None
         assert found.next_offset == 5
+
+    def test_a_batch_that_begins_before_the_start_and_cannot_be_written_changes_nothing(self) -> None:
+        leader, follower = self.following()
+        data = build_batch([Record(None, b"v", (), NOW_MS) for _ in range(5)])
+        leader.partition.append(read_header(data), data, NOW_MS)
+        leader.fetched(2, 5)
+        leader.fetched(3, 5)
+        leader.partition.delete_records(3)
+        follower.partition.truncate_fully_and_start_at(3)
+        follower.disk.fail_write = lambda path: path.endswith(".log")
+        with pytest.raises(StorageError):
+            follower.partition.append_fetched(self.copy(leader, 3), 1, 5, 3, NOW_MS)
+        log = follower.partition.log
+        assert log.log_start_offset == follower.partition.high_watermark == log.log_end_offset == 3
+        follower.disk.fail_write = None
+        follower.partition.append_fetched(self.copy(leader, 3), 1, 5, 3, NOW_MS)
+        assert (log.log_start_offset, log.log_end_offset, follower.partition.high_watermark) == (3, 5, 5)
 
 
 class TestDeletedRecords:

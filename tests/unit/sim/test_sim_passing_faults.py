@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from penstock.sim.fault_plan import LATER_KINDS, PASSING, Fault, widened
+from penstock.sim.fault_plan import LATER_KINDS, PASSING, POWER, Fault, widened
 from penstock.sim.plan import Plan, draw
 from penstock.sim.scenario import play
 
@@ -28,7 +28,7 @@ def test_a_disk_that_fails_for_a_while_costs_nothing_that_was_promised(kind: str
 
 def test_later_kinds_take_the_place_of_others_in_some_histories_and_change_nothing_else() -> None:
     faults = tuple(Fault(number, "kill", number, 0.3) for number in range(4))
-    changed = [widened(faults, Random(seed)) for seed in range(60)]
+    changed = [widened(faults, Random(seed), is_power_fair=True) for seed in range(90)]
     assert faults in changed
     others = [plan for plan in changed if plan != faults]
     assert others
@@ -36,4 +36,11 @@ def test_later_kinds_take_the_place_of_others_in_some_histories_and_change_nothi
         assert [replace(fault, kind="kill") for fault in plan] == list(faults)
         assert 1 <= len({fault.kind for fault in plan} & set(LATER_KINDS)) <= 2
     assert {fault.kind for plan in others for fault in plan} == {"kill", *LATER_KINDS}
-    assert widened(faults, Random(1), without=LATER_KINDS) == faults
+    assert widened(faults, Random(1), is_power_fair=True, without=LATER_KINDS) == faults
+
+
+def test_later_kinds_cut_no_power_where_that_is_not_fair() -> None:
+    faults = tuple(Fault(number, "kill", number, 0.3) for number in range(4))
+    kinds = {fault.kind for seed in range(90) for fault in widened(faults, Random(seed), is_power_fair=False)}
+    assert not kinds & set(POWER)
+    assert "kill inside" in kinds

@@ -1,0 +1,94 @@
+"""Sizes that no setting says and that a short history would never reach: smaller for some, as its seed decides.
+
+What happens every four megabytes, or with the sixty-fifth of something, happens in small histories as well then. They
+are constants of production code, read where they are used, so that they cost nothing there. Must not know: clusters,
+faults.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any
+
+from penstock.core.raft.settings import Settings
+from penstock.sim.places import replaced
+
+SHRINK_CHANCE = 0.5
+EACH_CHANCE = 0.6
+
+SIZES: Mapping[str, tuple[int, ...]] = {
+    "penstock.api.handlers.fetch:INLINE_BYTES": (0, 500, 4000),
+    "penstock.api.handlers.fetch:MAX_LOOKUPS": (1, 2),
+    "penstock.api.produce_lane:MAX_TARGETS": (1, 3),
+    "penstock.api.produced_batch:FEW_RECORDS": (0, 2),
+    "penstock.cluster.peer_links:MAX_QUEUED": (4, 16),
+    "penstock.cluster.raft_store:READ_BYTES": (200, 2000),
+    "penstock.cluster.topic_decisions:PRODUCER_ID_BLOCK": (1, 3),
+    "penstock.coordination.hosted_shard:LOAD_BYTES": (300, 3000),
+    "penstock.coordination.hosted_shard:MAX_BATCH_BYTES": (200, 2000),
+    "penstock.coordination.hosted_shard:REPLAYED_IN_ONE_GO": (1, 7),
+    "penstock.net.connection:MAX_CORKED_PARTS": (1, 4),
+    "penstock.storage.checkpoint_builder:_SNAPSHOT_EVERY_BYTES": (0, 500, 5000),
+    "penstock.storage.cleaner.rewrite:_CHUNK_BYTES": (700, 3000),
+    "penstock.storage.cleaner.rewrite:_MAX_SOURCES": (1, 2, 4),
+    "penstock.storage.files:_WRITE_BYTES": (300, 3000),
+    "penstock.storage.growing_log:_HINTS": (1, 3),
+    "penstock.storage.recovery:_SMALL_BYTES": (0, 1000),
+    "penstock.storage.recovery:_WALK_BYTES": (300, 3000),
+    "penstock.storage.scan:_CHUNK_BYTES": (300, 3000),
+    "penstock.storage.segment:_MOST_HEADERS": (1, 4),
+    "penstock.storage.segment:_OPEN_FILES": (1,),
+    "penstock.storage.segment:_SCAN_BYTES": (300, 3000),
+    "penstock.storage.sparse_index:_BLOCK": (1, 4),
+}
+RAFT: Mapping[str, tuple[int, ...]] = {
+    "max_append_bytes": (100, 1000),
+    "max_inflight_messages": (1, 4),
+    "max_inflight_bytes": (100, 2000),
+    "snapshot_chunk_bytes": (50, 500),
+    "catch_up_entries": (1, 10),
+}
+RAFT_SETTINGS = "penstock.node.membership:_raft_settings"
+
+
+def draw_sizes(random: Random) -> dict[str, int]:
+    """By place; of Raft's by name. None in half of the histories."""
+    is_shrunk = random.random() < SHRINK_CHANCE
+    drawn = {
+        name: random.choice(values) for name, values in (*SIZES.items(), *RAFT.items()) if random.random() < EACH_CHANCE
+    }
+    return drawn if is_shrunk else {}
+
+
+@contextmanager
+def shrunk(sizes: Mapping[str, int]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for place, size in sizes.items():
+            if place in SIZES:
+                stack.enter_context(replaced(place, partial(_instead, size)))
+        of_raft = {name: size for name, size in sizes.items() if name in RAFT}
+        if of_raft:
+            stack.enter_context(replaced(RAFT_SETTINGS, partial(_smaller, of_raft)))
+        yield
+
+
+def names_of(sizes: Mapping[str, int]) -> Counter[str]:
+    """For people."""
+    return Counter(name.rpartition(":")[2].strip("_").lower() for name in sizes)
+
+
+def _instead(size: int, _: int) -> int:
+    return size
+
+
+def _smaller(sizes: Mapping[str, int], original: Any) -> Any:
+    def settings(*args: Any) -> Settings:
+        made: Settings = original(*args)
+        return replace(made, **sizes)
+
+    return settings
