@@ -19,6 +19,8 @@ from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
 from penstock.coordination.consumer_groups import ConsumerSettingsOf, ImageTopics
 from penstock.coordination.hosted_shard import HostedShard, News, Operation
+from penstock.coordination.regex_matching import RegexMatching
+from penstock.core.group.consumer_group import ConsumerGroup
 from penstock.core.group.settings import GroupSettings
 from penstock.core.group.shard import GroupShard
 from penstock.core.group.story import StoryEvent
@@ -77,6 +79,7 @@ class GroupCoordinator:
         self._clock = clock
         self._settings = GroupSettings.from_config(running.current)
         self._consumer_settings = ConsumerSettingsOf(running, image)
+        self.regexes = RegexMatching(image, workers)
         self._make_shard = partial(
             GroupShard,
             topics=ImageTopics(image),
@@ -99,6 +102,15 @@ class GroupCoordinator:
     def speaks_consumer_protocol(self) -> bool:
         """KIP-848. The feature or the broker's settings may switch it off."""
         return self._consumer_settings.is_enabled
+
+    def regexes_of(self, group_id: str, regex: str | None) -> list[str]:
+        """Those of a group's members, and one that a member brings."""
+        shard = self._find(group_id)
+        group = None if shard is None else shard.shard.groups.get(group_id)
+        found = dict.fromkeys(group.regexes) if isinstance(group, ConsumerGroup) else {}
+        if regex:
+            found[regex] = None
+        return list(found)
 
     # -- life ---------------------------------------------------------------------------
 

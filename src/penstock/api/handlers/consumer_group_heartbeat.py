@@ -6,6 +6,8 @@ Differs from Kafka
 - in the heartbeat interval of the reply: the configured one is the longest; members that wait for
   something, and those of small groups, are asked to come back sooner (`consumer_protocol.pace`);
 - regular expressions are resolved within the request, so the reply knows their topics already;
+- an expression with more than 2,000 instructions when compiled is INVALID_REGULAR_EXPRESSION, and so is the
+  hundred-and-first of a group; names are matched in a worker;
 - racks are kept and shown, and change no assignment (nor do they in Kafka 4).
 """
 
@@ -66,6 +68,9 @@ class ConsumerGroupHeartbeatHandler:
             ctx.client_id or "",
             f"/{ctx.peer_host}",
         )
+        regexes = self._groups.regexes_of(asked.group_id, asked.topic_regex)
+        if regexes and not self._groups.regexes.is_ready(regexes):
+            await self._groups.regexes.prepare(regexes)
         reply = await self._groups.call(
             asked.group_id,
             ConsumerHeartbeatReply,

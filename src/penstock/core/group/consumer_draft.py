@@ -28,7 +28,8 @@ from penstock.core.group.consumer_records import (
 )
 from penstock.core.group.reconciliation import Facts, reconcile
 from penstock.core.group.story import StoryEvent, What, holding
-from penstock.core.group.topic_regex import matching_topics
+from penstock.core.group.topic_regex import MAX_PER_GROUP, matching_topics
+from penstock.model.errors import ApiError, ErrorCode
 
 
 class SubscriptionChange(NamedTuple):
@@ -84,6 +85,11 @@ class Draft:
         self._drop_unused_regexes()
         is_unmatched = False
         if regex is not None and regex not in group.regexes:
+            if len(group.regexes) >= MAX_PER_GROUP:
+                raise ApiError(
+                    ErrorCode.INVALID_REGULAR_EXPRESSION,
+                    f"The members of the group subscribe by {MAX_PER_GROUP} expressions already.",
+                )
             self._resolve(regex)
             is_unmatched = old_regex is None and not group.regexes[regex].topics
         return SubscriptionChange(True, names_changed or not is_unmatched)
@@ -119,7 +125,7 @@ class Draft:
         return group.hash_of(self.topics) != group.metadata_hash
 
     def _resolve(self, regex: str) -> None:
-        found = matching_topics(regex, self.topics.names())
+        found = matching_topics(regex, self.topics.names(), self.topics.version)
         known = self.group.regexes.get(regex)
         if known is None or known.topics != found:
             resolved = ResolvedRegex(found, self.topics.version, self.wall_ms)

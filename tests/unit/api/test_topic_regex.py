@@ -1,0 +1,100 @@
+"""Expressions of clients are bounded, and run in a worker."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from group_client import GroupClient
+from wire_client import WireClient
+
+from penstock.core.group import topic_regex
+from penstock.core.group.topic_regex import MAX_PER_GROUP, MAX_PROGRAM, is_prepared, matching_topics, prepare
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.testing import Broker
+from penstock.wire.apis import Api
+from penstock.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+
+NAMES = [f"topic-{at}" for at in range(120)]
+
+
+@pytest.mark.parametrize("regex", ["([a-q][^u-z]{13}x|.*){30}", "((a?){100}){10}x"])
+def test_one_that_is_too_complex_is_refused(regex: str) -> None:
+    with pytest.raises(ApiError, match=f"{MAX_PROGRAM} are allowed") as refused:
+        matching_topics(regex, NAMES)
+    assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+@pytest.mark.parametrize("regex", [".*", "orders-.*|payments-[0-9]{1,3}", r"\p{L}+-.*", "(a|b|c).*(x|y|z)"])
+def test_usual_ones_are_not(regex: str) -> None:
+    assert isinstance(matching_topics(regex, NAMES), tuple)
+
+
+def test_what_is_prepared_is_known_for_these_topics_alone() -> None:
+    names, regex = dict.fromkeys(NAMES), r"topic-.*5"
+    assert not is_prepared(regex, names, 1)
+    assert not prepare(regex, list(names), 50)
+    assert not prepare(regex, list(names), 50)
+    assert prepare(regex, list(names), 50)
+    topic_regex.settle(regex, names, 1)
+    assert is_prepared(regex, names, 1)
+    assert matching_topics(regex, names, 1) == matching_topics(regex, NAMES)
+    names["topic-more-5"] = None
+    assert not is_prepared(regex, names, 2)
+    assert "topic-more-5" in matching_topics(regex, names, 2)
+    assert not is_prepared(regex, dict(names), 2), "of another broker"
+
+
+class Recorder:
+    """A compiled expression that notes which thread matches."""
+
+    def __init__(self, compiled: Any) -> None:
+        self.compiled = compiled
+        self.threads: set[str] = set()
+
+    def fullmatch(self, name: str) -> Any:
+        self.threads.add(threading.current_thread().name)
+        return self.compiled.fullmatch(name)
+
+
+def beat(wire: WireClient, group: str, member: str, regex: str) -> Any:
+    return wire.call(
+        Api.CONSUMER_GROUP_HEARTBEAT,
+        1,
+        ConsumerGroupHeartbeatRequest(
+            group_id=group,
+            member_id=member,
+            rebalance_timeout_ms=10_000,
+            subscribed_topic_regex=regex,
+            topic_partitions=[],
+        ),
+    )
+
+
+def test_the_loop_matches_nothing(wire: WireClient, wire_broker: Broker) -> None:
+    GroupClient(wire, "loop-matches-nothing").find()
+    first = wire.create_topic()
+    for _ in range(60):
+        wire.create_topic()
+    regex = f"{first}|loop-matches-nothing"
+    expression = topic_regex._compiled(regex)
+    assert isinstance(expression, topic_regex._Expression)
+    recorder = expression._compiled = Recorder(expression._compiled)
+    jobs = wire_broker._running.groups.regexes.jobs
+    reply = beat(wire, "loop-matches-nothing", "m" * 22, regex)
+    assert (reply.error_code, reply.error_message) == (0, None)
+    assert wire_broker._running.groups.regexes.jobs - jobs >= 2
+    assert recorder.threads
+    assert all(name.startswith("penstock-worker") for name in recorder.threads), recorder.threads
+    recorder.threads.clear()
+    another = wire.create_topic()
+    beat(wire, "loop-matches-nothing", "n" * 22, regex)
+    assert expression._known[another] is False
+    assert all(name.startswith("penstock-worker") for name in recorder.threads), recorder.threads
+
+
+def test_a_group_has_a_bounded_number(wire: WireClient) -> None:
+    GroupClient(wire, "many-expressions").find()
+    codes = [beat(wire, "many-expressions", f"{at:022}", f"none-{at}").error_code for at in range(MAX_PER_GROUP + 1)]
+    assert codes == [0] * MAX_PER_GROUP + [ErrorCode.INVALID_REGULAR_EXPRESSION]
