@@ -143,14 +143,14 @@ class LogCleaning:
             if owner.persisted_recovery_point < found.end_offset or partition.is_deleted:
                 return False
         generation = owner.generation
-        # One that is away would keep what was deleted meanwhile, never hear of it, and may lead one day.
-        all_in_sync = len(partition.isr) == len(partition.replicas)
-        plan = make_plan(owner, found, self._clock.now_ms(), self._max_keys(), may_drop_tombstones=all_in_sync)
+        plan = make_plan(
+            owner, found, self._clock.now_ms(), self._max_keys(), may_drop_tombstones=_may_drop_tombstones(partition)
+        )
         async with aclosing(self._rewriter.rewrite(plan)) as outcomes:
             async for outcome in outcomes:
                 if isinstance(outcome, Cleaned):
                     return await self._finish(partition, plan, outcome, generation)
-                if outcome.is_changed and not await self._put_in_place(partition, outcome, generation):
+                if outcome.is_changed and not await self._put_in_place(partition, plan, outcome, generation):
                     return False
         raise StorageError("the rewriting process ended without a word")
 
@@ -158,9 +158,13 @@ class LogCleaning:
         broker = self._partitions.broker
         return max_keys(broker.log_cleaner_dedupe_buffer_size, broker.log_cleaner_io_buffer_load_factor)
 
-    async def _put_in_place(self, partition: Partition, rewritten: RewrittenSegment, generation: int) -> bool:
-        """False: the log has changed meanwhile, and the work was in vain."""
+    async def _put_in_place(
+        self, partition: Partition, plan: CleanPlan, rewritten: RewrittenSegment, generation: int
+    ) -> bool:
+        """False: the log or its replicas have changed meanwhile, and the work was in vain."""
         owner = partition.log
+        if not _is_still_allowed(partition, plan):
+            return False
         swap = Swap(self._disk, owner.directory, rewritten.bases, rewritten.size)
         if not owner.begin_swap(swap, generation):
             return False
@@ -170,6 +174,9 @@ class LogCleaning:
             with suppress(OSError):
                 owner.abandon_swap(swap)
             raise
+        if not _is_still_allowed(partition, plan):
+            owner.abandon_swap(swap)
+            return False
         if not owner.end_swap(swap, rewritten):
             return False
         bases = owner.segment_bases
@@ -203,3 +210,15 @@ class LogCleaning:
                 "%r: %d batches hold no readable records and stay as they are", partition, cleaned.malformed_batches
             )
         return True
+
+
+def _may_drop_tombstones(partition: Partition) -> bool:
+    """A replica that is not in sync may hold a record and not yet its deletion: it would never hear of it, and may lead
+    one day. A broker that has lost the controller does not know who is."""
+    lease = partition.host.lease
+    return len(partition.isr) == len(partition.replicas) and (lease is None or lease())
+
+
+def _is_still_allowed(partition: Partition, plan: CleanPlan) -> bool:
+    """Asked at every swap: rewriting takes minutes, and replicas come and go."""
+    return not plan.may_drop_tombstones or _may_drop_tombstones(partition)

@@ -269,3 +269,48 @@ async def test_tombstones_are_kept_while_a_replica_is_away() -> None:
     partition.log.roll(world.clock.ms)
     assert await world.cleaning.run() == 1
     assert [plan.may_drop_tombstones for plan in world.rewriter.plans] == [False, True]
+
+
+async def test_a_replica_that_comes_while_segments_are_rewritten_makes_it_start_over() -> None:
+    """It may have fetched a record and not yet the tombstone that the rewritten segments lack."""
+    world = World({"t": {}})
+    partition = world.fill("t")
+    before = world.offsets("t")
+    world.rewriter.meanwhile = lambda outcome: assign(partition, (1, 2))
+    assert await world.cleaning.run() == 0
+    assert world.rewriter.plans[-1].may_drop_tombstones
+    assert world.offsets("t") == before
+    assert world.leftovers("t") == []
+    assert await world.cleaning.run() == 1
+    assert not world.rewriter.plans[-1].may_drop_tombstones
+
+
+async def test_a_replica_that_comes_while_the_swap_is_committed_cancels_it() -> None:
+    world = World({"t": {}})
+    partition = world.fill("t")
+    before = world.offsets("t")
+
+    def come() -> None:
+        if world.leftovers("t"):
+            assign(partition, (1, 2))
+
+    world.workers.before = come
+    assert await world.cleaning.run() == 0
+    assert world.offsets("t") == before
+    assert world.leftovers("t") == []
+    world.workers.before = lambda: None
+    assert await world.cleaning.run() == 1
+    assert not world.rewriter.plans[-1].may_drop_tombstones
+
+
+async def test_without_the_controller_nobody_knows_which_replicas_there_are() -> None:
+    world = World({"t": {}})
+    partition = world.fill("t")
+    partition.host.lease = lambda: False
+    assert await world.cleaning.run() == 1
+    assert not world.rewriter.plans[-1].may_drop_tombstones
+
+
+def assign(partition: Partition, replicas: tuple[int, ...]) -> None:
+    """As a reassignment does: the new ones are not in sync yet."""
+    partition.replicas = replicas
