@@ -21,6 +21,7 @@ from penstock.replica.fetchers import ReplicaFetchers
 from penstock.replica.host import Host
 from penstock.replica.log_directories import log_config
 from penstock.replica.partition import Partition
+from penstock.replica.set_aside import SetAside
 from penstock.sim.world import SimPorts, SimWorld
 from penstock.storage.group_commit import GroupCommit
 from penstock.storage.log import Log
@@ -60,6 +61,8 @@ class ScriptedLeader:
     def __init__(self) -> None:
         self.answers: deque[Answer] = deque()
         self.respond: Callable[[FetchRequest], FetchResponse | None] = lambda _: None  # when nothing is queued
+        self.show: Callable[[FetchRequest], FetchResponse] = lambda request: self.respond(request) or FetchResponse()
+        self.looks: list[FetchRequest] = []
         self.fetches: list[FetchRequest] = []
         self.arrivals_s: list[float] = []
         self.acknowledged: list[Acknowledged] = []
@@ -131,6 +134,11 @@ class _Connection(asyncio.Protocol):
             assert version == 17
             request = decode_request(key, version, frame, at)
             assert isinstance(request, FetchRequest)
+            if request.session_epoch == -1:  # a look at batches, not replication
+                self.answer_held()
+                leader.looks.append(request)
+                self._write(key, version, correlation_id, leader.show(request))
+                return
             assert self._held is None, "one fetch at a time"
             leader.fetches.append(request)
             leader.arrivals_s.append(leader.loop.time())
@@ -191,6 +199,7 @@ class FollowingBroker:
 
     async def _run(self, ports: SimPorts) -> None:
         ports.disk.make_directory("/data")
+        self._set_aside = SetAside(ports.disk, "/data", ports.workers, ports.entropy)
         commit = GroupCommit(ports.loop.call_soon, ports.flusher)
         host = Host(FOLLOWER, ports.clock)
         for index in range(self._count):
@@ -223,6 +232,10 @@ class FollowingBroker:
             await self.lowering
         self.lowered.append((partition, offset))
         partition.log.persisted_recovery_point = min(partition.log.persisted_recovery_point, offset)
+
+    @property
+    def set_aside(self) -> SetAside:
+        return self._set_aside
 
     def start_over(self, partition: Partition) -> None:
         raise NotImplementedError("logs that cannot be opened are the business of real brokers")

@@ -108,3 +108,94 @@ async def test_a_cleaned_offset_that_may_be_on_disk_is_lowered_after_a_failed_wr
 
 def _says_30(world: HostedWorld) -> bool:
     return b" 30" in world.disk.peek("/data/cleaner-offset-checkpoint", 0, 100)
+
+
+# -- repair: what is cut is kept --------------------------------------------------------------------------------------
+
+
+def on_disk(world: HostedWorld) -> set[int]:
+    """Every offset that lies in some finished directory, the partition's or one that was set aside."""
+    found: set[int] = set()
+    for name in world.disk.list_directory("/data"):
+        path = f"/data/{name}"
+        if name.startswith("t-0") and not name.endswith(".tmp") and world.disk.is_directory(path):
+            for file in world.disk.list_directory(path):
+                if file.endswith(".log"):
+                    data = world.disk.peek(f"{path}/{file}", 0, 1 << 20)
+                    found |= {header.base_offset for _, header in iterate_headers(data, file)}
+    return found
+
+
+async def mend(world: HostedWorld, partition: Partition, offset: int) -> None:
+    await world.hosted.set_aside.keep_tail(partition, offset)
+    await cut(world, partition, offset)
+
+
+@pytest.mark.parametrize("offset", [12, 0])
+def test_what_repair_cuts_is_kept_wherever_the_machine_stops(offset: int) -> None:
+    step, is_done = 0, False
+    while not is_done:
+        step += 1
+        for seed in range(MIXTURES):
+            world, partition = compacted(seed)
+            world.disk.crash_after = world.disk.changes + step
+            try:
+                asyncio.run(mend(world, partition, offset))
+                is_done = True
+            except SimCrash:
+                pass
+            world.disk.crash_after = None
+            world.disk.crash()
+            assert on_disk(world) >= set(range(COUNT)), f"step {step}, seed {seed}"
+            world.open()
+            assert on_disk(world) >= set(range(COUNT)), f"step {step}, seed {seed}"
+            log = world.hosted.get("t", 0).log
+            assert log.offline is None, f"step {step}, seed {seed}: {log.offline}"
+            assert offsets(log) == list(range(log.log_start_offset, log.log_end_offset)), f"step {step}, seed {seed}"
+            if is_done:
+                assert world.hosted.set_aside.holds(world.hosted.get("t", 0)), "also after a restart"
+    assert step > 20, "there was something to stop in"
+
+
+async def begin_over(world: HostedWorld, partition: Partition) -> None:
+    await world.hosted.set_aside.move(partition)
+    await world.hosted.lower_recovery_point(partition, 0)
+    world.hosted.start_over(partition)
+
+
+def test_a_log_that_cannot_be_opened_is_kept_wherever_the_machine_stops() -> None:
+    step, is_done = 0, False
+    while not is_done:
+        step += 1
+        for seed in range(MIXTURES):
+            world, partition = compacted(seed)
+            world.disk.kill()
+            path = partition.log.segments[-1].path
+            world.disk.flip_bit(path, 8)  # the length of its first batch
+            world.open()
+            partition = world.hosted.get("t", 0)
+            assert partition.log.offline is not None
+            sizes = sum(world.disk.stable_size(path) for path in logs_on(world))
+            world.disk.crash_after = world.disk.changes + step
+            try:
+                asyncio.run(begin_over(world, partition))
+                is_done = True
+            except SimCrash:
+                pass
+            world.disk.crash_after = None
+            world.disk.crash()
+            world.open()
+            assert sum(len(world.disk.peek(path, 0, 1 << 20)) for path in logs_on(world)) == sizes, f"{step}, {seed}"
+            log = world.hosted.get("t", 0).log
+            assert log.offline is not None or log.log_end_offset == 0, f"step {step}, seed {seed}"
+    assert step > 5, "there was something to stop in"
+
+
+def logs_on(world: HostedWorld) -> list[str]:
+    return [
+        f"/data/{name}/{file}"
+        for name in world.disk.list_directory("/data")
+        if name.startswith("t-0")
+        for file in world.disk.list_directory(f"/data/{name}")
+        if file.endswith(".log")
+    ]

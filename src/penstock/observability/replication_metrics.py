@@ -152,6 +152,24 @@ class ReplicationMetrics:
             (),
             [((), fetchers.repairs.repaired)],
         )
+        yield counter(
+            "penstock_replica_repairs_refused_total",
+            "Damage that readers reported where the leader had the same bytes: nothing was cut.",
+            (),
+            [((), fetchers.repairs.refused)],
+        )
+        yield gauge(
+            "penstock_replica_repairs_in_progress",
+            "Damaged replicas that are being mended, or wait for a sound copy.",
+            (),
+            [((), len(fetchers.repairs.under_way))],
+        )
+        yield gauge(
+            "penstock_replica_set_aside_directories",
+            "Directories with what repair took out of logs, kept until these replicas are in sync.",
+            (),
+            [((), fetchers.repairs.set_aside_count)],
+        )
 
 
 def _lags_of_out_of_sync(partition: Partition) -> Iterator[Sample]:

@@ -101,6 +101,10 @@ class Disk(Protocol):
         """Atomic; replaces a file of the new name."""
         ...
 
+    def link(self, old: str, new: str) -> None:
+        """A second name for a file. Raises OSError where there are no such links, or the new name is taken."""
+        ...
+
     def sync_directory(self, path: str) -> None: ...
 
     def space(self, path: str) -> tuple[int, int]:

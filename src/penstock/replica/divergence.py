@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from penstock.replica.partition import Partition
+from penstock.replica.set_aside import SetAside
 
 log = logging.getLogger(__name__)
 
@@ -31,11 +32,18 @@ class RecoveryPoints(Protocol):
         """An empty log in place of one that could not be opened."""
         ...
 
+    @property
+    def set_aside(self) -> SetAside: ...
+
 
 class Recovering:
     def __init__(self, points: RecoveryPoints) -> None:
         self._points = points
         self.truncations = 0
+
+    @property
+    def set_aside(self) -> SetAside:
+        return self._points.set_aside
 
     async def truncate_to_leader(self, partition: Partition, epoch: int, end_offset: int) -> None:
         """The leader's log has `epoch`, the largest up to our last one, up to `end_offset`, and nothing of ours beyond.
@@ -76,7 +84,7 @@ class Recovering:
         await self._cut(partition, keep, lambda: partition.truncate_fully_and_start_at(offset))
 
     async def start_over(self, partition: Partition) -> None:
-        """Nothing of it can be read any more."""
+        """Nothing of it can be read any more; its files are out of the way."""
         await self._cut(partition, 0, lambda: self._points.start_over(partition))
 
     async def cut_at(self, partition: Partition, offset: int) -> None:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from penstock.client.introduction import PeerIdentity
 from penstock.config.broker import BrokerConfig
+from penstock.model.errors import ApiError, ErrorCode
 from penstock.ports.clock import Clock
 from penstock.ports.workers import Workers
 from penstock.replica.divergence import Recovering, RecoveryPoints
@@ -142,6 +143,18 @@ class ReplicaFetchers:
         followed = self._followed(partition)
         if followed is not None:
             self.by_leader[self._leader_of[partition]].release(followed, is_damaged=True)
+
+    async def leaders_batches(self, partition: Partition, offset: int) -> bytes:
+        return await self._fetcher_of(partition).ask_batches(partition, offset)
+
+    async def leaders_offset(self, partition: Partition, which: int) -> int:
+        return await self._fetcher_of(partition).ask_offset(partition, which)
+
+    def _fetcher_of(self, partition: Partition) -> ReplicaFetcher:
+        leader = self._leader_of.get(partition)
+        if leader is None:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition!r} follows nobody")
+        return self.by_leader[leader]
 
     def _followed(self, partition: Partition) -> FollowedPartition | None:
         leader = self._leader_of.get(partition)

@@ -27,6 +27,7 @@ from penstock.replica.housekeeping import Housekeeping
 from penstock.replica.log_directories import DELETED_SUFFIX, STRAY_SUFFIX, LogDirectories, log_config
 from penstock.replica.offset_files import Key, KnownOffsets, OffsetFiles
 from penstock.replica.partition import Partition
+from penstock.replica.set_aside import SetAside
 from penstock.storage import checkpoints
 from penstock.storage.group_commit import GroupCommit, flush_blocking
 from penstock.storage.log import Log
@@ -78,6 +79,7 @@ class HostedPartitions:
         """After a partition has come, gone (`is_deleted`), or heard what the metadata says of it."""
         self._offsets = OffsetFiles(disk, directory)
         self._directories = LogDirectories(disk, directory, self._offsets, clock, entropy)
+        self.set_aside = SetAside(disk, directory, workers, entropy)
         self._outdated: list[str] = []  # directories that were set aside, and may go
         self._doubtful: dict[Partition, None] = {}  # perhaps of an earlier stay, and kept while nobody leads
         self.housekeeping = Housekeeping(self, self._offsets, commit, workers, clock)
@@ -142,6 +144,7 @@ class HostedPartitions:
         """
         self._directories.was_clean = checkpoints.take_clean_shutdown_marker(self._disk, self.directory)
         self._offsets.read()
+        self.set_aside.read()
         deleted = self._directories.deleted()
         self._has_strays = True
         if is_image_current:
@@ -288,13 +291,10 @@ class HostedPartitions:
                 log.error("files of earlier replicas stay until the next start: %s", error)
 
     def start_over(self, partition: Partition) -> None:
-        """An empty log in place of one that could not be opened, whose files stay beside it. Raises StorageError."""
+        """An empty log in place of one that could not be opened, and was set aside. Raises StorageError."""
         directory, settings = partition.log.directory, partition.log.config
-        is_there = self._disk.exists(directory)
-        if is_there and self._directories.set_aside(directory, STRAY_SUFFIX, "is damaged") is None:
-            raise StorageError(f"{directory} cannot be set aside")
-        # Its new name is stable before another directory takes the old one: a crash could leave that alone.
-        self._disk.sync_directory(self.directory)
+        if self._disk.exists(directory):
+            raise StorageError(f"{directory} is still there")
         fresh = self._directories.open(directory, settings, KnownOffsets(0, 0, 0, 0), partition.topic_id)
         if fresh.offline is not None:
             raise LogOffline(directory, fresh.offline)

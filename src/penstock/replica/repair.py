@@ -7,7 +7,9 @@ when its role is known. Until the replica is whole again it must not count as on
     in sync          stop fetching and tell the leader that no more than the sound part is here: it asks the
                      controller to go on without this replica
     out of sync      tell the leader the same: it may have asked for this one's return, and withdraws that. Five seconds
-                     later, if still out of sync, cut right before the damage, durably, and fetch again from there
+                     later, if still out of sync, look at the leader's copy (`replica.second_opinion`): nothing is cut
+                     on the word of one reader. Keep what is cut (`replica.set_aside`), cut right before the damage,
+                     durably, and fetch again from there. In sync again: what was kept goes
 
 each step begun when the metadata says that the one before has taken effect (`role_changed`), and only while the others
 in sync are as many as `min.insync.replicas` asks for. With fewer, the controller would keep this replica eligible
@@ -20,24 +22,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from penstock.model.errors import ApiError, CorruptBatch, RecordsMissing, StorageError
 from penstock.ports.disk import File
 from penstock.ports.workers import Workers
 from penstock.replica.divergence import Recovering
 from penstock.replica.partition import Partition
+from penstock.replica.second_opinion import Damage, LeaderCopy, Verdict, ask
+from penstock.storage.files import LOG
 from penstock.storage.growing_log import MAX_EPOCH
 from penstock.storage.leader_epochs import UNDEFINED_EPOCH, LeaderEpochs
+from penstock.storage.log import Log
 from penstock.storage.scan import checked_batches
 
 log = logging.getLogger(__name__)
 
 REPEAT_AFTER_S = 5.0
+TRUSTED_FOR_S = 60.0
 
 
-class Following(Protocol):
+class Following(LeaderCopy, Protocol):
     """`replica.fetchers.ReplicaFetchers`, of which a repair needs this."""
 
     node_id: int
@@ -53,6 +60,21 @@ class Scan(NamedTuple):
     last_sound_base: int | None
     """Of the last batch before the damage, or of the last one of all."""
     is_damaged: bool
+    sound_at: int = 0
+    """The position of that batch."""
+    damage_at: int = 0
+    """The position where the damage shows."""
+
+
+class Found(NamedTuple):
+    """Damage in a log, to be replaced from `offset` on."""
+
+    offset: int
+    place: Damage | None
+    """None: files are missing."""
+    generation: int
+    is_unreadable: bool
+    """The log could not even be opened."""
 
 
 def scan(
@@ -68,24 +90,26 @@ def scan(
 
     Offsets and leader epochs lie outside the checksums. Where two neighbours do not fit, either may be the wrong one.
     """
-    last: int | None = None
-    before_last: int | None = None
+    last: tuple[int | None, int] = (None, 0)  # base offset, position
+    before_last = last
     expected, epoch = offsets.start, UNDEFINED_EPOCH
     try:
-        for _, header in checked_batches(file, path, 0, size):
+        for at, header in checked_batches(file, path, 0, size):
             base = header.base_offset
-            if header.next_offset > offsets.stop or base < expected or (base > expected and not may_have_gaps):
-                return Scan(before_last, True)
             if header.leader_epoch > max_epoch:
-                return Scan(last, True)
-            if header.leader_epoch < epoch:
-                return Scan(before_last, True)
-            if epochs is not None and epochs.contradicts(header.leader_epoch, header.last_offset):
-                return Scan(before_last, True)
-            before_last, last, expected, epoch = last, base, header.next_offset, header.leader_epoch
-    except CorruptBatch:
-        return Scan(last, True)
-    return Scan(last, False)
+                return Scan(last[0], True, last[1], at)
+            if (
+                header.next_offset > offsets.stop
+                or base < expected
+                or (base > expected and not may_have_gaps)
+                or header.leader_epoch < epoch
+                or (epochs is not None and epochs.contradicts(header.leader_epoch, header.last_offset))
+            ):
+                return Scan(before_last[0], True, before_last[1], at)
+            before_last, last, expected, epoch = last, (base, at), header.next_offset, header.leader_epoch
+    except CorruptBatch as error:
+        return Scan(last[0], True, last[1], error.position)
+    return Scan(last[0], False, last[1])
 
 
 class Repairs:
@@ -98,7 +122,11 @@ class Repairs:
         self._workers = workers
         self._under_way: dict[Partition, asyncio.Event] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._trusted: dict[Partition, float] = {}  # until when: its leader has the same bytes
+        self._said: dict[Partition, str] = {}
         self.repaired = 0
+        self.refused = 0
+        """Damage that was none: the leader had the same bytes."""
 
     @property
     def under_way(self) -> list[Partition]:
@@ -108,15 +136,30 @@ class Repairs:
         """Something in the partition's log is damaged: in the segment at `path`, or somewhere. Cheap to repeat."""
         if partition in self._under_way or partition.is_deleted or len(partition.replicas) < 2:
             return
+        if self._trusted.get(partition, 0.0) > self._loop.time():
+            return
+        self._trusted.pop(partition, None)
         self._under_way[partition] = asyncio.Event()
-        task = self._loop.create_task(self._repair(partition, path))
+        self._run(self._repair(partition, path))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
+
+    @property
+    def set_aside_count(self) -> int:
+        return self._recovering.set_aside.count
 
     def role_changed(self, partition: Partition) -> None:
         event = self._under_way.get(partition)
         if event is not None:
             event.set()
+            return
+        if self._recovering.set_aside.holds(partition) and (partition.is_deleted or self._is_in_sync(partition)):
+            self._run(self._drop_set_aside(partition))
+        if partition.is_deleted:
+            self._trusted.pop(partition, None)
         elif could_not_be_opened(partition) or partition.log.epochs.latest > partition.leader_epoch:
             self.found(partition)  # no checksum covers the epoch of a batch: only a later leader would have written it
 
@@ -124,18 +167,42 @@ class Repairs:
         for task in list(self._tasks):
             task.cancel()
 
+    def _is_in_sync(self, partition: Partition) -> bool:
+        """As a follower: who leads was perhaps elected for want of a better one."""
+        return self._following.node_id in partition.isr and not partition.is_leader and partition.leader >= 0
+
+    async def _drop_set_aside(self, partition: Partition) -> None:
+        try:
+            await self._recovering.set_aside.remove(partition)
+        except OSError as error:
+            log.error("%r is in sync again, but what was set aside cannot be removed: %s", partition, error)
+
     async def _repair(self, partition: Partition, path: str | None) -> None:
         try:
-            found = Scan(None, True) if could_not_be_opened(partition) else await self._find(partition, path)
-            if found.is_damaged:
-                await self._replace(partition, found.last_sound_base)
+            if could_not_be_opened(partition):
+                found: Found | None = await self._find_in_unreadable(partition)
+            else:
+                found = await self._find(partition, path)
+            if found is not None:
+                await self._replace(partition, found)
         except (ApiError, StorageError, OSError) as error:
             log.error("%r cannot be repaired: %s; it is tried again when the damage is met again", partition, error)
         finally:
             self._under_way.pop(partition, None)
+            self._said.pop(partition, None)
             self._following.release(partition)
+            if not partition.is_deleted and self._is_in_sync(partition):
+                self.role_changed(partition)
 
-    async def _find(self, partition: Partition, path: str | None) -> Scan:
+    async def _find_in_unreadable(self, partition: Partition) -> Found:
+        owner = partition.log
+        cause = owner.offline.__cause__ if owner.offline is not None else None
+        place: Damage | None = None
+        if isinstance(cause, CorruptBatch) and cause.path.endswith(LOG):
+            place = await self._workers.run(lambda: _damage_in(owner, cause))
+        return Found(owner.log_start_offset, place, owner.generation, is_unreadable=True)
+
+    async def _find(self, partition: Partition, path: str | None) -> Found | None:
         """Where the sound part ends. The segment before is looked at too: the damage may be in the very first batch."""
         owner = partition.log
         may_have_gaps = not owner.gaps.is_contiguous
@@ -156,20 +223,22 @@ class Repairs:
 
             found = await self._workers.run(look)
             if partition.log is not owner or owner.generation != generation:
-                return Scan(last, False)  # if it was not in what was cut, it will be met again
+                return None  # if it was not in what was cut, it will be met again
             last = found.last_sound_base if found.last_sound_base is not None else last
             if found.is_damaged:
                 log.warning("%r: damage in %s, sound up to the batch at offset %s", partition, where, last)
-                return Scan(last, True)
-        return Scan(last, False)
+                asked_from = segment.base_offset if found.last_sound_base is None else found.last_sound_base
+                place = Damage(file, where, size, asked_from, found.sound_at, found.damage_at)
+                start = owner.log_start_offset
+                # One sound batch goes too: where a damaged one begins cannot be looked up any more.
+                return Found(start if last is None else max(last, start), place, generation, is_unreadable=False)
+        return None
 
-    async def _replace(self, partition: Partition, last_sound_base: int | None) -> None:
+    async def _replace(self, partition: Partition, found: Found) -> None:
         """Walk the partition through the steps, and cut it when it no longer counts."""
         changed = self._under_way[partition]
         told: tuple[int, float] | None = None  # while it does not count: the leader epoch, and since when
-        start = partition.log.log_start_offset
-        # One sound batch goes too: where a damaged one begins cannot be looked up any more.
-        offset = start if last_sound_base is None else max(last_sound_base, start)
+        offset = found.offset
         while not partition.is_deleted:
             changed.clear()
             if not self._is_dispensable(partition):
@@ -185,11 +254,41 @@ class Repairs:
                     told = None
                 elif told is None or told[0] != epoch:
                     told = epoch, now_s
-                elif now_s >= told[1] + REPEAT_AFTER_S:
-                    await self._cut(partition, offset)
-                    await self._leave(partition, offset)
+                elif now_s >= told[1] + REPEAT_AFTER_S and await self._mend(partition, found):
                     return
             await _set_or_later(changed)
+
+    async def _mend(self, partition: Partition, found: Found) -> bool:
+        """False: not yet. Whatever is waited for, the partition's standing is looked at again before the next step."""
+        epoch, owner = partition.leader_epoch, partition.log
+        opinion = await ask(self._following, self._workers, partition, found.place)
+        if opinion.verdict is Verdict.SOUND:
+            self.refused += 1
+            self._trusted[partition] = self._loop.time() + TRUSTED_FOR_S
+            log.error("%r is not cut: %s, so nothing in it is damaged; a reader is wrong", partition, opinion.reason)
+            return True
+        if opinion.verdict is Verdict.UNKNOWN:
+            if self._said.get(partition) != opinion.reason:
+                self._said[partition] = opinion.reason
+                log.error("%r is damaged and not cut yet: %s", partition, opinion.reason)
+            return False
+        if not self._may_cut(partition, epoch):
+            return False
+        if found.is_unreadable:
+            await self._recovering.set_aside.move(partition)
+        else:
+            await self._recovering.set_aside.keep_tail(partition, found.offset)
+        if partition.log is not owner or owner.generation != found.generation:
+            return True  # it was cut by others: if the damage was not in that, it will be met again
+        if not self._may_cut(partition, epoch):
+            return False
+        await self._cut(partition, found.offset)
+        await self._leave(partition, found.offset)
+        return True
+
+    def _may_cut(self, partition: Partition, epoch: int) -> bool:
+        is_following = partition.leader_epoch == epoch and not partition.is_leader and not partition.is_deleted
+        return is_following and self._following.node_id not in partition.isr and self._is_dispensable(partition)
 
     async def _leave(self, partition: Partition, offset: int) -> None:
         """After the cut. Its return may have been decided in spite of all: it has not what it should have."""
@@ -249,6 +348,17 @@ async def _set_or_later(event: asyncio.Event) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(REPEAT_AFTER_S):
             await event.wait()
+
+
+def _damage_in(owner: Log, cause: CorruptBatch) -> Damage:
+    """Where a log that could not be opened is damaged. Blocks; raises OSError."""
+    base_offset = int(cause.path.rpartition("/")[2].removesuffix(LOG))
+    file = owner.open_file(cause.path)
+    size = file.size()
+    found = scan(file, cause.path, size, range(base_offset, 1 << 63), True)
+    at = found.damage_at if found.is_damaged else cause.position
+    offset = base_offset if found.last_sound_base is None else found.last_sound_base
+    return Damage(file, cause.path, size, offset, found.sound_at, max(at, found.sound_at))
 
 
 def could_not_be_opened(partition: Partition) -> bool:

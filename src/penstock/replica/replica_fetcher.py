@@ -26,6 +26,7 @@ from penstock.ports.clock import Clock
 from penstock.replica.claims import Claims
 from penstock.replica.divergence import Bounds, Recovering
 from penstock.replica.following import FollowedPartition, FollowerSession
+from penstock.replica.leader_batches import ask_batches
 from penstock.replica.leader_link import LeaderLink, retry_s
 from penstock.replica.leader_offsets import EARLIEST, LATEST, ask_offset
 from penstock.replica.partition import Partition
@@ -362,8 +363,8 @@ class ReplicaFetcher:
         """Our end is outside the leader's log: below its start, or above its end (Kafka's fetchOffsetAndTruncate)."""
         partition = followed.partition
         epoch = partition.leader_epoch
-        end_offset = await self._ask_offset(partition, LATEST)
-        start_offset = await self._ask_offset(partition, EARLIEST)
+        end_offset = await self.ask_offset(partition, LATEST)
+        start_offset = await self.ask_offset(partition, EARLIEST)
         if partition.leader_epoch != epoch or partition.is_leader or partition.is_deleted:
             return
         before = partition.log.log_end_offset
@@ -378,6 +379,13 @@ class ReplicaFetcher:
             )
             self.session.delay(followed, self._clock.monotonic() + self._backoff_s())
 
-    async def _ask_offset(self, partition: Partition, which: int) -> int:
+    async def ask_offset(self, partition: Partition, which: int) -> int:
         self._is_parked = False  # a request that is no fetch makes the leader let go of the one it holds
         return await ask_offset(self.link, self._follower.node_id, partition, which)
+
+    async def ask_batches(self, partition: Partition, offset: int) -> bytes:
+        """Committed batches of the leader's log, to look at: nothing is appended, nothing is said of this replica."""
+        if self._is_parked and self.link.is_up:
+            self._is_parked = False
+            self.link.send_frame(WAKE_FRAME)  # answers come in order, and the leader holds that of our fetch
+        return await ask_batches(self.link, FETCH_VERSION, partition, offset)

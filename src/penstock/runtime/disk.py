@@ -124,6 +124,9 @@ class OsDisk:
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)
 
+    def link(self, old: str, new: str) -> None:
+        os.link(old, new)
+
     def sync_directory(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

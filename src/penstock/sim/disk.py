@@ -235,6 +235,18 @@ class SimDisk:
             self._find_room(new)
             target.change((parent, name, None), (target, new_name, entry))
 
+    def link(self, old: str, new: str) -> None:
+        parent, name = self._parent(old)
+        target, new_name = self._parent(new)
+        entry = None if parent is None else parent.names.get(name)
+        if target is None or not isinstance(entry, Content):
+            raise FileNotFoundError(errno.ENOENT, "no such file", old)
+        if new_name in target.names:
+            raise FileExistsError(errno.EEXIST, "file exists", new)
+        with self._boundary:
+            self._find_room(new)
+            target.change((target, new_name, entry))
+
     def sync_directory(self, path: str, mark: int | None = None) -> None:
         """`mark`: of `names_mark`; what was done after that is left out."""
         directory = self._directory(path)

@@ -24,13 +24,14 @@ import errno
 from bisect import bisect_right
 
 from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogOffline, StorageError
-from penstock.ports.disk import Disk
+from penstock.ports.disk import Disk, File
 from penstock.storage import rolling
 from penstock.storage.cleaner.plan import RewrittenSegment
 from penstock.storage.cleaner.swap import Swap
 from penstock.storage.durability import LogCheckpoint
 from penstock.storage.growing_log import GrowingLog
 from penstock.storage.log_config import LogConfig
+from penstock.storage.log_tail import LogTail, SegmentPart
 from penstock.storage.producer_state import ProducerStates
 from penstock.storage.recovery import RecoveredLog, recover
 from penstock.storage.segment import Segment
@@ -195,6 +196,26 @@ class Log(GrowingLog):
         self.persisted_recovery_point = min(self.persisted_recovery_point, end_offset)
         self._flush_begun_offset = min(self._flush_begun_offset, end_offset)
         self.cleaned_offset = min(self.cleaned_offset, end_offset)
+
+    def tail_from(self, offset: int) -> LogTail:
+        """What a cut at `offset` would take away, to be kept. Raises CorruptBatch where it cannot be looked up."""
+        if offset <= self.log_start_offset:
+            first, position, start = 0, 0, self.log_start_offset
+        else:
+            segment, position, header = self._locate(offset)
+            first, start = self._segments.items.index(segment), min(header.base_offset, offset)
+        parts = [
+            SegmentPart(segment.path, segment.base_offset, 0, segment.size)
+            for segment in self._segments.items[first:]
+            if segment.size
+        ]
+        if position:
+            parts[0] = parts[0]._replace(base_offset=start, position=position)
+        return LogTail(self._topic_id, start, tuple(parts))
+
+    def open_file(self, path: str) -> File:
+        """One of the log's, also of a log that is offline. Raises OSError."""
+        return self._disk.open(path)
 
     def advance_log_start(self, offset: int) -> bool:
         """Records below `offset` are deleted: whole segments below it go. False when they were gone before."""

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from crc32c import crc32c
 
 from penstock.model.errors import CorruptBatch
-from penstock.ports.disk import File
 from penstock.records.batch import CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, BatchHeader
 
 _CHUNK_BYTES = 1 << 20
 
 
-def checked_batches(file: File, path: str, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+class Readable(Protocol):
+    """A file, or whatever else has bytes at positions."""
+
+    def read(self, position: int, size: int) -> bytes: ...
+
+
+def checked_batches(file: Readable, path: str, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of every batch from `position` to `end`; raises CorruptBatch at the first bad one.
 
     Memory is bounded whatever a damaged length says.
@@ -42,7 +48,7 @@ def checked_batches(file: File, path: str, position: int, end: int) -> Iterator[
         position += size
 
 
-def _crc_of_rest(file: File, crc: int, position: int, end: int) -> int:
+def _crc_of_rest(file: Readable, crc: int, position: int, end: int) -> int:
     while position < end:
         part = file.read(position, min(_CHUNK_BYTES, end - position))
         if not part:

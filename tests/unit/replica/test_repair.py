@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from penstock.model.errors import ErrorCode
 from penstock.replica.partition import Partition
 from penstock.replica.repair import scan
 from penstock.sim.world import SimWorld
@@ -338,5 +339,123 @@ def test_damage_somewhere_is_found_in_any_segment(world: SimWorld) -> None:
         await until(lambda: broker.fetchers.repairs.repaired == 1)
         assert broker.lowered[-1] == (partition, 9)  # the batch before the damaged segment
         await until(ends_at(partition, 20))
+
+    run(world, main())
+
+
+# -- the word of one reader is not enough -----------------------------------------------------------------------------
+
+
+def with_gaps(request: FetchRequest) -> FetchResponse | None:
+    """A leader that has compacted."""
+    kept = [0, 3, 7, 8, 12]
+    for one in (one for topic in request.topics for one in topic.partitions):
+        data = b"".join(batch(offset, 1) for offset in kept if offset >= one.fetch_offset)
+        return says(one.partition, records=data, high_watermark=13) if data else None
+    return None
+
+
+def aside(broker: FollowingBroker) -> list[str]:
+    return [name for name in broker.machine.disk.list_directory("/data") if "-damaged" in name]
+
+
+def test_a_replica_is_not_cut_where_its_leader_has_the_same_bytes(
+    world: SimWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reader may be wrong about all replicas alike, as here about gaps."""
+    broker = FollowingBroker(world, settings=LAZY)
+
+    async def main() -> None:
+        await broker.start()
+        broker.leader.respond = with_gaps
+        await broker.follow(isr=(LEADER,))
+        partition = broker.partitions[0]
+        await until(ends_at(partition, 13))
+        before = stored(partition)
+        partition.log.gaps.is_contiguous = True  # the reader's mistake
+        await report(broker, partition.log.segments[0].path)
+        await until(lambda: broker.fetchers.repairs.refused == 1)
+        assert "nothing in it is damaged" in caplog.text
+        await report(broker, partition.log.segments[0].path)
+        await asyncio.sleep(20)
+        assert broker.fetchers.repairs.refused == 1, "it is trusted for a while"
+        assert stored(partition) == before
+        assert broker.fetchers.repairs.repaired == 0
+        assert aside(broker) == []
+
+    run(world, main())
+
+
+def test_a_replica_is_not_cut_while_its_leader_cannot_show_a_sound_copy(
+    world: SimWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = FollowingBroker(world, settings=LAZY)
+
+    async def main() -> None:
+        partition = await follow_to(broker, 20, isr=(LEADER,))
+        broker.leader.show = lambda request: says(error_code=int(ErrorCode.CORRUPT_MESSAGE))
+        path = damage(broker, partition, 7)
+        await report(broker, path)
+        await until(lambda: "not cut yet: broker 1 answers CORRUPT_MESSAGE" in caplog.text)
+        rotten = bytearray(batches(6, 14, epoch=1))
+        rotten[100] ^= 1
+        broker.leader.show = lambda request: says(records=bytes(rotten), high_watermark=20)
+        await until(lambda: "what broker 1 has there is damaged as well" in caplog.text)
+        await asyncio.sleep(20)
+        assert partition.log.log_end_offset == 20
+        assert broker.fetchers.repairs.under_way == [partition]
+        broker.leader.show = lambda request: serve(20)(request)
+        await until(lambda: broker.fetchers.repairs.repaired == 1)
+        await until(ends_at(partition, 20))
+        assert is_sound(partition)
+
+    run(world, main())
+
+
+def test_damage_beyond_the_leaders_log_is_cut(world: SimWorld) -> None:
+    broker = FollowingBroker(world, settings=LAZY)
+
+    async def main() -> None:
+        partition = await follow_to(broker, 20, isr=(LEADER,))
+        broker.leader.show = lambda request: says(error_code=int(ErrorCode.OFFSET_OUT_OF_RANGE))
+        await report(broker, damage(broker, partition, 7))
+        await until(lambda: broker.fetchers.repairs.repaired == 1)
+
+    run(world, main())
+
+
+def test_what_is_cut_is_kept_until_the_replica_is_in_sync(world: SimWorld, caplog: pytest.LogCaptureFixture) -> None:
+    broker = FollowingBroker(world, settings=LAZY)
+
+    async def main() -> None:
+        partition = await follow_to(broker, 20, isr=(LEADER,))
+        path = damage(broker, partition, 7)
+        disk = broker.machine.disk
+        tail = disk.peek(path, len(batches(0, 6, 1)), 1 << 20)
+        await report(broker, path)
+        await until(lambda: broker.fetchers.repairs.repaired == 1)
+        (name,) = aside(broker)
+        assert f"kept in /data/{name} until" in caplog.text
+        assert disk.peek(f"/data/{name}/{6:020d}.log", 0, 1 << 20) == tail
+        await until(ends_at(partition, 20))
+        await until(lambda: not broker.fetchers.repairs.under_way)
+        assert aside(broker) == [name], "caught up is not in sync"
+        await broker.follow(isr=IN_SYNC)
+        await until(lambda: aside(broker) == [])
+        assert broker.fetchers.repairs.set_aside_count == 0
+
+    run(world, main())
+
+
+def test_what_is_cut_again_before_it_is_in_sync_is_not_kept_twice(world: SimWorld) -> None:
+    broker = FollowingBroker(world, settings=LAZY)
+
+    async def main() -> None:
+        partition = await follow_to(broker, 20, isr=(LEADER,))
+        for count, offset in enumerate([7, 9, 3]):
+            await report(broker, damage(broker, partition, offset))
+            await until(lambda count=count: broker.fetchers.repairs.repaired == count + 1)  # type: ignore[misc]
+            await until(ends_at(partition, 20))
+            assert len(aside(broker)) == [1, 1, 2][count]
 
     run(world, main())
