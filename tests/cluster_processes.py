@@ -61,6 +61,8 @@ class NodeProcess:
         self.properties_path = directory / "server.properties"
         self.log_path = directory / "log"
         self.file_size_limit: int | None = None
+        self.environment: dict[str, str] = {}
+        """Beside that of the test."""
         self.is_aside = False
         """Frozen or cut off: it runs, and should not be asked about the cluster."""
         self._wrap = wrap
@@ -90,7 +92,9 @@ class NodeProcess:
         command = [*self._wrap, sys.executable, "-m", "penstock.cli", "start", str(self.properties_path)]
         self._log_read = self.log_path.stat().st_size if self.log_path.exists() else 0
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **self.environment}
+            )
         if self.file_size_limit is not None:
             resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (self.file_size_limit,) * 2)
 

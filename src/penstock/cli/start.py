@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import resource
 import signal
+import sys
 import time
+from contextlib import suppress
 from types import FrameType
 
 import click
@@ -15,11 +18,14 @@ import click
 from penstock import __version__
 from penstock.config.broker import BrokerConfig
 from penstock.config.doors import ANY_FREE_PORT
-from penstock.model.errors import ConfigError, StorageError
+from penstock.model.errors import ConfigError, LogOffline, StorageError
 from penstock.node.local_nodes import MAX_NODES
 from penstock.node.node import Node
 from penstock.observability.logs import CONSOLE, FORMATS, configure
+from penstock.replica.revival import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from penstock.runtime.disk import OsDisk
 from penstock.runtime.loop import run
+from penstock.storage.probe import probe
 
 log = logging.getLogger("penstock")
 
@@ -171,13 +177,50 @@ def _raise_file_limit() -> None:
 
 
 async def _serve(config: BrokerConfig) -> None:
-    started = time.monotonic()
-    node = Node(config)
+    """Until a signal. A node whose metadata disk failed is stopped, and started again when the disk is well."""
     try:
-        await node.start()
+        failure = await _serve_once(config)
     except StorageError as error:
         # Whatever keeps a broker from starting ends the command in the same way.
         raise ConfigError(str(error)) from error
+    while failure is not None:
+        if not _is_of_the_disk(failure):
+            raise ConfigError(f"this node has left the cluster: {failure}; mend what it says and start it again")
+        log.error("this node has left the cluster: %s; it starts again when its disk is well", failure)
+        if not await _wait_until_well(config.log_dir):
+            return
+        try:
+            failure = await _serve_once(config)
+        except StorageError as error:
+            log.error("this node does not start: %s", error)
+
+
+def _is_of_the_disk(failure: Exception) -> bool:
+    return isinstance(failure, LogOffline) or isinstance(failure.__cause__, OSError)
+
+
+async def _wait_until_well(directory: str) -> bool:
+    """Whether the disk takes in and keeps a small file; False: a signal came first."""
+    stopping, pause_s = _stop_signal(), FIRST_PAUSE_S
+    while True:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await stopping.wait()
+                return False
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        try:
+            await asyncio.to_thread(probe, OsDisk(), directory)
+        except OSError as error:
+            log.info("the disk under %s is not well yet: %s", directory, error)
+        else:
+            return True
+
+
+async def _serve_once(config: BrokerConfig) -> Exception | None:
+    """Why the node has left its cluster; None: it was told to stop."""
+    started = time.monotonic()
+    node = Node(config)
+    await node.start()
     stopping = _stop_signal()
     failures: list[Exception] = []
 
@@ -195,10 +238,19 @@ async def _serve(config: BrokerConfig) -> None:
     )
     await stopping.wait()
     log.info("stopping: draining connections and closing logs")
-    await node.stop()
-    if failures:
-        raise ConfigError(f"this node has left the cluster: {failures[0]}; mend what it says and start it again")
-    log.info("stopped cleanly")
+    try:
+        await node.stop()
+    except (StorageError, OSError):
+        if not failures:
+            raise
+    if node.is_abandoned:
+        # Threads that wait for the disk cannot be joined.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+    if not failures:
+        log.info("stopped cleanly")
+    return failures[0] if failures else None
 
 
 def _stop_signal() -> asyncio.Event:

@@ -173,6 +173,8 @@ class RaftDriver:
         if self._is_over:
             return
         self._failure = error if isinstance(error, StorageError) else StorageError(f"the metadata quorum: {error}")
+        if self._failure is not error:
+            self._failure.__cause__ = error
         log.critical(
             "node %d leaves the metadata quorum until it is restarted: %s",
             self.node_id,

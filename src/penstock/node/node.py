@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -17,6 +18,7 @@ from penstock.api.cluster_view import ClusterView
 from penstock.api.dispatch import PIPELINED
 from penstock.config.broker import BrokerConfig
 from penstock.coordination.groups import OFFSETS_TOPIC, GroupCoordinator
+from penstock.model.errors import StorageError
 from penstock.net.connection import ConnectionLimits
 from penstock.net.listener import Listener
 from penstock.net.request_memory import RequestMemory
@@ -58,6 +60,8 @@ class Node:
         self.listeners: list[Listener] = []
         self.doors = world.doors(config)
         self.is_stopping = False
+        self.is_abandoned = False
+        """It was stopped while its disk hung: threads still wait for it, and logs were not closed."""
         self.started_ms = self.clock.now_ms()
         self._metrics: Metrics | None = None
         self.when_failed: Callable[[Exception], None] = lambda error: None
@@ -84,7 +88,8 @@ class Node:
             await self._serve()
             self._check_quorum()
         except BaseException:
-            await self._roll_back()
+            with suppress(StorageError, OSError):  # what kept it from starting is said; this was logged
+                await self._roll_back()
             raise
 
     def _check_quorum(self) -> None:
@@ -412,11 +417,35 @@ class Node:
         self.groups.stop()
         self._undo.remove(self._close_listeners)
         await self._close_listeners()
-        await self._roll_back()
+        await self._roll_back_unless_hung()
+
+    async def _roll_back_unless_hung(self) -> None:
+        """A disk may hang for hours. The next start recovers as after a crash, and nothing is lost by that."""
+        hung = asyncio.Event()
+        self.disk_watch.on_change.append(lambda is_hung: hung.set() if is_hung else None)
+        if self.disk_watch.is_hung:
+            hung.set()
+        steps = [asyncio.ensure_future(self._roll_back()), asyncio.ensure_future(hung.wait())]
+        await asyncio.wait(steps, return_when=asyncio.FIRST_COMPLETED)
+        rolling, waiting = steps
+        waiting.cancel()
+        if rolling.done():
+            rolling.result()
+            return
+        self.is_abandoned = True
+        log.critical("the disk under %s hangs: stopping without closing the logs", self.directory.path)
 
     async def _roll_back(self) -> None:
+        """Every step, also after one that failed: the next start may want what they hold. Raises the first error."""
+        failure: StorageError | OSError | None = None
         while self._undo:
-            await self._undo.pop()()
+            try:
+                await self._undo.pop()()
+            except (StorageError, OSError) as error:
+                log.error("while stopping: %s", error)
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
 
 def _reachable(host: str) -> str:
