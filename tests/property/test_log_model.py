@@ -277,9 +277,9 @@ class World:
         records = [record for record in records if record.offset >= self.log.log_start_offset]
         timestamp = self.now_ms - self.random.choice([0, 1, 2000, 10_000, 10**9])
         expected = next(((r.timestamp_ms, r.offset) for r in records if r.timestamp_ms >= timestamp), None)
-        assert self.log.offset_for_timestamp(timestamp, no_codec) == expected
+        assert self.log.offset_for_timestamp(timestamp) == expected
         if self.log.log_start_offset in [b.header.base_offset for b in self.model.batches]:
-            found = self.log.max_timestamp(no_codec)
+            found = self.log.max_timestamp()
             assert found is not None
             assert found[0] >= max(record.timestamp_ms for record in records)
 

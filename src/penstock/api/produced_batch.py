@@ -1,17 +1,19 @@
 """What a produced batch must be like beyond being sound: size, codec, timestamps, keys where a topic needs them.
 
-Checks raise ApiError. `prepare_all` looks at records and runs in a worker; it touches nothing but what it is given.
+Checks raise ApiError. `prepare` looks at records, and runs in the process for records: it imports little.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from penstock.config.topic import TopicConfig
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.ports.disk import Buffer
 from penstock.records.batch import HEADER_SIZE, BatchHeader, read_header, validate_produced
-from penstock.records.builder import MalformedRecords, iterate_records
-from penstock.records.compression import CODEC_BY_NAME, NAMES, ZSTD, decompress, recompress
-from penstock.wire.messages.produce import BatchIndexAndErrorMessage, PartitionProduceData
+from penstock.records.compression import CODEC_BY_NAME, NAMES, ZSTD, recompress
+from penstock.records.examine import keyless
+from penstock.wire.messages.produce import BatchIndexAndErrorMessage
 from penstock.wire.primitives import Records
 
 # Batches of a compacted topic up to here are checked in place; more go to a worker.
@@ -38,11 +40,11 @@ def check_codec(header: BatchHeader, version: int) -> None:
         raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs produce requests of version 7 or later")
 
 
-def check_size(records: Buffer, config: TopicConfig) -> None:
-    if len(records) > config.max_message_bytes:
+def check_size(records: Buffer, max_message_bytes: int) -> None:
+    if len(records) > max_message_bytes:
         raise ApiError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"a batch of {len(records)} bytes is larger than max.message.bytes={config.max_message_bytes}",
+            f"a batch of {len(records)} bytes is larger than max.message.bytes={max_message_bytes}",
         )
 
 
@@ -69,6 +71,9 @@ class RecordsRefused(ApiError):
         super().__init__(ErrorCode.INVALID_RECORD, "One or more records have been rejected")
         self._indexes = indexes
 
+    def __reduce__(self) -> tuple[type[RecordsRefused], tuple[list[int]]]:
+        return RecordsRefused, (self._indexes,)
+
     def record_errors(self) -> list[BatchIndexAndErrorMessage]:
         message = "Compacted topic cannot accept message without key"
         return [
@@ -86,32 +91,43 @@ def is_small(records: Records) -> bool:
 
 def check_keys(header: BatchHeader, records: Buffer) -> None:
     """A compacted topic cannot keep a record that has no key."""
-    payload = decompress(header.compression, memoryview(records)[HEADER_SIZE:])
-    try:
-        missing = [index for index, record in enumerate(iterate_records(header, payload)) if record.key is None]
-    except MalformedRecords as error:
-        raise ApiError(ErrorCode.INVALID_RECORD, str(error)) from error
+    missing = keyless(header, records)
     if missing:
         raise RecordsRefused(missing)
 
 
-def prepare_all(jobs: list[tuple[PartitionProduceData, TopicConfig]], version: int) -> dict[int, ApiError | None]:
-    """Runs in a worker. By the identity of the data: None when all is well, or why it is refused."""
-    outcomes: dict[int, ApiError | None] = {}
-    for data, config in jobs:
-        if not isinstance(data.records, bytes):
-            continue  # null: refused later
-        outcomes[id(data)] = None
-        try:
-            header = validate_produced(data.records)
-            check_codec(header, version)
-            check_size(data.records, config)  # before as well as after, as Kafka does
-            if "compact" in config.cleanup_policy:
-                check_keys(header, data.records)
-            if config.compression_type != "producer":
-                codec = CODEC_BY_NAME[config.compression_type]
-                if header.compression != codec:
-                    data.records = recompress(header, data.records, codec, level(config))
-        except ApiError as error:
-            outcomes[id(data)] = error
-    return outcomes
+class Preparation(NamedTuple):
+    """What has to be done to a batch before its order is fixed."""
+
+    records: bytes
+    version: int
+    max_message_bytes: int
+    needs_keys: bool
+    codec: int | None
+    """None: as the producer packed it."""
+    level: int | None
+
+
+def preparation_of(records: bytes, config: TopicConfig, version: int) -> Preparation:
+    is_own = config.compression_type == "producer"
+    return Preparation(
+        records,
+        version,
+        config.max_message_bytes,
+        "compact" in config.cleanup_policy,
+        None if is_own else CODEC_BY_NAME[config.compression_type],
+        None if is_own else level(config),
+    )
+
+
+def prepare(todo: Preparation) -> bytes | None:
+    """In the process for records: the batch in the topic's codec, None if it is as it was. Raises ApiError."""
+    records = todo.records
+    header = validate_produced(records)
+    check_codec(header, todo.version)
+    check_size(records, todo.max_message_bytes)  # before as well as after, as Kafka does
+    if todo.needs_keys:
+        check_keys(header, records)
+    if todo.codec is None or todo.codec == header.compression:
+        return None
+    return recompress(header, records, todo.codec, todo.level)

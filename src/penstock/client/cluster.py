@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 from penstock.client.connection import REQUEST_TIMEOUT_S, Connection
 from penstock.client.errors import BrokerUnreachable, ClientError, Overloaded, check, error_code
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.ports.workers import RecordWorkers
 from penstock.wire.apis import Api
 from penstock.wire.messages.metadata import (
     MetadataRequest,
@@ -79,6 +80,7 @@ class Cluster:
         self._idle: dict[Address, list[Connection]] = {}
         self._leases = 0
         self._lost_at: dict[Address, float] = {}
+        self.record_workers: RecordWorkers | None = None  # decode what is fetched, where the loop has others to serve
 
     # -- metadata -----------------------------------------------------------------------
 

@@ -8,19 +8,18 @@ everything that was looked at, so a reader that follows it misses nothing and ne
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, cast
 
 from penstock.client.cluster import Cluster
 from penstock.client.errors import BrokerUnreachable, ConnectionLost, check, error_code
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.ports.disk import Buffer
-from penstock.records.batch import HEADER_SIZE, read_header
-from penstock.records.builder import MalformedRecords, Record, iterate_records
-from penstock.records.compression import decompress
+from penstock.ports.workers import RecordWorkers
+from penstock.records.builder import Record
+from penstock.records.decoding import Aborted, Limits, decode, is_little
 from penstock.wire.apis import Api
 from penstock.wire.messages.fetch import (
-    AbortedTransaction,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -47,6 +46,7 @@ STALE = frozenset(
     )
 )
 STALE_PAUSE_S = 0.05
+PORTION = Limits(10_000, 16 << 20)  # of what one fetch brings of a partition, where others do the decoding
 RETRY_FOR_S = 10.0
 # With several leaders one that has data waits for one that has none: not for long.
 MANY_LEADERS_WAIT_MS = 200
@@ -151,7 +151,7 @@ async def _fetch_from(
                     cluster.forget(partition.topic)
                 fetched[partition] = Fetched([], positions[partition], -1, -1, code)
             else:
-                read = _read(data, positions[partition])
+                read = await _read(data, positions[partition], cluster.record_workers)
                 if read.next_offset != positions[partition]:
                     fetched[partition] = read
     if stale and not fetched:
@@ -159,43 +159,15 @@ async def _fetch_from(
     return fetched
 
 
-def _read(data: PartitionData, offset: int) -> Fetched:
-    view = memoryview(cast("Buffer", data.records or b""))
-    records: list[Record] = []
-    next_offset = offset
-    aborted = _Aborted(data.aborted_transactions or ())
-    at = 0
-    while len(view) - at >= HEADER_SIZE:
-        header = read_header(view, at)
-        if len(view) - at < header.size_bytes:
-            break  # cut off by max_bytes
-        if not aborted.hides(header.base_offset, header.producer_id, header.is_transactional) and not header.is_control:
-            payload = decompress(header.compression, view[at + HEADER_SIZE : at + header.size_bytes])
-            try:
-                records += [record for record in iterate_records(header, payload) if record.offset >= offset]
-            except MalformedRecords as error:
-                raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"batch at offset {header.base_offset}: {error}") from error
-        elif header.is_control:
-            aborted.marker(header.producer_id)
-        next_offset = max(next_offset, header.next_offset)
-        at += header.size_bytes
-    return Fetched(records, next_offset, data.high_watermark, data.log_start_offset, ErrorCode.NONE)
-
-
-class _Aborted:
-    """Which producers' records are of an aborted transaction, walking forward through offsets."""
-
-    def __init__(self, transactions: Iterable[AbortedTransaction]) -> None:
-        self._waiting = sorted(((t.first_offset, t.producer_id) for t in transactions), reverse=True)
-        self._open: dict[int, None] = {}
-
-    def hides(self, base_offset: int, producer_id: int, is_transactional: bool) -> bool:
-        while self._waiting and self._waiting[-1][0] <= base_offset:
-            self._open[self._waiting.pop()[1]] = None
-        return is_transactional and producer_id in self._open
-
-    def marker(self, producer_id: int) -> None:
-        self._open.pop(producer_id, None)
+async def _read(data: PartitionData, offset: int, workers: RecordWorkers | None) -> Fetched:
+    """Where there are workers, much is left to them and comes in portions."""
+    raw = cast("Buffer", data.records or b"")
+    aborted = [Aborted(one.first_offset, one.producer_id) for one in data.aborted_transactions or ()]
+    if workers is None or is_little(raw):
+        decoded = decode(raw, offset, aborted)
+    else:
+        decoded = await workers.call(decode, bytes(raw), offset, aborted, PORTION)
+    return Fetched(decoded.records, decoded.next_offset, data.high_watermark, data.log_start_offset, ErrorCode.NONE)
 
 
 # -- offsets ----------------------------------------------------------------------------

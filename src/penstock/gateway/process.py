@@ -22,6 +22,7 @@ from penstock.client.producer import Producer
 from penstock.gateway.crowd import Crowd
 from penstock.observability.channel import MetricsReader
 from penstock.ports.clock import Clock
+from penstock.ports.workers import RecordWorkers
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +48,11 @@ class DoorPlan(NamedTuple):
     max_line_connections: int
 
 
-async def serve(plan: DoorPlan, clock: Clock) -> None:
+async def serve(plan: DoorPlan, clock: Clock, record_workers: RecordWorkers | None = None) -> None:
     stopping = asyncio.Event()
     _watch(socket.socket(fileno=plan.lifeline_fd), stopping)
     cluster = Cluster(plan.bootstrap, CLIENT_ID)
+    cluster.record_workers = record_workers
     producer = Producer(cluster)
     line_crowd: Crowd[asyncio.Task[None]] = Crowd("line", plan.max_line_connections)
     try:

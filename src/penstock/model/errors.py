@@ -16,6 +16,7 @@ PenstockError
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 
 class ErrorCode(IntEnum):
@@ -143,6 +144,9 @@ class ApiError(PenstockError):
         super().__init__(message or code.name)
         self.code = code
         self.message = message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.code, self.message)
 
 
 class OutcomeUnknown(ApiError):

@@ -15,6 +15,7 @@ from penstock.observability.logs import configure
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.loop import DEFAULT_STALL_S, TurnLoop, run
 from penstock.runtime.loop_watchdog import LoopWatchdog
+from penstock.runtime.record_processes import RecordProcesses
 
 MAX_CONNECTIONS = (2064, 1000)  # of the HTTP door and of the line protocol
 OTHER_DESCRIPTORS = 64
@@ -55,9 +56,11 @@ def main() -> None:
 async def _watched(plan: DoorPlan) -> None:
     loop = asyncio.get_running_loop()
     watchdog = LoopWatchdog(loop, DEFAULT_STALL_S) if isinstance(loop, TurnLoop) else None
+    records = RecordProcesses(loop)
     try:
-        await serve(plan, SystemClock())
+        await serve(plan, SystemClock(), records)
     finally:
+        records.close()
         if watchdog is not None:
             watchdog.close()
 

@@ -65,7 +65,7 @@ from penstock.api.traffic import Traffic
 from penstock.coordination.groups import GroupCoordinator
 from penstock.node.membership import Membership
 from penstock.ports.clock import Clock, Entropy
-from penstock.ports.workers import Workers
+from penstock.ports.workers import RecordWorkers, Workers
 from penstock.replica.hosting import HostedPartitions
 
 FOR_CLIENTS: tuple[type[Handler], ...] = (
@@ -134,6 +134,7 @@ class Apis:
         partitions: HostedPartitions,
         groups: GroupCoordinator,
         workers: Workers,
+        records: RecordWorkers,
         clock: Clock,
         entropy: Entropy,
     ) -> None:
@@ -149,7 +150,7 @@ class Apis:
         self.traffic = Traffic()
         self.times = RequestTimes(clock)
         self.produce = ProduceHandler(
-            partitions, clock, workers, self.traffic, self.times, endpoint_of=cluster.endpoint_of
+            partitions, clock, records, self.traffic, self.times, endpoint_of=cluster.endpoint_of
         )
         followers = FollowerConnections()
         self.fetch = FetchHandler(
@@ -166,7 +167,7 @@ class Apis:
             self.api_versions,
             self.produce,
             self.fetch,
-            ListOffsetsHandler(partitions),
+            ListOffsetsHandler(partitions, workers, records),
             MetadataHandler(cluster, creation),
             DeleteRecordsHandler(partitions),
             InitProducerIdHandler(membership.access),

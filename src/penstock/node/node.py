@@ -137,6 +137,7 @@ class Node:
         self.commit = GroupCommit(self._loop.call_soon, self._flusher, self._loop)
         self._quorum_flusher, self._quorum_workers = self._world.quorum_lane(self._loop)
         self.quorum_commit = GroupCommit(self._loop.call_soon, self._quorum_flusher, self._loop)
+        self._record_workers = self._world.record_workers(self._loop)
         self._watchdog = self._world.watchdog(self._loop, self.config.penstock_loop_stall_ms)
         self._undo.append(self._stop_threads)
 
@@ -144,6 +145,7 @@ class Node:
         await self._flushed()
         for each in (self._flusher, self._workers, self._quorum_flusher, self._quorum_workers):
             each.close()
+        self._record_workers.close()
         if self._watchdog is not None:
             self._watchdog.close()
 
@@ -272,7 +274,15 @@ class Node:
             membership.is_cut_off,
         )
         self.apis = Apis(
-            self._loop, membership, cluster, self.partitions, self.groups, self._workers, self.clock, self._entropy
+            self._loop,
+            membership,
+            cluster,
+            self.partitions,
+            self.groups,
+            self._workers,
+            self._record_workers,
+            self.clock,
+            self._entropy,
         )
         preload(self.apis.handlers)
         self._follow_metadata()

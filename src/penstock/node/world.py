@@ -18,7 +18,7 @@ from penstock.node.doors import Doors, DoorSettings
 from penstock.ports.clock import Clock, Entropy
 from penstock.ports.disk import Disk
 from penstock.ports.flusher import Flusher
-from penstock.ports.workers import Workers
+from penstock.ports.workers import RecordWorkers, Workers
 from penstock.replica.cleaning import Rewriter
 from penstock.runtime.cleaner_process import CleanerProcess
 from penstock.runtime.clock import SystemClock, SystemEntropy
@@ -28,6 +28,7 @@ from penstock.runtime.disk import OsDisk
 from penstock.runtime.kernel_flusher import open_flusher
 from penstock.runtime.loop import TurnLoop
 from penstock.runtime.loop_watchdog import LoopWatchdog
+from penstock.runtime.record_processes import RecordProcesses
 from penstock.runtime.workers import ThreadWorkers
 
 WORKER_THREADS = 4
@@ -59,6 +60,10 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
+class ClosableRecordWorkers(RecordWorkers, Protocol):
+    def close(self) -> None: ...
+
+
 class ClosableWorkers(Workers, Protocol):
     def close(self) -> None: ...
 
@@ -87,6 +92,8 @@ class World(Protocol):
     def quorum_lane(self, loop: asyncio.AbstractEventLoop) -> tuple[ClosableFlusher, ClosableWorkers]:
         """For the metadata quorum alone: votes and terms wait for no cold read, recompression or opening of logs."""
         ...
+
+    def record_workers(self, loop: asyncio.AbstractEventLoop) -> ClosableRecordWorkers: ...
 
     def rewriter(
         self, loop: asyncio.AbstractEventLoop, max_bytes_per_second: Callable[[], float]
@@ -138,6 +145,9 @@ class OsWorld:
 
     def quorum_lane(self, loop: asyncio.AbstractEventLoop) -> tuple[ClosableFlusher, ClosableWorkers]:
         return open_flusher(loop, self.disk, 1), ThreadWorkers(loop, 1, "penstock-quorum")
+
+    def record_workers(self, loop: asyncio.AbstractEventLoop) -> ClosableRecordWorkers:
+        return RecordProcesses(loop)
 
     def rewriter(self, loop: asyncio.AbstractEventLoop, max_bytes_per_second: Callable[[], float]) -> ClosableRewriter:
         return CleanerProcess(loop, max_bytes_per_second)

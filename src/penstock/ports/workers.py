@@ -17,3 +17,13 @@ class Workers(Protocol):
     def each(self, work: Callable[[A], T], items: Sequence[A], threads: int) -> Iterator[T]:
         """The outcomes in order, as they come; up to `threads` at a time. Blocks: for start and stop."""
         ...
+
+
+class RecordWorkers(Protocol):
+    """Work on the records of a batch: decompressing, walking over them. Elsewhere than the interpreter of the loop.
+
+    `work` is a function of a module, `args` and outcome are plain values (they are pickled). What it raises comes back
+    if it is an ApiError; StorageError where it could not be done: the process died, or took too long.
+    """
+
+    def call(self, work: Callable[..., T], *args: object) -> Awaitable[T]: ...

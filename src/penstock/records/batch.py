@@ -45,6 +45,10 @@ TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40
 
+MIN_RECORD_BYTES = 7  # a byte each: length, attributes, two deltas, two lengths of nothing, no headers
+# By codec: how many bytes one byte can unpack to, at the very most.
+MAX_RATIOS = (1, 1040, 64, 260, 1 << 16, 1 << 16, 1 << 16, 1 << 16)
+
 NO_PRODUCER_ID = -1
 NO_TIMESTAMP = -1
 NO_SEQUENCE = -1
@@ -125,6 +129,9 @@ def validate_produced(data: Buffer) -> BatchHeader:
             ErrorCode.INVALID_RECORD,
             f"record count {header.record_count} does not fit last offset delta {header.last_offset_delta}",
         )
+    codec = header.attributes & COMPRESSION_MASK
+    if header.record_count * MIN_RECORD_BYTES > (size - HEADER_SIZE) * (MAX_RATIOS[codec] if codec else 1):
+        raise ApiError(ErrorCode.INVALID_RECORD, f"{header.record_count} records do not fit into {size} bytes")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise ApiError(
             ErrorCode.INVALID_RECORD,

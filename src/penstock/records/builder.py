@@ -121,28 +121,34 @@ def iterate_records(header: BatchHeader, payload: Buffer) -> Iterator[Record]:
         end = at + size
         if size < 0 or end > len(payload):
             raise MalformedRecords(f"record of {size} bytes at {at} runs past the end")
-        at += 1  # attributes, unused
-        timestamp_delta, at = read_varint(payload, at)
-        offset_delta, at = read_varint(payload, at)
-        key, at = _read_bytes(payload, at, end)
-        value, at = _read_bytes(payload, at, end)
-        count, at = read_varint(payload, at)
-        if not 0 <= count <= end - at:
-            raise MalformedRecords(f"{count} headers")
-        headers = []
-        for _ in range(count):
-            name, at = _read_bytes(payload, at, end)
-            header_value, at = _read_bytes(payload, at, end)
-            if name is None:
-                raise MalformedRecords("header without a name")
-            headers.append((name.decode("utf-8", "replace"), header_value))
-        if at != end:
-            raise MalformedRecords(f"record ends at {at}, not at {end}")
-        yield Record(
-            key, value, tuple(headers), header.base_timestamp + timestamp_delta, header.base_offset + offset_delta
-        )
+        yield read_record(header, payload, at, end)
+        at = end
     if at != len(payload):
         raise MalformedRecords(f"{len(payload) - at} bytes behind the last record")
+
+
+def read_record(header: BatchHeader, payload: Buffer, at: int, end: int) -> Record:
+    """The record between `at`, behind its length, and `end`. Raises MalformedRecords."""
+    at += 1  # attributes, unused
+    timestamp_delta, at = read_varint(payload, at)
+    offset_delta, at = read_varint(payload, at)
+    key, at = _read_bytes(payload, at, end)
+    value, at = _read_bytes(payload, at, end)
+    count, at = read_varint(payload, at)
+    if not 0 <= count <= end - at:
+        raise MalformedRecords(f"{count} headers")
+    headers = []
+    for _ in range(count):
+        name, at = _read_bytes(payload, at, end)
+        header_value, at = _read_bytes(payload, at, end)
+        if name is None:
+            raise MalformedRecords("header without a name")
+        headers.append((name.decode("utf-8", "replace"), header_value))
+    if at != end:
+        raise MalformedRecords(f"record ends at {at}, not at {end}")
+    return Record(
+        key, value, tuple(headers), header.base_timestamp + timestamp_delta, header.base_offset + offset_delta
+    )
 
 
 def _read_bytes(data: Buffer, at: int, end: int) -> tuple[bytes | None, int]:

@@ -17,6 +17,7 @@ never loads them.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from struct import Struct
 from typing import Final
 
@@ -34,6 +35,7 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\0\0\0\1\0\0\0\1"
 _XERIAL_BLOCK_BYTES = 32 << 10
 _LENGTH = Struct(">i")
+_PIECE_BYTES = 64 << 10
 
 
 def decompress(codec: int, payload: Buffer) -> bytes:
@@ -52,6 +54,77 @@ def decompress(codec: int, payload: Buffer) -> bytes:
     except _codec_errors() as error:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{NAMES[codec]} payload does not decompress: {error}") from error
     raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {codec}")
+
+
+def stream(codec: int, payload: Buffer) -> Iterator[bytes]:
+    """What `decompress` returns, piece by piece, so that whoever has seen enough can stop. ApiError as there."""
+    if codec == NONE:
+        yield bytes(payload)
+        return
+    if codec >= len(NAMES):
+        raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {codec}")
+    pieces = (_gzip_pieces, _snappy_pieces, _lz4_pieces, _zstd_pieces)[codec - 1](payload)
+    total = 0
+    errors = _codec_errors()
+    while True:
+        try:
+            piece = next(pieces, None)
+            if piece is None:
+                return
+            total += len(piece)
+            _check_bound(total)
+        except errors as error:
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{NAMES[codec]} payload does not decompress: {error}") from error
+        yield piece
+
+
+def _gzip_pieces(payload: Buffer) -> Iterator[bytes]:
+    data: bytes = bytes(payload)
+    while data:  # concatenated members are one stream
+        decompressor = zlib.decompressobj(31)
+        while not decompressor.eof:
+            piece = decompressor.decompress(data, _PIECE_BYTES)
+            data = decompressor.unconsumed_tail
+            if not piece and not data and not decompressor.eof:
+                raise ValueError("stream ends early")
+            yield piece
+        data = decompressor.unused_data
+
+
+def _snappy_pieces(payload: Buffer) -> Iterator[bytes]:
+    view = memoryview(payload)
+    if bytes(view[:8]) != _XERIAL_MAGIC:
+        yield _unsnappy_block(view)
+        return
+    at = len(_XERIAL_HEADER)
+    while at < len(view):
+        if at + 4 > len(view):
+            raise ValueError("block length cut off")
+        (size,) = _LENGTH.unpack_from(view, at)
+        at += 4
+        if size < 0 or at + size > len(view):
+            raise ValueError(f"block of {size} bytes runs past the end")
+        yield _unsnappy_block(view[at : at + size])
+        at += size
+
+
+def _lz4_pieces(payload: Buffer) -> Iterator[bytes]:
+    import lz4.frame
+
+    decompressor = lz4.frame.LZ4FrameDecompressor()
+    yield decompressor.decompress(payload, max_length=_PIECE_BYTES)
+    while not decompressor.eof and not decompressor.needs_input:
+        yield decompressor.decompress(b"", max_length=_PIECE_BYTES)
+    if not decompressor.eof:
+        raise ValueError("frame ends early")
+
+
+def _zstd_pieces(payload: Buffer) -> Iterator[bytes]:
+    import zstandard
+
+    with zstandard.ZstdDecompressor().stream_reader(payload, read_across_frames=True) as reader:
+        while piece := reader.read(_PIECE_BYTES):
+            yield piece
 
 
 def _codec_errors() -> tuple[type[Exception], ...]:
@@ -149,24 +222,13 @@ def _check_bound(size: int) -> None:
 
 
 def _unsnappy(payload: Buffer) -> bytes:
-    view = memoryview(payload)
-    if bytes(view[:8]) != _XERIAL_MAGIC:
-        return _unsnappy_block(view)
     out: list[bytes] = []
-    at, total = len(_XERIAL_HEADER), 0
-    while at < len(view):
-        if at + 4 > len(view):
-            raise ValueError("block length cut off")
-        (size,) = _LENGTH.unpack_from(view, at)
-        at += 4
-        if size < 0 or at + size > len(view):
-            raise ValueError(f"block of {size} bytes runs past the end")
-        block = _unsnappy_block(view[at : at + size])
+    total = 0
+    for block in _snappy_pieces(payload):
         total += len(block)
         _check_bound(total)
         out.append(block)
-        at += size
-    return b"".join(out)
+    return out[0] if len(out) == 1 else b"".join(out)
 
 
 def _unsnappy_block(block: memoryview) -> bytes:

@@ -20,7 +20,7 @@ from penstock.node.node import Node
 from penstock.ports.clock import Clock, Entropy
 from penstock.ports.disk import Disk
 from penstock.sim.channel import SimListener
-from penstock.sim.threads import SimFlusher, SimRewriter, SimWorkers
+from penstock.sim.threads import SimFlusher, SimRecordWorkers, SimRewriter, SimWorkers
 from penstock.sim.world import SimPorts
 
 DATA = "/data"
@@ -99,6 +99,9 @@ class SimNodeWorld:
 
     def quorum_lane(self, loop: asyncio.AbstractEventLoop) -> tuple[SimFlusher, SimWorkers]:
         return self._ports.quorum_flusher, self._ports.quorum_workers
+
+    def record_workers(self, loop: asyncio.AbstractEventLoop) -> SimRecordWorkers:
+        return SimRecordWorkers(self._ports.workers)
 
     def rewriter(self, loop: asyncio.AbstractEventLoop, max_bytes_per_second: Callable[[], float]) -> SimRewriter:
         return SimRewriter(self._ports.disk, self._ports.workers)

@@ -168,6 +168,19 @@ class SimFlusher:
         """Nothing to join."""
 
 
+class SimRecordWorkers:
+    """Their queue is that of the other workers."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+
+    def call(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
+        return self._workers.run(partial(work, *args))
+
+    def close(self) -> None:
+        """Nothing to let go of: it ends with the machine."""
+
+
 class SimRewriter:
     """`replica.cleaning.Rewriter`: one segment at a time in a worker, on the disk of the node."""
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogOffline, StorageError
 from penstock.ports.disk import Buffer, File
 from penstock.records.batch import LENGTH_OVERHEAD, PREFIX, PREFIX_SIZE, BatchHeader, iterate_headers
-from penstock.storage import rolling, slices, timestamps
+from penstock.storage import rolling, slices
 from penstock.storage.checkpoint_builder import CheckpointBuilder
 from penstock.storage.checkpoints import PARTITION_METADATA, write_partition_metadata
 from penstock.storage.durability import Flush, FlushPutOff, Position, Unsynced, is_passing_at_open
@@ -19,10 +19,10 @@ from penstock.storage.leader_epochs import LeaderEpochs
 from penstock.storage.log_config import LogConfig
 from penstock.storage.lookups import Lookup
 from penstock.storage.recovery import RecoveredLog
-from penstock.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from penstock.storage.segment import MAX_RELATIVE_OFFSET, UNKNOWN_TIMESTAMP, Segment, SegmentIndexes
 from penstock.storage.segments import Segments
 from penstock.storage.slices import LogSlice
-from penstock.storage.timestamps import Decompress, TimestampOffset
+from penstock.storage.timestamps import Learning, TimeLookup, TimestampOffset
 
 MAX_EPOCH = 0x7FFFFFFF
 _HINTS = 64
@@ -344,7 +344,7 @@ class GrowingLog:
             self._index_interval_bytes,
         )
 
-    def is_stale(self, lookup: Lookup) -> bool:
+    def is_stale(self, lookup: Lookup | TimeLookup) -> bool:
         """Segments were cut, deleted or swapped while it ran: whatever it found or failed at says nothing."""
         return lookup.generation != self._generation or lookup.layout != self._segments.layout
 
@@ -357,13 +357,16 @@ class GrowingLog:
         for offset, segment, position in lookup.places:
             if position < segment.size:
                 self._remember(offset, segment, position)
-        for rebuilt in lookup.rebuilt:
+        self._adopt(lookup.rebuilt)
+        return True
+
+    def _adopt(self, indexes: list[SegmentIndexes]) -> None:
+        for rebuilt in indexes:
             if rebuilt.segment in self._segments.items and rebuilt.segment.writer is None:
                 try:
                     rebuilt.segment.adopt(rebuilt)
                 except OSError as error:
                     raise StorageError(f"{self.directory}: cannot replace an index: {error}") from error
-        return True
 
     def _locate(self, offset: int, *, may_wait: bool = True) -> tuple[Segment, int, BatchHeader]:
         if self.offline is not None:
@@ -399,15 +402,45 @@ class GrowingLog:
         piece.segment.mark_trusted(piece.position, end)
         self._remember(piece.next_offset, piece.segment, end)
 
-    def offset_for_timestamp(self, timestamp: int, decompress: Decompress) -> TimestampOffset | None:
-        """The first record with at least this timestamp."""
+    def time_lookup(self, timestamp: int | None) -> TimeLookup:
+        """The first record with at least this timestamp; None: the one with the largest. Then `end_time_lookup`."""
         self._check_usable()
-        return timestamps.first_at_or_after(self._segments.items, timestamp, self.log_start_offset, decompress)
+        learning = Learning(self._index_interval_bytes)
+        return TimeLookup(
+            self._segments.copy(),
+            timestamp,
+            self.log_start_offset,
+            self._generation,
+            self._segments.layout,
+            learning,
+        )
 
-    def max_timestamp(self, decompress: Decompress) -> TimestampOffset | None:
-        """The record with the largest timestamp, the first of them."""
-        self._check_usable()
-        return timestamps.largest(self._segments.items, decompress)
+    def end_time_lookup(self, lookup: TimeLookup) -> bool:
+        """Take over what it learned of segments. False: nothing, as it is stale."""
+        if self.is_stale(lookup):
+            return False
+        if self.offline is None and not self.is_closed:
+            self._take_over(lookup.learning)
+        return True
+
+    def _take_over(self, learning: Learning) -> None:
+        for segment, largest in learning.largest:
+            if segment.max_timestamp == UNKNOWN_TIMESTAMP:
+                segment.max_timestamp, segment.max_timestamp_offset = largest
+        self._adopt(learning.rebuilt)
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """Blocks: for tools and tests."""
+        return self._find_time(self.time_lookup(timestamp))
+
+    def max_timestamp(self) -> TimestampOffset | None:
+        """The record with the largest timestamp, the first of them. Blocks."""
+        return self._find_time(self.time_lookup(None))
+
+    def _find_time(self, lookup: TimeLookup) -> TimestampOffset | None:
+        found = lookup.run()
+        self.end_time_lookup(lookup)
+        return found
 
     # -- flush -----------------------------------------------------------------------------------------------
 

@@ -1,16 +1,19 @@
-"""From a timestamp to a record: time index, offset index, headers, and the records of the one batch that matters."""
+"""From a timestamp to a record: time index, offset index, headers, and the records of the one batch that matters.
+
+All of it reads the disk. So a lookup is a value, as in `lookups`: made on the loop, its `next_batch` run in a worker,
+the batch that it returns looked into by whoever may (`records.examine`), and what was learned on the way taken over by
+`GrowingLog.end_time_lookup`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from penstock.ports.disk import Buffer
-from penstock.records.batch import COMPRESSION_MASK, HEADER_SIZE, TIMESTAMP_TYPE_BIT, BatchHeader
-from penstock.records.builder import MalformedRecords, Record, iterate_records
-from penstock.storage.segment import Segment
-
-Decompress: TypeAlias = Callable[[int, Buffer], Buffer]  # (codec, payload)
+from penstock.model.errors import CorruptBatch
+from penstock.records import examine
+from penstock.storage.segment import UNKNOWN_TIMESTAMP, Segment, SegmentIndexes
+from penstock.storage.segments import Segments
 
 
 class TimestampOffset(NamedTuple):
@@ -18,61 +21,141 @@ class TimestampOffset(NamedTuple):
     offset: int
 
 
-def first_at_or_after(
-    segments: Sequence[Segment], timestamp: int, log_start_offset: int, decompress: Decompress
-) -> TimestampOffset | None:
-    """The first record at `log_start_offset` or later with at least `timestamp`."""
-    for segment in segments:
-        segment.load_max_timestamp()
-        if segment.max_timestamp < timestamp:
-            continue
-        # Everything up to this entry is older; the record may be in the very batch it names.
-        entry = segment.time_index.floor(0, timestamp)
-        if entry is not None and not segment.is_time_entry_true(entry):
-            segment.rebuild_indexes()
-            entry = segment.time_index.floor(0, timestamp)
-        start_offset = max(segment.base_offset + (entry[1] if entry else 0), log_start_offset)
-        found = segment.find(start_offset)
-        if found is None:
-            continue
-        for position, header in segment.walk(found[0], segment.size):
-            if header.max_timestamp < timestamp or header.last_offset < log_start_offset:
-                continue
-            for record in _records(segment, position, header, decompress):
-                if record.timestamp_ms >= timestamp and record.offset >= log_start_offset:
-                    return TimestampOffset(record.timestamp_ms, record.offset)
-    return None
+class Largest(NamedTuple):
+    """Of a segment: its largest timestamp, and the last offset of the first batch that has it."""
+
+    timestamp: int
+    offset: int
 
 
-def largest(segments: Sequence[Segment], decompress: Decompress) -> TimestampOffset | None:
-    """The record with the largest timestamp; of several, the first."""
-    best: Segment | None = None
-    for segment in segments:
-        segment.load_max_timestamp()
-        if segment.size and (best is None or segment.max_timestamp > best.max_timestamp):
-            best = segment
-    if best is None:
+@dataclass(slots=True)
+class Learning:
+    """What looking at segments taught about them, to be taken over on the loop."""
+
+    index_interval_bytes: int
+    largest: list[tuple[Segment, Largest]] = field(default_factory=list)
+    rebuilt: list[SegmentIndexes] = field(default_factory=list)
+
+    def largest_of(self, segment: Segment) -> Largest:
+        """Of a sealed segment the last entry of its time index has it, if that is true. Blocks."""
+        if segment.max_timestamp != UNKNOWN_TIMESTAMP:
+            return Largest(segment.max_timestamp, segment.max_timestamp_offset)
+        for known, largest in self.largest:
+            if known is segment:
+                return largest
+        largest = self._look_at(segment)
+        self.largest.append((segment, largest))
+        return largest
+
+    def _look_at(self, segment: Segment) -> Largest:
+        if not segment.size:
+            return Largest(-1, segment.base_offset)
+        view = segment.view()
+        try:
+            last = view.time_index.last()
+            if last is not None and view.is_time_entry_true(last):
+                return Largest(last[0], segment.base_offset + last[1])
+        except CorruptBatch:
+            pass  # lost or damaged
+        made = self.rebuild(segment)
+        return Largest(made.max_timestamp, made.max_timestamp_offset)
+
+    def rebuild(self, segment: Segment) -> Segment:
+        for rebuilt in self.rebuilt:
+            if rebuilt.segment is segment:
+                return rebuilt.made
+        self.rebuilt.append(segment.rebuilt_indexes(self.index_interval_bytes))
+        return self.rebuilt[-1].made
+
+
+@dataclass(slots=True)
+class TimeLookup:
+    """`timestamp` None: the record with the largest one."""
+
+    segments: Segments  # a copy
+    timestamp: int | None
+    log_start_offset: int
+    generation: int
+    layout: int
+    learning: Learning
+    _number: int = 0
+    _position: int = -1  # in that segment, where to go on; -1: not looked for yet
+
+    def next_batch(self) -> bytes | None:
+        """The next batch in which the record may be; None: there is none. Blocks. Raises CorruptBatch, OSError."""
+        if self.timestamp is None:
+            return self._with_largest()
+        while self._number < len(self.segments.items):
+            segment = self.segments.items[self._number]
+            if self.learning.largest_of(segment).timestamp >= self.timestamp:
+                batch = self._next_in(segment, self.timestamp)
+                if batch is not None:
+                    return batch
+            self._number, self._position = self._number + 1, -1
         return None
-    found = best.find(best.max_timestamp_offset)
-    if found is None:
+
+    def examine(self, batch: bytes) -> TimestampOffset | None:
+        """In place. Walks over records: not for a loop, nor for one of its threads if they are many."""
+        found = examine.largest(batch) if self.timestamp is None else examine.first_at_or_after(batch, *self.question)
+        return None if found is None else TimestampOffset(*found)
+
+    @property
+    def question(self) -> tuple[int, int]:
+        assert self.timestamp is not None
+        return self.timestamp, self.log_start_offset
+
+    def run(self) -> TimestampOffset | None:
+        """All of it in one go. Blocks."""
+        while (batch := self.next_batch()) is not None:
+            found = self.examine(batch)
+            if found is not None:
+                return found
         return None
-    position, header = found
-    for record in _records(best, position, header, decompress):
-        if record.timestamp_ms == header.max_timestamp:
-            return TimestampOffset(record.timestamp_ms, record.offset)
-    return TimestampOffset(header.max_timestamp, header.last_offset)
 
+    def _next_in(self, segment: Segment, timestamp: int) -> bytes | None:
+        view = segment.view()
+        if self._position < 0:
+            start = self._start_in(segment, view, timestamp)
+            if start is None:
+                return None
+            self._position = start
+        for position, header in view.walk(self._position, view.size):
+            self._position = position + header.size_bytes
+            if header.max_timestamp >= timestamp and header.last_offset >= self.log_start_offset:
+                return view.file().read(position, header.size_bytes)
+        self._position = view.size
+        return None
 
-def _records(segment: Segment, position: int, header: BatchHeader, decompress: Decompress) -> list[Record]:
-    """Empty where a client framed its records wrongly: such a batch has no times."""
-    payload: Buffer = segment.file().read(position + HEADER_SIZE, header.size_bytes - HEADER_SIZE)
-    codec = header.attributes & COMPRESSION_MASK
-    if codec:
-        payload = decompress(codec, payload)
-    try:
-        records = list(iterate_records(header, payload))
-    except MalformedRecords:
-        return []
-    if header.attributes & TIMESTAMP_TYPE_BIT:
-        return [record._replace(timestamp_ms=header.max_timestamp) for record in records]
-    return records
+    def _start_in(self, segment: Segment, view: Segment, timestamp: int) -> int | None:
+        """Everything before is older; the record may be in the very batch that the time index names."""
+        for rebuilt in self.learning.rebuilt:
+            if rebuilt.segment is segment:
+                view.time_index, view.index = rebuilt.made.time_index, rebuilt.made.index
+        try:
+            entry = view.time_index.floor(0, timestamp)
+            is_true = entry is None or view.is_time_entry_true(entry)
+        except CorruptBatch:
+            entry, is_true = None, False
+        if not is_true and segment.writer is None:
+            made = self.learning.rebuild(segment)
+            view.time_index, view.index = made.time_index, made.index
+            entry = view.time_index.floor(0, timestamp)
+        elif not is_true:
+            entry = None  # it is being appended to: from its start
+        found = view.find(max(segment.base_offset + (entry[1] if entry else 0), self.log_start_offset))
+        return None if found is None else found[0]
+
+    def _with_largest(self) -> bytes | None:
+        if self._position >= 0:
+            return None
+        self._position = 0
+        best: tuple[Segment, Largest] | None = None
+        for segment in self.segments.items:
+            largest = self.learning.largest_of(segment)
+            if segment.size and (best is None or largest.timestamp > best[1].timestamp):
+                best = segment, largest
+        if best is None:
+            return None
+        view = best[0].view()
+        found = view.find(best[1].offset)
+        return None if found is None else view.file().read(found[0], found[1].size_bytes)

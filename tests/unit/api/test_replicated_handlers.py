@@ -30,6 +30,7 @@ from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.replica.partition import Partition
 from penstock.replica.replication import RACK_AWARE_SELECTOR
+from penstock.sim.threads import SimRecordWorkers
 from penstock.wire.codec import decode, read_response_header
 from penstock.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from penstock.wire.messages.fetch import (
@@ -112,7 +113,8 @@ class Broker(HostedWorld):
             max_bytes=1 << 20,
             endpoint_of=where,
         )
-        self.produce = ProduceHandler(self.hosted, self.clock, self.workers, traffic, times, endpoint_of=where)
+        self.records = SimRecordWorkers(self.workers)
+        self.produce = ProduceHandler(self.hosted, self.clock, self.records, traffic, times, endpoint_of=where)
 
     @property
     def partition(self) -> Partition:
@@ -481,10 +483,13 @@ class TestProducers:
 
 
 class TestOffsets:
-    def latest(self, broker: Broker, version: int = 9, timestamp: int = -1, replica: int = -1) -> tuple[int, int]:
+    async def latest(self, broker: Broker, version: int = 9, timestamp: int = -1, replica: int = -1) -> tuple[int, int]:
         asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
         request = ListOffsetsRequest(replica_id=replica, topics=[ListOffsetsTopic(name="t", partitions=[asked])])
-        response = ask(ListOffsetsHandler(broker.hosted), Client(), request, version)
+        handler = ListOffsetsHandler(broker.hosted, broker.workers, broker.records)
+        response = ask(handler, Client(), request, version)
+        if isinstance(response, asyncio.Future):
+            response = await response
         result = response.topics[0].partitions[0]
         return result.error_code, result.offset
 
@@ -492,17 +497,17 @@ class TestOffsets:
         broker = Broker()
         broker.fill()
         broker.lead_by(2)
-        assert self.latest(broker) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+        assert await self.latest(broker) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
         broker.lead_by(1)
-        assert self.latest(broker) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
-        assert self.latest(broker, version=4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
-        assert self.latest(broker, timestamp=NOW_MS) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
-        assert self.latest(broker, timestamp=-2) == (0, 0)
-        assert self.latest(broker, replica=2) == (0, 1)
+        assert await self.latest(broker) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+        assert await self.latest(broker, version=4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+        assert await self.latest(broker, timestamp=NOW_MS) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+        assert await self.latest(broker, timestamp=-2) == (0, 0)
+        assert await self.latest(broker, replica=2) == (0, 1)
         broker.commit(1)
-        assert self.latest(broker) == (0, 1)
+        assert await self.latest(broker) == (0, 1)
         broker.fill()
-        assert self.latest(broker) == (0, 1), "not what is not committed"
+        assert await self.latest(broker) == (0, 1), "not what is not committed"
 
     async def test_epochs_end_by_the_leader_alone(self) -> None:
         broker = Broker()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from itertools import count
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from penstock.client import fetching
 from penstock.client.admin import create_topic, delete_topic, topic_settings
 from penstock.client.cluster import Cluster
 from penstock.client.connection import Connection
@@ -30,9 +32,11 @@ from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.records.compression import CODEC_BY_NAME, recompress
+from penstock.records.decoding import Limits
 from penstock.testing import Broker
 from penstock.wire.apis import Api
 from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from raw_client import RawClient
 
 _numbers = count()
@@ -280,3 +284,40 @@ async def test_the_client_survives_a_restart_of_the_broker(tmp_path_factory: pyt
     finally:
         cluster.close()
         await asyncio.to_thread(broker.stop)
+
+
+class Elsewhere:
+    """Remembers what was left to others."""
+
+    def __init__(self) -> None:
+        self.works: list[str] = []
+
+    async def call(self, work: Callable[..., Any], *args: object) -> Any:
+        self.works.append(work.__name__)
+        return work(*args)
+
+
+async def test_much_is_decoded_by_others_in_portions(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "PORTION", Limits(40, 1 << 20))
+    others = Elsewhere()
+    cluster.record_workers = others
+    producer = Producer(cluster)
+    await producer.publish(topic, record(b"little"))
+    partition = TopicPartition(topic, 0)
+    assert [one.value for one in (await fetch_one(cluster, partition, 0, max_wait_ms=0)).records] == [b"little"]
+    assert others.works == []
+    plain = build_batch([record(b"%d" % number) for number in range(100)])
+    packed = recompress(read_header(plain), plain, CODEC_BY_NAME["zstd"])
+    data = PartitionProduceData(index=0, records=packed)
+    request = ProduceRequest(acks=-1, topic_data=[TopicProduceData(name=topic, partition_data=[data])])
+    connection = await cluster.control(await cluster.leader(topic, 0))
+    await connection.call(Api.PRODUCE, request, ProduceResponse)
+    offset, values = 1, []
+    while fetched := (await fetch_one(cluster, partition, offset, max_wait_ms=0)).records:
+        assert len(fetched) <= 40
+        values += [one.value for one in fetched]
+        offset = fetched[-1].offset + 1
+    assert values == [b"%d" % number for number in range(100)]
+    assert others.works == ["decode"] * 3

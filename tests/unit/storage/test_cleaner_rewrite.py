@@ -266,7 +266,7 @@ def test_small_segments_become_one_of_at_most_segment_bytes() -> None:
     assert len(sizes) == 4
     assert all(size <= 1000 for size in sizes)
     assert [entry[0] for entry in scene.content()] == list(range(12))
-    timestamp = scene.log.offset_for_timestamp(NOW_MS, decompress)
+    timestamp = scene.log.offset_for_timestamp(NOW_MS)
     assert timestamp is not None
     assert timestamp.offset == 0
 

@@ -14,6 +14,7 @@ from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, ForeignDire
 from penstock.ports.disk import Buffer, Disk
 from penstock.records.batch import iterate_headers, read_header, with_append_time
 from penstock.records.builder import Record, build_batch
+from penstock.records.compression import ZSTD, recompress
 from penstock.runtime.disk import OsDisk
 from penstock.sim.disk import SimDisk
 from penstock.storage.group_commit import flush_blocking
@@ -436,18 +437,18 @@ def test_few_sealed_files_stay_open(tmp_path: Path) -> None:
 
 def test_lookup_by_timestamp_finds_the_record(disk: SimDisk) -> None:
     log = open_log(disk, LogConfig(segment_bytes=3 * BATCH_BYTES, index_interval_bytes=0))
-    assert log.offset_for_timestamp(0, no_codec) is None
-    assert log.max_timestamp(no_codec) is None
+    assert log.offset_for_timestamp(0) is None
+    assert log.max_timestamp() is None
     for first in range(100, 200, 20):
         append(log, first, first + 10, first + 5)
-    assert log.offset_for_timestamp(0, no_codec) == (100, 0)
-    assert log.offset_for_timestamp(106, no_codec) == (110, 1)
-    assert log.offset_for_timestamp(111, no_codec) == (120, 3)
-    assert log.offset_for_timestamp(190, no_codec) == (190, 13)
-    assert log.offset_for_timestamp(191, no_codec) is None
-    assert log.max_timestamp(no_codec) == (190, 13)
+    assert log.offset_for_timestamp(0) == (100, 0)
+    assert log.offset_for_timestamp(106) == (110, 1)
+    assert log.offset_for_timestamp(111) == (120, 3)
+    assert log.offset_for_timestamp(190) == (190, 13)
+    assert log.offset_for_timestamp(191) is None
+    assert log.max_timestamp() == (190, 13)
     log.advance_log_start(5)
-    assert log.offset_for_timestamp(0, no_codec) == (125, 5)
+    assert log.offset_for_timestamp(0) == (125, 5)
 
 
 def test_lookup_under_log_append_time_and_compression(disk: SimDisk) -> None:
@@ -455,20 +456,12 @@ def test_lookup_under_log_append_time_and_compression(disk: SimDisk) -> None:
     plain = batch([10, 20, 30])
     stamped = with_append_time(plain, 500)
     log.append(read_header(stamped), bytes(stamped), 0, NOW_MS)
-    assert log.offset_for_timestamp(400, no_codec) == (500, 0)
-    packed = bytearray(batch([600, 700]))
-    packed[22] |= 4  # zstd, says the header
-    header = read_header(packed)
-    log.append(header, bytes(packed), 0, NOW_MS)
-    asked = []
-
-    def decompress(codec: int, payload: Buffer) -> Buffer:
-        asked.append(codec)
-        return payload
-
-    assert log.offset_for_timestamp(650, decompress) == (700, 4)
-    assert log.max_timestamp(decompress) == (700, 4)
-    assert asked == [4, 4]
+    assert log.offset_for_timestamp(400) == (500, 0)
+    plain = batch([600, 700])
+    packed = recompress(read_header(plain), plain, ZSTD)
+    log.append(read_header(packed), packed, 0, NOW_MS)
+    assert log.offset_for_timestamp(650) == (700, 4)
+    assert log.max_timestamp() == (700, 4)
 
 
 # -- flush, checkpoint, close --------------------------------------------------------------------------------
@@ -565,7 +558,7 @@ def test_damaged_indexes_are_rebuilt(disk: SimDisk, damage: str, clean: bool) ->
         piece = log.read(offset, 1)
         assert piece is not None
         assert read_header(piece.read()).base_offset == offset
-        assert log.offset_for_timestamp(NOW_MS + offset, no_codec) == (NOW_MS + offset, offset)
+        assert log.offset_for_timestamp(NOW_MS + offset) == (NOW_MS + offset, offset)
     if damage == "missing" or not clean:
         assert log.recovery.rebuilt_indexes >= 2, "the last, short one needs none"
         assert "rebuilt" in log.recovery.messages[0]
@@ -641,9 +634,9 @@ def test_truncation_drops_segments_epochs_and_index_entries(disk: SimDisk) -> No
     assert not log.truncate_to(6)
     assert (log.log_end_offset, log.segment_bases, log.size_bytes) == (6, [0, 4], 6 * BATCH_BYTES)
     assert log.epochs.latest == 5
-    assert log.max_timestamp(no_codec) == (NOW_MS + 5, 5)
+    assert log.max_timestamp() == (NOW_MS + 5, 5)
     assert append(log, NOW_MS + 50, epoch=9) == 6
-    assert log.offset_for_timestamp(NOW_MS + 6, no_codec) == (NOW_MS + 50, 6)
+    assert log.offset_for_timestamp(NOW_MS + 6) == (NOW_MS + 50, 6)
     log.truncate_fully_and_start_at(100)
     assert (log.log_start_offset, log.log_end_offset, log.segment_bases) == (100, 100, [100])
     assert append(log, epoch=9) == 100

@@ -12,21 +12,29 @@ Only the leader answers, and a new one only when its high watermark has reached 
 took over: until then it may be behind what the last one showed (OFFSET_NOT_AVAILABLE, before
 version 5 LEADER_NOT_AVAILABLE). For followers (replica id >= 0) the latest is the end of the log;
 a debugging replica (-2) may ask anybody.
+
+By time (also -3) the disk is read and a batch looked into: in workers, never on the event loop. A batch of more than a
+million records is not walked to its end; its first record is the answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
 from penstock.api.flushes import flushes_under_way
+from penstock.api.produced_batch import is_small
 from penstock.model.errors import ApiError, ErrorCode, StorageError
-from penstock.records.compression import decompress
+from penstock.ports.workers import RecordWorkers, Workers
+from penstock.records import examine
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
+from penstock.storage.timestamps import TimeLookup, TimestampOffset
 from penstock.wire.apis import Api
 from penstock.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -41,6 +49,8 @@ _SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIES
 READ_COMMITTED = 1
 DEBUGGING_REPLICA = -2
 FIRST_WITH_OFFSET_NOT_AVAILABLE = 5
+MAX_TRIES = 3  # where segments are cut, deleted or swapped under the search
+SEARCHED_AT_ONCE = 32  # partitions, by one worker: others want it too
 
 
 class ListOffsetsHandler:
@@ -49,8 +59,10 @@ class ListOffsetsHandler:
     max_version: ClassVar = 11
     bounds: ClassVar = WIDE
 
-    def __init__(self, partitions: HostedPartitions) -> None:
+    def __init__(self, partitions: HostedPartitions, workers: Workers, records: RecordWorkers) -> None:
         self._partitions = partitions
+        self._workers = workers
+        self._records = records
 
     def handle(
         self, ctx: RequestContext, request: ListOffsetsRequest
@@ -59,16 +71,23 @@ class ListOffsetsHandler:
             self._partitions,
             ((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions),
         )
-        return self._answer_after(flushes, ctx, request) if flushes else self._answer(ctx, request)
+        if not flushes and not any(_is_by_time(asked) for topic in request.topics for asked in topic.partitions):
+            return self._answer(ctx, request, [])
+        return self._answer_after(flushes, ctx, request)
 
     async def _answer_after(
         self, flushes: list[asyncio.Future[ErrorCode]], ctx: RequestContext, request: ListOffsetsRequest
     ) -> ListOffsetsResponse:
         for flush in flushes:
             await flush
-        return self._answer(ctx, request)
+        searches: list[_Search] = []
+        response = self._answer(ctx, request, searches)
+        for first in range(0, len(searches), SEARCHED_AT_ONCE):
+            await self._search(ctx, request, searches[first : first + SEARCHED_AT_ONCE])
+        return response
 
-    def _answer(self, ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    def _answer(self, ctx: RequestContext, request: ListOffsetsRequest, searches: list[_Search]) -> ListOffsetsResponse:
+        """All but what is asked for by time, which is left in `searches`."""
         topics: list[ListOffsetsTopicResponse] = []
         for topic in request.topics:
             seen: set[int] = set()
@@ -80,18 +99,53 @@ class ListOffsetsHandler:
                         raise ApiError(ErrorCode.INVALID_REQUEST)
                     seen.add(asked.partition_index)
                     partition = self._partitions.get(topic.name, asked.partition_index)
-                    partition.check_online()
-                    partition.check_leader_epoch(asked.current_leader_epoch)
-                    if request.replica_id != DEBUGGING_REPLICA:
-                        partition.check_leading()
-                    _look_up(ctx.version, partition, asked, request, result)
+                    _check(partition, asked, request)
+                    if _is_by_time(asked):
+                        searches.append(_begin(ctx.version, partition, asked, result))
+                    else:
+                        _look_up(ctx.version, partition, asked, request, result)
                 except (ApiError, StorageError) as error:
-                    result.error_code = error.code
-                    if error.code is ErrorCode.OFFSET_NOT_AVAILABLE and ctx.version < FIRST_WITH_OFFSET_NOT_AVAILABLE:
-                        result.error_code = ErrorCode.LEADER_NOT_AVAILABLE
+                    _refuse(ctx, result, error)
                 results.append(result)
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
         return ListOffsetsResponse(topics=topics)
+
+    async def _search(self, ctx: RequestContext, request: ListOffsetsRequest, searches: list[_Search]) -> None:
+        """Turn by turn: a worker finds the next batch of each, another process looks into those with many records."""
+        open_ones = searches
+        while open_ones:
+            await self._workers.run(partial(_look_for_batches, open_ones))
+            await asyncio.gather(*(self._look_into(search) for search in open_ones if search.batch is not None))
+            open_ones = [search for search in open_ones if not search.is_over]
+        again: list[_Search] = []
+        for search in searches:
+            try:
+                if not search.partition.log.end_time_lookup(search.lookup) and search.tries < MAX_TRIES:
+                    again.append(_begin(ctx.version, search.partition, search.asked, search.result, search.tries + 1))
+                    continue
+                if search.failure is not None:
+                    raise search.failure
+                _check(search.partition, search.asked, request)  # it may be led elsewhere by now
+                _take(search, request)
+            except (ApiError, StorageError) as error:
+                _refuse(ctx, search.result, error)
+        if again:
+            await self._search(ctx, request, again)
+
+    async def _look_into(self, search: _Search) -> None:
+        batch, search.batch = search.batch, None
+        assert batch is not None
+        lookup = search.lookup
+        try:
+            if lookup.timestamp is None:
+                found: tuple[int, int] | None = await self._records.call(examine.largest, batch)
+            else:
+                found = await self._records.call(examine.first_at_or_after, batch, *lookup.question)
+        except StorageError as error:
+            search.failure, search.is_over = error, True
+        else:
+            if found is not None:
+                search.found, search.is_over = TimestampOffset(*found), True
 
     def refuse(self, request: ListOffsetsRequest, code: ErrorCode, message: str | None) -> ListOffsetsResponse:
         return ListOffsetsResponse(
@@ -108,6 +162,91 @@ class ListOffsetsHandler:
         )
 
 
+@dataclass(slots=True)
+class _Search:
+    """One partition, by time. Over when it is found, or there is nothing more to look at, or something failed."""
+
+    partition: Partition
+    asked: ListOffsetsPartition
+    result: ListOffsetsPartitionResponse
+    lookup: TimeLookup
+    tries: int = 1
+    batch: bytes | None = None  # to be looked into by another process
+    found: TimestampOffset | None = None
+    failure: StorageError | None = None
+    is_over: bool = False
+
+
+def _is_by_time(asked: ListOffsetsPartition) -> bool:
+    return asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP
+
+
+def _check(partition: Partition, asked: ListOffsetsPartition, request: ListOffsetsRequest) -> None:
+    partition.check_online()
+    partition.check_leader_epoch(asked.current_leader_epoch)
+    if request.replica_id != DEBUGGING_REPLICA:
+        partition.check_leading()
+
+
+def _begin(
+    version: int,
+    partition: Partition,
+    asked: ListOffsetsPartition,
+    result: ListOffsetsPartitionResponse,
+    tries: int = 1,
+) -> _Search:
+    if version < _SINCE_VERSION.get(asked.timestamp, 0):
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    lookup = partition.log.time_lookup(None if asked.timestamp == MAX_TIMESTAMP else asked.timestamp)
+    return _Search(partition, asked, result, lookup, tries)
+
+
+def _look_for_batches(searches: list[_Search]) -> None:
+    """In a worker thread. A batch of a few records in plain sight is looked into right there."""
+    for search in searches:
+        try:
+            while not search.is_over and search.batch is None:
+                batch = search.lookup.next_batch()
+                if batch is None:
+                    search.is_over = True
+                elif is_small(memoryview(batch)):
+                    search.found = search.lookup.examine(batch)
+                    search.is_over = search.found is not None
+                else:
+                    search.batch = batch
+        except StorageError as error:
+            search.failure, search.is_over = error, True
+        except OSError as error:
+            search.failure, search.is_over = StorageError(f"cannot read {search.partition!r}: {error}"), True
+
+
+def _limit(partition: Partition, request: ListOffsetsRequest) -> tuple[int, bool]:
+    """Up to where the client may know of records, and whether that is behind what the last leader showed."""
+    if request.replica_id >= 0:
+        return partition.log.log_end_offset, False
+    read_committed = request.isolation_level == READ_COMMITTED
+    limit = partition.last_stable_offset if read_committed else partition.high_watermark
+    return limit, partition.is_leader and partition.high_watermark < partition.epoch_start_offset
+
+
+def _take(search: _Search, request: ListOffsetsRequest) -> None:
+    found = search.found
+    if found is None:
+        return
+    limit, is_behind = _limit(search.partition, request)
+    if found.offset < limit:
+        search.result.timestamp, search.result.offset = found
+        search.result.leader_epoch = search.partition.log.epochs.epoch_of(found.offset)
+    elif is_behind:
+        raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
+
+
+def _refuse(ctx: RequestContext, result: ListOffsetsPartitionResponse, error: ApiError | StorageError) -> None:
+    result.error_code = error.code
+    if error.code is ErrorCode.OFFSET_NOT_AVAILABLE and ctx.version < FIRST_WITH_OFFSET_NOT_AVAILABLE:
+        result.error_code = ErrorCode.LEADER_NOT_AVAILABLE
+
+
 def _look_up(
     version: int,
     partition: Partition,
@@ -119,31 +258,14 @@ def _look_up(
     if version < _SINCE_VERSION.get(timestamp, 0) or timestamp < EARLIEST_PENDING_UPLOAD:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     log = partition.log
-    if request.replica_id >= 0:
-        limit, is_behind = log.log_end_offset, False
-    else:
-        read_committed = request.isolation_level == READ_COMMITTED
-        limit = partition.last_stable_offset if read_committed else partition.high_watermark
-        is_behind = partition.is_leader and partition.high_watermark < partition.epoch_start_offset
+    limit, is_behind = _limit(partition, request)
     if timestamp == LATEST:
         if is_behind:
             raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
         result.offset = limit
         result.leader_epoch = partition.leader_epoch
-        return
-    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+    elif timestamp in (EARLIEST, EARLIEST_LOCAL):
         result.offset = log.log_start_offset
         epoch = log.epochs.epoch_of(log.log_start_offset)
         result.leader_epoch = epoch if epoch >= 0 else partition.leader_epoch
         return
-    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return
-    if timestamp == MAX_TIMESTAMP:
-        found = log.max_timestamp(decompress)
-    else:
-        found = log.offset_for_timestamp(timestamp, decompress)
-    if found is not None and found[1] < limit:
-        result.timestamp, result.offset = found
-        result.leader_epoch = log.epochs.epoch_of(result.offset)
-    elif found is not None and is_behind:
-        raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)

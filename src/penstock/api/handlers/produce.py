@@ -6,7 +6,7 @@
 - acks=0 is never answered; an error then closes the connection.
 - acks=1 is answered after the write, acks=all at the high watermark (see `replica.partition`).
 - Who leads instead is told with NOT_LEADER_OR_FOLLOWER from version 10 (KIP-951), except by the lane.
-- `compression.type` other than `producer`: the batch is recompressed in a worker before its
+- `compression.type` other than `producer`: the batch is recompressed in another process before its
   order is fixed, and the connection waits for it.
 - Internal topics are the coordinators' own: INVALID_TOPIC_EXCEPTION. (Kafka lets its admin client in.)
 - A partition that is named more than once in a request is INVALID_REQUEST, each time. (Kafka appends the last batch.)
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from penstock.api.bounds import RECORDS
 from penstock.api.context import RequestContext
@@ -32,7 +32,8 @@ from penstock.api.produced_batch import (
     check_size,
     check_timestamps,
     is_small,
-    prepare_all,
+    preparation_of,
+    prepare,
 )
 from penstock.api.request_times import RequestTimes
 from penstock.api.traffic import Traffic
@@ -42,7 +43,7 @@ from penstock.core.metadata.image import INTERNAL_TOPICS
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
 from penstock.ports.clock import Clock
 from penstock.ports.disk import Buffer, FileSlice
-from penstock.ports.workers import Workers
+from penstock.ports.workers import RecordWorkers
 from penstock.records.batch import (
     CONTROL_BIT,
     TRANSACTIONAL_BIT,
@@ -63,7 +64,8 @@ from penstock.wire.messages.produce import (
     TopicProduceResponse,
 )
 
-NOTHING: Mapping[int, ApiError | None] = MappingProxyType({})
+Prepared: TypeAlias = Mapping[int, ApiError | StorageError | None]
+NOTHING: Prepared = MappingProxyType({})
 
 FIRST_WITH_LEADER_HINTS = 10
 BATCHES_PER_STEP = 64
@@ -126,14 +128,14 @@ class ProduceHandler:
         self,
         partitions: HostedPartitions,
         clock: Clock,
-        workers: Workers,
+        records: RecordWorkers,
         traffic: Traffic,
         times: RequestTimes,
         endpoint_of: EndpointOf = nowhere,
     ) -> None:
         self._partitions = partitions
         self._clock = clock
-        self._workers = workers
+        self._records = records
         self._pending: dict[PendingProduce, None] = {}
         self._lane_pending: dict[LaneReply, None] = {}
         self._traffic = traffic
@@ -178,7 +180,7 @@ class ProduceHandler:
             lane.learn(ctx.version, ctx.frame, request, partition)
 
     def _append_all(
-        self, ctx: RequestContext, request: ProduceRequest, prepared: Mapping[int, ApiError | None] = NOTHING
+        self, ctx: RequestContext, request: ProduceRequest, prepared: Prepared = NOTHING
     ) -> Generator[None, None, ProduceResponse | None]:
         """In steps. `prepared`: by the identity of its data, what came of a batch that went through a worker first."""
         acks = request.acks
@@ -302,7 +304,7 @@ class ProduceHandler:
             raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
         if header.attributes & 7 and not is_prepared:
             check_codec(header, version)
-        check_size(records, config)
+        check_size(records, config.max_message_bytes)
         if len(records) > config.segment_bytes:
             raise ApiError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -348,7 +350,17 @@ class ProduceHandler:
         self, ctx: RequestContext, request: ProduceRequest, jobs: list[tuple[PartitionProduceData, TopicConfig]]
     ) -> ProduceResponse | None:
         """Stage zero: check keys and bring the batches into the topic's codec, then go on as usual."""
-        outcomes = await self._workers.run(lambda: prepare_all(jobs, ctx.version))
+        outcomes: dict[int, ApiError | StorageError | None] = {}
+        for data, config in jobs:
+            if not isinstance(data.records, bytes):
+                continue  # null: refused later
+            outcomes[id(data)] = None
+            try:
+                packed = await self._records.call(prepare, preparation_of(data.records, config, ctx.version))
+            except (ApiError, StorageError) as error:
+                outcomes[id(data)] = error
+            else:
+                data.records = data.records if packed is None else packed
         return await ctx.pace.finish(self._append_all(ctx, request, outcomes))
 
     # -- time ---------------------------------------------------------------------------

@@ -1,0 +1,186 @@
+"""Processes that look into record batches, as the broker and its doors see them (`ports.workers.RecordWorkers`).
+
+Python threads share one interpreter: a thread that walks over a million records holds up the loop for as long. So that
+happens in small processes. One is started when there is work and none is free, up to `MOST`; each does one call at a
+time, and a thread waits for its answer. One that dies or takes too long is killed, and the next call gets another. One
+that has had nothing to do for `IDLE_S` is ended. None outlives the process that started it: when its input ends, so
+does it.
+
+A call there and its answer back are a length of four bytes and a pickle; both ends are ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pickle
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, TypeVar
+
+import penstock
+from penstock.model.errors import ApiError, StorageError
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+MODULE = "penstock.runtime.record_worker"
+MOST = 2
+CALL_S = 15.0  # what is bounded as it should be takes a fraction of that
+IDLE_S = 60.0
+LENGTH_BYTES = 4
+
+
+class RecordProcesses:
+    def __init__(self, loop: asyncio.AbstractEventLoop, most: int = MOST) -> None:
+        self._loop = loop
+        self._threads = ThreadPoolExecutor(most, thread_name_prefix="penstock-records")
+        self._lock = threading.Lock()
+        self._idle: list[tuple[float, subprocess.Popen[bytes]]] = []  # since when; the one last used is last
+        self._busy: dict[int, subprocess.Popen[bytes]] = {}
+        self._is_closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.started = 0
+
+    @property
+    def pids(self) -> list[int]:
+        with self._lock:
+            return sorted([process.pid for _, process in self._idle] + [one.pid for one in self._busy.values()])
+
+    def call(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
+        if self._timer is None:
+            self._timer = self._loop.call_later(IDLE_S, self._rest)
+        return self._loop.run_in_executor(self._threads, self._call, work, args)
+
+    def close(self) -> None:
+        """Whoever waits for an answer is told that there will be none."""
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._lock:
+            self._is_closed = True
+            processes = [process for _, process in self._idle] + list(self._busy.values())
+            self._idle = []
+        for process in processes:
+            process.kill()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for process in processes:
+            _reap(process)
+
+    def _rest(self) -> None:
+        """On the loop, now and then: an idle process costs memory and nothing else."""
+        with self._lock:
+            limit = time.monotonic() - IDLE_S
+            ended = [process for since, process in self._idle if since < limit]
+            self._idle = [one for one in self._idle if one[0] >= limit]
+            is_over = not self._idle and not self._busy
+        self._timer = None if is_over else self._loop.call_later(IDLE_S, self._rest)
+        for process in ended:
+            process.kill()
+            self._threads.submit(_reap, process)
+
+    # -- in a thread ------------------------------------------------------------------------
+
+    def _call(self, work: Callable[..., T], args: tuple[object, ...]) -> T:
+        process = self._take()
+        is_well = False
+        try:
+            body = pickle.dumps((work, args), pickle.HIGHEST_PROTOCOL)
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                _write(process.stdin.fileno(), len(body).to_bytes(LENGTH_BYTES, "big") + body)
+                answer = _receive(process.stdout, time.monotonic() + CALL_S)
+            except (OSError, EOFError, TimeoutError) as error:
+                log.warning("a process for records was lost in %s: %s", work.__name__, error or "it died")
+                raise StorageError(f"records could not be looked into: {error or 'the process died'}") from error
+            is_well = True
+        finally:
+            self._give_back(process, is_well=is_well)
+        outcome, failure = pickle.loads(answer)
+        if isinstance(failure, ApiError):
+            raise failure
+        if failure is not None:
+            raise StorageError(f"records could not be looked into: {failure}")
+        result: T = outcome
+        return result
+
+    def _take(self) -> subprocess.Popen[bytes]:
+        with self._lock:
+            while self._idle and not self._is_closed:
+                process = self._idle.pop()[1]
+                if process.poll() is None:
+                    self._busy[process.pid] = process
+                    return process
+                _reap(process)
+        process = self._start()
+        with self._lock:
+            if self._is_closed:
+                process.kill()
+                _reap(process)
+                raise StorageError("the broker is stopping")
+            self._busy[process.pid] = process
+            self.started += 1
+        return process
+
+    def _give_back(self, process: subprocess.Popen[bytes], *, is_well: bool) -> None:
+        with self._lock:
+            self._busy.pop(process.pid, None)
+            if is_well and not self._is_closed:
+                self._idle.append((time.monotonic(), process))
+                return
+        process.kill()
+        _reap(process)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        if self._is_closed:
+            raise StorageError("the broker is stopping")
+        source = os.path.dirname(os.path.dirname(os.path.abspath(penstock.__file__)))
+        path = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-m", MODULE],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        except OSError as error:  # no descriptor left, say
+            raise StorageError(f"cannot start a process for records: {error}") from error
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _receive(source: IO[bytes], deadline: float) -> bytes:
+    size = int.from_bytes(_read(source.fileno(), LENGTH_BYTES, deadline), "big")
+    return _read(source.fileno(), size, deadline)
+
+
+def _read(descriptor: int, size: int, deadline: float) -> bytes:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    parts: list[bytes] = []
+    while size:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0 or not poll.poll(left_s * 1000):
+            raise TimeoutError(f"no answer within {CALL_S:.0f} s")
+        part = os.read(descriptor, min(size, 1 << 20))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    with process:
+        process.wait()

@@ -1,0 +1,60 @@
+"""The process that looks into record batches: `python -m penstock.runtime.record_worker`. See `record_processes`.
+
+It reads calls from standard input and writes answers to standard output. It has no files and no connections. Its memory
+is bounded, and when its input ends so does it, at once, whatever it is doing: then the broker is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import resource
+import signal
+import sys
+import threading
+from queue import SimpleQueue
+from typing import IO
+
+from penstock.model.errors import ApiError
+
+NICE = 5  # the loop comes first
+MAX_MEMORY_BYTES = 2 << 30
+_LENGTH_BYTES = 4
+
+
+def main() -> None:
+    os.nice(NICE)
+    with contextlib.suppress(OSError, ValueError):  # a lower limit is set already
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which ends this process in its time
+    calls: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_read_calls, args=(sys.stdin.buffer, calls), daemon=True).start()
+    while True:
+        _answer(sys.stdout.buffer, calls.get())
+
+
+def _read_calls(source: IO[bytes], calls: SimpleQueue[bytes]) -> None:
+    while length := source.read(_LENGTH_BYTES):
+        calls.put(source.read(int.from_bytes(length, "big")))
+    os._exit(0)
+
+
+def _answer(target: IO[bytes], call: bytes) -> None:
+    outcome: object = None
+    failure: ApiError | str | None = None
+    try:
+        work, args = pickle.loads(call)
+        outcome = work(*args)
+    except ApiError as error:
+        failure = error
+    except (Exception, MemoryError) as error:  # told to whoever waits, which has a log
+        failure = f"{type(error).__name__}: {error}"
+    body = pickle.dumps((outcome, failure), pickle.HIGHEST_PROTOCOL)
+    target.write(len(body).to_bytes(_LENGTH_BYTES, "big"))
+    target.write(body)
+    target.flush()
+
+
+if __name__ == "__main__":
+    main()
