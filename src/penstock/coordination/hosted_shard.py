@@ -315,7 +315,11 @@ class HostedShard:
                 self._release(outcome.replies)
             else:
                 self._await_commit(outcome.replies)
-        self._schedule()
+        if outcome.is_continued:
+            self._cancel_timer()
+            self._tick()
+        else:
+            self._schedule()
 
     def _await_commit(self, replies: list[tuple[Token, Reply]]) -> None:
         timeout_ms = self._settings.offsets_commit_timeout_ms

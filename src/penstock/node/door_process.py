@@ -8,6 +8,7 @@ import json
 import resource
 import signal
 import sys
+from importlib import import_module
 
 from penstock import __version__
 from penstock.gateway.process import DoorPlan, serve
@@ -50,6 +51,9 @@ def main() -> None:
         given["max_idle_s"],
         *_most_connections(),
     )
+    if plan.http_fds:
+        # Half a second that the event loop would be held for.
+        import_module("penstock.gateway.http.server")
     run(_watched(plan))
 
 

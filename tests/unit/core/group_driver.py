@@ -69,6 +69,8 @@ class Driver:
             assert token not in self.replies, "a token is answered once"
             self.replies[token] = reply
         self.notices += outcome.notices
+        if outcome.is_continued:
+            self.take(self.shard.tick(self.now_ms))
 
     def token(self) -> Token:
         self.tokens += 1

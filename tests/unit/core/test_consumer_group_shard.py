@@ -297,8 +297,7 @@ def test_when_the_last_consumer_goes_the_group_is_classic_again_and_rebalances(d
     group = driver.shard.groups[GROUP]
     assert isinstance(group, ClassicGroup)
     assert (sorted(group.members), group.generation) == (sorted(members), epoch)
-    driver.wait(1)
-    assert driver.state is State.PREPARING
+    assert driver.state is State.PREPARING, "at once"
     assert driver.form(*members) == epoch + 1
     assert driver.state is State.STABLE
     assert What.DOWNGRADED in driver.story_of()

@@ -7,6 +7,7 @@
 - Features are those of the metadata; their epoch is how far this broker has applied it. v3 leaves out what
   may be at level 0, which clients of that time cannot read (KAFKA-17011), as Kafka does.
 - APIs among brokers are not named (`is_advertised`).
+- Every listener names the same APIs. Kafka's controller listener names those of a controller alone; here it serves all.
 """
 
 from __future__ import annotations

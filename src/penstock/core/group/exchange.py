@@ -23,7 +23,7 @@ Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 class Outcome:
     """Intentions: what to append, whom to answer once that is committed, what to log."""
 
-    __slots__ = ("notices", "records", "reload_if_lost", "replies")
+    __slots__ = ("is_continued", "notices", "records", "reload_if_lost", "replies")
 
     def __init__(self) -> None:
         self.records: list[CoordinatorRecord] = []
@@ -31,6 +31,8 @@ class Outcome:
         self.notices: list[str] = []
         self.reload_if_lost = False
         """Soft state moved together with the records: if they cannot be appended, load the shard anew."""
+        self.is_continued = False
+        """More is to be done as soon as the records are replayed, before anybody asks again: tick then."""
 
     def reply(self, token: Token, reply: Reply) -> None:
         self.replies.append((token, reply))

@@ -197,6 +197,7 @@ class Migration:
         classic.protocol_name = classic.select_protocol()
         out.records += [*group.tombstones(), classic.metadata_record(assignments, draft.wall_ms)]
         self._timers.set((DOWNGRADED, group.group_id, REBALANCES if rebalances else ""), now_ms)
+        out.is_continued = True
 
     # --- members that speak the classic protocol ---
 
