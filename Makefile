@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups bench-spark bench-cluster property chaos chaos-cluster sim sim-bugs compaction fuzz fuzz-http test-kafka-jars conformance codecs reference clean
+.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups bench-spark bench-cluster property chaos chaos-cluster sim sim-bugs compaction fuzz fuzz-http hostile test-kafka-jars conformance codecs reference clean
 
 help: ## List what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ compaction: install ## A million updates of a thousand keys, the broker killed w
 
 fuzz: install ## FRAMES mutated frames (default 2000000) with SEED (default 1)
 	PENSTOCK_FUZZ_FRAMES=$(or $(FRAMES),2000000) PENSTOCK_FUZZ_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/fuzz --timeout=0 -q
+
+hostile: install ## Hostile peers beside a healthy producer: latencies, memory, log lines (ARGS='--only flood --scale 0.1 --rounds 1')
+	$(BIN)/python -m bench.hostile $(ARGS)
 
 fuzz-http: install ## A stock OpenAPI fuzzer against the HTTP door, EXAMPLES an operation (default 50) with SEED (default 1)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt schemathesis

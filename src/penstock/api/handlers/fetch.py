@@ -201,8 +201,12 @@ class FetchHandler:
 
     def _resolve_session(self, fetch: Fetch, request: FetchRequest) -> Generator[None, None, None]:
         asked: dict[tuple[str, bytes, int], SessionPartition] = {}
+        count = 0
         for topic in request.topics:
             for partition in topic.partitions:
+                count += 1
+                if not count % STEP_ITEMS:
+                    yield
                 # As on Kafka the last one counts where a partition is named twice.
                 asked[topic.topic, topic.topic_id, partition.partition] = SessionPartition(
                     topic.topic,
@@ -214,8 +218,6 @@ class FetchHandler:
                     partition.last_fetched_epoch,
                     partition.log_start_offset,
                 )
-                if not len(asked) % PARTITIONS_PER_STEP:
-                    yield
         fetch.asked = list(asked.values())
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION:

@@ -44,7 +44,8 @@ ALL_CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 NOT_ASKED = -(2**31)
 LOOK_AGAIN_S = 0.01
 LOOKS = 100
-MISSING_PER_STEP = 64
+ASKED_PER_STEP = 128
+FIRST_WITH_IDS = 12
 FIRST_WITH_CREATION_FLAG = 4
 
 
@@ -65,10 +66,6 @@ class MetadataHandler:
         if self._cluster.is_cut_off():
             ctx.connection.abort()
             return None
-        if ctx.version < 12 and any(
-            asked.name is None or asked.topic_id != NULL_UUID for asked in request.topics or ()
-        ):
-            raise ApiError(ErrorCode.INVALID_REQUEST)
         steps = self._answer(ctx, request)
         try:
             next(steps)
@@ -151,27 +148,38 @@ class MetadataHandler:
     ) -> Generator[None, None, list[MetadataResponseTopic]]:
         """Where one topic has an id, ids alone count: clients leave the name beside it null or empty."""
         image = self._cluster.image
-        ids = {asked.topic_id: None for asked in request.topics or () if asked.topic_id != NULL_UUID}
+        ids: dict[bytes, None] = {}
+        names: dict[str, None] = {}
+        for at, asked in enumerate(request.topics or (), 1):
+            if asked.topic_id != NULL_UUID:
+                ids[asked.topic_id] = None
+            else:
+                names[asked.name or ""] = None
+            if version < FIRST_WITH_IDS and (asked.name is None or ids):
+                raise ApiError(ErrorCode.INVALID_REQUEST)
+            if not at % ASKED_PER_STEP:
+                yield
         allow_creation = request.allow_auto_topic_creation or version < FIRST_WITH_CREATION_FLAG
         topics: list[MetadataResponseTopic] = []
         found: list[TopicState] = []
         missing: list[MetadataResponseTopic] = []
-        names = {} if ids else {asked.name or "": None for asked in request.topics or ()}
-        for topic_id in ids:
+        for at, topic_id in enumerate(ids, 1):
             by_id = image.topics_by_id.get(topic_id)
             if by_id is not None:
                 found.append(by_id)
             else:
                 code = ErrorCode.UNKNOWN_TOPIC_ID
                 missing.append(MetadataResponseTopic(error_code=code, name=None, topic_id=topic_id))
-        for name in names:
+            if not at % ASKED_PER_STEP:
+                yield
+        for at, name in enumerate(() if ids else names, 1):
             by_name = image.topics.get(name)
             if by_name is not None:
                 found.append(by_name)
             else:
                 missing.append(self._missing(name, allow_creation=allow_creation))
-                if not len(missing) % MISSING_PER_STEP:
-                    yield
+            if not at % ASKED_PER_STEP:
+                yield
         topics += yield from self.answers.describe(found, live, operations, version)
         return topics + missing
 

@@ -1,0 +1,177 @@
+"""Runs the scenarios and prints the table."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from bench.brokers import ROOT, BrokerFailed
+from bench.hostile.peer import Peer, produce_request, small_batch
+from bench.hostile.scenarios import SCENARIOS, Scenario, Stage
+from bench.hostile.victim import Victim
+from penstock.wire.apis import Api
+
+PAUSE_S = 0.002
+SETTLE_S = 2.0
+END_S = 60.0
+RESULTS = ROOT / "bench" / "results" / "hostile.json"
+
+
+@dataclass(slots=True)
+class Row:
+    name: str
+    title: str
+    alone_ms: list[float] = field(default_factory=list)
+    beside_ms: list[float] = field(default_factory=list)
+    memory_mb: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    lines: int = 0
+    broken: str = ""
+
+    @property
+    def ratio(self) -> float:
+        return percentile(self.beside_ms, 0.99) / percentile(self.alone_ms, 0.99)
+
+    def cells(self) -> list[str]:
+        before, peak, after = self.memory_mb
+        return [
+            self.title,
+            f"{percentile(self.alone_ms, 0.5):.2f} / {percentile(self.alone_ms, 0.99):.2f}",
+            f"{percentile(self.beside_ms, 0.5):.2f} / {percentile(self.beside_ms, 0.99):.2f}",
+            f"{max(self.beside_ms):.0f}",
+            f"{self.ratio:.1f}",
+            f"{before:.0f} / {peak:.0f} / {after:.0f}",
+            str(self.lines),
+            self.broken or "yes",
+        ]
+
+
+HEADER = [
+    "Peer",
+    "alone p50 / p99 ms",
+    "beside p50 / p99 ms",
+    "worst ms",
+    "p99 ratio",
+    "MB before / peak / after",
+    "log lines",
+    "promises kept",
+]
+
+
+def percentile(values: list[float], part: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * part), len(ordered) - 1)]
+
+
+def probe(port: int, seconds: float) -> list[float]:
+    """A healthy producer: one record at a time, acks=1. Milliseconds to each acknowledgement."""
+    took: list[float] = []
+    batch = small_batch()
+    gc.collect()
+    gc.disable()
+    try:
+        with Peer(port) as peer:
+            peer.produce("probe", batch)
+            frame = peer.frame(Api.PRODUCE, 9, produce_request("probe", batch))
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                begin = time.perf_counter()
+                peer.socket.sendall(frame)
+                peer.receive()
+                took.append((time.perf_counter() - begin) * 1000)
+                time.sleep(PAUSE_S)
+    finally:
+        gc.enable()
+    return took
+
+
+def beside(victim: Victim, scenario: Scenario, stage: Stage, seconds: float) -> list[float]:
+    """The same while the peer is at work."""
+    command = [sys.executable, "-m", "bench.hostile.attack", scenario.name]
+    command += [str(stage.port), str(stage.http_port), str(stage.line_port), str(stage.scale), str(seconds + 1)]
+    peer = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert peer.stdout is not None
+    try:
+        if peer.stdout.readline() != "begun\n":
+            raise BrokerFailed(f"the peer of {scenario.name} did not begin")
+        return probe(victim.port, seconds)
+    finally:
+        try:
+            peer.wait(END_S)
+        except subprocess.TimeoutExpired:
+            peer.kill()
+            peer.wait()
+        peer.stdout.close()
+
+
+def measure(scenario: Scenario, home: Path, seconds: float, rounds: int, scale: float) -> Row:
+    victim = Victim(home, scenario.settings, scenario.descriptors)
+    victim.prepare()
+    victim.start()
+    try:
+        row = Row(scenario.name, scenario.title)
+        stage = Stage(victim.port, victim.http_port, victim.line_port, scale)
+        with Peer(victim.port) as peer:
+            peer.create("probe")
+        scenario.prepare(stage)
+        probe(victim.port, 0.5)
+        lines = victim.lines()
+        with victim.peak_of_memory() as memory:
+            for _ in range(rounds):
+                row.alone_ms += probe(victim.port, seconds)
+                row.beside_ms += beside(victim, scenario, stage, seconds)
+            row.lines = victim.lines() - lines
+            time.sleep(SETTLE_S)
+        row.memory_mb = memory[0], memory[1], memory[2]
+        victim.check_alive()
+        try:
+            row.broken = scenario.check(stage)
+        except OSError as error:
+            row.broken = f"{error!r}"
+        return row
+    finally:
+        victim.discard()
+
+
+def table(rows: list[Row]) -> str:
+    body = [HEADER, ["---"] * len(HEADER), *(row.cells() for row in rows)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in body)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench.hostile", description="Hostile peers beside a healthy producer.")
+    parser.add_argument("--only", nargs="+", choices=[one.name for one in SCENARIOS], help="these scenarios alone")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement (default 6)")
+    parser.add_argument("--rounds", type=int, default=3, help="alone and beside, so many times in turn (default 3)")
+    parser.add_argument("--scale", type=float, default=1.0, help="of topics, partitions and connections (default 1)")
+    parser.add_argument("--save", action="store_true", help=f"write {RESULTS.relative_to(ROOT)}")
+    asked = parser.parse_args()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="penstock-hostile-") as home:
+        for scenario in SCENARIOS:
+            if asked.only and scenario.name not in asked.only:
+                continue
+            print(f"{scenario.name} ...", file=sys.stderr, flush=True)
+            row = measure(scenario, Path(home) / scenario.name, asked.seconds, asked.rounds, asked.scale)
+            rows.append(row)
+            print("  " + " | ".join(row.cells()), file=sys.stderr, flush=True)
+    print(table(rows))
+    if asked.save:
+        kept = [asdict(row) | {"alone_ms": summary(row.alone_ms), "beside_ms": summary(row.beside_ms)} for row in rows]
+        RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+    return 1 if any(row.broken for row in rows) else 0
+
+
+def summary(values: list[float]) -> dict[str, float]:
+    named = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+    return {name: round(percentile(values, part), 3) for name, part in named.items()} | {"requests": len(values)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""Listeners keep file descriptors for logs, and wait where there are none."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from penstock.net.connection import Connection, ConnectionLimits
+from penstock.net.listener import MIN_CONNECTIONS, Listener, bind
+from penstock.runtime.descriptors import max_connection_descriptor
+
+
+def answer(connection: Connection, slot: int, frame: memoryview) -> None:
+    connection.reply(slot, [b"yes"])
+
+
+@pytest.fixture
+async def listen() -> AsyncIterator[Callable[[int | None], Listener]]:
+    made: list[Listener] = []
+
+    def start(max_descriptor: int | None) -> Listener:
+        listener = Listener(
+            asyncio.get_running_loop(),
+            "PLAINTEXT",
+            bind("127.0.0.1", 0),
+            ConnectionLimits(1 << 20, 5, frozenset()),
+            max_connections=1000,
+            max_connections_per_ip=1000,
+            max_idle_ms=0,
+            max_descriptor=max_descriptor,
+        )
+        listener.start(answer)
+        made.append(listener)
+        return listener
+
+    yield start
+    for listener in made:
+        listener.stop_accepting()
+        await listener.drain(0.1)
+
+
+async def settle(listener: Listener, count: int) -> None:
+    """Until so many have been accepted or refused."""
+    for _ in range(500):
+        if listener.accepted + listener.refused >= count:
+            return
+        await asyncio.sleep(0.01)
+
+
+async def test_connections_leave_descriptors_for_files(
+    listen: Callable[[int | None], Listener], caplog: pytest.LogCaptureFixture
+) -> None:
+    probe = socket.socket()
+    listener = listen(probe.fileno() + 2 * MIN_CONNECTIONS)
+    probe.close()
+    with caplog.at_level(logging.WARNING):
+        clients = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(60)]
+        await settle(listener, 60)
+    assert MIN_CONNECTIONS <= listener.accepted < 60
+    assert listener.accepted + listener.refused == 60
+    assert len(listener.connections) == listener.accepted
+    assert len(caplog.records) == 1, "one line, however many are refused"
+    for client in clients:
+        client.close()
+
+
+async def test_some_clients_are_served_whatever_files_have_taken(listen: Callable[[int | None], Listener]) -> None:
+    listener = listen(0)
+    clients = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(MIN_CONNECTIONS + 5)]
+    await settle(listener, MIN_CONNECTIONS + 5)
+    assert (listener.accepted, listener.refused) == (MIN_CONNECTIONS, 5)
+    for client in clients:
+        client.close()
+
+
+class ShortSocket:
+    """A listening socket of a process without descriptors."""
+
+    def __init__(self, whole: socket.socket) -> None:
+        self.whole = whole
+        self.is_short = True
+        self.tries = 0
+
+    def accept(self) -> tuple[socket.socket, tuple[str, int]]:
+        self.tries += 1
+        if self.is_short:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return self.whole.accept()
+
+    def fileno(self) -> int:
+        return self.whole.fileno()
+
+
+async def test_without_descriptors_it_waits_and_does_not_spin(
+    listen: Callable[[int | None], Listener], caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = listen(None)
+    loop = asyncio.get_running_loop()
+    short = ShortSocket(listener._sockets[0])
+    loop.remove_reader(short.fileno())
+    loop.add_reader(short.fileno(), listener._accept, short)
+    client = socket.create_connection(("127.0.0.1", listener.port))
+    with caplog.at_level(logging.WARNING):
+        await asyncio.sleep(0.1)
+        assert short.tries == 1
+        short.is_short = False
+        await settle(listener, 1)
+    assert (short.tries, listener.accepted) >= (2, 1)
+    assert len(caplog.records) == 1
+    client.close()
+
+
+def test_the_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit, most in ((100, 50), (300, 172), (1024, 896), (65536, 57344)):
+        monkeypatch.setattr("resource.getrlimit", lambda _, limit=limit: (limit, limit))
+        assert max_connection_descriptor() == most
