@@ -167,6 +167,8 @@ class CommittedLog:
 
     def _cut_to_end(self) -> None:
         end = self.log.end_position()
+        if self._end.offset > end.offset:
+            self._end = end  # what is written there next may lie elsewhere
         if self.high_watermark >= end.offset:
             self.high_watermark = end.offset
             self._end = end

@@ -898,6 +898,25 @@ class TestFollowing:
         follower.flusher.let_go()
         assert claimed == [1]
 
+    def test_what_follows_a_cut_is_read_to_where_it_ends_and_not_to_where_the_log_ended_before(self) -> None:
+        """The high watermark was below the cut, and the end of the log was known from when it was opened."""
+        leader, follower = self.following()
+        for _ in range(3):
+            leader.append(b"a long value that nobody committed")
+        partition = follower.partition
+        partition.append_fetched(self.copy(leader), 1, 0, 0, NOW_MS)
+        partition._end = partition.log.end_position()  # as after a restart
+        partition.truncate_to(1)
+        other, _ = self.following()
+        other.append(b"a long value that nobody committed")
+        other.append()
+        other.append()
+        partition.append_fetched(self.copy(other, 1), 1, 3, 0, NOW_MS)
+        assert partition.high_watermark == 3
+        piece = partition.read(2, 10_000)
+        assert piece is not None
+        assert piece.position + piece.size == partition.log.segments[0].size
+
     def test_a_batch_that_begins_before_the_start_comes_whole(self) -> None:
         leader, follower = self.following()
         data = build_batch([Record(None, b"v", (), NOW_MS) for _ in range(5)])
