@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.sim.campaigns import Deed
 from penstock.sim.cluster import SimCluster, host_of
-from penstock.sim.fault_plan import AMBUSHES, INSIDE, POWER, Fault
+from penstock.sim.fault_plan import AMBUSHES, COORDINATOR_FALLS, INSIDE, POWER, Fault
 from penstock.sim.places import replaced
 from penstock.sim.process import current_process
 
@@ -58,6 +58,14 @@ VOTERS_CHANGE = {
 }
 """Where somebody changes them."""
 
+
+REBALANCES: Mapping[str, Moment] = {
+    "a group waits for its members": Moment("penstock.core.group.rebalance:Rebalance._prepare"),
+    "a group waits for its leader": Moment("penstock.core.group.rebalance:Rebalance._form"),
+    "a group has a new target": Moment("penstock.core.group.consumer_draft:Draft.retarget"),
+}
+"""On the broker that coordinates it."""
+REBALANCING_S = 0.3
 
 CHANGES: Mapping[str, str] = {
     "a log is cut": "penstock.storage.log:Log.truncate_to",
@@ -120,12 +128,13 @@ class Ambushes:
         self.deeds: dict[str, Deed] = {
             **dict.fromkeys(AMBUSHES, self._ambush),
             **dict.fromkeys(INSIDE, self._strike_inside),
+            COORDINATOR_FALLS: self._fell_coordinator,
         }
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         with ExitStack() as stack:
-            for what, moment in self._moments.items():
+            for what, moment in (*self._moments.items(), *REBALANCES.items()):
                 stack.enter_context(replaced(moment.place, partial(self._overhear, what, moment)))
             for what, place in CHANGES.items():
                 stack.enter_context(replaced(place, partial(self._overhear_change, what)))
@@ -197,6 +206,22 @@ class Ambushes:
         end = "kill" if keeps_power else "cut the power of"
         self._enemy.note(fault, f"{what} on {host_of(number)}: {end} it at change {steps} of its disk")
         await self.spring_for(number, keeps_power=keeps_power)
+        await self._enemy.down(fault, number)
+
+    async def _fell_coordinator(self, fault: Fault, random: Random) -> None:
+        """While its group rebalances: it dies, or is stopped and hands over."""
+        what = random.choice(list(REBALANCES))
+        number = await self._next(what)
+        await asyncio.sleep(random.random() * REBALANCING_S)
+        if number is None or not self._enemy.can_take(number) or number not in self._cluster.nodes:
+            return
+        self._enemy.take(number)
+        is_killed = random.random() < 0.5
+        self._enemy.note(fault, f"{what} on {host_of(number)}: {'kill' if is_killed else 'stop'} it")
+        if is_killed:
+            self._cluster.kill(number)
+        else:
+            await self._cluster.stop(number)
         await self._enemy.down(fault, number)
 
     async def spring_for(self, number: int, *, keeps_power: bool) -> None:

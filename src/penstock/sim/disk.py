@@ -12,7 +12,7 @@ Fair faults, all drawn from the `Random` it is given:
 - A failing write (`fail_write`): EIO, with any part of it done.
 - A failing sync (`fail_sync`): EIO, and as on Linux the pages count as clean afterwards, whatever the disk has.
 - Any other call that fails (`fail_call`): with the errno it is given, and nothing done; of a write, any part.
-- Bit rot (`flip_bit`), in what is stable.
+- Bit rot (`flip_bit`), in what is stable. A disk that is lost, and another in its place (`replace`).
 
 Not fair, and not done: losing bytes that were synced, reordering writes across a sync, breaking the atomicity of
 a rename. Names obey the same paths as the real disk; there are no links and no permissions.
@@ -275,6 +275,11 @@ class SimDisk:
     def kill(self) -> None:
         """Process death: open files are gone, nothing else."""
         self.generation += 1
+
+    def replace(self) -> None:
+        """By another one, on which there is nothing."""
+        self._root = Directory()
+        self.kill()
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         self._content(path).flip_bit(position, bit)

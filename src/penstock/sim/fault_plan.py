@@ -17,10 +17,16 @@ AMBUSHES = ("ambush", "power ambush")
 INSIDE = ("kill inside", "power cut inside")
 """Of a change of several steps: at one of its next few changes of the disk."""
 ROT_AND_CRASH = "rot and crash"
+COORDINATOR_FALLS = "coordinator falls"
+LOST_DISK = "lost disk"
+LISTENING = (*AMBUSHES, *INSIDE, ROT_AND_CRASH, COORDINATOR_FALLS)
+"""For what brokers do."""
 POWER = ("crash", "blackout", "brownout", "fade out", "torn", "failing disk", "power ambush", "power cut inside")
 """The power fails, or the disk lies: fair only where every topic is durable."""
 LONE_CRASH = "lone crash"
 """The power of one machine fails, with nothing else wrong: fair also where flushing is left to the system."""
+UNSOUND = ("bit rot", ROT_AND_CRASH, LOST_DISK, LONE_CRASH)
+"""One machine loses what it had, and needs others that have it."""
 KINDS = (
     "kill",
     "crash",
@@ -65,7 +71,7 @@ PASSING = (
     "crawling disk",
 )
 """Of disks, and nobody restarts the process."""
-LATER_KINDS = (*PASSING, *INSIDE, *INSIDE, ROT_AND_CRASH)
+LATER_KINDS = (*PASSING, *INSIDE, *INSIDE, ROT_AND_CRASH, COORDINATOR_FALLS)
 """Take the place of some faults that were drawn, by chance of their own: all else of a history stays what it was."""
 ALL_KINDS = tuple(dict.fromkeys((*KINDS, *LATER_KINDS)))
 THEMES = (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from penstock.sim.checks.votes import check_votes
-from penstock.sim.history import History, Place, Seen, Violation
+from penstock.sim.history import History, Outcome, Place, Seen, Violation
 from penstock.sim.settings import SETTINGS, well_within_s
 from penstock.sim.stage import KEYED, PROGRESS_WITHIN_S, Stage
 from penstock.sim.workload.caller import TROUBLE, Leader
@@ -18,6 +18,7 @@ from penstock.sim.workload.members import Member
 from penstock.sim.workload.producers import IdempotentLane
 from penstock.sim.workload.readers import Reader
 from penstock.sim.workload.trimmed import TRIMMED, TrimmedReader, Trimmer
+from penstock.sim.workload.unclean import UNCLEAN, UncleanWriter
 from penstock.sim.world import DRIVER
 
 GATHERED_WITHIN_S = 30.0
@@ -117,7 +118,7 @@ class Healed:
         gatherings = []
         for group, kind in (("group", Member), ("modern", ConsumerMember)):
             members = [kind(stage.caller(f"{group}:{number}"), stage.history, group, topics) for number in range(2)]
-            gatherings.append(Gathering(members, stage.plan.places).run())
+            gatherings.append(Gathering(members, stage.plan.all_places).run())
         work = asyncio.gather(*gatherings)
         await stage.within("an owner for every partition in both groups", work, GATHERED_WITHIN_S)
 
@@ -219,6 +220,17 @@ class Healed:
         await stage.within(f"reading {TRIMMED}", reader.run(partial(_has_read, reader, TRIMMED, last), 0.0))
         return found.seen.get(TRIMMED, {}), stage.watch.least_bytes(TRIMMED)
 
+    async def read_unclean(self) -> dict[int, Seen]:
+        """What is there in the end."""
+        stage = self._stage
+        lane = UncleanWriter(stage.caller("probe:unclean"), stage.unclean, UNCLEAN, stage.now_ms)
+        await stage.within(f"a write to {UNCLEAN}", lane.run(partial(_is_acknowledged, stage.unclean), 0.0))
+        last = stage.unclean.writes[-1].offset
+        found = History(stage.world.loop.time)
+        reader = Reader(stage.caller("last:unclean"), found, [UNCLEAN])
+        await stage.within(f"reading {UNCLEAN}", reader.run(partial(_has_read, reader, UNCLEAN, last), 0.0))
+        return found.seen.get(UNCLEAN, {})
+
     async def look_up_offsets(self) -> None:
         committed: dict[str, dict[Place, None]] = {}
         for commit in self._stage.history.commits:
@@ -248,6 +260,12 @@ def _this_one(number: int, place: Place, leader: Leader) -> int:
 
 def _has_written(lane: IdempotentLane) -> bool:
     return lane.next_number > 0
+
+
+def _is_acknowledged(history: History) -> bool:
+    """What was written last, and after everything else."""
+    last = history.writes[-1]
+    return last.lane.startswith("probe") and last.outcome is Outcome.ACKNOWLEDGED
 
 
 def _has_read(reader: Reader, place: Place, offset: int) -> bool:

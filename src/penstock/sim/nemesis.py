@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from random import Random
 from typing import Protocol
 
@@ -23,7 +23,7 @@ from penstock.sim.ambush import Ambushes
 from penstock.sim.campaigns import Campaigns
 from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.disk_faults import DiskFaults
-from penstock.sim.fault_plan import AMBUSHES, INSIDE, ROT_AND_CRASH, Fault
+from penstock.sim.fault_plan import LISTENING, LOST_DISK, Fault
 from penstock.sim.link_faults import LinkFaults
 from penstock.sim.passing_faults import PassingFaults
 
@@ -32,6 +32,7 @@ CLOCK_JUMPS_MS = (500, 5_000, 100_000, 12 * 3_600_000, 5 * 86_400_000)
 ARMED_S = 3.0
 QUIET_WITHIN_S = 3.0
 WELL_WITHIN_S = 20.0
+LONGEST_COPYING_S = 60.0
 LOOK_AGAIN_S = 0.1
 LEADER_CHANCE = 0.4
 CONTROLLER_CHANCE = 0.2
@@ -74,6 +75,11 @@ class Nemesis:
         """Told which machine bits rot on, before they do."""
         self.on_stall: Callable[[str], None] = lambda _: None
         """Told what nobody has taken over from a broker whose disk hangs."""
+        self.on_lost: Callable[[int], None] = lambda _: None
+        """Told whose disk is empty from now on."""
+        self.replaces: Callable[[int], AbstractAsyncContextManager[None]] = lambda _: nullcontext()
+        """What an operator does before such a machine comes back, and when it has everything again."""
+        self._has_lost = False
         self.counts: Counter[str] = Counter()
         self._ambushes = self.ambushes = Ambushes(self)
         self._disks = DiskFaults(self)
@@ -82,6 +88,7 @@ class Nemesis:
             "kill": self._kill,
             "crash": self._crash,
             "lone crash": self._lone_crash,
+            LOST_DISK: self._lose_disk,
             "blackout": self._blackout,
             "torn": self._torn,
             "stop": self._stop,
@@ -97,7 +104,7 @@ class Nemesis:
 
     async def run(self, plan: Sequence[Fault]) -> None:
         """Returns when the last fault has begun and all are over."""
-        listens = any(fault.kind in (*AMBUSHES, *INSIDE, ROT_AND_CRASH) for fault in plan)
+        listens = any(fault.kind in LISTENING for fault in plan)
         with self._ambushes.listening() if listens else nullcontext():
             await self._run(plan)
 
@@ -216,6 +223,24 @@ class Nemesis:
         self._cluster.crash(number)
         await self.down(fault, number)
         await self.wait(self._eyes.is_well, WELL_WITHIN_S)
+        self.is_alone = not self._eyes.is_well()
+
+    async def _lose_disk(self, fault: Fault, random: Random) -> None:
+        """One in a history, while everything else is well: it comes back under its number with nothing on its disk."""
+        if self._has_lost or not await self.wait_for_quiet() or not self._has_copies():
+            return
+        number = self.target(random)
+        if number is None:
+            return
+        self.is_alone = self._has_lost = True
+        self.take(number)
+        self.note(fault, f"the disk of {host_of(number)} is lost, and replaced")
+        self._cluster.crash(number)
+        self._cluster.machines[number].disk.replace()
+        self.on_lost(number)
+        async with self.replaces(number):
+            await self.down(fault, number)
+            await self.wait(self._eyes.is_well, LONGEST_COPYING_S)
         self.is_alone = not self._eyes.is_well()
 
     def _has_copies(self) -> bool:

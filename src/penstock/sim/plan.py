@@ -7,10 +7,10 @@ it is carried out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
-from penstock.sim.fault_plan import LONE_CRASH, POWER, ROT_AND_CRASH, Fault, draw_plan, widened
+from penstock.sim.fault_plan import LOST_DISK, POWER, UNSOUND, Fault, draw_plan, widened
 from penstock.sim.history import Place
 from penstock.sim.settings import draw_settings
 from penstock.sim.sizes import draw_sizes
@@ -21,6 +21,8 @@ ENDINGS = ("power failure", "kill", "stop")
 """What all machines go through in some histories, before everything is read; the first where that is fair."""
 VOTER_CHANGES_CHANCE = 0.25
 TUNER_CHANCE = 0.35
+UNCLEAN_CHANCE = 0.1
+MANY_TOPIC, MANY, MANY_CHANCE = "many", 24, 0.06
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
@@ -29,6 +31,8 @@ class TopicPlan:
     name: str
     partitions: int
     settings: dict[str, str]
+    used: int | None = None
+    """By clients: so many of its first partitions; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,8 @@ class Plan:
     """A topic is deleted and made again while it is used."""
     has_voter_changes: bool
     """Votes on the metadata are taken away and given."""
+    has_unclean: bool
+    """A topic may get a leader that was not in sync."""
     has_tuner: bool
     """Settings of topics and brokers change."""
     may_flush_less: bool
@@ -73,8 +79,13 @@ class Plan:
     """One of ENDINGS, or empty."""
 
     @property
-    def places(self) -> list[Place]:
+    def all_places(self) -> list[Place]:
+        """Also those that are neither written to nor read."""
         return [Place(topic.name, index) for topic in self.topics for index in range(topic.partitions)]
+
+    @property
+    def places(self) -> list[Place]:
+        return [Place(topic.name, index) for topic in self.topics for index in range(topic.used or topic.partitions)]
 
 
 def draw(
@@ -98,11 +109,19 @@ def draw(
             settings |= PINNED
         topics.append(TopicPlan(f"data-{number}", random.randint(1, 2), settings))
     topics.append(TopicPlan(PLAIN_TOPIC, 1, dict(PINNED) if has_tuner else {}))
-    if size < 3:
-        without = (*without, "bit rot", ROT_AND_CRASH, LONE_CRASH)  # there must be others that have what it lost
+    if Random(f"{seed}/many").random() < MANY_CHANCE:
+        topics.append(TopicPlan(MANY_TOPIC, MANY, dict(PINNED) if has_tuner else {}, used=1))
+    has_voter_changes = size > 1 and Random(f"{seed}/voters").random() < VOTER_CHANGES_CHANCE
+    if size < 3:  # there must be others that have what it lost
+        without = (*without, *UNSOUND)
+    if has_voter_changes:
+        without = (*without, LOST_DISK)  # who has a vote is somebody else's business
     fault_plan = draw_plan(Random(f"{seed}/faults"), seconds, is_power_fair=is_durable, without=without)
     chance = Random(f"{seed}/later faults")
     planned = widened(fault_plan.faults, chance, is_power_fair=is_durable, without=without)
+    has_unclean = size > 1 and Random(f"{seed}/unclean").random() < UNCLEAN_CHANCE
+    if has_unclean and "strand" not in without:
+        planned = tuple(replace(fault, kind="strand") if fault.number == 0 else fault for fault in planned)
     faults = [fault for fault in planned if only is None or fault.number in only]
     ending = _draw_ending(Random(f"{seed}/ending"), is_durable, planned)
     loses_power = any(fault.kind in POWER for fault in planned) or ending == ENDINGS[0]
@@ -125,8 +144,9 @@ def draw(
         has_trimmed=trimming.random() < 0.3,
         is_retaining=trimming.random() < 0.6,
         has_reborn=Random(f"{seed}/reborn").random() < 0.3,
-        has_voter_changes=size > 1 and Random(f"{seed}/voters").random() < VOTER_CHANGES_CHANCE,
+        has_voter_changes=has_voter_changes,
         has_operator=random.random() < 0.5 or fault_plan.is_busy,
+        has_unclean=has_unclean,
         has_tuner=has_tuner,
         may_flush_less=not loses_power,
         max_down=random.choice((1, 1, (size + 1) // 2, size)),

@@ -18,12 +18,14 @@ from penstock.sim.checks.chains import ChainChecker, Key
 from penstock.sim.checks.elections import check_elected
 from penstock.sim.checks.leases import LeaseChecker
 from penstock.sim.checks.platter import PlatterChecker
+from penstock.sim.checks.unclean import UncleanElection
 from penstock.sim.cluster import SimCluster
 from penstock.sim.history import Place, Violation
 from penstock.sim.judging import Judging
 from penstock.sim.loop import NS
 from penstock.sim.places import replaced
 from penstock.sim.process import current_process
+from penstock.sim.workload.unclean import UNCLEAN
 
 LOG = "penstock.replica.committed_log:CommittedLog"
 IMAGE = "penstock.core.metadata.image"
@@ -39,6 +41,10 @@ class ReplicaEars:
         self._platters = platters
         self._chains = ChainChecker()
         self._leases = LeaseChecker()
+        self.unclean: dict[str, None] = {UNCLEAN.topic: None}
+        """Topics of which only this is judged: how much they lose."""
+        self.elections: dict[tuple[str, int], list[UncleanElection]] = {}
+        self._left: dict[tuple[str, int, int], float] = {}  # when a replica was in sync last
         self._trimmed: dict[Place, None] = {}  # older segments may be left behind a gap: the log begins after it
         self._deleted: dict[str, None] = {}  # topic ids, by whoever applies it first
         self._replicas: dict[tuple[str, int], tuple[int, tuple[int, ...]]] = {}  # the newest: partition epoch, replicas
@@ -66,6 +72,9 @@ class ReplicaEars:
 
     def _overhear_commit(self, committed: Any) -> Any:
         def overheard(partition: Partition, high_watermark: int) -> None:
+            if partition.topic in self.unclean:
+                committed(partition, high_watermark)
+                return
             self._brokers.moved(partition.node_id, partition)
             if partition.is_leader:
                 with self._judging.judging():
@@ -153,7 +162,8 @@ class ReplicaEars:
     def _overhear_cut(self, cut: Any) -> Any:
         def overheard(partition: Partition, offset: int) -> None:
             cut(partition, offset)
-            self._brokers.cut(partition.node_id, partition)
+            if partition.topic not in self.unclean:
+                self._brokers.cut(partition.node_id, partition)
 
         return overheard
 
@@ -198,13 +208,24 @@ class ReplicaEars:
 
     def _overhear_decision(self, change: Any) -> Any:
         def overheard(state: PartitionState, changed: PartitionChanged) -> None:
-            change(state, changed)
             key = changed.topic_id, state.index
+            if state.partition_epoch >= self._replicas.get(key, (-1, ()))[0]:  # the first to hear of it
+                self._note_unclean(key, state, changed)
+            change(state, changed)
             self._leases.decided(key, state.leader_epoch, self._loop.world_time())
             if state.partition_epoch > self._replicas.get(key, (-1, ()))[0]:
                 self._replicas[key] = state.partition_epoch, state.replicas
 
         return overheard
+
+    def _note_unclean(self, key: tuple[str, int], before: PartitionState, change: PartitionChanged) -> None:
+        now_s = self._loop.world_time()
+        for member in before.isr:
+            self._left[*key, member] = now_s
+        leader = before.leader if change.leader is None else change.leader
+        if leader >= 0 and leader not in (before.leader, *before.isr, *before.elr, *before.adding):
+            left_s = self._left.get((*key, leader), 0.0)
+            self.elections.setdefault(key, []).append(UncleanElection(now_s, leader, left_s))
 
     def _overhear_election(self, change: Any) -> Any:
         def overheard(

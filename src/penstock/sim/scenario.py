@@ -18,6 +18,7 @@ from penstock.sim.checks.keyed import check_keyed
 from penstock.sim.checks.records import check_reads, check_records
 from penstock.sim.checks.topics import check_brokers, check_topics
 from penstock.sim.checks.trimmed import check_trimmed
+from penstock.sim.checks.unclean import check_unclean
 from penstock.sim.checks.votes import check_last_voters
 from penstock.sim.cluster import few_entries_kept
 from penstock.sim.healed import Healed
@@ -30,6 +31,7 @@ from penstock.sim.stage import KEYED, Stage
 from penstock.sim.workforce import Workforce
 from penstock.sim.workload.trimmed import RETENTION_BYTES, TRIMMED
 from penstock.sim.workload.tuner import BROKERS
+from penstock.sim.workload.unclean import UNCLEAN
 from penstock.sim.world import SimWorld
 
 MAX_STEPS = 400_000
@@ -108,6 +110,7 @@ class Scenario:
             if stage.plan.is_compacting and stage.plan.has_tuner:
                 await healed.resume_keyed()
             trimmed, kept_bytes = await healed.read_trimmed() if stage.plan.has_trimmed else ({}, 0)
+            unclean = await healed.read_unclean() if stage.plan.has_unclean else {}
             await healed.look_up_offsets()
             stage.watch.look()
             stage.watch.check_ending()
@@ -124,6 +127,8 @@ class Scenario:
             if stage.plan.has_tuner:
                 retention_bytes = 0  # by age as well, so anything may go
             check_trimmed(stage.trimmed, TRIMMED, trimmed, kept_bytes, retention_bytes)
+        if stage.plan.has_unclean:
+            check_unclean(stage.unclean, UNCLEAN, unclean, stage.watch.unclean_elections(UNCLEAN))
         check_topics(stage.history, topics)
         check_topics(stage.tuned, topics)
         check_brokers(stage.tuned, BROKERS, broker_settings)

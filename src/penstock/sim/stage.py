@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 from penstock.sim.cluster import SimCluster
-from penstock.sim.fault_plan import LONE_CRASH, ROT_AND_CRASH
+from penstock.sim.fault_plan import UNSOUND
 from penstock.sim.history import History, Outcome, Place, Violation
 from penstock.sim.judging import PROGRESS
 from penstock.sim.nemesis import Nemesis
@@ -22,6 +23,7 @@ from penstock.sim.workload.admin import Operator
 from penstock.sim.workload.caller import Caller
 from penstock.sim.workload.reborn import Reborn
 from penstock.sim.workload.tuner import BROKERS, Tuner
+from penstock.sim.workload.unclean import UNCLEAN
 from penstock.sim.workload.voters import VoterOperator
 from penstock.sim.world import SimWorld
 
@@ -43,12 +45,16 @@ class Stage:
         )
         self.nemesis.on_rot = self.watch.excuse
         self.nemesis.on_stall = self.watch.stalled
+        self.nemesis.on_lost = self.watch.lost_disk
+        self.nemesis.replaces = self._replacing
         self.keyed = History(world.loop.time)
         """Of the topic that is compacted."""
         self.trimmed = History(world.loop.time)
         """Of the topic whose oldest records go."""
         self.votes = History(world.loop.time)
         """Of who votes on the metadata."""
+        self.unclean = History(world.loop.time)
+        """Of the topic that may lose records."""
         self.tuned = History(world.loop.time)
         """Of settings."""
         self.reborn: Reborn | None = None
@@ -92,6 +98,17 @@ class Stage:
         nodes = dict(zip(self.cluster.ids, self.cluster.addresses, strict=True))
         return VoterOperator(self.caller(name), self.votes, nodes)
 
+    @asynccontextmanager
+    async def _replacing(self, number: int) -> AsyncIterator[None]:
+        """As docs/cluster.md has it: its vote is taken away before it comes back, and given when it has everything."""
+        voters = self.cluster.voters
+        operator = self.voter_operator(f"replacer of {number}")
+        if number in voters:
+            await self.within(f"taking the vote of {number}", operator.settle([one for one in voters if one != number]))
+        yield
+        if number in voters:
+            await self.within(f"giving a vote to {number}", operator.settle(voters))
+
     def tuner(self, tuning: Tuning) -> Tuner:
         nodes = dict(zip(self.cluster.ids, self.cluster.addresses, strict=True))
         mover = Operator(self.caller("mover"), self.tuned, [], self.cluster.ids, self._fewest_replicas)
@@ -99,7 +116,7 @@ class Stage:
 
     def operator(self) -> Operator:
         names = [topic.name for topic in self.plan.topics]
-        not_moved = [KEYED.topic] if self.plan.has_tuner else []
+        not_moved = [UNCLEAN.topic, *([KEYED.topic] if self.plan.has_tuner else [])]
         caller = self.caller("operator")
         return Operator(caller, self.history, names, self.cluster.ids, self._fewest_replicas, not_moved)
 
@@ -107,7 +124,7 @@ class Stage:
         """With fewer acks=all is refused for good; where one may rot, or lose what was not flushed, one more."""
         settings = next((plan.settings for plan in self.plan.topics if plan.name == topic), {})
         least = int(settings.get(MIN_INSYNC_REPLICAS, min(2, self.plan.nodes)))
-        is_one_unsound = any(fault.kind in ("bit rot", ROT_AND_CRASH, LONE_CRASH) for fault in self.plan.faults)
+        is_one_unsound = any(fault.kind in UNSOUND for fault in self.plan.faults)
         return min(least + is_one_unsound, self.plan.nodes)
 
     def has_ended(self) -> bool:

@@ -49,6 +49,7 @@ TOPIC_VALUES: Mapping[str, Values] = {
 """Of every topic."""
 
 ON_COMPACTED: Mapping[str, Values] = {
+    CLEANUP_POLICY: COMPACTED,
     "delete.retention.ms": ("800", "1000", "86400000"),
     "internal.segment.bytes": ("1000", "8192", "1048576"),
 }
@@ -106,8 +107,7 @@ CLUSTER_WIDE_ONLY = ("min.insync.replicas", "log.flush.interval.messages")
 """All brokers must mean the same by these."""
 
 LEFT_ALONE: Mapping[str, str] = {
-    CLEANUP_POLICY: "a replica that copied a compacted log is taken for damaged when it is compacted no more",
-    "unclean.leader.election.enable": "set where its loss is judged: see `sim.plan.Plan.has_unclean`",
+    "unclean.leader.election.enable": "only the topic whose loss is judged has it: see `sim.workload.unclean`",
     "producer.id.expiration.ms": "a producer that is forgotten may repeat what it wrote: idempotent lanes judge that",
 }
 

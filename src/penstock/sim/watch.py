@@ -18,6 +18,7 @@ from penstock.sim.checks.brokers import BrokerChecker
 from penstock.sim.checks.files import batches, check_equal_keys, check_equal_logs
 from penstock.sim.checks.platter import PlatterChecker
 from penstock.sim.checks.topics import TopicFacts
+from penstock.sim.checks.unclean import UncleanElection
 from penstock.sim.cluster import SimCluster
 from penstock.sim.history import Place, Violation
 from penstock.sim.judging import Judging
@@ -46,6 +47,8 @@ class Watch:
         self._quorum_ears = QuorumEars(cluster, self.judging, platters, self._speaker)
         self.quorum = self._quorum_ears.quorum
         self._replica_ears = ReplicaEars(cluster, self.judging, self.brokers, platters)
+        self.unclean = self._replica_ears.unclean
+        """Topics that may lose what was committed: see `checks.unclean`."""
         self.probes = Probes(cluster)
         self.meter = LoopMeter(self._loop, self.judging, self._is_counted_on)
         self.looks = 0
@@ -64,6 +67,10 @@ class Watch:
     def excuse(self, number: int) -> None:
         """Its disk was damaged: what it lacks is no broker's fault."""
         self.brokers.excused[number] = None
+
+    def lost_disk(self, number: int) -> None:
+        """There is nothing on it: what it lacks is no broker's fault, and what it promised is forgotten."""
+        self.excuse(number)
 
     def found_damage(self, host: str, what: str) -> None:
         """A broker says so."""
@@ -120,9 +127,15 @@ class Watch:
                 if self._versions.get(number) != (id(image), image.partitions_version):
                     self._versions[number] = id(image), image.partitions_version
                     for topic in image.topics.values():
+                        if topic.name in self.unclean:
+                            continue
                         self.brokers.look_at_image(number, topic.name, topic.topic_id, topic.partitions)
             if _part(node, "partitions") is not None:
-                replicas[number] = [partition for partition in node.partitions if partition.log.offline is None]
+                replicas[number] = [
+                    partition
+                    for partition in node.partitions
+                    if partition.log.offline is None and partition.topic not in self.unclean
+                ]
         self.brokers.look(replicas)
         if self.looks % MEMBERS_EVERY == 0:
             self._replica_ears.look_at_members(replicas)
@@ -256,6 +269,11 @@ class Watch:
         """By number, and of all brokers under no name. While the cluster is well."""
         image = next(iter(self._cluster.living.values())).image
         return {name: settings for (kind, name), settings in image.configs.items() if kind == RESOURCE_BROKER}
+
+    def unclean_elections(self, place: Place) -> list[UncleanElection]:
+        """While the cluster is well."""
+        topic = next(iter(self._cluster.living.values())).image.topics[place.topic]
+        return self._replica_ears.elections.get((topic.topic_id.hex(), place.partition), [])
 
     def voters(self) -> dict[int, tuple[int, ...]]:
         """Of the metadata quorum, as each node has them."""

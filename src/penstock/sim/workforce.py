@@ -21,6 +21,8 @@ from penstock.sim.workload.reborn import Reborn
 from penstock.sim.workload.trimmed import RETAINED, TRIMMED, TrimmedReader, Trimmer
 from penstock.sim.workload.trimmed import SETTINGS as TRIMMED_SETTINGS
 from penstock.sim.workload.tuner import BROKERS, Tuner
+from penstock.sim.workload.unclean import SETTINGS as UNCLEAN_SETTINGS
+from penstock.sim.workload.unclean import UNCLEAN, UncleanWriter
 
 LOOK_AGAIN_S = 0.1
 STATIC_CHANCE = 0.3
@@ -47,6 +49,8 @@ class Workforce:
         if plan.has_trimmed:
             retained = RETAINED if plan.is_retaining else {}
             topics.append(TopicPlan(TRIMMED.topic, 1, {**pinned, **TRIMMED_SETTINGS, **retained, **flush}))
+        if plan.has_unclean:
+            topics.append(TopicPlan(UNCLEAN.topic, 1, {**pinned, **UNCLEAN_SETTINGS, **flush}))
         if plan.is_compacting:
             retention = {"delete.retention.ms": str(TOMBSTONES_STAY_MS if plan.tombstones_go else YEAR_MS)}
             topics.append(TopicPlan(KEYED.topic, 1, {**pinned, **COMPACTED, **retention, **flush}))
@@ -123,6 +127,10 @@ class Workforce:
             others.append(stage.spawn("trimmed", trimmed.run(stage.has_ended, 0.1)))
             trimmer = Trimmer(stage.caller("trimmer"), stage.trimmed)
             others.append(stage.spawn("trimmer", trimmer.run(stage.has_ended, 0.6, trimmed)))
+        if plan.has_unclean:
+            for number in range(2):
+                unclean = UncleanWriter(stage.caller(f"u{number}"), stage.unclean, UNCLEAN, stage.now_ms)
+                writers.append(stage.spawn("unclean", unclean.run(stage.has_ended, 0.15)))
         if plan.has_reborn:
             stage.reborn = Reborn(
                 stage.caller("reborn"),
@@ -150,7 +158,7 @@ class Workforce:
         agreed = {"min.insync.replicas": str(min(2, plan.nodes)), "log.flush.interval.messages": "1"}
         return self._stage.tuner(
             tuning(
-                {topic.name: topic.settings for topic in self._topics},
+                {topic.name: topic.settings for topic in self._topics if topic.name != UNCLEAN.topic},
                 compacted=KEYED.topic,
                 trimmed=TRIMMED.topic,
                 offsets=OFFSETS_TOPIC,

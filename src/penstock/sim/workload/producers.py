@@ -192,6 +192,8 @@ class IdempotentLane:
 class PlainWriter:
     """acks=1, each record sent once: it may be lost, and must never come twice or out of order."""
 
+    acks = ACKS_LEADER
+
     def __init__(self, caller: Caller, history: History, place: Place, now_ms: Callable[[], int]) -> None:
         self._caller = caller
         self._history = history
@@ -207,7 +209,7 @@ class PlainWriter:
 
     async def _send(self) -> None:
         caller = self._caller
-        write = self._history.begin_write(self.place, self.name, self._number, ACKS_LEADER, is_idempotent=False)
+        write = self._history.begin_write(self.place, self.name, self._number, self.acks, is_idempotent=False)
         self._number += 1
         outcome, offset = Outcome.REFUSED, -1
         try:
@@ -215,7 +217,7 @@ class PlainWriter:
             connection = await caller.connection(caller.address_of(leader.node_id), self.name)
             outcome = Outcome.UNKNOWN
             data = build_batch([Record(None, write.value + b" " + PADDING, (), self._now_ms())])
-            future = connection.send(Api.PRODUCE, _request(self.place, data, ACKS_LEADER, 1000))
+            future = connection.send(Api.PRODUCE, _request(self.place, data, self.acks, 1000))
             result = _result(await caller.answer(connection, future, ProduceResponse))
             code = error_code(result.error_code)
             if code is ErrorCode.NONE:

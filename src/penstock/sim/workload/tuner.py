@@ -13,7 +13,7 @@ from penstock.client.errors import check
 from penstock.config.alter import Operation
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.history import History, Outcome, Place
-from penstock.sim.tuning import CLEANUP_POLICY, CLUSTER_WIDE_ONLY, LEFT_ALONE, Tuning, Values
+from penstock.sim.tuning import CLEANUP_POLICY, CLUSTER_WIDE_ONLY, Tuning, Values
 from penstock.sim.workload.admin import SEGMENT_BYTES, Operator
 from penstock.sim.workload.caller import TROUBLE, Address, Caller
 from penstock.wire.apis import Api
@@ -71,12 +71,7 @@ class Tuner:
     async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
         while not is_over():
             await self._caller.pause(pause_s)
-            if (
-                CLEANUP_POLICY not in LEFT_ALONE
-                and self._compacted is not None
-                and not self._has_turned
-                and self._caller.random.random() < TURN_CHANCE
-            ):
+            if self._compacted is not None and not self._has_turned and self._caller.random.random() < TURN_CHANCE:
                 self._has_turned = True
                 await self._turn(self._compacted, is_over)
             else:
