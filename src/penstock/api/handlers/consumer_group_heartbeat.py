@@ -8,6 +8,7 @@ Differs from Kafka
 - regular expressions are resolved within the request, so the reply knows their topics already;
 - an expression with more than 2,000 instructions when compiled is INVALID_REGULAR_EXPRESSION, and so is the
   hundred-and-first of a group; names are matched in a worker;
+- a member that is alone gets a new target at once: `group.consumer.assignment.interval.ms` spares others, not it;
 - racks are kept and shown, and change no assignment (nor do they in Kafka 4).
 """
 

@@ -4,7 +4,9 @@ Version 0 has no rebalance timeout: the session timeout stands for it. Until ver
 member is taken in at once; from 4 on it is given an id to come back with.
 
 A classic member joins a consumer group unless `group.consumer.migration.policy` is `disabled`:
-INCONSISTENT_GROUP_PROTOCOL.
+INCONSISTENT_GROUP_PROTOCOL. A static member that was the group's last with the consumer protocol, and comes back
+with the classic one, finds a stable group if everybody has reached the target. Kafka asks only whether the target is up
+to date; a partition that is about to be given up could then have two readers.
 
 A client that closes while it waits sends LeaveGroup behind its own JoinGroup, which Kafka hears
 only after the rebalance that includes it. Here the join makes way.
