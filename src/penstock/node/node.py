@@ -217,7 +217,7 @@ class Node:
         progress = Progress(self._loop.time, "opened")
         started = self._loop.time()
         open_all = partial(self.partitions.open_all, progress, self.config.penstock_flush_threads)
-        report = await self._workers.run(open_all) if self.config.is_clustered else open_all()
+        report = await self._workers.run(open_all)
         self._undo.append(self._close_partitions)
         if report.partitions:
             how = "after a clean stop" if report.was_clean else "after a crash"

@@ -80,7 +80,7 @@ class Timers:
         self._run(self._cleaning.run)
 
     def _apply_retention(self) -> None:
-        self._housekeeping.apply_retention()
+        self._run(self._housekeeping.apply_retention)
 
     def _run(self, work: Callable[[], Awaitable[object]]) -> None:
         async def run() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Protocol
 
 from penstock.model.errors import StorageError
@@ -23,7 +24,7 @@ from penstock.ports.workers import Workers
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
 from penstock.storage.cleaner.plan import Cleaned, CleanPlan, Outcome, RewrittenSegment, Uncleanable, max_keys
-from penstock.storage.cleaner.survey import Survey, make_plan, survey
+from penstock.storage.cleaner.survey import Survey, make_plan, needs_disk, survey
 from penstock.storage.cleaner.swap import Swap, remove_unfinished
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class LogCleaning:
         }
         count = 0
         try:
-            while not self._is_stopping and (due := self._dirtiest()) is not None:
+            while not self._is_stopping and (due := await self._dirtiest()) is not None:
                 count += await self._clean(*due)
             if count:
                 await self._rewriter.rest()
@@ -89,17 +90,20 @@ class LogCleaning:
             self._is_running = False
         return count
 
-    def _dirtiest(self) -> tuple[Partition, Survey] | None:
+    async def _dirtiest(self) -> tuple[Partition, Survey] | None:
         now_ms = self._clock.now_ms()
         best: tuple[Partition, Survey] | None = None
-        for partition in self._partitions:
+        for partition in list(self._partitions):
+            if partition.is_deleted:
+                continue
             owner = partition.log
             if not owner.config.compact or owner.offline is not None or len(owner.segment_bases) < 2:
                 continue
             if partition in self._uncleanable or partition in self._failed:
                 continue
             try:
-                found = survey(owner, partition.last_stable_offset, now_ms)
+                look = partial(survey, owner, partition.last_stable_offset, now_ms)
+                found = await self._workers.run(look) if needs_disk(owner) else look()
             except (StorageError, OSError) as error:
                 log.error("%r: cannot see what to compact: %s", partition, error)
                 self._failed[partition] = None

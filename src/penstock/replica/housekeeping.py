@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from penstock.model.errors import StorageError
 from penstock.ports.clock import Clock
@@ -18,8 +19,11 @@ from penstock.replica.partition import Partition
 from penstock.storage.durability import LogCheckpoint
 from penstock.storage.group_commit import GroupCommit
 from penstock.storage.log import Log
+from penstock.storage.timestamps import SegmentTimes
 
 log = logging.getLogger(__name__)
+
+PIECE = 64  # partitions that are looked after in one turn
 
 
 class Housekeeping:
@@ -55,15 +59,43 @@ class Housekeeping:
             if first is not None and now_ms - first >= partition.config.flush_ms:
                 self._commit.request(partition)
 
-    def apply_retention(self) -> int:
-        """Delete what is too old or too much; returns the number of segments removed."""
+    async def apply_retention(self) -> int:
+        """Delete what is too old or too much; returns the number of segments removed.
+
+        After a start the ages of segments are not known: a worker looks them up.
+        """
+        hosted = list(self._partitions)
+        removed = 0
+        for first in range(0, len(hosted), PIECE):
+            piece = hosted[first : first + PIECE]
+            await self._learn_times(piece)
+            removed += self._apply_retention(piece)
+            await asyncio.sleep(0)
+        return removed
+
+    async def _learn_times(self, partitions: Sequence[Partition]) -> None:
+        jobs: list[tuple[Partition, SegmentTimes]] = []
+        for partition in partitions:
+            config = partition.log.config
+            if config.delete and config.retention_ms >= 0:
+                times = partition.log.times_to_learn(self._clock.now_ms() - config.retention_ms)
+                if times is not None:
+                    jobs.append((partition, times))
+        if jobs:
+            failures = await self._workers.run(partial(_run_all, [times for _, times in jobs]))
+            for (partition, times), failure in zip(jobs, failures, strict=True):
+                if not partition.log.is_stale(times) and failure is not None:
+                    log.error("retention of %r: %s", partition, failure)
+                partition.log.end_time_lookup(times)
+
+    def _apply_retention(self, partitions: Sequence[Partition]) -> int:
         now_ms = self._clock.now_ms()
         removed = 0
-        for partition in list(self._partitions):
-            if partition.log.offline is not None or partition.log.is_being_cleaned:
+        for partition in partitions:
+            if partition.is_deleted or partition.log.offline is not None or partition.log.is_being_cleaned:
                 continue
             try:
-                bases = partition.log.apply_retention(now_ms, partition.high_watermark)
+                bases = partition.log.apply_retention(now_ms, partition.high_watermark, may_wait=False)
             except (StorageError, OSError) as error:
                 log.error("retention of %r: %s", partition, error)
                 continue
@@ -104,7 +136,7 @@ class Housekeeping:
         Prepared on the loop, made stable in a worker. `only`: of these partitions alone.
         """
         async with self._checkpointing:
-            prepared = self._prepare_checkpoints(self._partitions if only is None else only)
+            prepared = await self._prepare_checkpoints(list(self._partitions) if only is None else only)
 
             def make_stable() -> list[OSError | None]:
                 outcomes: list[OSError | None] = []
@@ -129,9 +161,11 @@ class Housekeeping:
             for partition, recovery_point in risen:
                 partition.log.persisted_recovery_point = recovery_point
 
-    def _prepare_checkpoints(self, partitions: Iterable[Partition]) -> list[tuple[Partition, LogCheckpoint]]:
+    async def _prepare_checkpoints(self, partitions: Sequence[Partition]) -> list[tuple[Partition, LogCheckpoint]]:
         prepared: list[tuple[Partition, LogCheckpoint]] = []
-        for partition in partitions:
+        for number, partition in enumerate(partitions, 1):
+            if number % PIECE == 0:
+                await asyncio.sleep(0)
             if partition.log.offline is not None or partition.is_deleted:
                 continue
             try:
@@ -174,3 +208,15 @@ class Housekeeping:
         await self._workers.run(self._offsets.prepare(self._partitions, risen))
         self._may_lag_disk = False
         self._offsets.written_since(turn)
+
+
+def _run_all(jobs: Sequence[SegmentTimes]) -> list[StorageError | OSError | None]:
+    """In a worker."""
+    failures: list[StorageError | OSError | None] = []
+    for job in jobs:
+        try:
+            job.run()
+            failures.append(None)
+        except (StorageError, OSError) as error:
+            failures.append(error)
+    return failures

@@ -22,7 +22,7 @@ from penstock.storage.recovery import RecoveredLog
 from penstock.storage.segment import MAX_RELATIVE_OFFSET, UNKNOWN_TIMESTAMP, Segment, SegmentIndexes
 from penstock.storage.segments import Segments
 from penstock.storage.slices import LogSlice
-from penstock.storage.timestamps import Learning, TimeLookup, TimestampOffset
+from penstock.storage.timestamps import Learning, SegmentTimes, TimeLookup, TimestampOffset
 
 MAX_EPOCH = 0x7FFFFFFF
 _HINTS = 64
@@ -344,7 +344,7 @@ class GrowingLog:
             self._index_interval_bytes,
         )
 
-    def is_stale(self, lookup: Lookup | TimeLookup) -> bool:
+    def is_stale(self, lookup: Lookup | TimeLookup | SegmentTimes) -> bool:
         """Segments were cut, deleted or swapped while it ran: whatever it found or failed at says nothing."""
         return lookup.generation != self._generation or lookup.layout != self._segments.layout
 
@@ -415,7 +415,20 @@ class GrowingLog:
             learning,
         )
 
-    def end_time_lookup(self, lookup: TimeLookup) -> bool:
+    def times_to_learn(self, young_ms: int) -> SegmentTimes | None:
+        """What retention must know of the oldest segments and only the disk can tell. Then `end_time_lookup`."""
+        unknown = []
+        for segment in self._segments.items:
+            if segment.max_timestamp == UNKNOWN_TIMESTAMP:
+                unknown.append(segment)
+            elif segment.max_timestamp >= young_ms:
+                break
+        if not unknown or self.offline is not None or self.is_closed:
+            return None
+        learning = Learning(self._index_interval_bytes)
+        return SegmentTimes(unknown, young_ms, self._generation, self._segments.layout, learning)
+
+    def end_time_lookup(self, lookup: TimeLookup | SegmentTimes) -> bool:
         """Take over what it learned of segments. False: nothing, as it is stale."""
         if self.is_stale(lookup):
             return False

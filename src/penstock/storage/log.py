@@ -229,17 +229,23 @@ class Log(GrowingLog):
         self._delete_oldest(bisect_right(self._segments.bases, offset) - 1)
         return True
 
-    def apply_retention(self, now_ms: int, high_watermark: int) -> list[int]:
+    def apply_retention(self, now_ms: int, high_watermark: int, *, may_wait: bool = True) -> list[int]:
         """Delete the segments that are too old or too many, below the high watermark; their base offsets.
 
         May block for a moment: a segment is deleted only when the one after it is there to stay. If all have
-        expired, a new one is rolled first.
+        expired, a new one is rolled first. Not `may_wait`: segments whose age nobody has looked up are left alone.
         """
         self._check_usable()
         config = self._config
         self.producers.expire(now_ms, config.producer_id_expiration_ms)
         count = rolling.count_expired(
-            self._segments, config, now_ms, high_watermark, self.log_start_offset, self.log_end_offset
+            self._segments,
+            config,
+            now_ms,
+            high_watermark,
+            self.log_start_offset,
+            self.log_end_offset,
+            may_wait=may_wait,
         )
         if count == len(self._segments):
             self.roll(now_ms)

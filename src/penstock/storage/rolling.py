@@ -6,7 +6,7 @@ from crc32c import crc32c
 
 from penstock.model.errors import CorruptBatch
 from penstock.storage.log_config import LogConfig
-from penstock.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from penstock.storage.segment import MAX_RELATIVE_OFFSET, UNKNOWN_TIMESTAMP, Segment
 from penstock.storage.segments import Segments
 
 
@@ -49,7 +49,14 @@ def _roll_ms(segment: Segment, config: LogConfig) -> int:
 
 
 def count_expired(
-    segments: Segments, config: LogConfig, now_ms: int, high_watermark: int, log_start_offset: int, log_end_offset: int
+    segments: Segments,
+    config: LogConfig,
+    now_ms: int,
+    high_watermark: int,
+    log_start_offset: int,
+    log_end_offset: int,
+    *,
+    may_wait: bool = True,
 ) -> int:
     """How many of the oldest segments retention deletes: too old, too much, or below the log start already.
 
@@ -61,7 +68,11 @@ def count_expired(
         end = segments.end_of(segment, log_end_offset)
         if end > high_watermark or (not segment.size and segment is segments.active):
             break
-        segment.load_max_timestamp()
+        if config.delete and config.retention_ms >= 0:
+            if may_wait:
+                segment.load_max_timestamp()
+            elif segment.max_timestamp == UNKNOWN_TIMESTAMP:
+                break  # learned first, see `Log.times_to_learn`
         is_old = 0 <= config.retention_ms < now_ms - segment.max_timestamp and segment.max_timestamp >= 0
         is_old = is_old or not segment.size  # nothing in it: Kafka's compaction leaves such
         is_gone = end <= log_start_offset and segment is not segments.active

@@ -69,6 +69,23 @@ class Learning:
 
 
 @dataclass(slots=True)
+class SegmentTimes:
+    """The largest timestamps of segments of which they are not known, oldest first, up to one that is young."""
+
+    segments: list[Segment]
+    young_ms: int
+    generation: int
+    layout: int
+    learning: Learning
+
+    def run(self) -> None:
+        """Blocks. Raises CorruptBatch, OSError."""
+        for segment in self.segments:
+            if self.learning.largest_of(segment).timestamp >= self.young_ms:
+                break
+
+
+@dataclass(slots=True)
 class TimeLookup:
     """`timestamp` None: the record with the largest one."""
 

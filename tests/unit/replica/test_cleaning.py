@@ -188,10 +188,10 @@ async def test_retention_waits_for_the_cleaning() -> None:
     partition = world.fill("t")
     world.clock.ms += 1000
     removed: list[int] = []
-    world.rewriter.meanwhile = lambda outcome: removed.append(world.hosted.housekeeping.apply_retention())
+    world.rewriter.meanwhile = lambda outcome: removed.append(world.hosted.housekeeping._apply_retention([partition]))
     assert await world.cleaning.run() == 1
     assert removed == [0, 0]
-    assert world.hosted.housekeeping.apply_retention() == 2
+    assert await world.hosted.housekeeping.apply_retention() == 2
     assert partition.log.log_start_offset == 7
 
 

@@ -805,3 +805,38 @@ def test_an_index_that_cannot_be_opened_costs_an_entry_and_not_the_append(disk: 
     append(log, NOW_MS + 12)
     assert [log.read(offset, 1) is not None for offset in range(13)] == [True] * 13
     assert log.segments[0].index.entries()[-1][0] >= 11
+
+
+def test_after_a_start_ages_are_learned_in_a_worker_and_only_as_far_as_needed(
+    disk: SimDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = LogConfig(segment_bytes=2 * BATCH_BYTES, retention_ms=1000)
+    log = open_log(disk, config)
+    for number in range(12):
+        append(log, NOW_MS + 100 * number)
+    log.close(clean=True)
+    log = open_log(disk, config, clean=True, recovery_point=12)
+    monkeypatch.setattr("penstock.storage.segment.Segment.load_max_timestamp", None)  # on the loop it would read
+    now_ms = NOW_MS + 1000 + 350  # the first two segments are too old
+    assert log.apply_retention(now_ms, 12, may_wait=False) == []
+    times = log.times_to_learn(now_ms - 1000)
+    assert times is not None
+    times.run()
+    assert len(times.learning.largest) == 3, "the first that is young enough is the last one looked at"
+    assert log.end_time_lookup(times)
+    assert log.apply_retention(now_ms, 12, may_wait=False) == [0, 2]
+    assert log.times_to_learn(now_ms - 1000) is None
+
+
+def test_ages_learned_of_segments_that_went_meanwhile_are_void(disk: SimDisk) -> None:
+    config = LogConfig(segment_bytes=2 * BATCH_BYTES, retention_ms=1000)
+    log = open_log(disk, config)
+    for number in range(6):
+        append(log, NOW_MS + number)
+    log.close(clean=True)
+    log = open_log(disk, config, clean=True, recovery_point=6)
+    times = log.times_to_learn(NOW_MS + 1000)
+    assert times is not None
+    times.run()
+    log.advance_log_start(5)
+    assert not log.end_time_lookup(times)

@@ -20,6 +20,9 @@ from penstock.model.errors import CorruptBatch
 from penstock.storage.cleaner.plan import AbortedTransaction, CleanPlan
 from penstock.storage.log import Log
 from penstock.storage.segment import Segment
+from penstock.storage.timestamps import Learning
+
+FOREVER_MS = (1 << 63) - 1
 
 
 class Survey(NamedTuple):
@@ -40,23 +43,32 @@ class Survey(NamedTuple):
         return (self.is_overdue and self.dirty_bytes > 0) or self.dirty_ratio > min_cleanable_dirty_ratio
 
 
+def needs_disk(log: Log) -> bool:
+    """Whether a survey has to look into segments: it goes to a worker then."""
+    return log.config.min_compaction_lag_ms > 0 or log.config.max_compaction_lag_ms < FOREVER_MS
+
+
 def survey(log: Log, last_stable_offset: int, now_ms: int) -> Survey:
-    """`last_stable_offset` is the transactions' one, at most the high watermark."""
-    config, sealed = log.config, log.sealed_segments
+    """`last_stable_offset` is the transactions' one, at most the high watermark.
+
+    Blocks where it `needs_disk`. May run in a thread: it changes nothing.
+    """
+    config, segments = log.config, log.segments
+    sealed = segments[:-1]
+    learning = Learning(config.index_interval_bytes)
     first_dirty = log.log_start_offset
     if log.log_start_offset <= log.cleaned_offset <= log.log_end_offset:
         first_dirty = log.cleaned_offset
-    bases = log.segment_bases
+    bases = [segment.base_offset for segment in segments]
     first = max(bisect_right(bases, first_dirty) - 1, 0)
     limit = min(last_stable_offset, log.stable_offset)
     count = 0
     for number, segment in enumerate(sealed):
         if bases[number + 1] > limit:
             break
-        if number >= first and config.min_compaction_lag_ms > 0:
-            segment.load_max_timestamp()
-            if segment.max_timestamp > now_ms - config.min_compaction_lag_ms:
-                break
+        lag_ms = config.min_compaction_lag_ms
+        if number >= first and lag_ms > 0 and learning.largest_of(segment).timestamp > now_ms - lag_ms:
+            break
         count += 1
     end_offset = max(bases[count], first_dirty)
     return Survey(
@@ -72,7 +84,7 @@ def _began_before(segment: Segment, timestamp: int) -> bool:
     if timestamp <= 0 or not segment.size:
         return False
     try:
-        first = next(segment.walk(0, segment.size))[1].max_timestamp
+        first = next(segment.view().walk(0, segment.size))[1].max_timestamp
     except CorruptBatch:
         return False  # reported when it is read
     return 0 < first < timestamp
