@@ -254,7 +254,7 @@ class Quorum(RaftDriver):
         if self._is_over:
             raise ApiError(ErrorCode.NOT_CONTROLLER, "the node is stopping")
         if self._store.is_stalled:
-            raise StorageError(f"{self._store.directory} cannot be written to at the moment")
+            raise StorageError(f"the disk of {self._store.directory} is full, or no descriptor is left")
 
     def _peer_lost(self, peer: int) -> None:
         if peer == self.leader_id or self.is_leader:

@@ -90,14 +90,13 @@ class TopicDecisions(Deciding):
             current = self.image.configs.get((resource_type, name), {})
             overrides = decide(current)
             if not validate_only and overrides != current:
-                records: list[MetadataRecord] = [ConfigChanged(resource_type, name, overrides)]
-                records += self._after_config(resource_type, name, overrides)
-                await self._commit(records)
+                await self._commit(self._config_records(resource_type, name, overrides))
                 if overrides.get(UNCLEAN) != current.get(UNCLEAN):
                     await self._commit(partitions.elect_leaderless(self.image, self._min_isr, self._unclean_ok))
 
-    def _after_config(self, resource_type: int, name: str, overrides: Mapping[str, str]) -> list[MetadataRecord]:
-        """A new min.insync.replicas or flush.messages changes who is eligible, in the same entry."""
+    def _config_records(self, resource_type: int, name: str, overrides: dict[str, str]) -> list[MetadataRecord]:
+        """The change, and what follows from it: a new min.insync.replicas or flush.messages changes who is eligible, in
+        the same entry."""
         image = self.image
         if resource_type == RESOURCE_TOPIC and name in image.topics:
             after = {name: TopicConfig.resolve(overrides, self._running.current)}
@@ -105,16 +104,17 @@ class TopicDecisions(Deciding):
             broker = self._running.with_cluster_wide(overrides)
             after = {topic: TopicConfig.resolve(image.topic_overrides(topic), broker) for topic in image.topics}
         else:
-            return []
+            return [ConfigChanged(resource_type, name, overrides)]
 
         def min_isr(topic: str) -> int:
             return after[topic].min_insync_replicas
 
-        now_durable = {topic for topic, new in after.items() if is_durable(new) and not self._is_durable(topic)}
-        changed = now_durable | {topic for topic in after if min_isr(topic) != self._min_isr(topic)}
-        if not changed:
-            return []
-        return partitions.settings_changed(image, changed, min_isr, self._unclean_ok, now_durable)
+        now_durable = tuple(topic for topic, new in after.items() if is_durable(new) and not self._is_durable(topic))
+        changed = {*now_durable, *(topic for topic in after if min_isr(topic) != self._min_isr(topic))}
+        records: list[MetadataRecord] = [ConfigChanged(resource_type, name, overrides, now_durable)]
+        if changed:
+            records += partitions.settings_changed(image, changed, min_isr, self._unclean_ok, now_durable)
+        return records
 
     async def alter_scram_credentials(
         self, changes: Sequence[scram.Deletion | scram.Upsertion]

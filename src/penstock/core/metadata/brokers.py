@@ -59,8 +59,9 @@ def register(
     """The last record is BrokerRegistered, with the epoch to answer. The same incarnation keeps its epoch.
 
     After a crash what was acknowledged is still on the disk of durable topics; elsewhere the broker is not eligible any
-    more. With another disk it is so nowhere. `is_alone`: no other broker could have led meanwhile, so the broker is
-    unfenced at once and its partitions stay as they are.
+    more. Nor where a topic became durable during its last life: it may have crashed before its first flush there. With
+    another disk it is eligible nowhere. `is_alone`: no other broker could have led meanwhile, so the broker is unfenced
+    at once and its partitions stay as they are.
     """
     feature_levels.check_broker(image, features or {})
     known = image.brokers.get(broker_id)
@@ -78,7 +79,8 @@ def register(
         def loss(topic: str) -> Loss:
             if not is_same_disk:
                 return Loss.EVERYTHING
-            return Loss.NOTHING if was_clean or durable_topics(topic) else Loss.UNFLUSHED
+            was_durable = known is None or image.topics[topic].durable_from_epoch <= known.epoch
+            return Loss.NOTHING if was_clean or (was_durable and durable_topics(topic)) else Loss.UNFLUSHED
 
         held = ((topic, each) for topic, each in image.all_partitions() if broker_id in each.replicas)
         records += change_all(held, Standing(image, gone=broker_id), min_isr, unclean_ok, loss)

@@ -77,6 +77,8 @@ class TopicState:
     name: str
     topic_id: bytes
     partitions: list[PartitionState] = field(default_factory=list)
+    durable_from_epoch: int = 0
+    """A broker of an earlier epoch may still hold what it acknowledged before `flush.messages` became 1, unflushed."""
     version: int = field(default=0, compare=False)  # the image's partitions_version when it last changed
 
     @property
@@ -186,7 +188,9 @@ class MetadataImage:
             ):
                 self.brokers_version += 1
                 self._replay_broker(record)
-            case ConfigChanged(resource_type, resource_name, overrides):
+            case ConfigChanged(resource_type, resource_name, overrides, now_durable):
+                for name in now_durable:
+                    self.topics[name].durable_from_epoch = self.next_broker_epoch
                 if overrides:
                     self.configs[resource_type, resource_name] = dict(overrides)
                 else:
@@ -208,6 +212,7 @@ class MetadataImage:
         match record:
             case TopicCreated(name, topic_id, assignments, isrs):
                 topic = TopicState(name, bytes.fromhex(topic_id), version=self.partitions_version)
+                topic.durable_from_epoch = record.durable_from_epoch
                 self.topics[name] = self.topics_by_id[topic.topic_id] = topic
                 _add_partitions(topic, assignments, isrs)
             case PartitionsAdded(topic_id, assignments, isrs):
@@ -349,7 +354,7 @@ def _topic_records(topic: TopicState) -> Iterator[MetadataRecord]:
     topic_id = topic.topic_id.hex()
     replicas = tuple(partition.replicas for partition in topic.partitions)
     isrs = tuple(partition.isr or partition.replicas for partition in topic.partitions)
-    yield TopicCreated(topic.name, topic_id, replicas, () if isrs == replicas else isrs)
+    yield TopicCreated(topic.name, topic_id, replicas, () if isrs == replicas else isrs, topic.durable_from_epoch)
     for at, partition in enumerate(topic.partitions):
         if partition != PartitionState(at, replicas[at], isrs[at][0], isr=isrs[at]):
             yield PartitionRestored(

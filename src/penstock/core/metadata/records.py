@@ -30,6 +30,7 @@ class TopicCreated:
     topic_id: str  # hex of the 16 bytes
     assignments: tuple[tuple[int, ...], ...]  # replicas of partition 0, 1, ...
     isrs: tuple[tuple[int, ...], ...] = ()  # of partition 0, 1, ...; the first of each leads. (): all replicas
+    durable_from_epoch: int = 0  # only in snapshots: see `image.TopicState`
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class ConfigChanged:
     resource_type: int  # Kafka's ConfigResource type: 2 topic, 4 broker, 32 group
     resource_name: str
     overrides: dict[str, str]
+    now_durable: tuple[str, ...] = ()  # topics that are flushed before every acknowledgement from now on, and were not
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     kind: {each.name: {} if each.default_factory is dict else each.default for each in fields(cls)}
     for kind, cls in _TYPES.items()
 }
-_LISTS = ("isr", "replicas", "adding", "removing", "elr", "last_known_elr")
+_LISTS = ("isr", "replicas", "adding", "removing", "elr", "last_known_elr", "now_durable")
 _LISTS_OF_LISTS = ("assignments", "isrs")
 _PAIRS = ("endpoints", "features")
 

@@ -6,8 +6,8 @@ import pytest
 from small_cluster import TOPIC_ID, SmallCluster
 
 from penstock.core.metadata import brokers
-from penstock.core.metadata.image import MetadataImage
-from penstock.core.metadata.records import BrokerRegistered, TopicCreated
+from penstock.core.metadata.image import RESOURCE_TOPIC, MetadataImage
+from penstock.core.metadata.records import BrokerRegistered, ConfigChanged, TopicCreated
 from penstock.model.errors import ApiError, ErrorCode
 
 
@@ -52,6 +52,26 @@ def test_a_new_life_takes_leadership_and_isr_of_the_old_one() -> None:
     cluster.register(1)
     assert (cluster.partition.leader, cluster.partition.isr) == (2, (2,))
     assert cluster.image.brokers[1].is_fenced
+
+
+@pytest.mark.parametrize(("is_clean", "elr"), [(False, ()), (True, (3,))], ids=["a crash", "a stop"])
+def test_who_crashes_in_the_life_in_which_a_topic_became_durable_is_not_eligible(
+    is_clean: bool, elr: tuple[int, ...]
+) -> None:
+    """It may have crashed before its first flush; from its next life on what it acknowledges is stable."""
+    cluster = SmallCluster(3, min_isr=3)
+    cluster.create((1, 2, 3))
+    cluster.apply([ConfigChanged(RESOURCE_TOPIC, "t", {"flush.messages": "1"}, now_durable=("t",))])
+    copy = MetadataImage()
+    for record in cluster.image.snapshot_records():
+        copy.replay(record)
+    assert copy == cluster.image
+    cluster.register(3, is_clean=is_clean)
+    assert cluster.roles() == (1, (1, 2), elr)
+    cluster.unfence(3)
+    cluster.alter(1, 2, 3)
+    cluster.register(3, is_clean=False)
+    assert cluster.roles() == (1, (1, 2), (3,))
 
 
 @pytest.mark.parametrize(
