@@ -69,29 +69,28 @@ def percentile(values: list[float], part: float) -> float:
     return ordered[min(int(len(ordered) * part), len(ordered) - 1)]
 
 
-def probe(port: int, seconds: float) -> list[float]:
+def probe(healthy: Peer, seconds: float) -> list[float]:
     """A healthy producer: one record at a time, acks=1. Milliseconds to each acknowledgement."""
     took: list[float] = []
     batch = small_batch()
     gc.collect()
     gc.disable()
     try:
-        with Peer(port) as peer:
-            peer.produce("probe", batch)
-            frame = peer.frame(Api.PRODUCE, 9, produce_request("probe", batch))
-            end = time.monotonic() + seconds
-            while time.monotonic() < end:
-                begin = time.perf_counter()
-                peer.socket.sendall(frame)
-                peer.receive()
-                took.append((time.perf_counter() - begin) * 1000)
-                time.sleep(PAUSE_S)
+        healthy.produce("probe", batch)
+        frame = healthy.frame(Api.PRODUCE, 9, produce_request("probe", batch))
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            begin = time.perf_counter()
+            healthy.socket.sendall(frame)
+            healthy.receive()
+            took.append((time.perf_counter() - begin) * 1000)
+            time.sleep(PAUSE_S)
     finally:
         gc.enable()
     return took
 
 
-def beside(victim: Victim, scenario: Scenario, stage: Stage, seconds: float) -> list[float]:
+def beside(healthy: Peer, scenario: Scenario, stage: Stage, seconds: float, row: Row) -> None:
     """The same while the peer is at work."""
     command = [sys.executable, "-m", "bench.hostile.attack", scenario.name]
     command += [str(stage.port), str(stage.http_port), str(stage.line_port), str(stage.scale), str(seconds + 1)]
@@ -100,14 +99,17 @@ def beside(victim: Victim, scenario: Scenario, stage: Stage, seconds: float) -> 
     try:
         if peer.stdout.readline() != "begun\n":
             raise BrokerFailed(f"the peer of {scenario.name} did not begin")
-        return probe(victim.port, seconds)
+        row.beside_ms += probe(healthy, seconds)
     finally:
         try:
             peer.wait(END_S)
         except subprocess.TimeoutExpired:
             peer.kill()
             peer.wait()
+        said = peer.stdout.read().strip()
         peer.stdout.close()
+    if peer.returncode:
+        row.broken = said or f"the peer ended with code {peer.returncode}"
 
 
 def measure(scenario: Scenario, home: Path, seconds: float, rounds: int, scale: float) -> Row:
@@ -120,18 +122,19 @@ def measure(scenario: Scenario, home: Path, seconds: float, rounds: int, scale: 
         with Peer(victim.port) as peer:
             peer.create("probe")
         scenario.prepare(stage)
-        probe(victim.port, 0.5)
-        lines = victim.lines()
-        with victim.peak_of_memory() as memory:
-            for _ in range(rounds):
-                row.alone_ms += probe(victim.port, seconds)
-                row.beside_ms += beside(victim, scenario, stage, seconds)
-            row.lines = victim.lines() - lines
-            time.sleep(SETTLE_S)
+        with Peer(victim.port) as healthy:
+            probe(healthy, 0.5)
+            lines = victim.lines()
+            with victim.peak_of_memory() as memory:
+                for _ in range(rounds):
+                    row.alone_ms += probe(healthy, seconds)
+                    beside(healthy, scenario, stage, seconds, row)
+                row.lines = victim.lines() - lines
+                time.sleep(SETTLE_S)
         row.memory_mb = memory[0], memory[1], memory[2]
         victim.check_alive()
         try:
-            row.broken = scenario.check(stage)
+            row.broken = row.broken or scenario.check(stage)
         except OSError as error:
             row.broken = f"{error!r}"
         return row
