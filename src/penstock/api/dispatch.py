@@ -20,8 +20,23 @@ from typing import Any, ClassVar, cast
 
 from penstock.api.bounds import bounds_of
 from penstock.api.context import ForwardedContext, RequestContext
-from penstock.api.forwarding import FORWARD_KEY, ForwardedAnswer, ForwardedRequest, Forwarding, timeout_of
-from penstock.api.handler import Answer, Handler, PrivateHandler, accepts_forwarded, is_advertised, is_for_controller
+from penstock.api.forwarding import (
+    FORWARD_KEY,
+    ForwardedAnswer,
+    ForwardedRequest,
+    Forwarding,
+    outcome_unknown,
+    timeout_of,
+)
+from penstock.api.handler import (
+    Answer,
+    Handler,
+    PrivateHandler,
+    accepts_forwarded,
+    is_advertised,
+    is_for_controller,
+    is_repeatable,
+)
 from penstock.api.handlers.api_versions import unsupported_version
 from penstock.api.request_times import RequestTimes
 from penstock.api.turns import Turns
@@ -154,7 +169,11 @@ class Dispatcher:
         # Brokers that ask for themselves look for the controller themselves.
         timeout_s = timeout_of(request) if is_advertised(handler) else 0.0
         response = await self._forwarding.answer(
-            lambda: _decide(handler, ctx, request), frame, ctx.listener_name, timeout_s
+            lambda: _decide(handler, ctx, request),
+            frame,
+            ctx.listener_name,
+            timeout_s,
+            is_repeatable=is_repeatable(handler),
         )
         if isinstance(response, Message):
             ctx.respond(response)
@@ -260,8 +279,14 @@ class ForwardIngress:
 
 async def _decide(handler: Handler, ctx: RequestContext, request: Message) -> Message:
     """The answer of a handler whose requests are the controller's, which is here."""
-    answer = handler.handle(ctx, request)
-    response = answer if isinstance(answer, Message) or answer is None else await answer
+    try:
+        answer = handler.handle(ctx, request)
+        response = answer if isinstance(answer, Message) or answer is None else await answer
+    except ApiError as error:
+        if error.code is ErrorCode.NOT_CONTROLLER and not is_repeatable(handler):
+            # It was, when it began. Another controller would be asked to do it again.
+            raise outcome_unknown(str(error)) from error
+        raise
     if response is None:
         raise TypeError(f"{type(handler).__name__} left a request for the controller without a response")
     return response

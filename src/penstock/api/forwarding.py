@@ -6,7 +6,8 @@ visible on this broker at once. A request that is forwarded to a node that does 
 again; whoever sent it looks for the controller anew. While there is none, requests wait.
 
 A connection that breaks after the request left says nothing of its outcome. It is asked again then, as Kafka does: what
-had happened already is answered as such (TOPIC_ALREADY_EXISTS and its kin), and nothing happens twice.
+had happened already is answered as such (TOPIC_ALREADY_EXISTS and its kin). Where that could undo what was decided
+since (voters), it is not asked again. Whoever gets no answer in the end is told that it may have happened.
 
     request   listener name: int16 length, UTF-8 | principal, likewise | the client's request, header and body
     answer    error code int16 | index int64 up to which the controller had applied | the response, header and body
@@ -26,7 +27,7 @@ from penstock.api.context import RequestContext
 from penstock.client.direct import DirectConnection
 from penstock.client.errors import BrokerUnreachable, ConnectionLost, RequestTimedOut
 from penstock.client.introduction import PeerIdentity
-from penstock.model.errors import ApiError, ErrorCode, ProtocolError
+from penstock.model.errors import ApiError, ErrorCode, OutcomeUnknown, ProtocolError
 from penstock.wire.codec import decode_response, encode_request, read_response_header
 from penstock.wire.primitives import Message
 
@@ -138,16 +139,24 @@ class Forwarding:
             self._connection = None
 
     async def answer(
-        self, decide: Callable[[], Awaitable[Message]], frame: bytes, listener_name: str, timeout_s: float
+        self,
+        decide: Callable[[], Awaitable[Message]],
+        frame: bytes,
+        listener_name: str,
+        timeout_s: float,
+        *,
+        is_repeatable: bool = True,
     ) -> Message | bytes:
         """What `decide` answers if the controller is here, else the bytes that it answered elsewhere.
 
         `timeout_s` is how long to look for a controller; each one found is asked in any case. Raises what
-        `decide` raises, ApiError(NOT_CONTROLLER) when none was found.
+        `decide` raises, ApiError(NOT_CONTROLLER) when none was found, OutcomeUnknown when one was asked and its answer
+        is lost.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         payload = ForwardedRequest(listener_name, ANONYMOUS, frame).encode()
+        lost: OutcomeUnknown | None = None
         while True:
             if self._controller.is_active:
                 try:
@@ -156,11 +165,16 @@ class Forwarding:
                     if error.code is not ErrorCode.NOT_CONTROLLER:
                         raise
             else:
-                response = await self._send_on(payload, max(deadline - loop.time(), DEFAULT_TIMEOUT_S))
+                try:
+                    response = await self._send_on(payload, max(deadline - loop.time(), DEFAULT_TIMEOUT_S))
+                except OutcomeUnknown as error:
+                    response, lost = None, error
+                    if not is_repeatable:
+                        raise
                 if response is not None:
                     return response
             if loop.time() + RETRY_PAUSE_S > deadline:
-                raise ApiError(ErrorCode.NOT_CONTROLLER, self._no_controller())
+                raise lost or ApiError(ErrorCode.NOT_CONTROLLER, self._no_controller())
             await asyncio.sleep(RETRY_PAUSE_S)
 
     def _no_controller(self) -> str:
@@ -181,7 +195,7 @@ class Forwarding:
         return decode_response(ctx.api_key, ctx.version, response, at)
 
     async def _send_on(self, payload: bytes, timeout_s: float) -> bytes | None:
-        """None: whoever was asked is not the controller, or did not say."""
+        """None: nobody could be asked, or whoever was is not the controller. Raises OutcomeUnknown."""
         leader = self._quorum.leader_id
         address = None if leader is None or leader == self._node_id else self._address_of(leader)
         if leader is None or address is None:
@@ -190,9 +204,12 @@ class Forwarding:
         try:
             connection = await self._connect(leader, address)
             answer = await self._while_leading(leader, connection, payload, timeout_s)
-        except (BrokerUnreachable, ConnectionLost, RequestTimedOut):
+        except BrokerUnreachable:
             self.failed += 1
             return None
+        except (ConnectionLost, RequestTimedOut) as error:
+            self.failed += 1
+            raise outcome_unknown(f"node {leader} at {address[0]}:{address[1]}: {error}") from error
         if answer.code is ErrorCode.NOT_CONTROLLER:
             self.failed += 1
             return None
@@ -234,6 +251,13 @@ class Forwarding:
             )
             self._connection = address, connection
             return connection
+
+
+def outcome_unknown(why: str) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        ErrorCode.REQUEST_TIMED_OUT,
+        f"The controller did not answer ({why}). The change may have been made: look before you ask again",
+    )
 
 
 def timeout_of(request: Message) -> float:

@@ -15,6 +15,8 @@ More class attributes, where they are not what most handlers have:
   on by itself, and answers the part when it comes from another broker.
 - `bounds`: how large a request may be, where it is not USUAL (`api.bounds`). Wider requests are read in turns of
   their own; a handler that does much for each element uses `ctx.pace`.
+- `is_repeatable = False`: asked twice it could undo what somebody else did in between. Where the answer of the
+  controller is lost the client is told so, and the request is not sent on again.
 - `is_advertised = False`: for brokers of the cluster alone, so ApiVersions does not name it.
 """
 
@@ -60,6 +62,10 @@ def is_for_controller(handler: Handler) -> bool:
 
 def accepts_forwarded(handler: Handler) -> bool:
     return is_for_controller(handler) or bool(getattr(handler, "accepts_forwarded", False))
+
+
+def is_repeatable(handler: Handler) -> bool:
+    return bool(getattr(handler, "is_repeatable", True))
 
 
 def is_advertised(handler: Handler | type[Handler]) -> bool:

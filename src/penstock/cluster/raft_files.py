@@ -1,6 +1,7 @@
 """The small files of a Raft server, and its entries as record batches. Formats only; when to write is the store's.
 
-quorum-state                                    term and vote as JSON, with the names Kafka uses
+quorum-state                                    term and vote as JSON, with the names Kafka uses, and whether this disk
+                                                began empty and has not caught up (penstockIsNew)
 00000000000000001234-0000000007.checkpoint      a snapshot: index 1234 of term 7; a line of JSON, then the data
 0000....log                                     one batch an entry: offset = index - 1, leader epoch = term
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from crc32c import crc32c
 
@@ -27,6 +29,7 @@ from penstock.records.builder import Record, build_batch, iterate_records
 from penstock.storage.files import read_whole
 
 QUORUM_STATE = "quorum-state"
+IS_NEW = "penstockIsNew"
 CHECKPOINT = ".checkpoint"
 _CHECKPOINT_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _KEYS = {EntryKind.NO_OP: b"no-op", EntryKind.CONFIGURATION: b"configuration"}
@@ -65,13 +68,15 @@ def decode_entries(data: Buffer, path: str, position: int) -> Iterator[Entry]:
 
 
 def encode_quorum_state(state: HardState, voters: Sequence[NodeId]) -> bytes:
-    fields = {
+    fields: dict[str, Any] = {
         "leaderId": -1,
         "leaderEpoch": state.term,
         "votedId": -1 if state.voted_for is None else state.voted_for,
         "currentVoters": [{"voterId": voter} for voter in voters],
         "data_version": 0,
     }
+    if state.is_new:
+        fields[IS_NEW] = True
     return json.dumps(fields).encode() + b"\n"
 
 
@@ -85,7 +90,7 @@ def read_quorum_state(disk: Disk, directory: str) -> tuple[HardState, tuple[Node
         fields = json.loads(data)
         term, voted, voters = fields["leaderEpoch"], fields["votedId"], fields["currentVoters"]
         known = tuple(int(voter["voterId"]) for voter in voters)
-        return HardState(int(term), None if voted < 0 else int(voted)), known
+        return HardState(int(term), None if voted < 0 else int(voted), fields.get(IS_NEW) is True), known
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(f"{path} is damaged ({error}); {_WITHOUT_QUORUM_STATE}") from error
 

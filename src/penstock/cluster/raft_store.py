@@ -97,6 +97,8 @@ class RaftStore:
             log.warning("%s: %s", DIRECTORY, message)
         if found is None and self._last_term > 0:
             raise StorageError(missing_quorum_state(directory))
+        if found is None and not self.has_history:
+            self._hard_state = HardState(is_new=True)
         if self.log.log_start_offset == self.log.log_end_offset != self._base_offset:
             self.log.truncate_fully_and_start_at(self._base_offset)
         flush_blocking(disk, self.log)  # what a killed process wrote and did not flush counts from here on

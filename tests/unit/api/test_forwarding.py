@@ -9,16 +9,18 @@ import asyncio
 import struct
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 from controller_requests import FakeController
 
 from peers import identity, introductions
+from penstock.api.cluster_view import ClusterView
 from penstock.api.config_resources import ConfigResources, ResourceType
 from penstock.api.dispatch import PIPELINED, Dispatcher
 from penstock.api.forwarding import FORWARD_KEY, ForwardedAnswer, ForwardedRequest, Forwarding
 from penstock.api.handler import Handler
+from penstock.api.handlers.add_raft_voter import AddRaftVoterHandler
 from penstock.api.handlers.alter_configs import AlterConfigsHandler
 from penstock.api.handlers.broker_heartbeat import BrokerHeartbeatHandler
 from penstock.api.handlers.elect_leaders import ElectLeadersHandler
@@ -41,6 +43,8 @@ from penstock.sim.world import SimPorts, SimWorld
 from penstock.wire.apis import Api
 from penstock.wire.codec import decode_response, encode_request, read_response_header
 from penstock.wire.messages import alter_configs
+from penstock.wire.messages.add_raft_voter import AddRaftVoterRequest
+from penstock.wire.messages.add_raft_voter import Listener as VoterListener
 from penstock.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from penstock.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from penstock.wire.messages.incremental_alter_configs import (
@@ -94,6 +98,7 @@ class SmallBroker:
         resources = ConfigResources(node_id, self.controller, RunningConfig(config, self.image))
         handlers: list[Handler] = [
             UnregisterBrokerHandler(self.controller),
+            AddRaftVoterHandler(self.controller, cast(ClusterView, None)),
             ElectLeadersHandler(self.controller),
             ListPartitionReassignmentsHandler(self.controller),
             BrokerHeartbeatHandler(self.controller),
@@ -403,10 +408,56 @@ def test_a_connection_that_has_died_in_silence_is_not_asked_for_ever(cluster: Cl
         cluster.lead(1)
         assert (await unregister(2)).error_code == ErrorCode.NONE
         cluster.world.network.hang("b1", "b2")
-        assert (await unregister(2)).error_code == ErrorCode.NOT_CONTROLLER, "nobody says that it is dead"
+        lost = await unregister(2)
+        assert lost.error_code == ErrorCode.REQUEST_TIMED_OUT, "nobody says that it is dead"
+        assert "did not answer (node 1 at b1:" in lost.error_message
+        assert lost.error_message.endswith("may have been made: look before you ask again")
         assert (await unregister(2)).error_code == ErrorCode.NONE
 
     run(cluster, main)
+
+
+ADD_VOTER = AddRaftVoterRequest(
+    cluster_id=None,
+    voter_id=4,
+    voter_directory_id=b"d" * 16,
+    listeners=[VoterListener(name="X", host="h", port=1)],
+    timeout_ms=9000,
+)
+
+
+def test_a_voter_is_not_added_again_after_the_answer_was_lost(cluster: Cluster) -> None:
+    """Somebody may have removed it since."""
+
+    async def decide_and_hang_up(*_: Any) -> None:
+        cluster.world.network.reset("b1", "b2")
+        await asyncio.sleep(0.5)
+
+    async def main() -> Any:
+        await cluster.start(1, 2)
+        cluster.lead(1)
+        cluster.brokers[1].controller.answers["add_voter"] = decide_and_hang_up
+        answer = await call(2, Api.ADD_RAFT_VOTER, 0, ADD_VOTER)
+        await asyncio.sleep(10)
+        return answer
+
+    answer = run(cluster, main)
+    assert [name for name, *_ in cluster.calls()[1]] == ["add_voter"], "asked once"
+    assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert answer.error_message.endswith("may have been made: look before you ask again")
+
+
+def test_who_loses_its_office_while_it_adds_a_voter_has_it_added_by_nobody_else(cluster: Cluster) -> None:
+    async def main() -> list[Any]:
+        await cluster.start(1, 2)
+        cluster.lead(1)
+        cluster.brokers[1].controller.answers["add_voter"] = LOST
+        return [await call(number, Api.ADD_RAFT_VOTER, 0, ADD_VOTER) for number in (1, 2)]
+
+    for answer in run(cluster, main):
+        assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert "leadership was lost" in answer.error_message
+    assert len(cluster.calls()[1]) == 2
 
 
 def test_a_controller_that_cannot_be_reached_is_tried_until_it_can(cluster: Cluster) -> None:

@@ -28,6 +28,7 @@ DATA = "/data"
 LOGS = f"{DATA}/{DIRECTORY}"
 VOTERS = Configuration((1, 2, 3))
 FIRST_TERM = HardState(1)
+EMPTY = Stored(HardState(is_new=True))
 
 
 class Clock:
@@ -70,7 +71,7 @@ def log_names(disk: SimDisk) -> list[str]:
 def test_what_was_stored_is_there_after_a_crash() -> None:
     disk = new_disk()
     store = RaftStore(disk, DATA, Clock())
-    assert store.stored() == Stored()
+    assert store.stored() == EMPTY
     assert not store.has_history
     store.first_voters = (1, 2, 3)
     kinds = [
@@ -264,7 +265,7 @@ class Model:
     """What a disk may hold: the last write that is known to be stable, and every prefix of the ones after it."""
 
     state: Stored = field(default_factory=Stored)
-    possible: list[Stored] = field(default_factory=lambda: [Stored()])
+    possible: list[Stored] = field(default_factory=lambda: [EMPTY])
 
     def ask(self, outcome: Outcome) -> None:
         for step in _steps(outcome):
@@ -561,3 +562,16 @@ def test_a_term_within_reach_stays() -> None:
     store.store_blocking(Outcome(hard_state=HardState(LAST_TERM, 2)))
     store.heal_term()
     assert reopened(disk).hard_state == HardState(LAST_TERM, 2)
+
+
+# ---- a disk that began empty
+
+
+def test_a_disk_that_began_empty_says_so_until_it_is_told_otherwise() -> None:
+    disk = new_disk()
+    assert RaftStore(disk, DATA, Clock()).stored().hard_state == HardState(is_new=True)
+    store = RaftStore(disk, DATA, Clock())
+    store.store_blocking(Outcome(hard_state=HardState(3, None, True)))
+    assert reopened(disk).hard_state == HardState(3, None, True)
+    store.store_blocking(Outcome(hard_state=HardState(3, 2)))
+    assert reopened(disk).hard_state == HardState(3, 2)

@@ -22,6 +22,7 @@ class RemoveRaftVoterHandler:
     min_version: ClassVar = 0
     max_version: ClassVar = 0
     is_for_controller: ClassVar = True
+    is_repeatable: ClassVar = False  # it would undo what was decided since
 
     def __init__(self, controller: ActiveController, cluster: ClusterView) -> None:
         self._controller = controller

@@ -76,19 +76,23 @@ def _other_voters(node: Node) -> list[NodeId]:
 
 def weigh_pre_vote(node: Node, ask: PreVote) -> None:
     is_protected = node.protects_leader_from(ask.sender)
-    granted = ask.term > node.term and not is_protected and node.log.is_at_most(ask.last_index, ask.last_term)
+    granted = ask.term > node.term and not is_protected and _may_win(node, ask)
     term = ask.term if granted else node.term
     node.outcome.send_now.append(PreVoteResponse(node.node_id, ask.sender, term, granted))
 
 
 def request_vote(node: Node, ask: RequestVote) -> None:
     """A vote is given once a term, to a candidate whose log is at least as up to date."""
-    granted = is_vote_free(node, ask.sender) and node.log.is_at_most(ask.last_index, ask.last_term)
+    granted = is_vote_free(node, ask.sender) and _may_win(node, ask)
     if granted:
         if node.voted_for is None:
             node.vote_for(ask.sender)
         node.restart_election_timer()
     answer_vote(node, ask, granted)
+
+
+def _may_win(node: Node, ask: PreVote | RequestVote) -> bool:
+    return node.may_vote_for(ask.last_index) and node.log.is_at_most(ask.last_index, ask.last_term)
 
 
 def is_vote_free(node: Node, candidate: NodeId) -> bool:

@@ -123,6 +123,8 @@ Input: TypeAlias = LocalInput | Received
 class HardState(NamedTuple):
     term: int = 0
     voted_for: NodeId | None = None
+    is_new: bool = False
+    """Its disk began empty, and it has not caught up with a leader: it may have voted before, on another disk."""
 
 
 NEVER_VOTED: Final = HardState()

@@ -32,6 +32,7 @@ class Node:
         # Persistent on all servers.
         self.term = stored.hard_state.term
         self.voted_for = stored.hard_state.voted_for
+        self.is_new = stored.hard_state.is_new
         self.snapshot = stored.snapshot or Snapshot(0, 0, configuration)
         self.log = RaftLog.recover(self.snapshot, stored.entries)
         self.configurations = ConfigurationHistory(self.snapshot.index, self.snapshot.configuration)
@@ -78,8 +79,10 @@ class Node:
     def may_campaign(self) -> bool:
         """Also who is to lose its vote, until that is committed: it may be the only one that has the entry which says
         so (dissertation, 4.2.2). Whether it wins is up to the new voters. In the last term nobody does."""
+        if self.term >= LAST_TERM or not self.may_vote_for(self.log.last_index):
+            return False
         since = self.configurations.since(self.log.commit_index)
-        return self.term < LAST_TERM and any(self.node_id in configuration.voters for configuration in since)
+        return any(self.node_id in configuration.voters for configuration in since)
 
     @property
     def leadership(self) -> Leadership:
@@ -110,13 +113,27 @@ class Node:
 
     def enter_term(self, term: int, voted_for: NodeId | None) -> None:
         assert term > self.term
-        self.term, self.voted_for = term, voted_for
-        self.outcome.hard_state = HardState(term, voted_for)
+        self.term = term
+        self.vote_for(voted_for)
         self.incoming = None
 
-    def vote_for(self, candidate: NodeId) -> None:
+    def vote_for(self, candidate: NodeId | None) -> None:
+        """None: for nobody yet."""
         self.voted_for = candidate
-        self.outcome.hard_state = HardState(self.term, candidate)
+        self.is_new = self.is_new and candidate is None
+        self.outcome.hard_state = HardState(self.term, candidate, self.is_new)
+
+    def may_vote_for(self, last_index: int) -> bool:
+        """A voter whose disk began empty may be one that has lost its disk, and with it what it voted for and what it
+        helped to commit: its vote could elect a server that lacks that. It votes where nobody has anything yet, as in
+        a cluster that begins."""
+        return not self.is_new or last_index == 0
+
+    def is_up_to_date(self) -> None:
+        """It holds what is committed, stable, and has heard of a term that has a leader: it is new no more."""
+        if self.is_new:
+            self.is_new = False
+            self.outcome.hard_state = HardState(self.term, self.voted_for)
 
     def restart_election_timer(self) -> None:
         timeout_ms = self.settings.election_timeout_ms

@@ -196,8 +196,17 @@ def append_entries(node: Node, append: AppendEntries) -> None:
     append_missing(node, append.entries)
     end = prev_index + len(append.entries)
     node.commit_to(min(append.commit_index, end))
+    if _shows_all_committed(node, append):
+        node.is_up_to_date()
     answer = AppendResponse(*_back_to(node, append), True, prev_index, match_index=max(end, log.commit_index))
     node.outcome.send_after_persist.append(answer)
+
+
+def _shows_all_committed(node: Node, append: AppendEntries) -> bool:
+    """Everything that was ever committed is on this disk: a leader knows that much once it has committed an entry of
+    its own term."""
+    commit_index = append.commit_index
+    return commit_index <= node.log.stable_index and node.log.term_at(commit_index) == append.term
 
 
 def append_missing(node: Node, entries: tuple[Entry, ...]) -> None:

@@ -9,6 +9,7 @@
     hold N, persist N           writes of N end only when told          drop           forgets messages under way
     cut N, cut N>M, heal        messages from and to N, or one way      lost N M, back N M   a connection of N
     crash N, restart N          show                what every server believes
+    wipe N                      it is down, and its disk is another one, empty
 
 `quietly` before a command leaves out messages and writes. Messages are delivered in the order they were sent in.
 """
@@ -23,6 +24,7 @@ from penstock.core.raft.configuration import Configuration, NodeId
 from penstock.core.raft.exchange import (
     Change,
     ChangeMembership,
+    HardState,
     Input,
     Outcome,
     PeerBack,
@@ -48,7 +50,7 @@ from penstock.core.raft.messages import (
 )
 from penstock.core.raft.settings import Settings
 from penstock.core.raft.states import Role
-from raft_server import Server
+from raft_server import Disk, Server
 
 COMMAND = "> "
 
@@ -157,6 +159,12 @@ class Script:
     def do_crash(self, name: str) -> None:
         self._servers[int(name)].crash(Random(0))
         self._held.discard(int(name))
+
+    def do_wipe(self, name: str) -> None:
+        server = self._servers[int(name)]
+        assert not server.is_up
+        server.disk = Disk()
+        server.disk.hard_state = HardState(is_new=True)
 
     def do_restart(self, name: str) -> None:
         self._servers[int(name)].start()

@@ -304,3 +304,53 @@ def test_a_server_that_starts_asks_sooner_than_one_whose_leader_is_silent() -> N
     outcome = core.step(Tick(), 0)
     assert outcome.next_deadline_ms is not None
     assert 300 <= outcome.next_deadline_ms <= 600
+
+
+# ---- a voter whose disk began empty
+
+
+def new_voter() -> RaftCore:
+    return server(stored=Stored(HardState(is_new=True)))
+
+
+def test_a_new_voter_takes_part_where_all_begin() -> None:
+    core = new_voter()
+    assert core.step(Received(PreVote(2, 1, 1, 0, 0)), 1).send_now == [PreVoteResponse(1, 2, 1, True)]
+    outcome = core.step(Received(RequestVote(2, 1, 1, 0, 0)), 1)
+    assert outcome.hard_state == HardState(1, 2), "it has a history from here on"
+    assert outcome.send_after_persist == [VoteResponse(1, 2, 1, True)]
+
+
+def test_a_new_voter_does_not_vote_for_one_that_has_a_history() -> None:
+    core = new_voter()
+    assert core.step(Received(PreVote(2, 1, 5, 9, 4)), 1).send_now == [PreVoteResponse(1, 2, 0, False)]
+    for is_transfer in (False, True):
+        outcome = core.step(Received(RequestVote(2, 1, 5 + is_transfer, 9, 4, is_transfer)), 1)
+        assert outcome.hard_state == HardState(5 + is_transfer, None, True)
+        assert outcome.send_after_persist == [VoteResponse(1, 2, 5 + is_transfer, False)]
+
+
+def test_a_new_voter_is_one_like_others_when_what_is_committed_is_on_its_disk() -> None:
+    core = new_voter()
+    core.step(Received(RequestVote(3, 1, 2, 2, 1)), 1)
+    core.step(Received(appended(1, 1, term=2, commit=2)), 2)
+    core.step(PersistDone(2), 3)
+    assert core.node.is_new, "the leader has committed nothing of its own term: more may be committed than it says"
+    outcome = core.step(Received(appended(2, prev=(2, 1), term=2, commit=3)), 4)
+    assert outcome.hard_state is None
+    assert core.node.is_new, "it is not on the disk yet"
+    core.step(PersistDone(outcome.generation), 5)
+    outcome = core.step(Received(appended(prev=(3, 2), term=2, commit=3)), 6)
+    assert outcome.hard_state == HardState(2)
+    core.step(PersistDone(outcome.generation), 7)
+    core.step(PeerLost(2), 8)
+    assert core.step(Received(RequestVote(3, 1, 3, 3, 2)), 2000).send_after_persist == [VoteResponse(1, 3, 3, True)]
+
+
+def test_a_new_voter_does_not_campaign_with_a_part_of_what_is_committed() -> None:
+    core = new_voter()
+    core.step(Received(appended(1, term=1)), 1)
+    core.step(PersistDone(1), 2)
+    for now_ms in range(1000, 20_000, 500):
+        assert not core.step(Tick(), now_ms).send_now
+    assert core.status.role is Role.FOLLOWER
