@@ -4,12 +4,13 @@ Whoever reads (a fetch, compaction, a verification) reports what it found; a log
 when its role is known. Until the replica is whole again it must not count as one that has everything, so the order is
 
     leading          ask the controller for in-sync replicas without this one, and so for another leader
+    following        look at the leader's copy (`replica.second_opinion`): nothing is done on the word of one reader
     in sync          stop fetching and tell the leader that no more than the sound part is here: it asks the
                      controller to go on without this replica
     out of sync      tell the leader the same: it may have asked for this one's return, and withdraws that. Five seconds
-                     later, if still out of sync, look at the leader's copy (`replica.second_opinion`): nothing is cut
-                     on the word of one reader. Keep what is cut (`replica.set_aside`), cut right before the damage,
-                     durably, and fetch again from there. In sync again: what was kept goes
+                     later, if still out of sync, look at the leader's copy once more, keep what is cut
+                     (`replica.set_aside`), cut right before the damage, durably, and fetch again from there. In sync
+                     again: what was kept goes
 
 each step begun when the metadata says that the one before has taken effect (`role_changed`), and only while the others
 in sync are as many as `min.insync.replicas` asks for. With fewer, the controller would keep this replica eligible
@@ -42,6 +43,7 @@ log = logging.getLogger(__name__)
 
 REPEAT_AFTER_S = 5.0
 TRUSTED_FOR_S = 60.0
+RESIGN_AGAIN_AFTER_S = 60.0
 
 
 class Following(LeaderCopy, Protocol):
@@ -124,6 +126,7 @@ class Repairs:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._trusted: dict[Partition, float] = {}  # until when: its leader has the same bytes
         self._said: dict[Partition, str] = {}
+        self._resigned: dict[Partition, tuple[int, float]] = {}  # in which leader epoch, and when
         self.repaired = 0
         self.refused = 0
         """Damage that was none: the leader had the same bytes."""
@@ -160,6 +163,7 @@ class Repairs:
             self._run(self._drop_set_aside(partition))
         if partition.is_deleted:
             self._trusted.pop(partition, None)
+            self._resigned.pop(partition, None)
         elif could_not_be_opened(partition) or partition.log.epochs.latest > partition.leader_epoch:
             self.found(partition)  # no checksum covers the epoch of a batch: only a later leader would have written it
 
@@ -190,6 +194,8 @@ class Repairs:
         finally:
             self._under_way.pop(partition, None)
             self._said.pop(partition, None)
+            if partition.is_deleted:
+                self._resigned.pop(partition, None)
             self._following.release(partition)
             if not partition.is_deleted and self._is_in_sync(partition):
                 self.role_changed(partition)
@@ -238,14 +244,26 @@ class Repairs:
         """Walk the partition through the steps, and cut it when it no longer counts."""
         changed = self._under_way[partition]
         told: tuple[int, float] | None = None  # while it does not count: the leader epoch, and since when
-        offset = found.offset
+        confirmed: int | None = partition.leader_epoch if found.is_unreadable else None  # in which leader epoch
+        offset, owner = found.offset, partition.log
         while not partition.is_deleted:
             changed.clear()
+            if partition.log is not owner or owner.generation != found.generation:
+                return  # it was cut by others: if the damage was not in that, it will be met again
             if not self._is_dispensable(partition):
                 told = None
                 self._following.release(partition)
             elif partition.is_leader:
                 self._resign(partition)
+            elif partition.leader >= 0 and confirmed is None:
+                # Before anything else: where nothing is damaged, nobody need leave the in-sync replicas.
+                epoch = partition.leader_epoch
+                verdict = await self._ask(partition, found)
+                if verdict is Verdict.SOUND:
+                    return
+                if verdict is Verdict.DAMAGED and partition.leader_epoch == epoch:
+                    confirmed = epoch
+                    continue
             elif partition.leader >= 0:
                 self._following.hold(partition)
                 self._following.disown(partition, offset)
@@ -261,17 +279,9 @@ class Repairs:
     async def _mend(self, partition: Partition, found: Found) -> bool:
         """False: not yet. Whatever is waited for, the partition's standing is looked at again before the next step."""
         epoch, owner = partition.leader_epoch, partition.log
-        opinion = await ask(self._following, self._workers, partition, found.place)
-        if opinion.verdict is Verdict.SOUND:
-            self.refused += 1
-            self._trusted[partition] = self._loop.time() + TRUSTED_FOR_S
-            log.error("%r is not cut: %s, so nothing in it is damaged; a reader is wrong", partition, opinion.reason)
-            return True
-        if opinion.verdict is Verdict.UNKNOWN:
-            if self._said.get(partition) != opinion.reason:
-                self._said[partition] = opinion.reason
-                log.error("%r is damaged and not cut yet: %s", partition, opinion.reason)
-            return False
+        verdict = await self._ask(partition, found)  # once more: it may be another leader, or rotten by now
+        if verdict is not Verdict.DAMAGED:
+            return verdict is Verdict.SOUND
         if not self._may_cut(partition, epoch):
             return False
         if found.is_unreadable:
@@ -285,6 +295,22 @@ class Repairs:
         await self._cut(partition, found.offset)
         await self._leave(partition, found.offset)
         return True
+
+    async def _ask(self, partition: Partition, found: Found) -> Verdict:
+        opinion = await ask(self._following, self._workers, partition, found.place)
+        if opinion.verdict is Verdict.SOUND:
+            self.refused += 1
+            self._trusted[partition] = self._loop.time() + TRUSTED_FOR_S
+            log.error("%r is not cut: %s, so nothing in it is damaged; a reader is wrong", partition, opinion.reason)
+        elif opinion.verdict is Verdict.UNKNOWN:
+            self._say(partition, f"is damaged and not cut yet: {opinion.reason}")
+        return opinion.verdict
+
+    def _say(self, partition: Partition, what: str) -> None:
+        """Once, however often it is looked at."""
+        if self._said.get(partition) != what:
+            self._said[partition] = what
+            log.error("%r %s", partition, what)
 
     def _may_cut(self, partition: Partition, epoch: int) -> bool:
         is_following = partition.leader_epoch == epoch and not partition.is_leader and not partition.is_deleted
@@ -303,18 +329,25 @@ class Repairs:
         others = [one for one in partition.isr if one != self._following.node_id]
         needed = max(1, min(partition.config.min_insync_replicas, len(partition.replicas)))
         if len(others) < needed:
-            log.error(
-                "%r is damaged and needed: %d other(s) in sync, min.insync.replicas is %d; bring other replicas back",
+            self._say(
                 partition,
-                len(others),
-                partition.config.min_insync_replicas,
+                f"is damaged and needed: {len(others)} other(s) in sync, min.insync.replicas is "
+                f"{partition.config.min_insync_replicas}; bring other replicas back",
             )
         return len(others) >= needed
 
     def _resign(self, partition: Partition) -> None:
-        """A leader that asks for in-sync replicas without itself asks for another leader among them."""
+        """A leader that asks for in-sync replicas without itself asks for another leader among them.
+
+        In one epoch a minute at most: where a reader is wrong about all replicas, each would hand over to the next.
+        """
         followers = partition.followers
+        epoch, now_s = partition.leader_epoch, self._loop.time()
+        resigned = self._resigned.get(partition)
+        if resigned is not None and resigned[0] != epoch and now_s < resigned[1] + RESIGN_AGAIN_AFTER_S:
+            return
         if followers is not None and followers.pending_isr is None:
+            self._resigned[partition] = epoch, now_s
             others = tuple(one for one in followers.isr if one != self._following.node_id)
             log.warning("%r is damaged here, where it is led: asking for another leader among %s", partition, others)
             partition.propose_isr(others)

@@ -368,7 +368,7 @@ def test_a_replica_is_not_cut_where_its_leader_has_the_same_bytes(
     async def main() -> None:
         await broker.start()
         broker.leader.respond = with_gaps
-        await broker.follow(isr=(LEADER,))
+        await broker.follow(isr=IN_SYNC)
         partition = broker.partitions[0]
         await until(ends_at(partition, 13))
         before = stored(partition)
@@ -380,6 +380,7 @@ def test_a_replica_is_not_cut_where_its_leader_has_the_same_bytes(
         await asyncio.sleep(20)
         assert broker.fetchers.repairs.refused == 1, "it is trusted for a while"
         assert stored(partition) == before
+        assert broker.leader.disowned == [], "it need not even leave the in-sync replicas"
         assert broker.fetchers.repairs.repaired == 0
         assert aside(broker) == []
 
@@ -457,5 +458,27 @@ def test_what_is_cut_again_before_it_is_in_sync_is_not_kept_twice(world: SimWorl
             await until(lambda count=count: broker.fetchers.repairs.repaired == count + 1)  # type: ignore[misc]
             await until(ends_at(partition, 20))
             assert len(aside(broker)) == [1, 1, 2][count]
+
+    run(world, main())
+
+
+def test_a_damaged_leader_that_leads_again_does_not_resign_at_once(world: SimWorld) -> None:
+    """Where a reader is wrong about every replica, leadership would go round as fast as messages do."""
+    broker = FollowingBroker(world, settings=LAZY)
+
+    async def main() -> None:
+        partition = await follow_to(broker, 9)
+        broker.leader.show = lambda request: says(error_code=int(ErrorCode.CORRUPT_MESSAGE))
+        await broker.follow(epoch=2, leader=FOLLOWER, isr=IN_SYNC)
+        await report(broker, damage(broker, partition, 4))
+        await until(lambda: partition.followers is not None and partition.followers.pending_isr == (LEADER,))
+        await broker.follow(epoch=3, leader=LEADER, isr=IN_SYNC)
+        await asyncio.sleep(10)
+        await broker.follow(epoch=4, leader=FOLLOWER, isr=IN_SYNC)
+        await asyncio.sleep(20)
+        assert partition.followers is not None
+        assert partition.followers.pending_isr is None
+        await asyncio.sleep(40)
+        assert partition.followers.pending_isr == (LEADER,)
 
     run(world, main())
