@@ -149,7 +149,12 @@ class Housekeeping:
                         outcomes.append(None)
                 return outcomes
 
-            outcomes = await self._workers.run(make_stable)
+            try:
+                outcomes = await self._workers.run(make_stable)
+            except BaseException:  # cancelled, say: nobody knows how far it came
+                for partition, checkpoint in prepared:
+                    partition.log.put_back(checkpoint)
+                raise
             risen: list[tuple[Partition, int]] = []
             for (partition, checkpoint), failure in zip(prepared, outcomes, strict=True):
                 if failure is None:

@@ -133,6 +133,9 @@ class LogDirectories:
         aside = f"{self.path}/{name[: MAX_FILE_NAME - len(unique)]}{unique}"
         try:
             self._disk.rename(path, aside)
+            if suffix == STRAY_SUFFIX:
+                # Stable before another directory takes the old name: a crash could leave that one alone.
+                self._disk.sync_directory(self.path)
         except OSError as error:
             log.error("cannot set %s aside: %s", path, error)
             return None

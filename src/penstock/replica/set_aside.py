@@ -57,9 +57,16 @@ class SetAside:
         for name in self._disk.list_directory(self._directory):
             path = f"{self._directory}/{name}"
             if name.endswith(UNFINISHED):
-                self._disk.remove_directory(path)
+                self._remove_unfinished(path)
             elif name.endswith(SUFFIX) and self._disk.is_directory(path):
                 self._read_one(path)
+
+    def _remove_unfinished(self, path: str) -> None:
+        """The log that it was to be a part of was not cut."""
+        try:
+            self._disk.remove_directory(path)
+        except OSError as error:
+            log.warning("%s stays until the next start: %s", path, error)
 
     def _read_one(self, path: str) -> None:
         try:

@@ -261,10 +261,13 @@ class Log(GrowingLog):
             self._checkpoints.secure_producers(self.producers, segments.bases[count])
             if not segments.items[count].is_name_stable:
                 self._sync_names()
-            if segments.bases[count] > self.persisted_recovery_point:
+            if segments.bases[count] > self.persisted_recovery_point or not self.gaps.is_contiguous:
                 # Recovery would scan these segments, and take a hole among them, or one that comes back without
-                # its content, for the end of the log: so they go one by one, oldest first, and the last one for
-                # good with the next flush.
+                # its content, for the end of the log; or for what compaction left, and with an old segment keys would
+                # come back whose deletion is gone. So they go one by one, oldest first, and the last one for good
+                # with the next flush, or before the next ones go.
+                if self._unsynced.has_names:
+                    self._sync_names()
                 self._unsynced.names_changed()
                 while count > 1:
                     deleted += self._drop_segments(0, 1)

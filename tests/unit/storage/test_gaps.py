@@ -10,7 +10,7 @@ import pytest
 from penstock.model.errors import CorruptBatch, StorageError
 from penstock.records.batch import iterate_headers
 from penstock.records.builder import Record, build_batch
-from penstock.sim.disk import SimDisk
+from penstock.sim.disk import SimCrash, SimDisk
 from penstock.storage.gaps import CONTIGUOUS, GAPS
 from penstock.storage.group_commit import flush_blocking
 from penstock.storage.log import Log
@@ -165,3 +165,32 @@ def test_a_gap_that_cannot_be_noted_is_not_appended(disk: SimDisk) -> None:
     del disk.rename  # type: ignore[method-assign]
     fetch(log, [4])
     assert served(log) == [0, 4]
+
+
+def test_deleting_the_oldest_segments_leaves_none_of_them_behind_a_hole() -> None:
+    """In a log with gaps a hole is not seen, and with an old segment a key would come back whose deletion is gone."""
+    config = replace(COMPACTED, delete=True, segment_bytes=2 * len(batch(0)))
+    kept = [0, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17]
+    step, is_done = 0, False
+    while not is_done:
+        step += 1
+        for seed in range(10):
+            disk = SimDisk(Random(seed))
+            disk.make_directory("/data")
+            disk.sync_directory("")
+            log = open_log(disk, config)
+            fetch(log, kept)
+            flush_blocking(disk, log)
+            recovery_point = log.persisted_recovery_point = log.checkpoint()
+            bases = log.segment_bases
+            disk.crash_after = disk.changes + step
+            try:
+                log.advance_log_start(bases[2])
+                log.advance_log_start(bases[4])
+                is_done = True
+            except SimCrash:
+                pass
+            disk.crash_after = None
+            disk.crash()
+            left = open_log(disk, config, recovery_point).segment_bases
+            assert left == bases[len(bases) - len(left) :], f"step {step}, seed {seed}"
