@@ -1,7 +1,7 @@
 """Defects to be planted into the broker, to see whether the simulation finds them.
 
 Each replaces one thing in production code while it is planted, and breaks one promise. A simulation that does not find
-one of these within a few hundred seeds is too kind. Places are named as text (`sim.places`).
+one of these within a few hundred seeds is too kind. Those of error paths are in `sim.planted_error_bugs`.
 
 Not here is what something else makes harmless, however wrong it is: entries of older terms that are committed by
 counting, as a term begins with an entry of its own, which travels with them.
@@ -9,30 +9,12 @@ counting, as a term begins with an entry of its own, which travels with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from penstock.sim.places import Make, replaced
-
-
-@dataclass(frozen=True, slots=True)
-class Bug:
-    name: str
-    story: str
-    judge: str
-    """The promise it breaks: a history that breaks another one, or ends in a defect, has not found it."""
-    changes: tuple[tuple[str, Make], ...]
-
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for place, make in self.changes:
-                stack.enter_context(replaced(place, make))
-            yield
-
+from penstock.sim.bugs import Bug
+from penstock.sim.planted_error_bugs import ERROR_BUGS
 
 PARTITION = "penstock.replica.partition:Partition"
 LOG = "penstock.replica.committed_log:CommittedLog"
@@ -445,5 +427,6 @@ BUGS: dict[str, Bug] = {
             "a candidate waits for its votes",
             (("penstock.core.raft.node:Node.restart_retry_timer", _asks_itself_again),),
         ),
+        *ERROR_BUGS,
     )
 }

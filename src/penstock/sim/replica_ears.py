@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from penstock.core.metadata.image import MetadataImage, PartitionState, TopicState
+from penstock.core.metadata.image import MetadataImage, PartitionState, TopicState, effective_min_isr
 from penstock.core.metadata.partition_change import Standing, Wanted
 from penstock.core.metadata.records import MetadataRecord, PartitionChanged, TopicDeleted
 from penstock.replica.partition import Partition
@@ -26,9 +26,11 @@ from penstock.sim.loop import NS
 from penstock.sim.places import replaced
 from penstock.sim.process import current_process
 from penstock.sim.workload.unclean import UNCLEAN
+from penstock.storage.checkpoints import RECOVERY_POINTS
 
 LOG = "penstock.replica.committed_log:CommittedLog"
 IMAGE = "penstock.core.metadata.image"
+MIN_ISR = "min.insync.replicas"
 ACCESS = "penstock.cluster.controller_access:ControllerAccess"
 
 
@@ -58,6 +60,7 @@ class ReplicaEars:
                 (f"{LOG}.truncate_fully_and_start_at", self._overhear_cut),
                 (f"{LOG}.truncate_to_epoch", self._overhear_divergence),
                 ("penstock.replica.repair:Repairs._cut", self._overhear_repair),
+                ("penstock.replica.offset_files:OffsetFiles._write", self._overhear_offsets),
                 (f"{IMAGE}:_change", self._overhear_decision),
                 ("penstock.core.metadata.partition_change:change_partition", self._overhear_election),
                 (f"{IMAGE}:MetadataImage._replay_topic", self._overhear_topic),
@@ -89,12 +92,16 @@ class ReplicaEars:
         return overheard
 
     def _check_minimum(self, leader: Partition, high_watermark: int) -> None:
-        """What the others have, and this one lacks, could otherwise be lost with a leader that was alone."""
-        if len(leader.replicas) > 1 and len(leader.isr) < leader.effective_min_isr:
+        """What the others have, and this one lacks, could otherwise be lost with a leader that was alone. As the
+        metadata has the setting here, which may have changed just now."""
+        overrides = self._cluster.nodes[leader.node_id].membership.image.topic_overrides(leader.topic)
+        configured = int(overrides.get(MIN_ISR, leader.config.min_insync_replicas))
+        minimum = effective_min_isr(configured, leader.replicas, leader._adding, leader._removing)
+        if len(leader.replicas) > 1 and len(leader.isr) < minimum:
             raise Violation(
                 "the high watermark waits for min.insync.replicas",
                 f"{leader!r}: {leader.node_id} (epoch {leader.leader_epoch}) moves it to {high_watermark} with in-sync "
-                f"replicas {list(leader.isr)}, and at least {leader.effective_min_isr} are asked for",
+                f"replicas {list(leader.isr)}, and at least {minimum} are asked for",
             )
 
     def _look_at_chain(self, leader: Partition, high_watermark: int) -> None:
@@ -161,9 +168,30 @@ class ReplicaEars:
 
     def _overhear_cut(self, cut: Any) -> Any:
         def overheard(partition: Partition, offset: int) -> None:
+            before = partition.log.log_end_offset
             cut(partition, offset)
             if partition.topic not in self.unclean:
                 self._brokers.cut(partition.node_id, partition)
+            if partition.log.log_end_offset < before:
+                place = Place(partition.topic, partition.index)
+                with self._judging.judging():
+                    self._platters.cut(partition.node_id, place, partition.log.log_end_offset)
+
+        return overheard
+
+    def _overhear_offsets(self, write: Any) -> Any:
+        def overheard(files: Any, name: str, offsets: Mapping[tuple[str, int], int]) -> None:
+            process = current_process()
+            number = int(process.host.rpartition("-")[2]) if process is not None else 0
+            node = self._cluster.nodes.get(number)
+            if name == RECOVERY_POINTS and node is not None and number not in self._brokers.excused:
+                for partition in getattr(node, "partitions", ()):
+                    place = Place(partition.topic, partition.index)
+                    recovery_point = offsets.get(place, 0)
+                    if partition.log.persisted_recovery_point < recovery_point <= partition.log.log_end_offset:
+                        with self._judging.judging():
+                            self._platters.raised(number, place, recovery_point)
+            write(files, name, offsets)
 
         return overheard
 
@@ -195,9 +223,14 @@ class ReplicaEars:
     def _check_damaged(self, partition: Partition, offset: int) -> None:
         """The disk knows better than whoever read from it."""
         owner, disk = partition.log, self._cluster.machines[partition.node_id].disk
+        key = partition.topic_id, partition.index
+        if self._brokers.is_in_sync(partition.node_id, key) and partition.leader >= 0:
+            raise Violation(
+                "a replica leaves the in-sync replicas before it is repaired",
+                f"{partition!r} on {partition.node_id} is cut at {offset}; in sync are {list(partition.isr)}",
+            )
         paths = [f"{owner.directory}/{name}" for name in disk.names(owner.directory) if name.endswith(".log")]
         offsets = range(owner.log_start_offset, owner.persisted_recovery_point)
-        key = partition.topic_id, partition.index
         if self._chains.is_sound(key, disk, paths, offsets, partition.leader_epoch):
             raise Violation(
                 "no sound replica is cut by repair",

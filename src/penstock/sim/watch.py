@@ -71,6 +71,7 @@ class Watch:
     def lost_disk(self, number: int) -> None:
         """There is nothing on it: what it lacks is no broker's fault, and what it promised is forgotten."""
         self.excuse(number)
+        self.quorum.emptied(number)
 
     def found_damage(self, host: str, what: str) -> None:
         """A broker says so."""

@@ -159,13 +159,13 @@ class BrokerChecker:
         who was not in sync may be by then."""
         key, end = (replica.topic_id, replica.index), replica.log.log_end_offset
         committed, _ = self._committed.get(key, (0, ""))
-        if end < committed and node not in self.excused and self._is_in_sync(node, key):
+        if end < committed and node not in self.excused and self.is_in_sync(node, key):
             self._cuts.append(Cut(node, f"{replica.topic}-{replica.index}", key, end, committed))
 
     def _judge_cuts(self) -> None:
         cuts, self._cuts = self._cuts, []
         for cut in cuts:
-            if self._is_in_sync(cut.node, cut.key):
+            if self.is_in_sync(cut.node, cut.key):
                 decided = self._decided[cut.key, self._latest[cut.key]]
                 raise Violation(
                     "nothing committed is cut",
@@ -173,7 +173,8 @@ class BrokerChecker:
                     f"{cut.log_end}, and {cut.committed} is committed",
                 )
 
-    def _is_in_sync(self, node: int, key: Key) -> bool:
+    def is_in_sync(self, node: int, key: Key) -> bool:
+        """As the latest decision has it that anybody has heard of."""
         decided = self._decided.get((key, self._latest.get(key, -1)))
         return decided is not None and node in decided.isr
 

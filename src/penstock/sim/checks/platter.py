@@ -1,5 +1,6 @@
 """What is committed lies on platters, whatever brokers say: on a durable topic on that of every in-sync replica, and
-of the metadata log on those of most voters.
+of the metadata log on those of most voters. And what recovery will go by is true there: a recovery point has the
+batches below it, and none lies above a cut.
 
 Looked at when the high watermark of a leader moves, and when an entry of the metadata log is first applied: the stable
 bytes under stable names, as a power failure at that moment would leave at least, also of machines that are down. What
@@ -18,6 +19,7 @@ from penstock.sim.content import Content
 from penstock.sim.directory import Directory
 from penstock.sim.disk import SimDisk
 from penstock.sim.history import Place, Violation
+from penstock.storage.checkpoints import CLEANED_OFFSETS, RECOVERY_POINTS
 
 METADATA = Place("__cluster_metadata", 0)
 """Offset n is entry n + 1."""
@@ -130,6 +132,34 @@ class PlatterChecker:
                     f"{place}: the high watermark moves to {high_watermark} with in-sync replicas {list(in_sync)}, and "
                     f"the disk of {member} has stable batches up to {end_offset} only",
                 )
+
+    def raised(self, node: int, place: Place, recovery_point: int) -> None:
+        """A broker is about to write this recovery point."""
+        if self._disks[node].stable_directory(f"{DATA}/{place}") is None:
+            return  # it is on its way out
+        end_offset = self._log(node, place).end_offset(may_have_gaps=True)
+        if end_offset < recovery_point:
+            raise Violation(
+                "a recovery point is on the platter",
+                f"{place} on {node}: recovery shall trust what lies below {recovery_point}, and its disk has stable "
+                f"batches up to {end_offset} only",
+            )
+
+    def cut(self, node: int, place: Place, end_offset: int) -> None:
+        """A log ends there now: what a crash leaves beyond is not to be trusted."""
+        for name in (RECOVERY_POINTS, CLEANED_OFFSETS):
+            known = self._stable_offsets(node, name).get(place, 0)
+            if known > end_offset:
+                raise Violation(
+                    "a cut lowers first what recovery goes by",
+                    f"{place} on {node} is cut to {end_offset}, and its {name} says {known}",
+                )
+
+    def _stable_offsets(self, node: int, name: str) -> dict[Place, int]:
+        directory = self._disks[node].stable_directory(DATA)
+        content = None if directory is None else directory.stable.get(name)
+        lines = content.stable.decode().splitlines()[2:] if isinstance(content, Content) else []
+        return {Place(topic, int(index)): int(offset) for topic, index, offset in map(str.split, lines)}
 
     def _log(self, node: int, place: Place) -> StableLog:
         stable = self._logs.get((node, place))

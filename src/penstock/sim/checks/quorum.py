@@ -25,6 +25,7 @@ class QuorumChecker:
         self._promised: dict[int, int] = {}  # the latest term in which a node led or said that it votes for somebody
         self._votes: dict[tuple[int, int], int] = {}  # node and term -> for whom
         self._committed: dict[int, int] = {}  # term -> the highest index of one of its entries that is committed
+        self._emptied: dict[int, int] = {}  # whose disk was lost, and what was committed then
         self._begun: dict[int, list[float]] = {}  # when a node began its latest terms
 
     @property
@@ -62,10 +63,21 @@ class QuorumChecker:
 
     def voted(self, node: int, term: int, candidate: int) -> None:
         """It says so: no restart may forget that."""
+        if node in self._emptied and self.applied_to(node) < self._emptied[node]:
+            raise Violation(
+                "an emptied voter votes for nobody before it has caught up",
+                f"node {node} votes for {candidate} in term {term} with entries up to {self.applied_to(node)}; "
+                f"{self._emptied[node]} were committed when its disk was lost",
+            )
         self._promise(node, term)
         first = self._votes.setdefault((node, term), candidate)
         if first != candidate:
             raise Violation("a voter votes once a term", f"node {node}, term {term}: for {first}, and for {candidate}")
+
+    def emptied(self, node: int) -> None:
+        """Its disk was lost, and with it what it had promised: others must not count on it before it has caught up."""
+        self._emptied[node] = max(self._committed.values(), default=0)
+        self._promised.pop(node, None)
 
     def _promise(self, node: int, term: int) -> None:
         self._promised[node] = max(term, self._promised.get(node, 0))

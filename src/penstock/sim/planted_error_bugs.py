@@ -1,0 +1,203 @@
+"""Defects on error paths, to be planted: what a failed step, a crash, a repair or a changed setting leaves behind.
+
+Most were there once, and are planted as they were. See `sim.planted_bugs`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.sim.bugs import Bug
+
+LOG = "penstock.storage.log:Log"
+GROWING = "penstock.storage.growing_log:GrowingLog"
+HOUSEKEEPING = "penstock.replica.housekeeping:Housekeeping"
+REPAIRS = "penstock.replica.repair:Repairs"
+HELD = "in-sync replicas hold what is committed"
+
+
+def _goes_by_its_policy(original: Any) -> Any:
+    return property(lambda self: self._config.compact or self.cleaned_offset > 0)
+
+
+def _is_clean_when_written(original: Any) -> Any:
+    def write_epochs(self: Any) -> Any:
+        written = original(self)
+        self._epochs.stable_version = self._epochs.version
+        return written
+
+    return write_epochs
+
+
+def _lowers_the_recovery_point_alone(original: Any) -> Any:
+    async def lower(self: Any, partition: Any, offset: int) -> None:
+        async with self._checkpointing:
+            known = partition.log.persisted_recovery_point
+            if known > offset or self._may_lag_disk:
+                partition.log.persisted_recovery_point = min(known, offset)
+                await self._persist_offsets()
+
+    return lower
+
+
+def _lowers_nothing(original: Any) -> Any:
+    async def lower(self: Any, partition: Any, offset: int) -> None:
+        return None
+
+    return lower
+
+
+def _drops_all_at_once(original: Any) -> Any:
+    return lambda self, first: self._drop_segments(first, len(self._segments))
+
+
+def _waits(original: Any) -> Any:
+    return lambda self: self.start()
+
+
+def _sees_damage_everywhere(original: Any) -> Any:
+    def scan(*args: Any) -> Any:
+        return original(*args)._replace(is_damaged=True)
+
+    return scan
+
+
+def _cuts_at_once(original: Any) -> Any:
+    async def cut(self: Any, partition: Any, last_sound_base: int | None) -> None:
+        start = partition.log.log_start_offset
+        await self._cut(partition, start if last_sound_base is None else max(last_sound_base, start))
+
+    return cut
+
+
+def _begins_with_all_committed(original: Any) -> Any:
+    def init(self: Any, topic: str, topic_id: bytes, index: int, log: Any, config: Any, _: int | None) -> None:
+        original(self, topic, topic_id, index, log, config, None)
+
+    return init
+
+
+def _promises_its_end(original: Any) -> Any:
+    def checkpoint(self: Any, producers: Any, log_end_offset: int, stable_offset: int, *, closing: bool) -> Any:
+        return original(self, producers, log_end_offset, log_end_offset, closing=closing)
+
+    return checkpoint
+
+
+def _undoes_every_swap(original: Any) -> Any:
+    def settle(disk: Any, directory: str, names: list[str]) -> list[int]:
+        for name in names:
+            if name.endswith((".cleaned", ".swap")):
+                disk.remove(f"{directory}/{name}")
+        return []
+
+    return settle
+
+
+def _keeps_its_minimum(original: Any) -> Any:
+    def apply_config(self: Any, config: Any) -> None:
+        original(self, config._replace(min_insync_replicas=self.config.min_insync_replicas))
+
+    return apply_config
+
+
+def _tries_the_sync_again(original: Any) -> Any:
+    return lambda error: True
+
+
+def _renames_what_is_not_stable(original: Any) -> Any:
+    def write_atomic(disk: Any, path: str, data: Any) -> None:
+        temporary = f"{path}.tmp"
+        file = disk.open(temporary, create=True)
+        file.truncate(0)
+        file.write(0, (data,))
+        file.close()
+        disk.rename(temporary, path)
+        disk.sync_directory(path.rpartition("/")[0])
+
+    return write_atomic
+
+
+ERROR_BUGS = (
+    Bug(
+        "forgets-gaps",
+        "whether a log has gaps goes by its policy of today",
+        "what is sound is not taken for damaged",
+        ((f"{GROWING}._may_have_gaps", _goes_by_its_policy),),
+    ),
+    Bug(
+        "clean-when-written",
+        "leader epochs count as kept when their file is written, before it is stable",
+        "leader epochs are those of the batches",
+        (("penstock.storage.checkpoint_builder:CheckpointBuilder._write_epochs", _is_clean_when_written),),
+    ),
+    Bug(
+        "cuts-below-the-cleaned",
+        "a cut leaves the cleaned offset where it was, and drops the oldest segments first",
+        "a cut lowers first what recovery goes by",
+        (
+            (f"{HOUSEKEEPING}.lower_recovery_point", _lowers_the_recovery_point_alone),
+            (f"{LOG}._drop_from", _drops_all_at_once),
+        ),
+    ),
+    Bug(
+        "cuts-before-lowering",
+        "a log is cut while the recovery point on its disk lies above the cut",
+        "a cut lowers first what recovery goes by",
+        ((f"{HOUSEKEEPING}.lower_recovery_point", _lowers_nothing),),
+    ),
+    Bug(
+        "waits-for-its-disk",
+        "a leader whose disk hangs goes on leading",
+        "a hung disk is left behind",
+        (("penstock.replica.disk_watch:DiskWatch._tick", _waits),),
+    ),
+    Bug(
+        "repairs-the-sound",
+        "a replica is replaced on the word of whoever could not read it",
+        "no sound replica is cut by repair",
+        (("penstock.replica.repair:scan", _sees_damage_everywhere),),
+    ),
+    Bug(
+        "repairs-in-sync",
+        "a damaged replica is cut while it counts as in sync",
+        "a replica leaves the in-sync replicas before it is repaired",
+        ((f"{REPAIRS}._replace", _cuts_at_once),),
+    ),
+    Bug(
+        "begins-with-all-committed",
+        "after a restart everything in a log counts as committed",
+        "a follower's high watermark is a leader's",
+        (("penstock.replica.committed_log:CommittedLog.__init__", _begins_with_all_committed),),
+    ),
+    Bug(
+        "promises-its-end",
+        "a checkpoint tells recovery to trust what is not stable yet",
+        "a recovery point is on the platter",
+        (("penstock.storage.checkpoint_builder:CheckpointBuilder.prepare", _promises_its_end),),
+    ),
+    Bug(
+        "undoes-every-swap",
+        "recovery removes what compaction was about to put in place, also where the old segments are gone",
+        HELD,
+        (("penstock.storage.recovery:settle_swaps", _undoes_every_swap),),
+    ),
+    Bug(
+        "keeps-its-minimum",
+        "a changed min.insync.replicas counts from the next restart on",
+        "the high watermark waits for min.insync.replicas",
+        (("penstock.replica.partition:Partition.apply_config", _keeps_its_minimum),),
+    ),
+    Bug(
+        "syncs-again",
+        "a sync that failed is tried again, and what it says the second time is believed",
+        "what is committed is on every platter",
+        (("penstock.storage.group_commit:is_passing", _tries_the_sync_again),),
+    ),
+    Bug(
+        "renames-unsynced",
+        "a vote is renamed into place before its file is stable",
+        "a vote outlives a restart",
+        (("penstock.cluster.raft_store:write_atomic", _renames_what_is_not_stable),),
+    ),
+)
