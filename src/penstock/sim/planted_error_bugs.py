@@ -128,7 +128,7 @@ ERROR_BUGS = (
     Bug(
         "clean-when-written",
         "leader epochs count as kept when their file is written, before it is stable",
-        "leader epochs are those of the batches",
+        "leader epochs are kept before a recovery point passes them",
         (("penstock.storage.checkpoint_builder:CheckpointBuilder._write_epochs", _is_clean_when_written),),
     ),
     Bug(
@@ -197,7 +197,7 @@ ERROR_BUGS = (
     Bug(
         "renames-unsynced",
         "a vote is renamed into place before its file is stable",
-        "a vote outlives a restart",
+        "a vote is on the platter",
         (("penstock.cluster.raft_store:write_atomic", _renames_what_is_not_stable),),
     ),
 )

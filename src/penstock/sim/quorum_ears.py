@@ -93,11 +93,13 @@ class QuorumEars:
     def _overhear_votes(self, send: Any) -> Any:
         def overheard(quorum: Quorum, messages: list[Message]) -> None:
             for message in messages:
-                with self._judging.judging():
-                    if isinstance(message, VoteResponse) and message.granted:
-                        self.quorum.voted(quorum.node_id, message.term, message.recipient)
-                    elif isinstance(message, RequestVote):  # a candidate votes for itself before it asks
-                        self.quorum.voted(quorum.node_id, message.term, quorum.node_id)
+                is_vote = isinstance(message, VoteResponse) and message.granted
+                if is_vote or isinstance(message, RequestVote):  # a candidate votes for itself before it asks
+                    with self._judging.judging():
+                        self.quorum.voted(
+                            quorum.node_id, message.term, message.recipient if is_vote else quorum.node_id
+                        )
+                        self._platters.voted(quorum.node_id, message.term)
             send(quorum, messages)
 
         return overheard

@@ -187,10 +187,11 @@ class ReplicaEars:
             if name == RECOVERY_POINTS and node is not None and number not in self._brokers.excused:
                 for partition in getattr(node, "partitions", ()):
                     place = Place(partition.topic, partition.index)
-                    recovery_point = offsets.get(place, 0)
-                    if partition.log.persisted_recovery_point < recovery_point <= partition.log.log_end_offset:
+                    owner, recovery_point = partition.log, offsets.get(place, 0)
+                    if owner.persisted_recovery_point < recovery_point <= owner.log_end_offset:
+                        epochs = [entry for entry in owner.epochs.entries() if entry[1] > owner.log_start_offset]
                         with self._judging.judging():
-                            self._platters.raised(number, place, recovery_point)
+                            self._platters.raised(number, place, recovery_point, epochs)
             write(files, name, offsets)
 
         return overheard

@@ -394,3 +394,15 @@ def test_the_verdict_is_that_of_the_judge_who_knows_what_is_wrong() -> None:
     assert not judging.is_over
     now_s += AFTERMATH_S
     assert judging.is_over
+
+
+def test_a_voter_whose_disk_was_lost() -> None:
+    quorum = QuorumChecker()
+    quorum.voted(1, 3, 2)
+    quorum.committed(7, 3)
+    quorum.emptied(1)
+    quorum.started(1, 0)
+    with pytest.raises(Violation, match="an emptied voter votes for nobody before it has caught up"):
+        quorum.voted(1, 4, 2)
+    quorum.restored(1, 7)
+    quorum.voted(1, 5, 2)

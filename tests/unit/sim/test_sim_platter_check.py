@@ -121,3 +121,70 @@ def test_damage_ends_it() -> None:
     disk.flip_bit(file.path, len(BATCH) - 1)
     with pytest.raises(Violation, match="up to 0 only"):
         check(disk, 1)
+
+
+# -- what recovery goes by --------------------------------------------------------------
+
+
+def keep(disk: SimDisk, path: str, data: bytes, *, is_stable: bool = True) -> None:
+    file = disk.open(path, create=True)
+    file.truncate(0)
+    file.write(0, [data])
+    if is_stable:
+        file.sync()
+    disk.sync_directory(path.rpartition("/")[0])
+
+
+def test_a_recovery_point_beyond_what_is_stable() -> None:
+    disk, file = made()
+    for offset in range(3):
+        append(file, offset)
+    file.sync()
+    append(file, 3)
+    checker = PlatterChecker({1: disk})
+    checker.raised(1, PLACE, 3, [])
+    checker.raised(1, Place("gone", 0), 3, [])
+    with pytest.raises(Violation, match=r"a recovery point is on the platter.* below 4"):
+        checker.raised(1, PLACE, 4, [])
+
+
+def test_leader_epochs_that_no_file_holds() -> None:
+    disk, file = made()
+    for offset in range(3):
+        append(file, offset)
+    file.sync()
+    checker = PlatterChecker({1: disk})
+    epochs = [(0, 0), (4, 2)]
+    keep(disk, f"{DATA}/{PLACE}/leader-epoch-checkpoint", b"0\n1\n0 0\n")
+    checker.raised(1, PLACE, 2, epochs)
+    with pytest.raises(Violation, match=r"leader epochs are kept before .* epoch 4 began at 2"):
+        checker.raised(1, PLACE, 3, epochs)
+    keep(disk, f"{DATA}/{PLACE}/leader-epoch-checkpoint", b"0\n2\n0 0\n4 2\n", is_stable=False)
+    with pytest.raises(Violation):
+        checker.raised(1, PLACE, 3, epochs)
+    keep(disk, f"{DATA}/{PLACE}/leader-epoch-checkpoint", b"0\n2\n0 0\n4 2\n")
+    checker.raised(1, PLACE, 3, epochs)
+
+
+@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "cleaner-offset-checkpoint"])
+def test_a_cut_below_what_recovery_trusts(name: str) -> None:
+    disk, _ = made()
+    checker = PlatterChecker({1: disk})
+    checker.cut(1, PLACE, 3)
+    keep(disk, f"{DATA}/{name}", b"0\n2\nother 0 9\ndata 0 7\n")
+    checker.cut(1, PLACE, 7)
+    with pytest.raises(Violation, match="a cut lowers first what recovery goes by"):
+        checker.cut(1, PLACE, 6)
+
+
+def test_a_vote_that_is_told_too_early() -> None:
+    disk, _ = made(METADATA)
+    checker = PlatterChecker({1: disk})
+    state = f"{DATA}/{METADATA}/quorum-state"
+    with pytest.raises(Violation, match="a vote is on the platter"):
+        checker.voted(1, 3)
+    keep(disk, state, b'{"leaderEpoch": 3}')
+    checker.voted(1, 3)
+    keep(disk, state, b'{"leaderEpoch": 4}', is_stable=False)
+    with pytest.raises(Violation):
+        checker.voted(1, 4)

@@ -93,6 +93,8 @@ class _Chain:
         self._records: dict[int, list[Record]] = {}  # of batches that somebody lacks
         self._last: dict[bytes, int] = {}  # of each key, in the batches up to the one after
         self._last_end = 0
+        self.later: frozenset[bytes | None] = frozenset()
+        """Keys beyond what is known to be committed."""
 
     @property
     def end(self) -> int:
@@ -113,7 +115,7 @@ class _Chain:
 
     def is_spent(self, record: Record) -> bool:
         """Compaction may take it away."""
-        if record.key is None or record.value is None:
+        if record.key is None or record.value is None or record.key in self.later:
             return True
         for end in self.between(self._last_end, self.end):
             self._last.update((found.key, found.offset) for found in self.records(end) if found.key is not None)
@@ -215,15 +217,15 @@ class ChainChecker:
                 held.add(end)
                 first, _ = walked.epochs.get(header.leader_epoch, (header.base_offset, 0))
                 walked.epochs[header.leader_epoch] = first, header.base_offset
-        for header, batch in odd:
-            if not chain.is_same(header.next_offset, header, batch):
-                raise _changed(who, chain, header.next_offset, header)
         missing = [end for end in chain.between(before, limit) if end not in held]
-        if missing and chain.is_compacted:
-            # What took its place may be here, committed by a leader that was not looked at.
-            later = _keys_after(chain.end, log, disk)
-            missing = [end for end in missing if any(one.key not in later for one in chain.records(end))]
-        _check_held(who, chain, missing)
+        try:
+            _judge(who, chain, odd, missing)
+        except Violation:
+            # What took its place may lie further up, committed by a leader that was not looked at.
+            chain.later = _keys_after(chain.end, log, disk) if chain.is_compacted else frozenset()
+            _judge(who, chain, odd, missing)
+        finally:
+            chain.later = frozenset()
         walked.end = max(before, limit)
         self._walked[node, key] = walked
         _check_epochs(who, log, walked)
@@ -256,7 +258,14 @@ def _batches(who: str, data: bytes, path: str) -> Iterator[tuple[int, BatchHeade
         raise Violation(STAYS, f"{who}: {error}") from error
 
 
-def _keys_after(offset: int, log: LogLike, disk: SimDisk) -> set[bytes | None]:
+def _judge(who: str, chain: _Chain, odd: Sequence[tuple[BatchHeader, bytes]], missing: Sequence[int]) -> None:
+    for header, batch in odd:
+        if not chain.is_same(header.next_offset, header, batch):
+            raise _changed(who, chain, header.next_offset, header)
+    _check_held(who, chain, missing)
+
+
+def _keys_after(offset: int, log: LogLike, disk: SimDisk) -> frozenset[bytes | None]:
     keys: set[bytes | None] = set()
     for segment in log.segments:
         data = disk.peek(segment.path, 0, segment.size)
@@ -266,7 +275,7 @@ def _keys_after(offset: int, log: LogLike, disk: SimDisk) -> set[bytes | None]:
                     keys.update(record.key for record in _decode(data[at : at + header.size_bytes]))
         except CorruptBatch:
             continue
-    return keys
+    return frozenset(keys)
 
 
 def _may_lack(chain: _Chain, end: int) -> bool:

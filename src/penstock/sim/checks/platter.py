@@ -9,9 +9,11 @@ was walked once is not walked again. Must not know: brokers, clients, faults.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from penstock.cluster.raft_files import QUORUM_STATE
 from penstock.model.errors import CorruptBatch
 from penstock.records.batch import iterate_headers
 from penstock.sim.broker import DATA
@@ -20,6 +22,7 @@ from penstock.sim.directory import Directory
 from penstock.sim.disk import SimDisk
 from penstock.sim.history import Place, Violation
 from penstock.storage.checkpoints import CLEANED_OFFSETS, RECOVERY_POINTS
+from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
 
 METADATA = Place("__cluster_metadata", 0)
 """Offset n is entry n + 1."""
@@ -133,10 +136,35 @@ class PlatterChecker:
                     f"the disk of {member} has stable batches up to {end_offset} only",
                 )
 
-    def raised(self, node: int, place: Place, recovery_point: int) -> None:
-        """A broker is about to write this recovery point."""
-        if self._disks[node].stable_directory(f"{DATA}/{place}") is None:
+    def voted(self, node: int, term: int) -> None:
+        """It is about to tell of a vote in this term."""
+        directory = self._disks[node].stable_directory(f"{DATA}/{METADATA}")
+        content = None if directory is None else directory.stable.get(QUORUM_STATE)
+        try:
+            known = json.loads(content.stable)["leaderEpoch"] if isinstance(content, Content) else 0
+        except ValueError:  # torn
+            known = 0
+        if known < term:
+            raise Violation(
+                "a vote is on the platter", f"node {node} votes in term {term}, and its disk has a stable {known}"
+            )
+
+    def raised(self, node: int, place: Place, recovery_point: int, epochs: Sequence[tuple[int, int]]) -> None:
+        """A broker is about to write this recovery point. `epochs`: and where each began, in the log as it is; what
+        recovery scans no more it knows only from the file."""
+        directory = self._disks[node].stable_directory(f"{DATA}/{place}")
+        if directory is None:
             return  # it is on its way out
+        content = directory.stable.get(LEADER_EPOCHS)
+        lines = content.stable.decode().splitlines()[2:] if isinstance(content, Content) else []
+        kept = [tuple(map(int, line.split())) for line in lines]
+        lost = [epoch for epoch in epochs if epoch[1] < recovery_point and epoch not in kept]
+        if lost:
+            raise Violation(
+                "leader epochs are kept before a recovery point passes them",
+                f"{place} on {node}: recovery shall trust what lies below {recovery_point}, and its disk does not say "
+                f"that epoch {lost[0][0]} began at {lost[0][1]}, but {kept}",
+            )
         end_offset = self._log(node, place).end_offset(may_have_gaps=True)
         if end_offset < recovery_point:
             raise Violation(
