@@ -13,6 +13,7 @@ from penstock.client.admin import create_topic
 from penstock.client.cluster import Cluster
 from penstock.client.fetching import TopicPartition, fetch_one
 from penstock.client.producer import Producer
+from penstock.core.metadata.image import RESOURCE_TOPIC
 from penstock.model.errors import ApiError
 from penstock.ports.disk import File
 from penstock.records.builder import Record
@@ -177,3 +178,63 @@ def test_a_leader_whose_disk_is_full_is_relieved_and_comes_back() -> None:
         await until(lambda: len(brokers.state.isr) == 3, LONGEST_PAUSE_S)
 
     play(13, story)
+
+
+def test_where_flushing_is_left_to_the_system_all_that_was_not_stable_is_fetched_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It had claimed what a failed sync may have taken."""
+
+    async def story(brokers: ThreeBrokers, cluster: Cluster, producer: Producer) -> None:
+        active = next(node for node in brokers.servers.living.values() if node.controller.is_active)
+        machine = brokers.servers.machines[active.config.node_id]
+        lazy = {"flush.messages": "1000000"}
+        await machine.run(active.controller.change_config(RESOURCE_TOPIC, TOPIC, lambda _: lazy, validate_only=False))
+        for number in range(10):
+            await brokers.publish(producer, b"%d" % number)
+        sick = next(number for number in brokers.state.isr if number != brokers.state.leader)
+        node, disk = brokers.servers.living[sick], brokers.servers.machines[sick].disk
+        partition = node.partitions.get(TOPIC, 0)
+        await until(lambda: partition.log.log_end_offset == 10)
+        disk.fail_sync = lambda path: "/t-0/" in path
+        await brokers.servers.machines[sick].run(_flush(node, partition))
+        await until(lambda: sick not in brokers.state.isr)
+        disk.fail_sync = None
+        await until(lambda: partition.log.offline is None, LONGEST_PAUSE_S)
+        await until(lambda: len(brokers.state.isr) == 3, LONGEST_PAUSE_S)
+        assert partition.log.log_end_offset == 10
+
+    play(17, story)
+    assert "t-0 is online again up to offset 0, was at 10" in caplog.text
+
+
+async def _flush(node: SimBroker, partition: Partition) -> None:
+    node.commit.request(partition)
+
+
+def test_a_log_that_found_no_descriptor_at_the_start_is_opened_later(
+    world: SimWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, client = world.machine("alone"), world.machine("client")
+
+    async def write() -> None:
+        cluster = Cluster([("alone", 9092)], "test")
+        await create_topic(cluster, TOPIC, 1, 1)
+        for _ in range(5):
+            await Producer(cluster).publish(TOPIC, RECORD, 0)
+        cluster.close()
+
+    async def main() -> None:
+        await machine.start(broker())
+        await client.start(lambda ports: _nothing())
+        await client.run(write())
+        machine.kill()
+        with monkeypatch.context() as patch:
+            without_descriptors(machine.disk, patch, "/t-0/")
+            node = await machine.start(broker())
+            partition = node.partitions.get(TOPIC, 0)
+            assert partition.log.offline is not None
+        await until(lambda: partition.log.offline is None, LONGEST_PAUSE_S)
+        assert partition.log.log_end_offset == partition.high_watermark == 5
+
+    world.run(main(), timeout_s=600)
