@@ -24,6 +24,7 @@ AID_CHANCE = 0.3
 MENDING_S = 6.0
 EPOCH_CHANCE = 0.2
 EPOCH_START = 12  # of the partition leader epoch in a batch
+COMPACTED = ("keyed-", "__consumer_offsets-")
 ROTTEN = ("data-", "keyed-", "__consumer_offsets-")
 """Logs in which bits rot: of topics that `sim.healed` reads in the end."""
 
@@ -176,7 +177,8 @@ class DiskFaults:
         if number is None:
             return
         disk = self._cluster.machines[number].disk
-        place = _aid_byte(disk, random) if random.random() < AID_CHANCE else _batch_byte(disk, random)
+        preferred = COMPACTED[:1] if fault.kind == ROT_AND_CRASH else ROTTEN
+        place = _aid_byte(disk, random) if random.random() < AID_CHANCE else _batch_byte(disk, random, preferred)
         if place is None:
             return
         self._enemy.is_alone = True
@@ -207,12 +209,12 @@ class DiskFaults:
         await self._cluster.bring_up(number)
 
 
-def _files(disk: SimDisk, *endings: str) -> list[str]:
+def _files(disk: SimDisk, *endings: str, of: tuple[str, ...] = ROTTEN) -> list[str]:
     """Those in the directories of logs that have stable bytes."""
     return [
         path
         for directory in disk.list_directory(DATA)
-        if directory.startswith(ROTTEN)
+        if directory.startswith(of)
         for path in (f"{DATA}/{directory}/{name}" for name in disk.list_directory(f"{DATA}/{directory}"))
         if path.endswith(endings) and disk.stable_size(path) > 0
     ]
@@ -227,9 +229,10 @@ def _aid_byte(disk: SimDisk, random: Random) -> tuple[str, int] | None:
     return path, random.randrange(disk.stable_size(path))
 
 
-def _batch_byte(disk: SimDisk, random: Random) -> tuple[str, int] | None:
-    """Within what the checksum of a stable batch covers; or far up in its leader epoch, which no leader had yet."""
-    logs = _files(disk, ".log")
+def _batch_byte(disk: SimDisk, random: Random, preferred: tuple[str, ...]) -> tuple[str, int] | None:
+    """Within what the checksum of a stable batch covers; or far up in its leader epoch, which no leader had yet.
+    In one of the `preferred` logs, where there is one."""
+    logs = _files(disk, ".log", of=preferred) or _files(disk, ".log")
     if not logs:
         return None
     path = random.choice(logs)
@@ -243,6 +246,7 @@ def _batch_byte(disk: SimDisk, random: Random) -> tuple[str, int] | None:
     if not batches:
         return None
     at, size = random.choice(batches)
-    if random.random() < EPOCH_CHANCE:
+    is_compacted = any(f"/{name}" in path for name in COMPACTED)
+    if random.random() < EPOCH_CHANCE and not is_compacted:  # cleaning looks at checksums, which do not cover it
         return path, at + EPOCH_START
     return path, random.randrange(at + CRC_START, at + size)

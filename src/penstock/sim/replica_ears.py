@@ -108,9 +108,11 @@ class ReplicaEars:
         node, key = leader.node_id, (leader.topic_id, leader.index)
         if _may_have_gaps(leader):
             self._chains.compacts(key)
-        if node not in self._brokers.excused:
-            disk = self._cluster.machines[node].disk
-            self._chains.committed(node, repr(leader), key, leader.log, high_watermark, disk)
+        if node in self._brokers.excused:
+            self._chains.lose_sight(key)
+            return
+        disk = self._cluster.machines[node].disk
+        self._chains.committed(node, repr(leader), key, leader.log, high_watermark, disk)
 
     def look_at_members(self, replicas: Mapping[int, Iterable[Partition]]) -> None:
         """Whether in-sync replicas hold what their leaders have committed. `replicas`: what each living node hosts."""

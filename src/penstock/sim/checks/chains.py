@@ -148,10 +148,17 @@ class ChainChecker:
     def __init__(self) -> None:
         self._chains: dict[Key, _Chain] = {}
         self._walked: dict[tuple[int, Key], _Walked] = {}
+        self._unseen: dict[Key, None] = {}
 
     def compacts(self, key: Key) -> None:
         """From now on, and what was compacted stays so."""
         self._chain(key).is_compacted = True
+
+    def lose_sight(self, key: Key) -> None:
+        """Something is committed that nobody can look at. Where logs are compacted it will not be seen later either,
+        nor what has taken the place of what: nothing more is judged there."""
+        if self._chain(key).is_compacted:
+            self._unseen[key] = None
 
     def is_compacted(self, key: Key) -> bool:
         return self._chain(key).is_compacted
@@ -186,6 +193,8 @@ class ChainChecker:
                 raise
 
     def _walk(self, node: int, name: str, key: Key, log: LogLike, limit: int, disk: SimDisk, *, is_first: bool) -> None:
+        if key in self._unseen:
+            return
         chain, walked = self._chain(key), self._walked.get((node, key))
         if walked is None or not walked.goes_on(log):
             walked = _Walked(log, log.generation)
@@ -233,6 +242,8 @@ class ChainChecker:
     def is_sound(self, key: Key, disk: SimDisk, paths: Sequence[str], offsets: range, max_epoch: int) -> bool:
         """Whether the files of a log hold all that is committed and nothing else there, from the start of `offsets` at
         least to their end. `max_epoch`: nobody has led a later one."""
+        if key in self._unseen:
+            return False
         chain, reached, epoch = self._chain(key), offsets.start, -1
         for path in paths:
             data = disk.peek(path, 0, 1 << 62)
