@@ -182,6 +182,7 @@ class Node:
             self._loop,
             path,
             (self.commit.waiting_since_s, self.quorum_commit.waiting_since_s, self.membership.writing_since_s),
+            lambda: max(self.commit.last_ended_s(), self.quorum_commit.last_ended_s()),
             lambda: self.running.current.penstock_disk_hung_ms,
             lambda: self._workers.run(partial(probe, self._disk, path)),
         )

@@ -1,6 +1,7 @@
 """Notices a disk that hangs: it neither ends a flush nor fails it.
 
-A flush that has been under way for longer than `penstock.disk.hung.ms` says so. Then partitions withdraw
+A flush that has been under way for longer than `penstock.disk.hung.ms`, while no other one ended, says so. While others
+end, the disk may just have much to do: then a flush is given `PATIENCE` times as long. Partitions withdraw
 (`replica.withdrawal`) and a leader of the metadata quorum hands over, until the disk answers again: nothing old is
 under way, and writing and syncing a small file ends within half of that time. A disk that is merely very slow does not
 pass, so leadership does not come and go with every sync. One that fails or is full does: others see to that.
@@ -16,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 log = logging.getLogger(__name__)
 
+PATIENCE = 4
 LOOKS = 4
 """In the time that a flush may take."""
 SHORTEST_PAUSE_S = 0.02
@@ -27,13 +29,16 @@ class DiskWatch:
         loop: asyncio.AbstractEventLoop,
         directory: str,
         waiting_since_s: Sequence[Callable[[], float | None]],
+        last_ended_s: Callable[[], float],
         limit_ms: Callable[[], int],
         probe: Callable[[], Awaitable[None]],
     ) -> None:
-        """`waiting_since_s`: of everything that writes to the disk, when the oldest that is under way began."""
+        """`waiting_since_s`: of everything that writes to the disk, when the oldest that is under way began.
+        `last_ended_s`: when one last ended."""
         self._loop = loop
         self.directory = directory
         self._waiting_since_s = waiting_since_s
+        self._last_ended_s = last_ended_s
         self._limit_ms = limit_ms
         self._probe = probe
         self._timer: asyncio.TimerHandle | None = None
@@ -66,7 +71,8 @@ class DiskWatch:
         self.start()
         waited_s = self.waited_s
         if not self.is_hung:
-            if waited_s >= self._limit_s:
+            quiet_s = min(waited_s, self._loop.time() - self._last_ended_s())
+            if quiet_s >= self._limit_s or waited_s >= PATIENCE * self._limit_s:
                 self._begin(waited_s)
         elif waited_s < self._limit_s / 2 and self._probing is None:
             self._probing = self._loop.create_task(self._try())

@@ -73,6 +73,7 @@ class GroupCommit:
         self._timers = timers
         self._put_off: list[Flushable] = []
         self._tells_from_s = 0.0
+        self._ended_s = 0.0
         self._dirty: list[Flushable] = []
         self._scheduled = False
         self.flushes = 0
@@ -122,6 +123,8 @@ class GroupCommit:
             self._try_later(log, error)
             return
         del self._waited_for[log]
+        if self._timers is not None:
+            self._ended_s = self._timers.time()
         again = log.flush_state == FLUSHING_AND_DIRTY
         log.flush_state = IDLE
         log.end_flush(ticket, error)
@@ -154,6 +157,10 @@ class GroupCommit:
     def waiting_since_s(self) -> float | None:
         """When the oldest flush under way began; None: there is none."""
         return next(iter(self._waited_for.values()), None)
+
+    def last_ended_s(self) -> float:
+        """When a flush last ended, well or not."""
+        return self._ended_s
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Call back once nothing is dirty and no flush is under way."""
