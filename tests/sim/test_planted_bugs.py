@@ -50,6 +50,7 @@ FOUND_BY: dict[str, int] = {
     "shows-less": 36,
     "gives-up-with-its-vote": 179,
     "impatient-alone": 24,
+    "hears-strangers": 38,
 }
 
 

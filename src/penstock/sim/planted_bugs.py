@@ -22,6 +22,14 @@ FOLLOWERS = "penstock.replica.replication:Followers"
 SHARD = "penstock.coordination.hosted_shard:HostedShard"
 
 
+def _everybody_is_a_peer(original: Any) -> Any:
+    def begin(self: Any, *given: Any) -> None:
+        original(self, *given)
+        self.is_peer = True
+
+    return begin
+
+
 def _leader_alone(original: Any) -> Any:
     return lambda self, own_end, *_: own_end
 
@@ -428,5 +436,11 @@ BUGS: dict[str, Bug] = {
             (("penstock.core.raft.node:Node.restart_retry_timer", _asks_itself_again),),
         ),
         *ERROR_BUGS,
+        Bug(
+            "hears-strangers",
+            "whoever connects counts as a node that has shown the cluster's secret",
+            "nodes are heard by nodes alone",
+            (("penstock.net.connection:Connection.__init__", _everybody_is_a_peer),),
+        ),
     )
 }

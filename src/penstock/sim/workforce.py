@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+from penstock.sim.broker import CLUSTER_ID
 from penstock.sim.history import Place
 from penstock.sim.plan import PLAIN_TOPIC, TopicPlan
 from penstock.sim.stage import KEYED, Stage
@@ -18,6 +19,7 @@ from penstock.sim.workload.members import Member
 from penstock.sim.workload.producers import IdempotentLane, PlainWriter
 from penstock.sim.workload.readers import Reader
 from penstock.sim.workload.reborn import Reborn
+from penstock.sim.workload.strangers import Impostor
 from penstock.sim.workload.trimmed import RETAINED, TRIMMED, TrimmedReader, Trimmer
 from penstock.sim.workload.trimmed import SETTINGS as TRIMMED_SETTINGS
 from penstock.sim.workload.tuner import BROKERS, Tuner
@@ -27,6 +29,7 @@ from penstock.sim.workload.unclean import UNCLEAN, UncleanWriter
 LOOK_AGAIN_S = 0.1
 STATIC_CHANCE = 0.3
 LONER_CHANCE = 0.4
+IMPOSTOR_CHANCE = 0.15
 TOMBSTONES_STAY_MS = 1000
 """Longer than it takes to read the topic."""
 YEAR_MS = 365 * 86_400_000
@@ -119,6 +122,9 @@ class Workforce:
         if stage.world.random("loner").random() < LONER_CHANCE:
             loner = Loner(stage.caller("loner"), stage.history, "lone", plan.places)
             others.append(stage.spawn("loner", loner.run(stage.has_ended, random.uniform(0.15, 0.5))))
+        if stage.world.random("impostor").random() < IMPOSTOR_CHANCE:
+            impostor = Impostor(stage.caller("impostor"), plan.nodes, CLUSTER_ID)
+            others.append(stage.spawn("impostor", impostor.run(stage.has_ended, 0.4)))
         if plan.has_trimmed:
             for number in range(2):
                 lane = IdempotentLane(stage.caller(f"t{number}"), stage.trimmed, TRIMMED, stage.now_ms)
