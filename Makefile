@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups bench-spark bench-cluster property chaos chaos-cluster sim sim-bugs compaction fuzz fuzz-http hostile test-kafka-jars conformance codecs reference clean
+.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups bench-spark bench-cluster bench-turns property chaos chaos-cluster sim sim-bugs compaction fuzz fuzz-http hostile test-kafka-jars conformance codecs reference clean
 
 help: ## List what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ bench-spark: install ## Topics into and out of Spark, beside Spark's own Kafka c
 
 bench-cluster: install ## Three brokers beside three of Apache Kafka, interleaved (needs Maven and Java 17)
 	$(BIN)/python -m bench.cluster --docs
+
+bench-turns: install ## How long the event loop is held: cold reads, offsets by time, a restart, a cut (OPTIONS="--gigabytes 1" for less)
+	$(BIN)/python -m bench.turns $(OPTIONS)
 
 property: install ## The log's property test for as long as EXAMPLES says (default 20000)
 	PENSTOCK_PROPERTY_EXAMPLES=$(or $(EXAMPLES),20000) $(BIN)/python -m pytest tests/property --timeout=0 -q
