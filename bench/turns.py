@@ -316,7 +316,10 @@ def cut(directory: Path, gigabytes: float) -> Result:
             return log
 
         log = await loop.run_in_executor(None, fill_log)
-        evict(directory)
+        await loop.run_in_executor(None, evict, directory)
+        preview = log.cut_preview(log.log_end_offset // 2)
+        if preview is not None:
+            await loop.run_in_executor(None, preview.run)
         watchdog = LoopWatchdog(loop, STALL_S)
         before = Turns(tuple(loop.turns.counts), 0.0)
         loop.turns.longest_s = 0.0
@@ -351,7 +354,7 @@ def table(results: Sequence[Result]) -> str:
                 str(sum(counts)),
                 str(sum(counts[: first + 1])),
                 *[str(count) for count in counts[first + 1 :]],
-                f"{result.turns.longest_s * 1000:.0f} ms",
+                longest(counts),
             ]
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -362,6 +365,12 @@ def table(results: Sequence[Result]) -> str:
         text += f"\n{result.phase}: {count or 'no'} turn{'s' * (count != 1)} over {STALL_S * 1000:.0f} ms"
         text += "".join(f"\n    {line}" for line in result.lines)
     return text
+
+
+def longest(counts: Sequence[int]) -> str:
+    """As the highest bucket that is not empty says it."""
+    last = max((number for number, count in enumerate(counts) if count), default=0)
+    return f"to {BOUNDS_S[last] * 1000:g} ms" if last < len(BOUNDS_S) else f"over {BOUNDS_S[-1]:g} s"
 
 
 async def with_broker(directory: Path, options: argparse.Namespace) -> list[Result]:

@@ -230,7 +230,7 @@ async def _serve_once(config: BrokerConfig) -> Exception | None:
 
     node.when_failed = end
     # What start-up made lives as long as the process: keep the collector from walking it again.
-    gc.collect()
+    gc.collect(1)  # not the old ones: with thousands of partitions that holds the loop for half a second
     gc.freeze()
     click.echo(
         f"penstock {__version__} ready on {', '.join(node.places)}: node {config.node_id}, "

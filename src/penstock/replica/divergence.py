@@ -24,6 +24,10 @@ class Bounds(NamedTuple):
 
 
 class RecoveryPoints(Protocol):
+    async def batch_at(self, partition: Partition, offset: int) -> int:
+        """Where the batch that holds the offset begins: a cut takes it as a whole."""
+        ...
+
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
         """What is on disk is at most `offset` when this returns, and nobody raises it before the caller acts."""
         ...
@@ -61,7 +65,7 @@ class Recovering:
             owner.log_end_offset,
             cut,
         )
-        await self._cut(partition, _batch_at(partition, cut), lambda: partition.truncate_to_epoch(epoch, end_offset))
+        await self._cut(partition, cut, lambda: partition.truncate_to_epoch(epoch, end_offset))
 
     async def fit_into(self, partition: Partition, bounds: Bounds) -> None:
         """Our end lies outside of the leader's log."""
@@ -81,27 +85,22 @@ class Recovering:
     async def start_anew(self, partition: Partition, offset: int) -> None:
         """Drop everything; the next batch gets `offset`."""
         keep = min(offset, partition.log.log_start_offset)
-        await self._cut(partition, keep, lambda: partition.truncate_fully_and_start_at(offset))
+        await self._cut(partition, keep, lambda: partition.truncate_fully_and_start_at(offset), is_whole=True)
 
     async def start_over(self, partition: Partition) -> None:
         """Nothing of it can be read any more; its files are out of the way."""
-        await self._cut(partition, 0, lambda: self._points.start_over(partition))
+        await self._cut(partition, 0, lambda: self._points.start_over(partition), is_whole=True)
 
     async def cut_at(self, partition: Partition, offset: int) -> None:
-        await self._cut(partition, _batch_at(partition, offset), lambda: partition.truncate_to(offset))
+        await self._cut(partition, offset, lambda: partition.truncate_to(offset))
 
-    async def _cut(self, partition: Partition, keep: int, cut: Callable[[], None]) -> None:
-        """`keep` is where the log will end, at most."""
+    async def _cut(self, partition: Partition, offset: int, cut: Callable[[], None], *, is_whole: bool = False) -> None:
+        """The log will end at `offset`, or where its batch begins. `is_whole`: none of its batches stays."""
         leader_epoch = partition.leader_epoch
+        keep = offset if is_whole else await self._points.batch_at(partition, offset)
         # In any case: a checkpoint under way may be about to write a higher one.
         await self._points.lower_recovery_point(partition, keep)
         if partition.leader_epoch != leader_epoch or partition.is_leader or partition.is_deleted:
             return  # others decide about this log now
         self.truncations += 1
         cut()
-
-
-def _batch_at(partition: Partition, offset: int) -> int:
-    """The batch that holds the offset goes as a whole."""
-    owner = partition.log
-    return owner.position_of(offset).offset if offset < owner.log_end_offset else offset

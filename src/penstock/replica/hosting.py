@@ -336,6 +336,9 @@ class HostedPartitions:
             fresh.config = partition.log.config  # as it is by now
         return fresh
 
+    async def batch_at(self, partition: Partition, offset: int) -> int:
+        return await self.housekeeping.batch_at(partition, offset)
+
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
         """Before a log is cut to `offset`. The cut must follow in the same turn: a checkpoint may come next."""
         await self.housekeeping.lower_recovery_point(partition, offset)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from penstock.model.errors import StorageError
+from penstock.model.errors import NotCached, StorageError
 from penstock.ports.clock import Clock
 from penstock.ports.workers import Workers
 from penstock.replica.offset_files import Key, OffsetFiles
@@ -179,11 +179,31 @@ class Housekeeping:
                 log.error("checkpoint of %r: %s", partition, error)
         return prepared
 
+    async def batch_at(self, partition: Partition, offset: int) -> int:
+        """Where the batch that holds the offset begins: a cut takes it as a whole. Raises StorageError."""
+        owner = partition.log
+        if offset >= owner.log_end_offset:
+            return offset
+        try:
+            return owner.position_of(offset, may_wait=False).offset
+        except NotCached:
+            lookup = owner.lookup(offset, 0)
+        try:
+            await self._workers.run(lookup.run)
+        except OSError as error:
+            raise StorageError(f"cannot read {partition!r} at offset {offset}: {error}") from error
+        owner.end_lookup(lookup)
+        return owner.position_of(offset).offset
+
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
         """Before a log is cut to `offset`. The cut must follow in the same turn: a checkpoint may come next.
 
-        The cleaned offset goes with it: recovery would take a hole below that for what compaction left.
+        The cleaned offset goes with it: recovery would take a hole below that for what compaction left. What the cut
+        has to read is read by a worker first.
         """
+        preview = partition.log.cut_preview(offset)
+        if preview is not None:
+            await self._workers.run(preview.run)
         async with self._checkpointing:
             owner = partition.log
             if max(owner.persisted_recovery_point, owner.cleaned_offset) > offset or self._may_lag_disk:

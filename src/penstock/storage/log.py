@@ -32,6 +32,7 @@ from penstock.storage.durability import LogCheckpoint
 from penstock.storage.growing_log import GrowingLog
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_tail import LogTail, SegmentPart
+from penstock.storage.lookups import CutPreview
 from penstock.storage.producer_state import ProducerStates
 from penstock.storage.recovery import RecoveredLog, recover
 from penstock.storage.segment import Segment
@@ -166,6 +167,13 @@ class Log(GrowingLog):
             self._go_offline(cause)
             raise
         return True
+
+    def cut_preview(self, offset: int) -> CutPreview | None:
+        """For a worker, before `truncate_to`: then that finds in memory what it needs to read."""
+        if self.offline is not None or self.is_closed or not self.log_start_offset < offset < self.log_end_offset:
+            return None
+        snapshots = [known for known in self.snapshots.offsets if known <= offset]
+        return CutPreview(self._segments.copy(), max(snapshots, default=0), offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the next batch gets `offset`. Blocks; see `truncate_to`."""

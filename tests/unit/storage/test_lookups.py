@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from penstock.model.errors import CorruptBatch, NotCached
+from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.sim.disk import SimDisk, SimFile
 from penstock.storage.log import Log
@@ -206,3 +207,24 @@ def test_a_long_walk_is_left_to_a_worker(disk: SimDisk, monkeypatch: pytest.Monk
     assert piece is not None
     assert piece.size >= 4 * 100
     assert log.verify_slice(piece) is piece
+
+
+def test_what_a_cut_has_to_read_a_worker_reads_first(disk: SimDisk, reads: list[tuple[int, int]]) -> None:
+    log = open_log(disk)
+    for sequence in range(1000):
+        data = build_batch([Record(b"k", b"v" * 60, (), 1)], producer_id=7, producer_epoch=0, base_sequence=sequence)
+        log.append(read_header(data), data, 1, 0)
+    end = log.log_end_offset
+    assert log.cut_preview(end) is None
+    assert log.cut_preview(0) is None
+    preview = log.cut_preview(end // 2)
+    assert preview is not None
+    reads.clear()
+    preview.run()
+    seen = {page for position, size in reads for page in range(position // 4096, (position + size - 1) // 4096 + 1)}
+    reads.clear()
+    log.truncate_to(end // 2)
+    needed = {page for position, size in reads for page in range(position // 4096, (position + size - 1) // 4096 + 1)}
+    assert needed
+    assert needed <= seen
+    assert log.producers.check(read_header(data)._replace(base_sequence=end // 2)) is None
