@@ -53,6 +53,8 @@ from penstock.wire.primitives import Message
 # broker sends on come from many clients, each of which waits for its own.
 PIPELINED = frozenset({int(Api.PRODUCE), int(Api.FETCH), FORWARD_KEY, PEER_API_KEY, ACKNOWLEDGE_KEY})
 
+NARROW_FRAME_BYTES = 512  # what fits in there is read at once
+
 _SIZE_AND_ID = Struct(">ii")
 
 
@@ -99,7 +101,11 @@ class Dispatcher:
             connection, slot, frame, api_key, version, correlation_id, client_id, self._times, self._turns
         )
         self.requests[api_key] += 1
-        steps = request_steps(api_key, version, frame, offset, self._elements[api_key])
+        bound = self._elements[api_key]
+        if len(frame) <= NARROW_FRAME_BYTES:
+            self._take(ctx, handler, decode_request(api_key, version, frame, offset, bound))
+            return
+        steps = request_steps(api_key, version, frame, offset, bound)
         try:
             next(steps)
         except StopIteration as done:

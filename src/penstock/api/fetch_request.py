@@ -26,6 +26,7 @@ from penstock.wire.messages.fetch import EpochEndOffset, FetchRequest, Partition
 READ_COMMITTED = 1
 FIRST_FROM_FOLLOWERS = 11  # KIP-392: older consumers may read from the leader only
 PARTITIONS_PER_STEP = 64
+NOTHING: dict[SessionPartition, None] = {}
 CallLater: TypeAlias = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
 
 
@@ -62,6 +63,7 @@ class Fetch:
         "_handler",
         "_is_notified",
         "_is_parked",
+        "_later",
         "_may_wait",
         "_news",
         "_parked_on",
@@ -112,6 +114,7 @@ class Fetch:
         self._wake_wide: Callable[[], None] | None = None
         self._parked_on: dict[CommittedLog, SessionPartition] = {}
         self._news: dict[SessionPartition, None] = {}
+        self._later: dict[SessionPartition, None] = NOTHING
         self._timer: asyncio.TimerHandle | None = None
         self._is_notified = False
 
@@ -130,58 +133,68 @@ class Fetch:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def first_look(self, asked: Collection[SessionPartition], *, listens: bool = False) -> Generator[None, None, None]:
-        """At what was asked, and at what has news; a follower's fetch says what it holds, once.
+    def first_look(self, asked: Collection[SessionPartition]) -> None:
+        """At what was asked, and at what has news; a follower's fetch says what it holds, once."""
+        for one in self._first_of(asked):
+            self._look_at(one, is_first=True)
 
-        `listens`: from now on, because there will be other turns before it is parked."""
-        news = self.watch.take_all() if self.watch is not None else {}
-        if self.is_of_follower or self.watch is None:
-            yield from self._look(asked, is_first=True, listens=listens)
-            if news:
-                known = dict.fromkeys(asked)
-                yield from self._look([one for one in news if one not in known])
-        else:
-            news.update(dict.fromkeys(asked))
-            yield from self._look(news, is_first=True)
+    def first_look_in_steps(self, asked: Collection[SessionPartition]) -> Generator[None, None, None]:
+        """The same. It listens from now on, because there will be other turns before it is parked."""
+        yield from self._look(self._first_of(asked), is_first=True, listens=True)
+
+    def _first_of(self, asked: Collection[SessionPartition]) -> Collection[SessionPartition]:
+        if self.watch is None:
+            return asked
+        news = self.watch.take_all()
+        if not self.is_of_follower:
+            return news | dict.fromkeys(asked)
+        if not news:
+            return asked
+        first = dict.fromkeys(asked)
+        self._later = {one: None for one in news if one not in first}
+        return first | self._later
 
     def _look(
         self, asked: Iterable[SessionPartition], *, is_first: bool = False, listens: bool = False
     ) -> Generator[None, None, None]:
-        """Read each of them; what it brings takes the place of what was found before."""
-        looked = 0
-        for one in asked:
-            looked += 1
-            if not looked % PARTITIONS_PER_STEP:
+        for at, one in enumerate(asked, 1):
+            self._look_at(one, is_first=is_first, listens=listens)
+            if not at % PARTITIONS_PER_STEP:
                 yield
-            before = self.found.get(one)
-            if before is not None and isinstance(before.data.records, FileSlice):
-                self.bytes_found -= before.data.records.size
-            partition: Partition | None = None
-            try:
-                partition = self._handler.find(self.ctx.version, one)
-                if self.watch is not None:
-                    self.watch.watch(one, partition)
-                elif listens:
-                    self._listen_to(partition, one)
-                if is_first and self._has_all(partition, one):
-                    continue
-                if self.is_of_follower:
-                    data = self._read_for_follower(partition, one, is_first=is_first)
-                else:
-                    data = self._read_for_consumer(partition, one)
-            except NotCached:
-                assert partition is not None, "somebody has read from it"
-                data = self._data(partition, one)
-                self._stands(one)
-                self.cold.append(one)
-            except (ApiError, StorageError) as error:
-                data = error_data(one.index, ErrorCode(error.code))
-                self._stands(one)
-                self.is_urgent = True
-            if isinstance(data.records, FileSlice):
-                self._stands(one)
-                self.bytes_found += data.records.size
-            self.found[one] = Found(one, data, partition)
+
+    def _look_at(self, one: SessionPartition, *, is_first: bool = False, listens: bool = False) -> None:
+        """What it brings takes the place of what was found before."""
+        if is_first and one in self._later:
+            is_first = False  # a follower did not ask for it: that says nothing about what it holds
+        before = self.found.get(one)
+        if before is not None and isinstance(before.data.records, FileSlice):
+            self.bytes_found -= before.data.records.size
+        partition: Partition | None = None
+        try:
+            partition = self._handler.find(self.ctx.version, one)
+            if self.watch is not None:
+                self.watch.watch(one, partition)
+            elif listens:
+                self._listen_to(partition, one)
+            if is_first and self._has_all(partition, one):
+                return
+            if self.is_of_follower:
+                data = self._read_for_follower(partition, one, is_first=is_first)
+            else:
+                data = self._read_for_consumer(partition, one)
+        except NotCached:
+            assert partition is not None, "somebody has read from it"
+            data = self._data(partition, one)
+            self._stands(one)
+            self.cold.append(one)
+        except (ApiError, StorageError) as error:
+            data = error_data(one.index, ErrorCode(error.code))
+            self._stands(one)
+            self.is_urgent = True
+        if isinstance(data.records, FileSlice):
+            self._stands(one)
+            self.bytes_found += data.records.size
+        self.found[one] = Found(one, data, partition)
 
     def _stands(self, asked: SessionPartition) -> None:
         """A consumer may ask for it again without a word."""
@@ -189,16 +202,22 @@ class Fetch:
             self.watch.standing[asked] = None
 
     def look_at_news(self) -> Generator[None, None, None]:
+        yield from self._look(self._take_news())
+
+    def _take_news(self) -> Collection[SessionPartition]:
         if self.watch is not None:
-            yield from self._look(self.watch.take_news())
-        else:
-            news, self._news = self._news, {}
-            yield from self._look(news)
+            return self.watch.take_news()
+        news, self._news = self._news, {}
+        return news
 
     def look_once_more(self) -> Generator[None, None, None]:
         """Before the answer: at what a consumer is about to be given."""
-        if not self.is_of_follower:
-            yield from self._look([one for one, found in self.found.items() if found.data.records])
+        yield from self._look(self._offered())
+
+    def _offered(self) -> list[SessionPartition]:
+        if self.is_of_follower:
+            return []
+        return [one for one, found in self.found.items() if found.data.records]
 
     def take_cold(self) -> list[tuple[SessionPartition, Partition, Lookup]]:
         """The lookups that need a worker, to be followed by `look_at`."""
@@ -398,11 +417,13 @@ class Fetch:
         if not self._is_parked:
             return
         try:
-            for _ in self.look_at_news():
-                pass
+            looked = self._take_news()
+            for one in looked:
+                self._look_at(one)
             if is_due or self.is_satisfied:
-                for _ in self.look_once_more():
-                    pass
+                for one in self._offered():
+                    if one not in looked:
+                        self._look_at(one)
                 self.unpark()
                 self._handler.finish(self)
         except BaseException:

@@ -97,8 +97,9 @@ class FetchWatch:
         self._news[asked] = None
 
     @property
-    def news_count(self) -> int:
-        return len(self._news)
+    def due(self) -> int:
+        """How many a new fetch looks at beside what it asks for."""
+        return len(self._news) + len(self.standing)
 
     def take_all(self) -> dict[SessionPartition, None]:
         """For a new fetch. What has waited longest comes first, so that no partition starves behind a busy one."""

@@ -20,7 +20,7 @@ from penstock.ports.channel import Part
 from penstock.ports.disk import Buffer, FileSlice
 from penstock.wire.apis import ApiSpec, api, find_api
 from penstock.wire.primitives import Encoded, Message, skip_tagged_section
-from penstock.wire.reading import Read, StepReader, compile_reader, compile_step_reader
+from penstock.wire.reading import NO_BOUND, Read, StepReader, compile_reader, compile_step_reader
 from penstock.wire.writing import StepWriter, carries_records, compile_step_writer, compile_writer
 
 M = TypeVar("M", bound=Message)
@@ -29,7 +29,7 @@ Writer = Callable[[M, list[Part]], None]
 
 _readers: dict[tuple[type[Message], int], Reader[Message]] = {}
 _writers: dict[tuple[type[Message], int], Writer[Message]] = {}
-_request_readers: dict[tuple[int, int], Reader[Message]] = {}
+_request_readers: dict[tuple[int, int], Callable[[Buffer, int, int], Read]] = {}
 _request_step_readers: dict[tuple[int, int], StepReader] = {}
 _step_writers: dict[tuple[type[Message], int], StepWriter] = {}
 _response_step_writers: dict[tuple[int, int], tuple[struct.Struct, bool, StepWriter]] = {}
@@ -148,12 +148,13 @@ def read_request_header(buffer: Buffer, offset: int = 0) -> tuple[int, int, int,
     return api_key, version, correlation_id, client_id, offset
 
 
-def decode_request(api_key: int, version: int, buffer: Buffer, offset: int) -> Message:
+def decode_request(api_key: int, version: int, buffer: Buffer, offset: int, max_elements: int = NO_BOUND) -> Message:
     """The request body at `offset`. Bytes after it are ignored, as Kafka does."""
     read = _request_readers.get((api_key, version))
     if read is None:
-        read = _request_readers[api_key, version] = reader(api(api_key).request, version)
-    return read(buffer, offset)[0]
+        bounded = cast("Callable[[Buffer, int, int], Read]", reader(api(api_key).request, version))
+        read = _request_readers[api_key, version] = bounded
+    return read(buffer, offset, max_elements)[0]
 
 
 def request_steps(

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
-from penstock.api.fetch_request import PARTITIONS_PER_STEP, Fetch, error_data
+from penstock.api.fetch_request import PARTITIONS_PER_STEP, Fetch, Found, error_data
 from penstock.api.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -38,7 +38,6 @@ from penstock.api.fetch_watch import FetchWatch
 from penstock.api.follower_connections import FollowerConnections
 from penstock.api.leader_hints import EndpointOf, LeaderHints, nowhere
 from penstock.api.traffic import Traffic
-from penstock.api.turns import drained
 from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, ProtocolError, StorageError, Stranger
 from penstock.net.connection import Connection
 from penstock.ports.workers import Workers
@@ -51,8 +50,10 @@ from penstock.storage.slices import LogSlice
 from penstock.wire.apis import Api
 from penstock.wire.messages.fetch import (
     FetchableTopicResponse,
+    FetchPartition,
     FetchRequest,
     FetchResponse,
+    FetchTopic,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionData,
@@ -158,14 +159,21 @@ class FetchHandler:
             return None
         if fetch.is_of_follower:
             self.quota.rate = self._partitions.broker.leader_replication_throttled_rate
-        if _width(request) > PARTITIONS_PER_STEP:
+        if _is_wide(request):
             ctx.connection.hold()
-            return self._serve_wide(fetch, request, self._resolve_session(fetch, request))
-        drained(self._resolve_session(fetch, request))
-        if fetch.watch is not None and len(fetch.watch.standing) + fetch.watch.news_count > PARTITIONS_PER_STEP:
-            ctx.connection.hold()
-            return self._serve_wide(fetch, request)
-        drained(fetch.first_look(fetch.asked))
+            return self._serve_wide(fetch, request, self._resolve_in_steps(fetch, request))
+        fetch.asked = [_asked(topic, one) for topic in request.topics for one in topic.partitions]
+        if len(fetch.asked) > 1:
+            # As on Kafka the last one counts where a partition is named twice.
+            fetch.asked = list({(one.topic, one.topic_id, one.index): one for one in fetch.asked}.values())
+        session = self._session_of(fetch, request)
+        if session is not None:
+            fetch.asked = [session.put(one) for one in fetch.asked]
+            self._end_resolving(fetch, session)
+            if len(fetch.asked) + (fetch.watch.due if fetch.watch is not None else 0) > PARTITIONS_PER_STEP:
+                ctx.connection.hold()
+                return self._serve_wide(fetch, request)
+        fetch.first_look(fetch.asked)
         if self._is_ready(fetch, request):
             return self.answer(fetch)
         fetch.park(request.max_wait_ms / 1000, self._loop.call_later)
@@ -189,7 +197,7 @@ class FetchHandler:
         if resolving is not None:
             await pace.finish(resolving)
         try:
-            await pace.finish(fetch.first_look(fetch.asked, listens=True))
+            await pace.finish(fetch.first_look_in_steps(fetch.asked))
             if not self._is_ready(fetch, request) and not await fetch.wait_in_turns(
                 request.max_wait_ms / 1000, self._loop.call_later
             ):
@@ -199,72 +207,63 @@ class FetchHandler:
         answer = self.answer(fetch)
         return await answer if not isinstance(answer, FetchResponse) else answer
 
-    def _resolve_session(self, fetch: Fetch, request: FetchRequest) -> Generator[None, None, None]:
+    def _resolve_in_steps(self, fetch: Fetch, request: FetchRequest) -> Generator[None, None, None]:
         asked: dict[tuple[str, bytes, int], SessionPartition] = {}
         count = 0
         for topic in request.topics:
-            for partition in topic.partitions:
+            for one in topic.partitions:
+                asked[topic.topic, topic.topic_id, one.partition] = _asked(topic, one)
                 count += 1
                 if not count % STEP_ITEMS:
                     yield
-                # As on Kafka the last one counts where a partition is named twice.
-                asked[topic.topic, topic.topic_id, partition.partition] = SessionPartition(
-                    topic.topic,
-                    topic.topic_id,
-                    partition.partition,
-                    partition.fetch_offset,
-                    partition.partition_max_bytes,
-                    partition.current_leader_epoch,
-                    partition.last_fetched_epoch,
-                    partition.log_start_offset,
-                )
         fetch.asked = list(asked.values())
-        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            if request.session_id != NO_SESSION:
-                self._close_session(request.session_id)
-            if request.session_epoch == INITIAL_EPOCH:
-                yield from self._start_session(fetch)
+        session = self._session_of(fetch, request)
+        if session is None:
             return
-        session = self.sessions.use(
-            request.session_id, request.session_epoch, uses_topic_ids=fetch.ctx.version >= 13, now=self._loop.time()
-        )
-        fetch.session, fetch.session_id, fetch.is_incremental = session, session.id, True
-        fetch.watch = self._watches.get(session.id)
-        for forgotten in request.forgotten_topics_data:
-            for index in forgotten.partitions:
-                known = session.forget(forgotten.topic, forgotten.topic_id, index)
-                if known is not None and fetch.watch is not None:
-                    fetch.watch.forget(known)
-        yield from self._remember(fetch, session)
+        remembered: list[SessionPartition] = []
+        for put in fetch.asked:
+            remembered.append(session.put(put))
+            if not len(remembered) % STEP_ITEMS:
+                yield
+        fetch.asked = remembered
+        self._end_resolving(fetch, session)
+
+    def _session_of(self, fetch: Fetch, request: FetchRequest) -> FetchSession | None:
+        """The one that is gone on with or begun, without what it is asked for now. Raises ApiError."""
+        epoch = request.session_epoch
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH) and request.session_id != NO_SESSION:
+            self._close_session(request.session_id)
+        if epoch == FINAL_EPOCH:
+            return None
+        now, uses_topic_ids = self._loop.time(), fetch.ctx.version >= 13
+        if epoch == INITIAL_EPOCH:
+            session = self.sessions.start(uses_topic_ids=uses_topic_ids, now=now, is_of_follower=fetch.is_of_follower)
+            if session is None:
+                return None
+        else:
+            session = self.sessions.use(request.session_id, epoch, uses_topic_ids=uses_topic_ids, now=now)
+            fetch.is_incremental = True
+            fetch.watch = self._watches.get(session.id)
+            for forgotten in request.forgotten_topics_data:
+                for index in forgotten.partitions:
+                    known = session.forget(forgotten.topic, forgotten.topic_id, index)
+                    if known is not None and fetch.watch is not None:
+                        fetch.watch.forget(known)
+        if len(session.partitions) + len(fetch.asked) > MAX_SESSION_PARTITIONS:
+            self._close_session(session.id)  # the client begins anew, with what it reads now
+            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        fetch.session, fetch.session_id = session, session.id
+        return session
+
+    def _end_resolving(self, fetch: Fetch, session: FetchSession) -> None:
+        """The session knows what it is asked for: what of that has to be looked at?"""
         manner = fetch.manner
         if fetch.watch is None or session.manner != manner or (fetch.rack and self._is_rack_aware):
             # What has not changed is not known, or counts for another kind of reading: a look at everything.
             fetch.asked = list(session.partitions.values())
-            if fetch.watch is None and not session.is_of_follower:
-                self._watch(fetch, session)
+        if fetch.watch is None and not (session.is_of_follower and fetch.is_incremental):
+            self._watch(fetch, session)
         session.manner = manner
-
-    def _remember(self, fetch: Fetch, session: FetchSession) -> Generator[None, None, None]:
-        if len(session.partitions) + len(fetch.asked) > MAX_SESSION_PARTITIONS:
-            self._close_session(session.id)  # the client begins anew, with what it reads now
-            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        remembered: list[SessionPartition] = []
-        for one in fetch.asked:
-            remembered.append(session.put(one))
-            if not len(remembered) % PARTITIONS_PER_STEP:
-                yield
-        fetch.asked = remembered
-
-    def _start_session(self, fetch: Fetch) -> Generator[None, None, None]:
-        session = self.sessions.start(
-            uses_topic_ids=fetch.ctx.version >= 13, now=self._loop.time(), is_of_follower=fetch.is_of_follower
-        )
-        if session is None:
-            return
-        fetch.session, fetch.session_id = session, session.id
-        session.manner = fetch.manner
-        yield from self._remember(fetch, session)
-        self._watch(fetch, session)
 
     def _watch(self, fetch: Fetch, session: FetchSession) -> None:
         is_of_follower = session.is_of_follower
@@ -330,33 +329,44 @@ class FetchHandler:
     def _answer(self, fetch: Fetch) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
         if fetch.is_wide:
             return self._answer_in_turns(fetch)
-        cold = drained(self._take_what_is_warm(fetch))
-        return self._warm_and_respond(fetch, cold) if cold else drained(self._respond(fetch))
+        cold = [
+            (data, partition)
+            for _, data, partition in fetch.found.values()
+            if data.records and partition is not None and self._is_cold(fetch, data, partition)
+        ]
+        if cold:
+            return self._warm_and_respond(fetch, cold)
+        response = FetchResponse(session_id=fetch.session_id)
+        for found in fetch.found.values():
+            self._tell(fetch, response, found)
+        return self._end_response(fetch, response)
 
     async def _answer_in_turns(self, fetch: Fetch) -> FetchResponse:
-        pace = fetch.ctx.pace
-        cold = await pace.finish(self._take_what_is_warm(fetch))
-        return await self._warm_and_respond(fetch, cold) if cold else await pace.finish(self._respond(fetch))
-
-    def _take_what_is_warm(self, fetch: Fetch) -> Generator[None, None, list[tuple[PartitionData, Partition]]]:
-        """Returns what has to be read in a worker first."""
         cold: list[tuple[PartitionData, Partition]] = []
-        for at, (_, data, partition) in enumerate(fetch.found.values(), 1):
-            if not at % PARTITIONS_PER_STEP:
-                yield
-            piece = data.records
-            if not isinstance(piece, LogSlice) or partition is None:
-                continue
-            if not partition.log.slice_is_trusted(piece):
+        async for _, data, partition in fetch.ctx.pace.each(fetch.found.values()):
+            if data.records and partition is not None and self._is_cold(fetch, data, partition):
                 cold.append((data, partition))
-                continue
-            inline = piece.file.read_cached(piece.position, piece.size) if piece.size <= INLINE_BYTES else None
-            if inline is not None:
-                self._count(fetch, partition, piece)
-                data.records = inline
-            elif not _is_unflushed(partition, piece) and not piece.file.is_cached(piece.position, piece.size):
-                cold.append((data, partition))
-        return cold
+        return await (self._warm_and_respond(fetch, cold) if cold else self._respond_in_turns(fetch))
+
+    async def _respond_in_turns(self, fetch: Fetch) -> FetchResponse:
+        response = FetchResponse(session_id=fetch.session_id)
+        async for found in fetch.ctx.pace.each(fetch.found.values()):
+            self._tell(fetch, response, found)
+        return self._end_response(fetch, response)
+
+    def _is_cold(self, fetch: Fetch, data: PartitionData, partition: Partition) -> bool:
+        """Whether it has to be read in a worker first. What is small and warm is taken."""
+        piece = data.records
+        if not isinstance(piece, LogSlice):
+            return False
+        if not partition.log.slice_is_trusted(piece):
+            return True
+        inline = piece.file.read_cached(piece.position, piece.size) if piece.size <= INLINE_BYTES else None
+        if inline is not None:
+            self._count(fetch, partition, piece)
+            data.records = inline
+            return False
+        return not _is_unflushed(partition, piece) and not piece.file.is_cached(piece.position, piece.size)
 
     async def _warm_and_respond(self, fetch: Fetch, cold: list[tuple[PartitionData, Partition]]) -> FetchResponse:
         """Read and check the cold slices in a worker; the pages stay in the cache for sendfile."""
@@ -388,7 +398,7 @@ class FetchHandler:
                 self._report(partition, outcome)
                 failed = error_data(data.partition_index, outcome.code)
                 data.error_code, data.records = failed.error_code, failed.records
-        return await fetch.ctx.pace.finish(self._respond(fetch))
+        return await self._respond_in_turns(fetch)
 
     def _report(self, partition: Partition, failure: StorageError) -> None:
         """Once for each damaged batch; clients ask for it again and again."""
@@ -403,29 +413,28 @@ class FetchHandler:
         if isinstance(failure, CorruptBatch):
             partition.report_damage(failure.path)
 
-    def _respond(self, fetch: Fetch) -> Generator[None, None, FetchResponse]:
-        response = FetchResponse(session_id=fetch.session_id)
+    def _tell(self, fetch: Fetch, response: FetchResponse, found: Found) -> None:
+        asked, data, partition = found
         session = fetch.session
-        current: FetchableTopicResponse | None = None
-        for at, (asked, data, partition) in enumerate(fetch.found.values(), 1):
-            if not at % STEP_ITEMS:
-                yield
-            if partition is not None and isinstance(data.records, LogSlice):
-                self._count(fetch, partition, data.records)
-            if session is not None and not _is_news(asked, data) and fetch.is_incremental:
-                continue
-            if session is not None:
-                asked.sent_high_watermark = data.high_watermark
-                asked.sent_log_start_offset = data.log_start_offset
-                asked.had_error = data.error_code != 0
-                if data.records:
-                    session.move_to_end(asked)
-                    if fetch.watch is not None:
-                        fetch.watch.move_to_end(asked)
-            if current is None or current.topic != asked.topic or current.topic_id != asked.topic_id:
-                current = FetchableTopicResponse(topic=asked.topic, topic_id=asked.topic_id)
-                response.responses.append(current)
-            current.partitions.append(data)
+        if partition is not None and isinstance(data.records, LogSlice):
+            self._count(fetch, partition, data.records)
+        if session is not None:
+            if fetch.is_incremental and not _is_news(asked, data):
+                return
+            asked.sent_high_watermark = data.high_watermark
+            asked.sent_log_start_offset = data.log_start_offset
+            asked.had_error = data.error_code != 0
+            if data.records:
+                session.move_to_end(asked)
+                if fetch.watch is not None:
+                    fetch.watch.move_to_end(asked)
+        current = response.responses[-1] if response.responses else None
+        if current is None or current.topic != asked.topic or current.topic_id != asked.topic_id:
+            current = FetchableTopicResponse(topic=asked.topic, topic_id=asked.topic_id)
+            response.responses.append(current)
+        current.partitions.append(data)
+
+    def _end_response(self, fetch: Fetch, response: FetchResponse) -> FetchResponse:
         if fetch.is_urgent and fetch.ctx.version >= FIRST_WITH_LEADER_HINTS:
             self._add_leaders(fetch.ctx, response)
         return response
@@ -485,9 +494,26 @@ def _look_up(lookups: Sequence[Lookup]) -> list[StorageError | None]:
     return failures
 
 
-def _width(request: FetchRequest) -> int:
-    topics, forgotten = request.topics, request.forgotten_topics_data
-    return sum(len(topic.partitions) for topic in topics) + sum(len(topic.partitions) for topic in forgotten)
+def _is_wide(request: FetchRequest) -> bool:
+    left = PARTITIONS_PER_STEP
+    for topic in request.topics:
+        left -= len(topic.partitions)
+    for forgotten in request.forgotten_topics_data:
+        left -= len(forgotten.partitions)
+    return left < 0
+
+
+def _asked(topic: FetchTopic, one: FetchPartition) -> SessionPartition:
+    return SessionPartition(
+        topic.topic,
+        topic.topic_id,
+        one.partition,
+        one.fetch_offset,
+        one.partition_max_bytes,
+        one.current_leader_epoch,
+        one.last_fetched_epoch,
+        one.log_start_offset,
+    )
 
 
 def _is_unflushed(partition: Partition, piece: LogSlice) -> bool:
