@@ -109,6 +109,7 @@ class Decided(NamedTuple):
 class BrokerChecker:
     def __init__(self) -> None:
         self._facts: dict[tuple[int, Key], tuple[ReplicaLike, Facts]] = {}
+        self._logs: dict[tuple[int, Key], object] = {}
         self._leaders: dict[tuple[Key, int], int] = {}
         self._committed: dict[Key, tuple[int, str]] = {}  # the highest high watermark, and whose it was
         self._decided: dict[tuple[Key, int], Decided] = {}
@@ -139,10 +140,14 @@ class BrokerChecker:
                     tuple(replica.replicas),
                 )
                 known = self._facts.get((node, key))
+                is_reopened = self._logs.get((node, key)) is not log
+                self._logs[node, key] = log
                 if known is not None and known[0] is replica:
                     if known[1] == facts:
                         continue
-                    _check_growth(node, replica, known[1], facts, is_excused=node in self.excused)
+                    _check_growth(
+                        node, replica, known[1], facts, is_excused=node in self.excused, is_reopened=is_reopened
+                    )
                 self._facts[node, key] = replica, facts
                 changed.append((node, replica, facts))
         changed.sort(key=lambda entry: not entry[2].is_leader)  # followers are held against what leaders have
@@ -291,11 +296,15 @@ class BrokerChecker:
             )
 
 
-def _check_growth(node: int, replica: ReplicaLike, before: Facts, now: Facts, *, is_excused: bool) -> None:
+def _check_growth(
+    node: int, replica: ReplicaLike, before: Facts, now: Facts, *, is_excused: bool, is_reopened: bool = False
+) -> None:
+    """`is_reopened`: after a failed sync a follower begins with what was stable, as after a restart."""
     name = f"{replica.topic}-{replica.index} on {node}"
     if now.leader_epoch < before.leader_epoch or now.partition_epoch < before.partition_epoch:
         raise Violation("epochs only grow", f"{name}: {before}, then {now}")
-    if now.high_watermark < before.high_watermark and not (is_excused and not now.is_leader):  # repaired: cut
+    may_be_cut = (is_excused or is_reopened) and not now.is_leader  # repaired, or opened anew
+    if now.high_watermark < before.high_watermark and not may_be_cut:
         raise Violation("the high watermark only grows", f"{name}: {before}, then {now}")
     if now.log_start < before.log_start and not is_excused:
         raise Violation("a log start only grows", f"{name}: {before}, then {now}")
