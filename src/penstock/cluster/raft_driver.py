@@ -24,7 +24,7 @@ from penstock.cluster.raft_store import RaftStore
 from penstock.core.raft.configuration import Configuration
 from penstock.core.raft.core import RaftCore
 from penstock.core.raft.exchange import Input, Leadership, Outcome, PersistDone, Tick
-from penstock.core.raft.messages import Entry, EntryKind, Message, Snapshot
+from penstock.core.raft.messages import AppendResponse, Entry, EntryKind, Message, Snapshot
 from penstock.core.raft.settings import Settings
 from penstock.core.raft.states import Role
 from penstock.model.errors import ApiError, ErrorCode, StorageError
@@ -135,7 +135,7 @@ class RaftDriver:
         if outcome.generation <= self._stable_generation:
             self._send(outcome.send_after_persist)
         elif outcome.send_after_persist:
-            self._held_back.append((outcome.generation, outcome.send_after_persist))
+            self._hold_back(outcome.generation, outcome.send_after_persist)
         for accepted in outcome.accepted:
             self._proposals.accepted(accepted)
         for refused in outcome.refused:
@@ -155,6 +155,13 @@ class RaftDriver:
             self._become_active(outcome.committed)
             if (ready := self._applied.snapshot_if_due()) is not None:
                 self._inbox.append(ready)
+
+    def _hold_back(self, generation: int, messages: list[Message]) -> None:
+        """Until that write is stable. Of acknowledgements that wait for the same write the newest is enough: a leader
+        sends heartbeats for as long as a disk hangs."""
+        if self._held_back and self._held_back[-1][0] == generation and _says_as_much(self._held_back[-1][1], messages):
+            self._held_back.pop()
+        self._held_back.append((generation, messages))
 
     def _end(self, error: Exception) -> None:
         if self._is_over:
@@ -300,6 +307,20 @@ class RaftDriver:
         self._timer = None
         if not self._is_over:
             self._post(Tick())
+
+
+def _says_as_much(before: list[Message], after: list[Message]) -> bool:
+    """Both are one acknowledgement to the same leader, the later one of no less."""
+    if len(before) != 1 or len(after) != 1:
+        return False
+    old, new = before[0], after[0]
+    if (
+        not isinstance(old, AppendResponse)
+        or not isinstance(new, AppendResponse)
+        or not (old.accepted and new.accepted)
+    ):
+        return False
+    return (old.recipient, old.term) == (new.recipient, new.term) and old.match_index <= new.match_index
 
 
 def _first_voters(store: RaftStore, node_id: int, configured: tuple[int, ...]) -> tuple[int, ...]:

@@ -387,6 +387,30 @@ def test_a_leader_whose_disk_is_full_hands_over_and_is_back_when_there_is_room(s
         servers.world.run(main())
 
 
+def test_what_a_hung_disk_holds_back_does_not_grow_with_every_heartbeat() -> None:
+    with cluster(3) as servers:
+
+        async def main() -> None:
+            await servers.start()
+            leader = await servers.until_active()
+            sick = others(servers, leader)[0]
+            servers.machine(sick).disk_times.is_hung = True
+            for number in range(5):
+                await servers.propose(leader, b"%d" % number)
+            await asyncio.sleep(60)
+            quorum = servers.servers[sick].quorum
+            assert quorum.leader_id == leader
+            assert len(quorum._held_back) <= 10
+            servers.machine(sick).disk_times.is_hung = False
+            await asyncio.sleep(1)
+            assert not quorum._held_back
+            assert servers.servers[sick].history.data == [b"%d" % number for number in range(5)]
+            matched = {each.node: each.match_index for each in servers.servers[leader].quorum.status.replicas}
+            assert matched[sick] == matched[leader]
+
+        servers.world.run(main(), timeout_s=120)
+
+
 def test_a_state_machine_that_raises_ends_the_part_a_server_takes(caplog: pytest.LogCaptureFixture) -> None:
     with cluster(4) as servers:
 
