@@ -21,7 +21,7 @@ FOUND_BY: dict[str, int] = {
     "acknowledges-alone": 1,
     "claims-unflushed": 0,
     "votes-twice": 29,
-    "never-truncates": 2,
+    "never-truncates": 0,
     "hides-divergence": 9,
     "serves-uncommitted": 0,
     "shrinks-isr-alone": 0,
@@ -51,6 +51,17 @@ FOUND_BY: dict[str, int] = {
     "gives-up-with-its-vote": 179,
     "impatient-alone": 24,
     "hears-strangers": 38,
+    "begins-with-all-committed": 3,
+    "cuts-before-lowering": 5,
+    "promises-its-end": 0,
+    "keeps-its-minimum": 0,
+    "repairs-in-sync": 72,
+    "waits-for-its-disk": 17,
+    "syncs-again": 3,
+    "renames-unsynced": 0,
+    "forgets-gaps": 0,
+    "clean-for-good": 0,
+    "undoes-every-swap": 129,
 }
 
 

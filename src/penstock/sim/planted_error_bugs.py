@@ -9,7 +9,6 @@ from typing import Any
 
 from penstock.sim.bugs import Bug
 
-LOG = "penstock.storage.log:Log"
 GROWING = "penstock.storage.growing_log:GrowingLog"
 HOUSEKEEPING = "penstock.replica.housekeeping:Housekeeping"
 REPAIRS = "penstock.replica.repair:Repairs"
@@ -20,24 +19,8 @@ def _goes_by_its_policy(original: Any) -> Any:
     return property(lambda self: self._config.compact or self.cleaned_offset > 0)
 
 
-def _is_clean_when_written(original: Any) -> Any:
-    def write_epochs(self: Any) -> Any:
-        written = original(self)
-        self._epochs.stable_version = self._epochs.version
-        return written
-
-    return write_epochs
-
-
-def _lowers_the_recovery_point_alone(original: Any) -> Any:
-    async def lower(self: Any, partition: Any, offset: int) -> None:
-        async with self._checkpointing:
-            known = partition.log.persisted_recovery_point
-            if known > offset or self._may_lag_disk:
-                partition.log.persisted_recovery_point = min(known, offset)
-                await self._persist_offsets()
-
-    return lower
+def _is_clean_for_good(original: Any) -> Any:
+    return property(lambda self: self.stable_version == 0 < self.version)
 
 
 def _lowers_nothing(original: Any) -> Any:
@@ -47,19 +30,8 @@ def _lowers_nothing(original: Any) -> Any:
     return lower
 
 
-def _drops_all_at_once(original: Any) -> Any:
-    return lambda self, first: self._drop_segments(first, len(self._segments))
-
-
 def _waits(original: Any) -> Any:
     return lambda self: self.start()
-
-
-def _sees_damage_everywhere(original: Any) -> Any:
-    def scan(*args: Any) -> Any:
-        return original(*args)._replace(is_damaged=True)
-
-    return scan
 
 
 def _cuts_at_once(original: Any) -> Any:
@@ -126,19 +98,10 @@ ERROR_BUGS = (
         ((f"{GROWING}._may_have_gaps", _goes_by_its_policy),),
     ),
     Bug(
-        "clean-when-written",
-        "leader epochs count as kept when their file is written, before it is stable",
+        "clean-for-good",
+        "leader epochs that were kept once count as kept, also those that come later",
         "leader epochs are kept before a recovery point passes them",
-        (("penstock.storage.checkpoint_builder:CheckpointBuilder._write_epochs", _is_clean_when_written),),
-    ),
-    Bug(
-        "cuts-below-the-cleaned",
-        "a cut leaves the cleaned offset where it was, and drops the oldest segments first",
-        "a cut lowers first what recovery goes by",
-        (
-            (f"{HOUSEKEEPING}.lower_recovery_point", _lowers_the_recovery_point_alone),
-            (f"{LOG}._drop_from", _drops_all_at_once),
-        ),
+        (("penstock.storage.leader_epochs:LeaderEpochs.is_dirty", _is_clean_for_good),),
     ),
     Bug(
         "cuts-before-lowering",
@@ -151,12 +114,6 @@ ERROR_BUGS = (
         "a leader whose disk hangs goes on leading",
         "a hung disk is left behind",
         (("penstock.replica.disk_watch:DiskWatch._tick", _waits),),
-    ),
-    Bug(
-        "repairs-the-sound",
-        "a replica is replaced on the word of whoever could not read it",
-        "no sound replica is cut by repair",
-        (("penstock.replica.repair:scan", _sees_damage_everywhere),),
     ),
     Bug(
         "repairs-in-sync",
