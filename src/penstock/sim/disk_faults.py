@@ -246,7 +246,6 @@ def _batch_byte(disk: SimDisk, random: Random, preferred: tuple[str, ...]) -> tu
     if not batches:
         return None
     at, size = random.choice(batches)
-    is_compacted = any(f"/{name}" in path for name in COMPACTED)
-    if random.random() < EPOCH_CHANCE and not is_compacted:  # cleaning looks at checksums, which do not cover it
+    if random.random() < EPOCH_CHANCE:
         return path, at + EPOCH_START
     return path, random.randrange(at + CRC_START, at + size)

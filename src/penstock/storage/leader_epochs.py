@@ -7,6 +7,7 @@ before the recovery point passes what it lacks, and the batches after that point
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 
 from penstock.model.errors import StorageError
 
@@ -36,6 +37,14 @@ class LeaderEpochs:
         """For a thread: what it looks at does not change meanwhile."""
         result = LeaderEpochs()
         result._epochs, result._starts, result.latest = self._epochs[:], self._starts[:], self.latest
+        return result
+
+    @staticmethod
+    def of(entries: Iterable[tuple[int, int]]) -> LeaderEpochs:
+        """The inverse of `entries`."""
+        result = LeaderEpochs()
+        for epoch, start_offset in entries:
+            result.assign(epoch, start_offset)
         return result
 
     def entries(self) -> list[tuple[int, int]]:

@@ -359,6 +359,20 @@ def test_damage_stops_the_cleaning_and_touches_nothing() -> None:
         decode_outcome(failure)
 
 
+def test_a_leader_epoch_that_is_not_the_logs_is_damage() -> None:
+    """No checksum covers it. Copied into a new segment it would never be found."""
+    scene = Scene()
+    scene.append((b"a", b"1"))
+    scene.append((b"b", b"2"))
+    scene.log.roll(NOW_MS)
+    plan = scene.plan()
+    assert plan.leader_epochs
+    assert CleanPlan.decode(plan.encode()) == plan
+    scene.disk.flip_bit(f"{DIRECTORY}/{0:020d}.log", 12)  # the leader epoch of the first batch
+    with pytest.raises(CorruptBatch, match="leader epoch"):
+        list(clean(scene.disk, plan))
+
+
 def test_a_batch_larger_than_the_buffer() -> None:
     scene = Scene()
     scene.append((b"a", bytes(3 << 20)), (b"b", b"1"))

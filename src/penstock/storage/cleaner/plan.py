@@ -42,6 +42,7 @@ class CleanPlan:
     max_keys: int
     last_batches: dict[int, tuple[int, int]]  # producer id -> (last offset of its data or -1, epoch)
     aborted: tuple[AbortedTransaction, ...] | None  # None: not known, so transactional batches stay as they are
+    leader_epochs: tuple[tuple[int, int], ...]  # (epoch, first offset): no checksum covers the epoch of a batch
 
     def encode(self) -> bytes:
         """One line of JSON."""
@@ -52,7 +53,8 @@ class CleanPlan:
     @classmethod
     def decode(cls, line: bytes) -> CleanPlan:
         fields = json.loads(line)
-        fields["segments"] = tuple((base, size) for base, size in fields["segments"])
+        for name in ("segments", "leader_epochs"):
+            fields[name] = tuple((first, second) for first, second in fields[name])
         fields["last_batches"] = {producer_id: (offset, epoch) for producer_id, offset, epoch in fields["last_batches"]}
         if fields["aborted"] is not None:
             fields["aborted"] = tuple(AbortedTransaction(*entry) for entry in fields["aborted"])

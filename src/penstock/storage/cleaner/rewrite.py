@@ -12,8 +12,9 @@ Invariants, as in Kafka where not said otherwise
 - A tombstone stays until `delete.retention.ms` after the cleaning that met it first: that one writes the time of
   deletion into the batch (DELETE_HORIZON_BIT, in the place of the base timestamp). Not in Kafka: and as long as the
   plan says that a replica may not have it yet.
-- Every checksum is checked before a batch is copied. A batch whose records cannot be read stays as it is, and takes
-  no other record's place.
+- Every checksum is checked before a batch is copied, and its leader epoch, which no checksum covers, against those
+  that the log knows: damage is not copied into a new segment, where nobody would find it.
+- A batch whose records cannot be read stays as it is, and takes no other record's place.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from penstock.storage.cleaner.plan import Cleaned, CleanPlan, Outcome, Rewritten
 from penstock.storage.cleaner.transactions import CleanedTransactions
 from penstock.storage.cleaner.walk import copy_runs, put_keys, retain
 from penstock.storage.files import CLEANED, INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, file_path
+from penstock.storage.leader_epochs import LeaderEpochs
 from penstock.storage.segment import MAX_RELATIVE_OFFSET, OpenFiles, Segment
 from penstock.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 
@@ -81,6 +83,7 @@ class _Cleaning:
         self._next_live = 0  # the first of them at or after the batch at hand
         self._knows_all_live = True
         self._transactions = CleanedTransactions(plan.aborted or ())
+        self._epochs = LeaderEpochs.of(plan.leader_epochs)
         self._records_read = self._records_kept = self._bytes_read = self._bytes_written = self._malformed = 0
 
     # -- first pass ------------------------------------------------------------------------------------------
@@ -317,6 +320,8 @@ class _Cleaning:
                         break
                     if crc32c(view[at + CRC_START : end]) != header.crc:
                         raise CorruptBatch(path, position + at, "checksum does not match")
+                    if self._epochs.contradicts(header.leader_epoch, header.last_offset):
+                        raise CorruptBatch(path, position + at, f"leader epoch {header.leader_epoch} is not the log's")
                     yield data, at, header
                     at, expected = end, header.next_offset
                 if not at and (wanted > size - position or len(data) < HEADER_SIZE):

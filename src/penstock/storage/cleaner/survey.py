@@ -118,4 +118,5 @@ def make_plan(
         max_keys=max_keys,
         last_batches={producer.producer_id: (producer.last_offset, producer.epoch) for producer in log.producers},
         aborted=aborted,
+        leader_epochs=tuple(log.epochs.entries()),
     )
