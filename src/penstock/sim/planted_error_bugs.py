@@ -35,9 +35,8 @@ def _waits(original: Any) -> Any:
 
 
 def _cuts_at_once(original: Any) -> Any:
-    async def cut(self: Any, partition: Any, last_sound_base: int | None) -> None:
-        start = partition.log.log_start_offset
-        await self._cut(partition, start if last_sound_base is None else max(last_sound_base, start))
+    async def cut(self: Any, partition: Any, found: Any) -> None:
+        await self._cut(partition, found.offset)
 
     return cut
 
