@@ -22,12 +22,13 @@ from penstock.sim.checks.unclean import check_unclean
 from penstock.sim.checks.votes import check_last_voters
 from penstock.sim.cluster import few_entries_kept
 from penstock.sim.healed import Healed
-from penstock.sim.history import Outcome
+from penstock.sim.history import Outcome, Violation
 from penstock.sim.judging import Breach
+from penstock.sim.loop import StepLimit
 from penstock.sim.plan import Plan
 from penstock.sim.remarks import remarks
 from penstock.sim.sizes import shrunk
-from penstock.sim.stage import KEYED, Stage
+from penstock.sim.stage import CONTROLLER, KEYED, Stage
 from penstock.sim.workforce import Workforce
 from penstock.sim.workload.trimmed import RETENTION_BYTES, TRIMMED
 from penstock.sim.workload.tuner import BROKERS
@@ -147,6 +148,8 @@ def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
             world.run(scenario.run())
     except Exception as error:  # of whatever kind: it is the history's failure, and told as such
         stage.watch.failed(error)
+        if isinstance(error, StepLimit) and stage.watch.controller() is None:  # all ask, and nobody answers
+            stage.watch.failed(Violation(CONTROLLER, str(error)))
     _tell(verdict, stage.watch.judging.breaches, stage.watch.judging.verdict)
     verdict.cpu_s = time.process_time() - began
     verdict.virtual_s = world.loop.time()
