@@ -148,6 +148,7 @@ class World:
     def checkpoint(self) -> None:
         checkpoint = self.log.prepare_checkpoint()
         checkpoint.make_stable()
+        self.log.end_checkpoint(checkpoint)
         self.persist(checkpoints.RECOVERY_POINTS, checkpoint.recovery_point)
         self.log.persisted_recovery_point = checkpoint.recovery_point
 

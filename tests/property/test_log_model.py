@@ -202,6 +202,7 @@ class World:
     def checkpoint(self) -> None:
         checkpoint = self.log.prepare_checkpoint()
         checkpoint.make_stable()
+        self.log.end_checkpoint(checkpoint)
         self.persist(checkpoints.RECOVERY_POINTS, checkpoint.recovery_point)
         if self.random.random() < 0.5:
             self.log.persisted_recovery_point = checkpoint.recovery_point

@@ -133,7 +133,7 @@ class Housekeeping:
     async def checkpoint(self, only: Sequence[Partition] | None = None) -> None:
         """Persist recovery points and log starts; what recovery needs up to there goes first.
 
-        Prepared on the loop, made stable in a worker. `only`: of these partitions alone.
+        Gathered on the loop, written and made stable in a worker. `only`: of these partitions alone.
         """
         async with self._checkpointing:
             prepared = await self._prepare_checkpoints(list(self._partitions) if only is None else only)
@@ -157,9 +157,13 @@ class Housekeeping:
                 raise
             risen: list[tuple[Partition, int]] = []
             for (partition, checkpoint), failure in zip(prepared, outcomes, strict=True):
-                if failure is None:
+                if checkpoint.is_void():
+                    if not partition.is_deleted:
+                        partition.log.put_back(checkpoint)
+                elif failure is None:
                     risen.append((partition, checkpoint.recovery_point))
-                elif not partition.is_deleted:
+                    self._end_checkpoint(partition, checkpoint)
+                else:
                     partition.log.put_back(checkpoint)
                     log.error("checkpoint of %r: %s", partition, failure)
             await self._persist_offsets(risen)
@@ -178,6 +182,13 @@ class Housekeeping:
             except StorageError as error:
                 log.error("checkpoint of %r: %s", partition, error)
         return prepared
+
+    @staticmethod
+    def _end_checkpoint(partition: Partition, checkpoint: LogCheckpoint) -> None:
+        try:
+            partition.log.end_checkpoint(checkpoint)
+        except StorageError as error:
+            log.error("checkpoint of %r: %s", partition, error)
 
     async def batch_at(self, partition: Partition, offset: int) -> int:
         """Where the batch that holds the offset begins: a cut takes it as a whole. Raises StorageError."""

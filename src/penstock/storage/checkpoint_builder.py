@@ -1,16 +1,13 @@
 """What is written so that recovery can begin at the recovery point: index entries, leader epochs, producer snapshots.
 
-Written without a sync and handed out as a `LogCheckpoint`, for others to make stable. Must not know: when a checkpoint
-is due, where its recovery point is kept.
+Handed out as a `LogCheckpoint`, for others to write and make stable; only index entries are written here, without a
+sync. Must not know: when a checkpoint is due, where its recovery point is kept.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from penstock.ports.disk import Disk
 from penstock.storage.durability import EpochsFile, LogCheckpoint, Unsynced
-from penstock.storage.files import write_whole
 from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
 from penstock.storage.leader_epochs import LeaderEpochs
 from penstock.storage.producer_state import ProducerStates
@@ -65,24 +62,21 @@ class CheckpointBuilder:
                 if index.write():
                     self._unsynced.paths.append(index.path)
         if self._is_snapshot_due(producers, log_end_offset, closing):
-            self.take_snapshot(producers, log_end_offset)
-        paths = self._unsynced.paths
-        epochs = self._write_epochs() if self._epochs.is_dirty else None
-        self._unsynced.paths = []
-        return LogCheckpoint(self._disk, self._directory, stable_offset, paths, epochs, self.snapshots)
-
-    def _write_epochs(self) -> EpochsFile:
-        """They stay dirty until the checkpoint is stable."""
-        self._prepared += 1
+            self._unsynced.paths += self.plan_snapshot(producers, log_end_offset)
+        paths, self._unsynced.paths = self._unsynced.paths, []
+        epochs = self._epochs
         path = f"{self._directory}/{LEADER_EPOCHS}"
-        written = EpochsFile(self._epochs, self._epochs.version, f"{path}.{self._prepared}.tmp", path)
-        try:
-            write_whole(self._disk, written.temporary, self._epochs.encode(), sync=False)
-        except OSError:
-            with suppress(OSError):
-                self._disk.remove(written.temporary)
-            raise
-        return written
+        file = (
+            EpochsFile(epochs, epochs.copy(), epochs.version, path) if epochs.is_dirty else None
+        )  # until it is stable
+        self._prepared += 1
+        return LogCheckpoint(self._disk, self._directory, stable_offset, paths, file, self.snapshots, self._prepared)
+
+    def end(self, checkpoint: LogCheckpoint) -> None:
+        """It is stable. Raises OSError."""
+        if checkpoint.waiting:
+            self.snapshots.were_written(checkpoint.waiting)
+            self.snapshots.drop_strays(self._segments.bases)
 
     def put_back(self, checkpoint: LogCheckpoint) -> None:
         """It could not be made stable: the next one has to."""
@@ -101,15 +95,18 @@ class CheckpointBuilder:
 
     def take_snapshot(self, producers: ProducerStates, log_end_offset: int) -> None:
         """Write the producer state before `log_end_offset`; stable after the next checkpoint."""
-        self._unsynced.paths += self.write_snapshot(producers, log_end_offset)
+        self._unsynced.paths.append(self.snapshots.take(producers, log_end_offset))
         self.snapshots.drop_strays(self._segments.bases)
 
-    def write_snapshot(self, producers: ProducerStates, offset: int) -> list[str]:
-        """Its path. At a roll always, once there ever were producers: so that recovery replays one segment at most."""
+    def plan_snapshot(self, producers: ProducerStates, offset: int) -> list[str]:
+        """For the next checkpoint; its path if it was written at once.
+
+        At a roll always, once there ever were producers: so that recovery replays one segment at most.
+        """
         if not len(producers) and not self.snapshots.offsets:
             return []
         self._snapshot_bytes = self._segments.size_bytes
-        return [self.snapshots.take(producers, offset)]
+        return self.snapshots.take_later(producers, offset)
 
     def secure_producers(self, producers: ProducerStates, offset: int) -> None:
         """Before the batches below `offset` go, a stable snapshot knows what they said of producers.

@@ -8,12 +8,13 @@ the log is told. Order is data: a `Flush` moves the stable offset only when it c
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.model.errors import StorageError
 from penstock.ports.disk import Disk, File
-from penstock.storage.files import parent_of
+from penstock.storage.files import parent_of, write_whole
 from penstock.storage.leader_epochs import LeaderEpochs
 from penstock.storage.segment import Segment
 from penstock.storage.snapshots import Snapshots
@@ -118,21 +119,32 @@ class Unsynced:
 
 
 class EpochsFile(NamedTuple):
-    """The leader epochs of one moment, written as `temporary` and due to become `path`."""
+    """The leader epochs of one moment, due to become `path`."""
 
     epochs: LeaderEpochs
+    frozen: LeaderEpochs
     version: int
-    temporary: str
     path: str
 
 
 class LogCheckpoint:
-    """What recovery from `recovery_point` needs on disk: indexes, leader epochs, producer snapshot.
+    """What recovery from `recovery_point` needs on disk: indexes, leader epochs, producer snapshots.
 
-    `make_stable` may block and may run in a thread. Nothing counts as stable before it has returned.
+    Indexes are written already, the rest is a copy of the moment. `make_stable` writes and syncs, so it belongs in a
+    thread. Nothing counts as stable before it has returned; then `Log.end_checkpoint`.
     """
 
-    __slots__ = ("_directory", "_disk", "_epochs", "_snapshots", "paths", "recovery_point")
+    __slots__ = (
+        "_directory",
+        "_disk",
+        "_epochs",
+        "_number",
+        "_snapshots",
+        "is_void",
+        "paths",
+        "recovery_point",
+        "waiting",
+    )
 
     def __init__(
         self,
@@ -142,43 +154,51 @@ class LogCheckpoint:
         paths: list[str],
         epochs: EpochsFile | None,
         snapshots: Snapshots,
+        number: int,
     ) -> None:
         self._disk = disk
         self._directory = directory
         self._epochs = epochs
         self._snapshots = snapshots
+        self._number = number  # of this log's checkpoints
+        self.waiting = snapshots.waiting
         self.paths = paths
         self.recovery_point = recovery_point
+        self.is_void: Callable[[], bool] = lambda: False  # the log was closed or cut: its directory may be another's
 
     @property
     def is_needed(self) -> bool:
         """Whether there is anything to make stable."""
-        return bool(self.paths) or self._epochs is not None
+        return bool(self.paths) or bool(self.waiting) or self._epochs is not None
 
     def make_stable(self) -> None:
         """Raises OSError; a file that was deleted in the meantime is no longer needed."""
         if not self.is_needed:
             return
-        try:
-            for path in self.paths:
-                with suppress(FileNotFoundError):
-                    self._snapshots.sync_file(path)
-            if self._epochs is not None:
-                self._snapshots.sync_file(self._epochs.temporary)
-                self._disk.rename(self._epochs.temporary, self._epochs.path)
-            self._disk.sync_directory(self._directory)
-        except OSError:
-            self._drop_temporary()
-            raise
+        for path in self.paths:
+            with suppress(FileNotFoundError):
+                self._snapshots.sync_file(path)
+        for snapshot in self.waiting:
+            self._put_in_place(snapshot.path, snapshot.producers.encode())
+        if self._epochs is not None:
+            self._put_in_place(self._epochs.path, self._epochs.frozen.encode())
+        self._disk.sync_directory(self._directory)
         self._snapshots.are_stable(self.paths)
         if self._epochs is not None:
             self._epochs.epochs.stable_version = self._epochs.version
 
-    def _drop_temporary(self) -> None:
-        """The next checkpoint writes its own."""
-        if self._epochs is not None:
+    def _put_in_place(self, path: str, data: bytes) -> None:
+        """A file that was made in the directory of another log of this name shows by `is_void`, which is so before."""
+        temporary = f"{path}.{self._number}.tmp"
+        try:
+            write_whole(self._disk, temporary, data, sync=True)
+            if self.is_void():
+                raise FileNotFoundError(errno.ENOENT, "the log was closed or cut meanwhile", path)
+            self._disk.rename(temporary, path)
+        except OSError:
             with suppress(OSError):
-                self._disk.remove(self._epochs.temporary)
+                self._disk.remove(temporary)
+            raise
 
 
 class Recovery:

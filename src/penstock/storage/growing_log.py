@@ -252,7 +252,7 @@ class GrowingLog:
             self._sync_names()
         sealed.limit_bytes = 0  # should this fail half way, the next append looks closer
         sealed.seal()
-        snapshot = self._checkpoints.write_snapshot(self.producers, base_offset)
+        snapshot = self._checkpoints.plan_snapshot(self.producers, base_offset)
         segment = self._segments.add(base_offset)
         self._unsynced.names_changed()
         self._unsynced.paths += [sealed.index.path, sealed.time_index.path, *snapshot]

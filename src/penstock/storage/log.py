@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_right
+from functools import partial
 
 from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogOffline, StorageError
 from penstock.ports.disk import Disk, File
@@ -358,16 +359,30 @@ class Log(GrowingLog):
     # -- checkpoint, close -----------------------------------------------------------------------------------
 
     def prepare_checkpoint(self, *, closing: bool = False) -> LogCheckpoint:
-        """Write (unsynced) what recovery from here needs, and hand out the files to make stable.
+        """Gather what recovery from here needs; a worker writes it and makes it stable. Then `end_checkpoint`.
 
         Afterwards `recovery_point` may be persisted: recovery from it finds the index entries, leader epochs and a
         producer snapshot from which at most a few MB of headers are replayed. `closing`: the snapshot is exact.
         """
         self._check_usable()
         try:
-            return self._checkpoints.prepare(self.producers, self.log_end_offset, self.stable_offset, closing=closing)
+            checkpoint = self._checkpoints.prepare(
+                self.producers, self.log_end_offset, self.stable_offset, closing=closing
+            )
         except OSError as error:
             raise StorageError(f"{self.directory}: cannot write a checkpoint: {error}") from error
+        checkpoint.is_void = partial(self._is_other_than, self._generation)
+        return checkpoint
+
+    def _is_other_than(self, generation: int) -> bool:
+        return self.is_closed or self._generation != generation
+
+    def end_checkpoint(self, checkpoint: LogCheckpoint) -> None:
+        """It is stable. Raises StorageError where a snapshot of before could not be removed."""
+        try:
+            self._checkpoints.end(checkpoint)
+        except OSError as error:
+            raise StorageError(f"{self.directory}: cannot remove a snapshot: {error}") from error
 
     def put_back(self, checkpoint: LogCheckpoint) -> None:
         """It could not be made stable: the next one has to."""
@@ -388,6 +403,7 @@ class Log(GrowingLog):
         except OSError as error:
             self.put_back(checkpoint)
             raise StorageError(f"{self.directory}: cannot write a checkpoint: {error}") from error
+        self.end_checkpoint(checkpoint)
         return checkpoint.recovery_point
 
     def close(self, *, clean: bool) -> None:
@@ -417,6 +433,7 @@ class Log(GrowingLog):
             for file in flush.files if flush else ():
                 file.sync()
             checkpoint.make_stable()
+            self._checkpoints.end(checkpoint)
             for directory in flush.directories if flush else ():
                 if directory != self.directory or not checkpoint.is_needed:  # else it was synced just now
                     self._disk.sync_directory(directory)

@@ -51,6 +51,9 @@ class ProducedBatch(NamedTuple):
     last_offset: int
 
 
+_NO_BATCH = ProducedBatch(NO_SEQUENCE, NO_SEQUENCE, -1, -1)
+
+
 class Producer:
     """One producer id. `batches` are of the current epoch, oldest first.
 
@@ -61,6 +64,7 @@ class Producer:
     __slots__ = (
         "batches",
         "coordinator_epoch",
+        "copy_number",
         "epoch",
         "first_sequence",
         "is_fresh",
@@ -80,6 +84,19 @@ class Producer:
         self.is_fresh = True
         self.coordinator_epoch = -1
         self.transaction_first_offset = -1
+        self.copy_number = 0  # that of `ProducerStates` when it was made: an older one is shared with a snapshot
+
+    def copy(self, copy_number: int) -> Producer:
+        result = Producer(self.producer_id, self.epoch)
+        result.batches = self.batches[:]
+        result.first_sequence = self.first_sequence
+        result.last_timestamp = self.last_timestamp
+        result.last_seen_ms = self.last_seen_ms
+        result.is_fresh = self.is_fresh
+        result.coordinator_epoch = self.coordinator_epoch
+        result.transaction_first_offset = self.transaction_first_offset
+        result.copy_number = copy_number
+        return result
 
     @property
     def last_sequence(self) -> int:
@@ -91,19 +108,34 @@ class Producer:
 
 
 class ProducerStates:
-    """All producers of one log. `is_dirty`: changed since the last snapshot.
+    """All producers of one log.
 
     `has_earlier_batches`: False for what was read from a snapshot with nothing but the last batch of each.
     """
 
-    __slots__ = ("_producers", "_refused", "_transactions", "has_earlier_batches", "is_dirty")
+    __slots__ = (
+        "_copies",
+        "_producers",
+        "_refused",
+        "_transactions",
+        "has_earlier_batches",
+        "snapshot_version",
+        "version",
+    )
 
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
         self._refused: dict[int, tuple[int, int]] = {}  # of producers not known yet: epoch and first sequence
         self._transactions: set[int] = set()  # producer ids with an open transaction
         self.has_earlier_batches = True
-        self.is_dirty = False
+        self.version = 0  # rises with every change
+        self.snapshot_version = 0  # the one that the newest snapshot holds
+        self._copies = 0
+
+    @property
+    def is_dirty(self) -> bool:
+        """Changed since the last snapshot."""
+        return self.version != self.snapshot_version
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -186,12 +218,16 @@ class ProducerStates:
         producer = self._producers.get(producer_id)
         if producer is None:
             producer = self._producers[producer_id] = Producer(producer_id, epoch)
+            producer.copy_number = self._copies
             self._refused.pop(producer_id, None)
-        elif producer.epoch != epoch:
-            producer.epoch = epoch
-            producer.batches.clear()
-            producer.first_sequence = None
-        self.is_dirty = True
+        else:
+            if producer.copy_number != self._copies:
+                producer = self._producers[producer_id] = producer.copy(self._copies)
+            if producer.epoch != epoch:
+                producer.epoch = epoch
+                producer.batches.clear()
+                producer.first_sequence = None
+        self.version += 1
         producer.last_timestamp = max_timestamp
         producer.is_fresh = True
         if attributes & CONTROL_BIT:
@@ -236,31 +272,16 @@ class ProducerStates:
                 expired.append(producer.producer_id)
         for producer_id in expired:
             del self._producers[producer_id]
-            self.is_dirty = True
+            self.version += 1
         return expired
 
+    def freeze(self) -> FrozenProducers:
+        """The state of this moment, for a worker to encode. Cheap: whatever changes from now on is copied first."""
+        self._copies += 1
+        return FrozenProducers(self, list(self._producers.values()))
+
     def encode_snapshot(self) -> bytes:
-        out = bytearray(SNAPSHOT_HEAD.pack(1, 0, len(self._producers)))
-        for producer in self._producers.values():
-            last = producer.batches[-1] if producer.batches else None
-            out += SNAPSHOT_ENTRY.pack(
-                producer.producer_id,
-                producer.epoch,
-                producer.last_sequence,
-                producer.last_offset,
-                last.last_offset - last.first_offset if last else 0,
-                producer.last_timestamp,
-                producer.coordinator_epoch,
-                producer.transaction_first_offset,
-            )
-        for producer in self._producers.values():
-            first, earlier = producer.first_sequence, producer.batches[:-1]
-            out += _EARLIER_HEAD.pack(-1 if first is None else first, len(earlier))
-            for batch in earlier:
-                delta = batch.last_offset - batch.first_offset
-                out += _EARLIER_BATCH.pack(batch.first_sequence, delta, batch.first_offset)
-        out[2:_CRC_END] = crc32c(memoryview(out)[_CRC_END:]).to_bytes(4, "big")
-        return bytes(out)
+        return _encode(list(self._producers.values()))
 
     @classmethod
     def decode_snapshot(cls, data: bytes) -> ProducerStates | None:
@@ -315,6 +336,49 @@ class ProducerStates:
         self._producers[producer.producer_id] = producer
         if transaction_first_offset >= 0:
             self._transactions.add(producer.producer_id)
+
+
+class FrozenProducers:
+    """What a log knew of its producers at one moment."""
+
+    __slots__ = ("_producers", "_states", "_version")
+
+    def __init__(self, states: ProducerStates, producers: list[Producer]) -> None:
+        self._states = states
+        self._version = states.version
+        self._producers = producers
+
+    def encode(self) -> bytes:
+        """As `ProducerStates.encode_snapshot` then. May run in a thread."""
+        return _encode(self._producers)
+
+    def is_kept(self) -> None:
+        """A snapshot holds it."""
+        self._states.snapshot_version = max(self._states.snapshot_version, self._version)
+
+
+def _encode(producers: list[Producer]) -> bytes:
+    out = bytearray(SNAPSHOT_HEAD.pack(1, 0, len(producers)))
+    for producer in producers:
+        last = producer.batches[-1] if producer.batches else _NO_BATCH
+        out += SNAPSHOT_ENTRY.pack(
+            producer.producer_id,
+            producer.epoch,
+            last.last_sequence,
+            last.last_offset,
+            last.last_offset - last.first_offset,
+            producer.last_timestamp,
+            producer.coordinator_epoch,
+            producer.transaction_first_offset,
+        )
+    for producer in producers:
+        first, earlier = producer.first_sequence, producer.batches[:-1]
+        out += _EARLIER_HEAD.pack(-1 if first is None else first, len(earlier))
+        for batch in earlier:
+            delta = batch.last_offset - batch.first_offset
+            out += _EARLIER_BATCH.pack(batch.first_sequence, delta, batch.first_offset)
+    out[2:_CRC_END] = crc32c(memoryview(out)[_CRC_END:]).to_bytes(4, "big")
+    return bytes(out)
 
 
 def read_earlier_batches(data: bytes, start: int, count: int) -> list[tuple[int, list[ProducedBatch]]] | None:

@@ -3,24 +3,40 @@
 Kept are those at the base of a segment (truncation and recovery start from them) and the two newest: the newest may
 lie beyond the end of the log after a crash, the one before it does not. Where there was one there is always one: none
 at all tells recovery that there was no producer before the segment of the recovery point.
+
+One that nobody needs at once waits for the next checkpoint, which encodes and writes it in a worker. Those that wait do
+not count as files: a crash loses them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from contextlib import suppress
+from typing import NamedTuple
 
 from penstock.ports.disk import Disk
 from penstock.storage.files import SNAPSHOT, file_path, read_whole, write_again, write_atomic, write_whole
-from penstock.storage.producer_state import ProducerStates
+from penstock.storage.producer_state import FrozenProducers, ProducerStates
+
+_MAX_WAITING = 4  # each keeps producers of its moment in memory
+
+
+class WaitingSnapshot(NamedTuple):
+    """The state before `offset`, to be written as `path`."""
+
+    offset: int
+    path: str
+    producers: FrozenProducers
 
 
 class Snapshots:
-    __slots__ = ("_directory", "_disk", "_doubtful", "_torn", "offsets", "stable_paths")
+    __slots__ = ("_directory", "_disk", "_doubtful", "_torn", "_waiting", "offsets", "stable_paths")
 
     def __init__(self, disk: Disk, directory: str, offsets: list[int]) -> None:
         self._disk = disk
         self._directory = directory
-        self.offsets = offsets  # rising
+        self.offsets = offsets  # rising, also of those that wait
+        self._waiting: dict[int, WaitingSnapshot] = {}
         self._torn: set[int] = set()  # of the offsets
         self.stable_paths: set[str] = set()  # of those known to be synced
         self._doubtful: set[str] = set()  # whose last sync failed
@@ -29,26 +45,62 @@ class Snapshots:
         return file_path(self._directory, offset, SNAPSHOT)
 
     def take(self, producers: ProducerStates, offset: int) -> str:
-        """Write the state before `offset`, not synced (a torn one shows by its checksum); its path."""
+        """Write the state before `offset`, not synced (a torn one shows by its checksum); its path. Blocks."""
         path = self.path(offset)
+        frozen = producers.freeze()
         if offset in self.offsets:
             # The batches that it stands for may be deleted: it is replaced whole, or it stays.
-            write_atomic(self._disk, path, producers.encode_snapshot())
-            self.stable_paths.add(path)
-        else:
-            write_whole(self._disk, path, producers.encode_snapshot(), sync=False)
+            self._replace(WaitingSnapshot(offset, path, frozen))
+            return path
+        write_whole(self._disk, path, frozen.encode(), sync=False)
+        self._add(offset)
+        frozen.is_kept()
+        return path
+
+    def take_later(self, producers: ProducerStates, offset: int) -> list[str]:
+        """At the next checkpoint. Its path if it was written here and now, as too many wait already."""
+        if len(self._waiting) >= _MAX_WAITING and offset not in self._waiting:
+            return [self.take(producers, offset)]
+        self._waiting[offset] = WaitingSnapshot(offset, self.path(offset), producers.freeze())
+        self._add(offset)
+        self._torn.discard(offset)
+        return []
+
+    @property
+    def waiting(self) -> list[WaitingSnapshot]:
+        return list(self._waiting.values())
+
+    def were_written(self, snapshots: Iterable[WaitingSnapshot]) -> None:
+        """They are stable, and so are their names. Raises OSError."""
+        for snapshot in snapshots:
+            if self._waiting.get(snapshot.offset) is snapshot:
+                self._is_stable(snapshot)
+            elif snapshot.offset not in self.offsets:  # the log was cut meanwhile
+                with suppress(FileNotFoundError):
+                    self._disk.remove(snapshot.path)
+
+    def _replace(self, snapshot: WaitingSnapshot) -> None:
+        write_atomic(self._disk, snapshot.path, snapshot.producers.encode())
+        self._is_stable(snapshot)
+
+    def _is_stable(self, snapshot: WaitingSnapshot) -> None:
+        self._waiting.pop(snapshot.offset, None)
+        self._torn.discard(snapshot.offset)
+        self._doubtful.discard(snapshot.path)
+        self.stable_paths.add(snapshot.path)
+        snapshot.producers.is_kept()
+
+    def _add(self, offset: int) -> None:
+        if offset not in self.offsets:
             self.offsets.append(offset)
             self.offsets.sort()
-        self._torn.discard(offset)
-        self._doubtful.discard(path)
-        producers.is_dirty = False
-        return path
 
     def load_newest(self, end_offset: int) -> tuple[int, ProducerStates] | None:
         """The newest sound snapshot at `end_offset` or before: (its offset, the state)."""
         for offset in reversed(self.offsets):
             if offset <= end_offset and offset not in self._torn:
-                data = read_whole(self._disk, self.path(offset))
+                waiting = self._waiting.get(offset)
+                data = waiting.producers.encode() if waiting else read_whole(self._disk, self.path(offset))
                 states = ProducerStates.decode_snapshot(data) if data is not None else None
                 if states is not None:
                     return offset, states
@@ -57,6 +109,10 @@ class Snapshots:
 
     def make_stable(self, offset: int) -> None:
         """Blocks."""
+        waiting = self._waiting.get(offset)
+        if waiting is not None:
+            self._replace(waiting)
+            return
         self.sync_file(self.path(offset))
         self._disk.sync_directory(self._directory)
         self.stable_paths.add(self.path(offset))
@@ -91,25 +147,33 @@ class Snapshots:
         useless = [offset for offset in self.offsets if offset > end_offset or offset in self._torn]
         if not useless:
             return
-        if len(useless) == len(self.offsets):
+        if not set(self._files).difference(useless):
             self.take(producers, end_offset)
             self.make_stable(end_offset)
         self._drop([offset for offset in useless if offset != end_offset])
         self._disk.sync_directory(self._directory)
 
     def drop_before(self, start_offset: int) -> None:
-        self._drop([offset for offset in self.offsets[:-2] if offset < start_offset])
+        self._drop([offset for offset in self._files[:-2] if offset < start_offset])
 
     def drop_strays(self, segment_bases: Collection[int]) -> None:
-        self._drop([offset for offset in self.offsets[:-2] if offset not in segment_bases])
+        self._drop([offset for offset in self._files[:-2] if offset not in segment_bases])
 
     def drop_all(self) -> None:
         self._drop(list(self.offsets))
 
+    @property
+    def _files(self) -> list[int]:
+        return [offset for offset in self.offsets if offset not in self._waiting]
+
     def _drop(self, offsets: list[int]) -> None:
         for offset in offsets:
             path = self.path(offset)
-            self._disk.remove(path)
+            if self._waiting.pop(offset, None) is None:
+                self._disk.remove(path)
+            else:
+                with suppress(FileNotFoundError):  # a checkpoint that failed may have come this far
+                    self._disk.remove(path)
             self.offsets.remove(offset)
             self._torn.discard(offset)
             self.stable_paths.discard(path)
