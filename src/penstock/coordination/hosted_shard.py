@@ -240,10 +240,7 @@ class HostedShard:
         now_ms = self._look_at_clocks()
         self._apply(self.shard.loaded(now_ms))
         # Topics that were deleted just before a crash, or while we were loading.
-        gone = [topic for topic in self.shard.offsets.topics() if not self._topic_exists(topic)]
-        if gone:
-            self._apply(self.shard.topics_deleted(gone, now_ms))
-        self._apply(self.shard.forget_earlier_topics(now_ms))
+        self._apply(self.shard.forget_earlier_topics(now_ms, self._topic_exists))
 
     def stop(self, code: ErrorCode) -> None:
         """Serve no more; whoever waits is told `code`."""

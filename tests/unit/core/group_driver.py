@@ -194,9 +194,9 @@ class Driver:
         assert isinstance(reply, CommitReply)
         return reply.error or reply.errors[0]
 
-    def committed(self, topic: str = "t", partition: int = 0) -> int | None:
+    def committed(self, topic: str = "t", partition: int = 0, group_id: str | None = None) -> int | None:
         token = self.token()
-        request = FetchOffsetsRequest(self.group_id, {topic: (partition,)})
+        request = FetchOffsetsRequest(group_id or self.group_id, {topic: (partition,)})
         self.take(self.shard.fetch_offsets(request, token, self.now_ms))
         reply = self.replies[token]
         assert isinstance(reply, FetchOffsetsReply)

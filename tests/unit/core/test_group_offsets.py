@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from group_driver import GROUP, NO_DELAY, Driver, assignment, subscription
 from test_consumer_group import FakeTopics
 
+from penstock.core.group import shard
 from penstock.core.group.exchange import (
     DeleteGroupReply,
     DeleteOffsetsReply,
@@ -181,6 +183,98 @@ def test_offsets_of_an_earlier_topic_go_when_offsets_expire() -> None:
     topics.set("t", 1)
     driver.wait(driver.settings.offsets_retention_check_interval_ms + 1)
     assert driver.shard.offsets.of_group(GROUP) == {}
+
+
+# -- walks over everything that is committed ------------------------------------------------
+
+
+def many_groups(topics: FakeTopics, *, count: int = 10) -> Driver:
+    driver = Driver(RETENTION)
+    driver.shard = GroupShard(driver.settings, topics)
+    driver.take(driver.shard.loaded(driver.now_ms))
+    for number in range(count):
+        for partition in range(3):
+            driver.commit(number, group_id=f"g{number}", partition=partition)
+            driver.commit(number, group_id=f"g{number}", partition=partition, topic="kept")
+    return driver
+
+
+def test_a_walk_over_all_offsets_gives_the_loop_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "PIECE", 8)
+    topics = FakeTopics(t=3, kept=3)
+    driver = many_groups(topics)
+    topics.delete("t")
+    first = driver.shard.topics_deleted(["t"], driver.now_ms)
+    assert 0 < len(first.records) <= 9, "two or three groups of ten"
+    driver.take(first)
+    pieces = 0
+    while driver.shard.offsets.of_group("g9").get("t"):
+        driver.now_ms += 1
+        out = driver.shard.tick(driver.now_ms)
+        assert len(out.records) <= 9
+        driver.take(out)
+        pieces += 1
+    assert pieces >= 3
+    for number in range(10):
+        assert list(driver.shard.offsets.of_group(f"g{number}")) == ["kept"]
+
+
+def test_what_a_walk_has_not_reached_yet_does_not_count_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "PIECE", 1)
+    topics = FakeTopics(t=3, kept=3)
+    driver = many_groups(topics)
+    for committed in driver.shard.offsets.of_group("g8")["t"], driver.shard.offsets.of_group("g9")["t"]:
+        for partition, one in committed.items():
+            committed[partition] = one._replace(topic_id=b"")  # as others write it
+    topics.delete("t")
+    driver.take(driver.shard.topics_deleted(["t"], driver.now_ms))
+    topics.set("t", 3)
+    assert driver.committed(group_id="g9") is None
+    driver.commit(77, group_id="g9", partition=1)
+    assert driver.committed(group_id="g9", partition=1) == 77
+    driver.take(driver.shard.delete_group("g5", driver.token(), driver.now_ms))
+    driver.wait(30)
+    for number in (0, 4, 6, 8):
+        assert list(driver.shard.offsets.of_group(f"g{number}")) == ["kept"]
+    assert "g5" not in driver.shard.groups
+    assert driver.committed(group_id="g9", partition=1) == 77
+    assert list(driver.shard.offsets.of_group("g9")["t"]) == [1]
+
+
+def test_topics_deleted_while_a_walk_is_under_way_are_walked_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "PIECE", 1)
+    topics = FakeTopics(t=3, kept=3)
+    driver = many_groups(topics)
+    for name in ("t", "kept"):
+        topics.delete(name)
+        driver.take(driver.shard.topics_deleted([name], driver.now_ms))
+    assert driver.committed(group_id="g0", topic="kept") is None
+    driver.wait(60)
+    assert not any(driver.shard.offsets.of_group(f"g{number}") for number in range(10))
+
+
+def test_after_a_load_offsets_of_topics_that_are_gone_go_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "PIECE", 8)
+    driver = many_groups(FakeTopics(t=3, kept=3))
+    first = driver.shard.forget_earlier_topics(driver.now_ms, lambda name: name == "kept")
+    assert 0 < len(first.records) <= 9
+    driver.take(first)
+    driver.wait(30)
+    for number in range(10):
+        assert list(driver.shard.offsets.of_group(f"g{number}")) == ["kept"]
+
+
+def test_offsets_expire_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "PIECE", 8)
+    driver = many_groups(FakeTopics(t=3, kept=3))
+    driver.now_ms += driver.settings.offsets_retention_ms + 1
+    expired = driver.shard.tick(driver.now_ms)
+    assert 0 < len(expired.records) <= 2 * 7, "two groups of ten and their offsets"
+    driver.take(expired)
+    driver.commit(5, group_id="g9")
+    driver.wait(30)
+    assert list(driver.shard.groups) == ["g9"]
+    assert driver.shard.offsets.of_group("g9").keys() == {"t"}
 
 
 # -- retention ----------------------------------------------------------------------------

@@ -10,8 +10,6 @@ an offset outlives by `offsets.retention.minutes`
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from penstock.core.group.classic import ClassicGroup
 from penstock.core.group.consumer_group import ConsumerGroup
 from penstock.core.group.exchange import Committed
@@ -44,10 +42,6 @@ class Offsets:
     def of_group(self, group_id: str) -> dict[str, dict[int, Committed]]:
         return self._by_group.get(group_id, {})
 
-    def topics(self) -> list[str]:
-        """Every topic that somebody has committed an offset of."""
-        return list(dict.fromkeys(topic for topics in self._by_group.values() for topic in topics))
-
     # -- removal, decided -------------------------------------------------------------------
 
     def tombstones(self, group_id: str) -> list[OffsetTombstone]:
@@ -56,26 +50,6 @@ class Offsets:
             OffsetTombstone(group_id, topic, partition)
             for topic, partitions in self.of_group(group_id).items()
             for partition in partitions
-        ]
-
-    def tombstones_of_topics(self, topics: dict[str, None]) -> list[OffsetTombstone]:
-        return [
-            OffsetTombstone(group_id, topic, partition)
-            for group_id, by_topic in self._by_group.items()
-            for topic in by_topic
-            if topic in topics
-            for partition in by_topic[topic]
-        ]
-
-    def tombstones_of_earlier_topics(self, topic_id: Callable[[str], bytes]) -> list[OffsetTombstone]:
-        """For what was committed for a topic of the same name that is no more; the id of one that is not is empty."""
-        ids = {topic: topic_id(topic) for topic in self.topics()}
-        return [
-            OffsetTombstone(group_id, topic, partition)
-            for group_id, by_topic in self._by_group.items()
-            for topic, partitions in by_topic.items()
-            for partition, committed in partitions.items()
-            if not committed.is_of(ids[topic])
         ]
 
     def expired(

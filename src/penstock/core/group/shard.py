@@ -64,11 +64,13 @@ from penstock.core.group.records import (
 from penstock.core.group.settings import GroupSettings
 from penstock.core.group.states import Move, Request, State
 from penstock.core.group.story import Stories, StoryEvent, What
+from penstock.core.group.sweep import PIECE, PIECE_RECORDS, Sweep, Sweeps, TopicExists
 from penstock.core.group.timers import Timers
 from penstock.core.group.wall_clock import WallClock
 from penstock.model.errors import ApiError, ErrorCode
 
 EXPIRE = "expire offsets"
+SWEEP = "sweep offsets"
 MAX_TIMESTAMP_MS = 2**63 - 1
 
 
@@ -85,6 +87,7 @@ class GroupShard:
         self._topics = topics or NoTopics()
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
+        self._sweeps = Sweeps()
         self.timers = Timers()
         self.wall = WallClock()
         self.stories = Stories(self.wall)
@@ -327,9 +330,11 @@ class GroupShard:
 
     def _committed(self, group_id: str, topic: str) -> dict[int, Committed]:
         """By partition; what was committed for an earlier topic of that name does not count."""
-        topic_id = self._topic_id(topic)
+        topic_id, is_doomed = self._topic_id(topic), self._sweeps.is_doomed
         known = self.offsets.of_group(group_id).get(topic, {})
-        return {partition: committed for partition, committed in known.items() if committed.is_of(topic_id)}
+        return {
+            partition: committed for partition, committed in known.items() if not is_doomed(topic, topic_id, committed)
+        }
 
     def delete_offsets(self, request: DeleteOffsetsRequest, token: Token, now_ms: int) -> Outcome:
         out = Outcome()
@@ -353,15 +358,50 @@ class GroupShard:
 
     def topics_deleted(self, topics: Iterable[str], now_ms: int) -> Outcome:
         """A later topic of the same name must not begin where this one ended."""
-        out = Outcome()
-        out.records.extend(self.offsets.tombstones_of_topics(dict.fromkeys(topics)))
+        return self._sweep(Sweep(topics), now_ms, Outcome())
+
+    def forget_earlier_topics(self, now_ms: int, exists: TopicExists | None = None) -> Outcome:
+        """Where nobody was told of their deletion, or that could not be written; those that do not exist too."""
+        return self._sweep(Sweep(exists=exists, is_of_all_topics=True), now_ms, Outcome())
+
+    def _sweep(self, sweep: Sweep, now_ms: int, out: Outcome) -> Outcome:
+        if self._sweeps.ask_for(sweep, self.groups):
+            self._sweep_on((), now_ms, out)
         return out
 
-    def forget_earlier_topics(self, now_ms: int) -> Outcome:
-        """Where nobody was told of their deletion, or that could not be written."""
-        out = Outcome()
-        out.records.extend(self.offsets.tombstones_of_earlier_topics(self._topic_id))
-        return out
+    def _sweep_on(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
+        """One piece; the next one is due at once."""
+        sweep = self._sweeps.current
+        if sweep is None:
+            return
+        count = 0
+        while sweep.left and count < PIECE and len(out.records) < PIECE_RECORDS:
+            count += self._sweep_group(sweep, sweep.left.pop(), now_ms, out)
+        if not sweep.left:
+            self._sweeps.end(self.groups)
+        if self._sweeps.current is not None:
+            self.timers.set((SWEEP,), now_ms + 1)
+
+    def _sweep_group(self, sweep: Sweep, group_id: str, now_ms: int, out: Outcome) -> int:
+        """How much there was to look at."""
+        count = 1
+        for topic, partitions in self.offsets.of_group(group_id).items():
+            if not sweep.is_of_all_topics and topic not in sweep.deleted:
+                continue
+            count += len(partitions)
+            topic_id, is_doomed = self._topic_id(topic), self._sweeps.is_doomed
+            is_gone = sweep.exists is not None and not sweep.exists(topic)
+            for partition, committed in partitions.items():
+                if is_gone or is_doomed(topic, topic_id, committed):
+                    out.records.append(OffsetTombstone(group_id, topic, partition))
+        group = self.groups.get(group_id)
+        if sweep.expires and group is not None:
+            wall_ms = self.wall.at(now_ms)
+            tombstones, is_all = self.offsets.expired(group, wall_ms, self.settings.offsets_retention_ms)
+            out.records.extend(tombstones)
+            if is_all and group.is_empty and not group.pending:
+                self._erase(group, out)
+        return count
 
     # -- groups -------------------------------------------------------------------------
 
@@ -475,13 +515,7 @@ class GroupShard:
 
     def _expire_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
         self._expire_later(now_ms)
-        wall_ms = self.wall.at(now_ms)
-        out.records.extend(self.offsets.tombstones_of_earlier_topics(self._topic_id))
-        for group in self.groups.values():
-            tombstones, is_all = self.offsets.expired(group, wall_ms, self.settings.offsets_retention_ms)
-            out.records.extend(tombstones)
-            if is_all and group.is_empty and not group.pending:
-                self._erase(group, out)
+        self._sweep(Sweep(expires=True), now_ms, out)
 
     def _expire_later(self, now_ms: int) -> None:
         self.timers.set((EXPIRE,), now_ms + self.settings.offsets_retention_check_interval_ms)
@@ -493,6 +527,7 @@ class GroupShard:
         "sync": _sync_due,
         DOWNGRADED: _downgraded_due,
         EXPIRE: _expire_due,
+        SWEEP: _sweep_on,
     }
 
 
