@@ -13,8 +13,11 @@ took over: until then it may be behind what the last one showed (OFFSET_NOT_AVAI
 version 5 LEADER_NOT_AVAILABLE). For followers (replica id >= 0) the latest is the end of the log;
 a debugging replica (-2) may ask anybody.
 
-By time (also -3) the disk is read and a batch looked into: in workers, never on the event loop. A batch of more than a
-million records is not walked to its end; its first record is the answer.
+By time (also -3) the disk is read and a batch looked into: in workers, never on the event loop.
+
+Unlike Kafka, only the first million records of a batch are looked at. If the record lies beyond them, the answer is the
+first record of its batch, with the batch's largest timestamp: whoever reads from there misses nothing. For -3 it is the
+last offset of the batch. Kafka walks over the whole batch.
 """
 
 from __future__ import annotations

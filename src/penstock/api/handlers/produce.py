@@ -3,6 +3,7 @@
 - One sound v2 batch a partition. The checksum, sizes and counts in the header are checked;
   the framing of single records only where the topic needs records (null keys on a compacted
   topic, recompression). Kafka walks the records of every batch.
+- A compacted topic refuses a batch of more than a million records: INVALID_RECORD. (Kafka has no such limit.)
 - acks=0 is never answered; an error then closes the connection.
 - acks=1 is answered after the write, acks=all at the high watermark (see `replica.partition`).
 - Who leads instead is told with NOT_LEADER_OR_FOLLOWER from version 10 (KIP-951), except by the lane.
