@@ -15,6 +15,7 @@ from penstock.runtime.clock import SystemEntropy
 from penstock.runtime.cluster_secret import (
     CLUSTER_SECRET,
     MAX_FILE_BYTES,
+    is_secret,
     new_secret,
     parse_secrets,
     read_secrets,
@@ -30,7 +31,8 @@ def secret(properties: str | None, data: str | None, new: str | None) -> None:
     """Print the cluster's secret, which every node must have, from the files of a node on this machine.
 
     FILE is the node's properties file; without it and without --data it is the default data directory. Give the output
-    to a new node with penstock start --join. Whoever has it can join the cluster: keep it to yourself.
+    to a new node in a file, or on standard input: penstock start FILE --join -. Never on its command line, which others
+    can read. Whoever has the secret can join the cluster: keep it to yourself.
     """
     if new is not None:
         if properties is not None or data is not None:
@@ -56,6 +58,11 @@ def join(config: BrokerConfig, source: str) -> None:
     if not config.is_clustered:
         raise ConfigError(
             "--join is for a node that joins a cluster: name other nodes in controller.quorum.bootstrap.servers"
+        )
+    if is_secret(source) and not os.path.exists(source):
+        raise ConfigError(
+            "--join takes a file, not the secret itself: others can read command lines (ps), and the shell keeps them. "
+            "Put the secret into a file and name that, or give it on standard input: penstock start FILE --join -"
         )
     try:
         with click.open_file(source, encoding="ascii") as file:

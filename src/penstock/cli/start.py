@@ -42,8 +42,8 @@ log = logging.getLogger("penstock")
 @click.option(
     "--join",
     "secret_file",
-    metavar="PATH",
-    help="The cluster's secret, as penstock cluster secret prints it (- for standard input): kept for later starts.",
+    metavar="FILE|-",
+    help="A file with the secret that penstock cluster secret prints, or - for standard input: kept for later starts.",
 )
 @click.option(
     "--nodes",

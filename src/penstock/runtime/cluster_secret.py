@@ -37,11 +37,21 @@ def parse_secrets(text: str, path: str) -> tuple[bytes, ...]:
     return tuple(_decode(word, path) for word in words)
 
 
-def _decode(word: str, path: str) -> bytes:
+def is_secret(word: str) -> bool:
+    """Whether it looks like one."""
+    return len(_bytes_of(word.strip())) == SECRET_BYTES
+
+
+def _bytes_of(word: str) -> bytes:
+    """Empty where it is no base64."""
     try:
-        secret = base64.b64decode(word + "=" * (-len(word) % 4), altchars=b"-_", validate=True)
+        return base64.b64decode(word + "=" * (-len(word) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        secret = b""
+        return b""
+
+
+def _decode(word: str, path: str) -> bytes:
+    secret = _bytes_of(word)
     if len(secret) != SECRET_BYTES:
         raise ConfigError(f"{path}: a line is no cluster secret (43 characters of URL-safe base64); {_HOW}")
     return secret

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from penstock.cli.cluster_secret import join
 from penstock.cli.commands import penstock
 from penstock.config.broker import BrokerConfig
 from penstock.model.errors import ConfigError
-from penstock.runtime.cluster_secret import read_secrets
+from penstock.runtime.clock import SystemEntropy
+from penstock.runtime.cluster_secret import new_secret, read_secrets
 from penstock.testing import Broker
 
 JOINING = {"controller.quorum.bootstrap.servers": "elsewhere:9092", "node.id": "4"}
@@ -67,3 +69,30 @@ def test_what_cannot_be_joined(tmp_path: Path, settings: dict[str, str], sentenc
     config, _ = BrokerConfig.load(None, {**settings, "log.dirs": str(tmp_path / "data")})
     with pytest.raises(ConfigError, match=sentence):
         join(config, str(tmp_path / "missing"))
+
+
+def test_the_secret_itself_is_no_argument(tmp_path: Path) -> None:
+    """`ps` would show it. Nor is it repeated in the sentence, which ends up in logs."""
+    secret = new_secret(SystemEntropy())
+    config, _ = BrokerConfig.load(None, {**JOINING, "log.dirs": str(tmp_path / "data")})
+    with pytest.raises(ConfigError, match="--join takes a file, not the secret itself") as refused:
+        join(config, secret)
+    assert "--join -" in str(refused.value)
+    assert secret not in str(refused.value)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_file_whose_name_looks_like_a_secret_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = new_secret(SystemEntropy())
+    Path(name).write_text("A" * 43)
+    config, _ = BrokerConfig.load(None, {**JOINING, "log.dirs": str(tmp_path / "data")})
+    join(config, name)
+    assert read_secrets(str(tmp_path / "data" / "cluster.secret")) == (bytes(32),)
+
+
+def test_standard_input_is_joined_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO("A" * 43 + "\n"))
+    config, _ = BrokerConfig.load(None, {**JOINING, "log.dirs": str(tmp_path / "data")})
+    join(config, "-")
+    assert read_secrets(str(tmp_path / "data" / "cluster.secret")) == (bytes(32),)
