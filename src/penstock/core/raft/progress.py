@@ -4,7 +4,7 @@
     REPLICATE  known: appends follow each other, `next_index` runs ahead, in flight at most so many messages and bytes
     SNAPSHOT   what it needs is compacted: chunks of a snapshot, one at a time
 
-Invariant: `match_index < next_index`; everything up to `match_index` is stable at the follower.
+Invariant: `match_index < next_index`; everything up to `match_index` is stable at a follower that still has its disk.
 """
 
 from __future__ import annotations
@@ -89,6 +89,12 @@ class Progress:
         if self.pace is Pace.REPLICATE:
             return prev_index <= self.match_index
         return self.pace is Pace.SNAPSHOT or prev_index != self.next_index - 1
+
+    def refused(self, prev_index: int, next_index: int) -> None:
+        """The logs part before `prev_index`, and may agree before `next_index`."""
+        if prev_index <= self.match_index:
+            self.match_index = 0  # it does not hold any more what it said was stable: its disk was lost
+        self.probe_from(next_index)
 
     def probe_from(self, next_index: int) -> None:
         self._enter(Pace.PROBE)

@@ -138,7 +138,7 @@ def append_response(node: Node, answer: AppendResponse) -> None:
         transfer.hand_over_if_ready(node)
     elif not progress.is_stale_refusal(answer.prev_index):
         conflict = answer.conflict_index, answer.conflict_term
-        progress.probe_from(node.log.next_after_conflict(*conflict, answer.prev_index))
+        progress.refused(answer.prev_index, node.log.next_after_conflict(*conflict, answer.prev_index))
 
 
 def count_own_log(node: Node, done: PersistDone) -> None:

@@ -53,6 +53,7 @@ from penstock.core.raft.states import Role
 from raft_server import Disk, Server
 
 COMMAND = "> "
+_MOST_MESSAGES = 10_000  # until everything has settled
 
 
 class Script:
@@ -112,7 +113,10 @@ class Script:
         self.now_ms = end_ms
 
     def do_settle(self) -> None:
+        delivered = 0
         while self._end_writes() or self._network:
+            delivered += 1
+            assert delivered < _MOST_MESSAGES, "they go round in circles"
             if self._network:
                 self._deliver(self._network.popleft())
 
