@@ -82,8 +82,11 @@ class OsFile:
         buffer = bytearray(size)
         try:
             got = os.preadv(self._fd, (buffer,), position, os.RWF_NOWAIT)
-        except OSError:
-            return None
+        except OSError as error:
+            # tmpfs before Linux 6.6, for one, does not know the flag. The page cache can be asked in another way.
+            if error.errno != errno.EOPNOTSUPP or not self.is_cached(position, size):
+                return None
+            got = os.preadv(self._fd, (buffer,), position)
         return bytes(buffer) if got == size else None
 
     def close(self) -> None:

@@ -71,7 +71,7 @@ def test_what_a_full_disk_held_up_is_applied_before_anything_is_decided(seed: in
             disk.capacity = -disk.free_bytes()
             with pytest.raises(StorageError):
                 await servers.propose(1, b"late")
-            with pytest.raises(StorageError, match="cannot be written to at the moment"):
+            with pytest.raises(StorageError, match="is full, or no descriptor is left"):
                 await servers.call(1, quorum.settled())
             disk.capacity = None
             while True:
