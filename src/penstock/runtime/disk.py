@@ -83,8 +83,7 @@ class OsFile:
         try:
             got = os.preadv(self._fd, (buffer,), position, os.RWF_NOWAIT)
         except OSError as error:
-            # tmpfs before Linux 6.6, for one, does not know the flag. The page cache can be asked in another way.
-            if error.errno != errno.EOPNOTSUPP or not self.is_cached(position, size):
+            if error.errno not in _UNSUPPORTED:  # such file systems count as cached, as in `is_cached`
                 return None
             got = os.preadv(self._fd, (buffer,), position)
         return bytes(buffer) if got == size else None
