@@ -486,7 +486,7 @@ def test_topics_brokers_cluster_health(web: Http, topic: str) -> None:
     assert (configs["retention.ms"]["value"], configs["retention.ms"]["is_default"]) == ("1000", False)
     assert web.get("/brokers") == {"brokers": [1]}
     assert web.get(f"/v3/clusters/{cluster}/brokers/1")["broker_id"] == 1
-    assert web.get("/health")["status"] == "ok"
+    assert web.get("/health") == {"status": "ok", "cluster_id": cluster, "brokers": 1, "controller": 1}
     assert web.refused("POST", path, given, Content_Type="application/json")[:2] == (400, 40002)
     assert web.call("DELETE", f"{path}/{topic}")[0] == 204
     assert web.refused("GET", f"/topics/{topic}")[:2] == (404, 40401)
@@ -764,6 +764,7 @@ def test_event_source_of_a_page_may_read_the_answer(tmp_path: Path) -> None:
         assert "access-control-allow-origin" not in headers
 
 
+POST = b"POST /topics/t HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 HALF_A_REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 HALF_A_LINE = b"TOP"
 
@@ -778,6 +779,22 @@ def test_slow_callers_are_hung_up_on(tmp_path: Path) -> None:
         assert closed_by_doors(port) == {"http full": 0, "http timeout": 2, "line full": 0, "line timeout": 1}
         assert process.terminate() == 0
         assert "Traceback" not in process.log()
+
+
+def test_a_late_body_is_408_and_the_connection_is_closed(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, DOORS | {"penstock.doors.request.timeout.ms": "1000"}) as process:
+        port = door_port(process, "HTTP")
+        answer = read_to_the_end(half_sent(port, POST + b"Content-Length: 9\r\n\r\n{"))
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"\r\nconnection: close\r\n" in answer
+        assert closed_by_doors(port)["http timeout"] == 1
+        assert process.terminate() == 0
+        assert "Traceback" not in process.log()
+
+
+def test_a_body_that_says_it_is_too_large_is_refused_before_it_comes(web: Http) -> None:
+    with half_sent(web.port, POST + b"Content-Length: 99999999\r\nExpect: 100-continue\r\n\r\n") as caller:
+        assert caller.recv(1000).startswith(b"HTTP/1.1 413 ")
 
 
 def test_callers_that_send_nothing_keep_nobody_out(tmp_path: Path) -> None:

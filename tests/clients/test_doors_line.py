@@ -127,6 +127,10 @@ def test_a_line_that_is_too_long_costs_an_error_not_the_connection(nc: Netcat, t
     nc.send(f"PUBLISH {topic} ".encode() + b"y" * longest + b"\n")
     assert nc.answer().startswith((b"OK 0 1", b"ERR "))
     nc.send(b"z" * (2 << 20))
+    assert nc.answer() == b"ERR a line has at most 1048576 bytes\n", "before the line ends"
+    nc.send(b"z\n")
+    assert nc.ask(f"CONSUME {topic} 0 0 1") == "MSG 0 0 - ok\nOK 1 0:1"
+    nc.send(b"z" * (2 << 20))
     assert nc.rest() == b"ERR a line has at most 1048576 bytes\n"
 
 

@@ -257,7 +257,8 @@ def _stop_signal() -> asyncio.Event:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # Under nohup a hang-up is ignored, and stays so.
-        if signal.getsignal(number) is not signal.SIG_IGN:
+        # Under nohup a hang-up is ignored, and stays so. A shell lets what a script starts with & ignore SIGINT, but
+        # whoever sends it there wants it to stop.
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, stopping.set)
     return stopping

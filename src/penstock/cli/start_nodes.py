@@ -112,8 +112,9 @@ def _locked(base: Path) -> Iterator[None]:
 def _run_all(files: list[Path], ports: list[NodePorts], base: Path, log_level: str) -> None:
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # Under nohup a hang-up is ignored, and stays so.
-        if signal.getsignal(number) is not signal.SIG_IGN:
+        # Under nohup a hang-up is ignored, and stays so. A shell lets what a script starts with & ignore SIGINT, but
+        # whoever sends it there wants it to stop.
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: stopping.set())
     nodes = [LocalNode(number, file, log_level) for number, file in enumerate(files, 1)]
     try:

@@ -14,7 +14,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
-from penstock.config.doors import HTTP_LISTENER, LINE_LISTENER, OPEN_WITHOUT_FILE, parse_door
+from penstock.config.doors import (
+    ALLOWED_ORIGINS,
+    HTTP_LISTENER,
+    LINE_LISTENER,
+    OPEN_WITHOUT_FILE,
+    check_origins,
+    parse_door,
+)
 from penstock.config.listeners import (
     Endpoint,
     Voter,
@@ -385,6 +392,7 @@ def _listeners(settings: Settings) -> dict[str, Any]:
         parse_protocol_map(cast(str, settings.value(name))),
         protocols_given=any(name in layer for layer in (settings.broker_dynamic, settings.static)),
     )
+    check_origins(cast(tuple[str, ...], settings.value(ALLOWED_ORIGINS)))
     return {
         "listeners": listeners.broker,
         "controller_listeners": listeners.controller,

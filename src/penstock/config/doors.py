@@ -1,4 +1,5 @@
-"""Where the doors listen: penstock.http.listener and penstock.line.listener.
+"""Where the doors listen, and which web pages may call: penstock.http.listener, penstock.line.listener,
+penstock.http.allowed.origins.
 
 Text in, an address out. Empty or absent: the door is closed.
 """
@@ -6,12 +7,14 @@ Text in, an address out. Empty or absent: the door is closed.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from penstock.config.listeners import Endpoint
 from penstock.model.errors import ConfigError
 
 HTTP_LISTENER = "penstock.http.listener"
 LINE_LISTENER = "penstock.line.listener"
+ALLOWED_ORIGINS = "penstock.http.allowed.origins"
 # What `penstock start` without a file opens: reachable from this machine only.
 OPEN_WITHOUT_FILE = {HTTP_LISTENER: "127.0.0.1:8082", LINE_LISTENER: "127.0.0.1:9099"}
 # The same where the Kafka port is any free one.
@@ -19,6 +22,17 @@ ANY_FREE_PORT = {HTTP_LISTENER: "127.0.0.1:0", LINE_LISTENER: "127.0.0.1:0"}
 CLOSED = {HTTP_LISTENER: "", LINE_LISTENER: ""}
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\[\]:/@\s]*)):([0-9]{1,5})")
+_ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?:\[[0-9A-Fa-f:.]+\]|[^\[\]:/?#@*\s]+)(?::[0-9]{1,5})?/?")
+
+
+def check_origins(origins: Sequence[str]) -> None:
+    """A browser sends an origin as scheme://host or scheme://host:port: nothing else would ever match."""
+    for origin in origins:
+        if origin not in ("*", "null") and _ORIGIN.fullmatch(origin) is None:
+            raise ConfigError(
+                f"{ALLOWED_ORIGINS}: '{origin}' is not an origin: write scheme://host or scheme://host:port, "
+                "as https://dash.example.org, or * for any page"
+            )
 
 
 def parse_door(setting: str, text: str | None) -> Endpoint | None:

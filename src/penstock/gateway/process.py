@@ -3,7 +3,7 @@
     plan        what the broker hands over: where to connect, and inherited descriptors
     lifeline    one end of a socket pair. A byte means stop in good order. Its end means that the
                 broker died: leave at once, since the next broker wants these ports.
-    metrics     one end of another, where the broker tells its metrics (`observability.channel`)
+    metrics     one end of another, where the broker tells its metrics and its health (`observability.channel`)
 
 Must not know: how it was started, the broker's own state.
 """
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from penstock.client.cluster import Cluster
 from penstock.client.producer import Producer
 from penstock.gateway.crowd import Crowd
-from penstock.observability.channel import MetricsReader
+from penstock.observability.channel import BrokerReader
 from penstock.ports.clock import Clock
 from penstock.ports.workers import RecordWorkers
 
@@ -95,9 +95,9 @@ async def _serve_http(
     from penstock.gateway.http.operations import Door
     from penstock.gateway.http.server import HttpServer
 
-    metrics = MetricsReader(*_sockets((plan.metrics_fd,)))
+    broker = BrokerReader(*_sockets((plan.metrics_fd,)))
     door = Door(cluster, producer, clock, stopping, plan.request_timeout_s)
-    server = HttpServer(door, plan.version, metrics, plan.max_http_connections, [line_crowd])
+    server = HttpServer(door, plan.version, broker, plan.max_http_connections, [line_crowd])
     await server.run(_sockets(plan.http_fds), Callers(plan.allowed_hosts, plan.allowed_origins))
 
 

@@ -20,6 +20,8 @@ from penstock.runtime.record_processes import RecordProcesses
 
 MAX_CONNECTIONS = (2064, 1000)  # of the HTTP door and of the line protocol
 OTHER_DESCRIPTORS = 64
+# The first calls still import modules: what holds the loop then is nobody's mistake.
+STARTING_S = 5.0
 
 
 def _most_connections() -> tuple[int, int]:
@@ -60,6 +62,8 @@ def main() -> None:
 async def _watched(plan: DoorPlan) -> None:
     loop = asyncio.get_running_loop()
     watchdog = LoopWatchdog(loop, DEFAULT_STALL_S) if isinstance(loop, TurnLoop) else None
+    if watchdog is not None:
+        loop.call_later(STARTING_S, watchdog.started)
     records = RecordProcesses(loop)
     try:
         await serve(plan, SystemClock(), records)

@@ -16,14 +16,14 @@ import logging
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Endpoint
 from penstock.model.errors import ConfigError
 from penstock.net.listener import bind
-from penstock.observability.channel import serve as serve_metrics
+from penstock.observability.channel import Pages
+from penstock.observability.channel import serve as serve_pages
 from penstock.observability.logs import current_format
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Doors:
         self._bootstrap: list[tuple[str, int]] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: socket.socket | None = None
-        self._metrics: Callable[[], Awaitable[bytes]] | None = None
+        self._pages: Pages = {}
         self._metrics_task: asyncio.Task[None] | None = None
         self._started_at = 0.0
         self._pause_s = 0.0
@@ -99,10 +99,11 @@ class Doors:
             await asyncio.sleep(BIND_PAUSE_S)
         raise AssertionError("unreachable")
 
-    def open(self, bootstrap: list[tuple[str, int]], metrics: Callable[[], Awaitable[bytes]]) -> None:
-        """From now on the first caller starts the process, which finds the cluster at `bootstrap`."""
+    def open(self, bootstrap: list[tuple[str, int]], pages: Pages) -> None:
+        """From now on the first caller starts the process, which finds the cluster at `bootstrap` and may ask this
+        broker for `pages`."""
         self._bootstrap = bootstrap
-        self._metrics = metrics
+        self._pages = pages
         self._wait_for_a_knock()
 
     @property
@@ -138,7 +139,6 @@ class Doors:
         self._start()
 
     def _start(self) -> None:
-        assert self._metrics is not None
         ours, theirs = socket.socketpair()
         our_metrics, their_metrics = socket.socketpair()
         descriptors = {
@@ -168,7 +168,7 @@ class Doors:
         ours.setblocking(False)
         self._lifeline = ours
         our_metrics.setblocking(False)
-        self._metrics_task = self._loop.create_task(serve_metrics(our_metrics, self._metrics))
+        self._metrics_task = self._loop.create_task(serve_pages(our_metrics, self._pages))
         self._metrics_task.add_done_callback(self._metrics_ended)
         self._started_at = self._loop.time()
         self._loop.add_reader(ours, self._ended)

@@ -23,12 +23,14 @@ from penstock.net.connection import ConnectionLimits
 from penstock.net.listener import Listener
 from penstock.net.request_memory import RequestMemory
 from penstock.node.handlers import FOR_BROKERS, FOR_CLIENTS, Apis
+from penstock.node.health import health_page
 from penstock.node.membership import Membership, QuorumLane
 from penstock.node.metadata_listeners import MetadataListeners
 from penstock.node.preload import preload
 from penstock.node.progress import Progress
 from penstock.node.timers import Timers
 from penstock.node.world import ClosableWorkers, OsWorld, World
+from penstock.observability.channel import HEALTH, METRICS
 from penstock.replica.cleaning import LogCleaning
 from penstock.replica.disk_watch import DiskWatch
 from penstock.replica.fetchers import ReplicaFetchers
@@ -87,6 +89,8 @@ class Node:
             self._start_timers()
             await self._serve()
             self._check_quorum()
+            if self._watchdog is not None:
+                self._watchdog.started()
         except BaseException:
             with suppress(StorageError, OSError):  # what kept it from starting is said; this was logged
                 await self._roll_back()
@@ -375,7 +379,8 @@ class Node:
     async def _serve(self) -> None:
         self.membership.serve(self.apis.dispatcher)
         if self.doors is not None:
-            self.doors.open([(_reachable(self.config.listeners[0].host), self.listeners[0].port)], self.metrics_page)
+            bootstrap = [(_reachable(self.config.listeners[0].host), self.listeners[0].port)]
+            self.doors.open(bootstrap, {METRICS: self.metrics_page, HEALTH: self.health_page})
         if self.config.is_clustered:
             self.membership.lifecycle.start()
             await self.membership.lifecycle.unfenced()
@@ -387,6 +392,10 @@ class Node:
 
             self._metrics = metrics_of(self)
         return await self._metrics.page()
+
+    async def health_page(self) -> bytes:
+        """What /health shows."""
+        return health_page(self)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -60,6 +60,12 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
+class Watchdog(Closable, Protocol):
+    def started(self) -> None:
+        """The node is ready: stalls are told of from the next turn on."""
+        ...
+
+
 class ClosableRecordWorkers(RecordWorkers, Protocol):
     def close(self) -> None: ...
 
@@ -99,7 +105,7 @@ class World(Protocol):
         self, loop: asyncio.AbstractEventLoop, max_bytes_per_second: Callable[[], float]
     ) -> ClosableRewriter: ...
 
-    def watchdog(self, loop: asyncio.AbstractEventLoop, stall_ms: int) -> Closable | None:
+    def watchdog(self, loop: asyncio.AbstractEventLoop, stall_ms: int) -> Watchdog | None:
         """Says what holds the loop for longer than that. Called on the loop; None: nobody watches."""
         ...
 
@@ -152,5 +158,5 @@ class OsWorld:
     def rewriter(self, loop: asyncio.AbstractEventLoop, max_bytes_per_second: Callable[[], float]) -> ClosableRewriter:
         return CleanerProcess(loop, max_bytes_per_second)
 
-    def watchdog(self, loop: asyncio.AbstractEventLoop, stall_ms: int) -> Closable | None:
+    def watchdog(self, loop: asyncio.AbstractEventLoop, stall_ms: int) -> Watchdog | None:
         return LoopWatchdog(loop, stall_ms / 1000) if isinstance(loop, TurnLoop) and stall_ms else None

@@ -4,6 +4,9 @@
 
 Innermost first. It looks a few times during a turn and names the place it saw most often. A turn that held the
 interpreter itself (native code) cannot be looked into and is named as such. At most one line in `QUIET_S`.
+
+A process that starts imports modules and opens files, and nobody waits for it yet. So it tells of no stall before
+`started`, except of a turn that does not end. All are counted.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import os
 import sys
 import threading
 from collections import Counter
+from math import inf
 from time import perf_counter
 from types import FrameType
 
@@ -24,6 +28,7 @@ log = logging.getLogger(__name__)
 QUIET_S = 10.0
 HUNG_S = 5.0  # a turn that does not end is told of before it does
 DEPTH = 6
+UNNAMED = ", by code that cannot be named (a C extension, or no free CPU)"
 _PACKAGE = os.path.dirname(os.path.abspath(penstock.__file__)) + os.sep
 _SELF = __file__.removesuffix("_watchdog.py") + ".py"
 
@@ -39,9 +44,14 @@ class LoopWatchdog:
         self._seen: dict[int, Counter[str]] = {}  # by turn
         self._told_hung = -1
         self._told_s = -QUIET_S
+        self._starting_until: float = inf  # a turn's number
         self._untold = 0
         self._thread = threading.Thread(target=self._run, name="penstock-watchdog", daemon=True)
         self._thread.start()
+
+    def started(self) -> None:
+        """The turns after this one are told of. Called on the loop."""
+        self._starting_until = self._turns.number
 
     def close(self) -> None:
         self._is_stopped.set()
@@ -70,21 +80,23 @@ class LoopWatchdog:
         del frame  # it would keep alive what the loop lets go
         if taken_s > HUNG_S and self._told_hung != number:
             self._told_hung = number
-            log.error("event loop held for %.1f s so far by %s", taken_s, self._place_of(number))
+            log.error("event loop held for %.1f s so far%s", taken_s, self._place_of(number))
         return max(self._stall_s / 4, taken_s / 20)
 
     def _tell(self, number: int, seconds: float) -> None:
+        if number <= self._starting_until:
+            return
         now = perf_counter()
         if now - self._told_s < QUIET_S:
             self._untold += 1
             return
         more = f"; {self._untold} more since the last line like this" if self._untold else ""
         self._told_s, self._untold = now, 0
-        log.warning("event loop held for %.0f ms by %s%s", seconds * 1000, self._place_of(number), more)
+        log.warning("event loop held for %.0f ms%s%s", seconds * 1000, self._place_of(number), more)
 
     def _place_of(self, number: int) -> str:
         seen = self._seen.get(number)
-        return seen.most_common(1)[0][0] if seen else "native code that also held the interpreter"
+        return f" by {seen.most_common(1)[0][0]}" if seen else UNNAMED
 
 
 def _places(innermost: FrameType) -> str:

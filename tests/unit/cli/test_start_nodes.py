@@ -207,6 +207,18 @@ def test_interrupted_while_it_starts(tmp_path: Path) -> None:
         assert there.out == []
 
 
+def test_interrupted_where_a_script_started_it_in_the_background(tmp_path: Path) -> None:
+    """A shell makes such a process ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with cluster(tmp_path) as there:
+            there.until(lambda: there.err)
+            there.stop(signal.SIGINT)
+            assert there.process.returncode == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_node_that_cannot_start_ends_the_command(tmp_path: Path) -> None:
     with cluster(tmp_path, "--set", "broker.heartbeat.interval.ms=9000") as there:
         said = there.rest()

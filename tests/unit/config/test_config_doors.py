@@ -34,6 +34,27 @@ def test_a_file_opens_what_it_names(tmp_path: Path) -> None:
     assert doors(str(file)) == (None, Endpoint("LINE", "0.0.0.0", 9099))
 
 
+def origins(text: str) -> tuple[str, ...]:
+    given = {"penstock.http.allowed.origins": text}
+    return BrokerConfig.load(None, given, environ={"HOME": "/home/x"})[0].penstock_http_allowed_origins
+
+
+@pytest.mark.parametrize(
+    "text", ["*", "https://dash.example.org", "http://a:3000/", "http://[::1]:80", "null", "app://obsidian.md", ""]
+)
+def test_origins_as_browsers_send_them(text: str) -> None:
+    assert origins(text) == ((text,) if text else ())
+
+
+@pytest.mark.parametrize(
+    "text", ["dash.example.org", "a:3000", "https://a/b", "https://", "https://*.a", "https://a:b"]
+)
+def test_what_no_browser_sends_as_an_origin(text: str) -> None:
+    with pytest.raises(ConfigError, match="write scheme://host or scheme://host:port") as refused:
+        origins(f"https://dash.example.org,{text}")
+    assert f"penstock.http.allowed.origins: '{text}' is not an origin" in str(refused.value)
+
+
 @pytest.mark.parametrize("text", ["8082", "host", "host:port", "host:99999", "http://host:80", "::1:80", "a b:80"])
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(ConfigError, match=HTTP_LISTENER):

@@ -66,6 +66,13 @@ class Refused(Exception):
         return self.code if self.code < 1000 else self.code // 100
 
 
+class BodyTooLate(Refused):
+    """Nobody knows where the next request begins: the connection is closed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(408, message)
+
+
 def refusal(error: ApiError | ClientError) -> Refused:
     if isinstance(error, Overloaded):
         return Refused(42901, str(error))

@@ -14,13 +14,14 @@ from starlette.responses import Response
 
 from penstock.client.cluster import Cluster
 from penstock.client.producer import Producer
-from penstock.gateway.http.errors import Refused
+from penstock.gateway.http.errors import BodyTooLate, Refused
 from penstock.gateway.http.formats import V2, Format
 from penstock.ports.clock import Clock
 
 T = TypeVar("T")
 
 MAX_BODY_BYTES = 16 << 20
+TOO_LARGE = f"a body has at most {MAX_BODY_BYTES} bytes"
 JSON = "application/json"
 # Clients of Confluent's REST proxy name its own types, whatever they ask for.
 JSON_TYPES = (JSON, V2, Format.JSON.value, Format.BINARY.value)
@@ -175,16 +176,19 @@ async def _hung_up(request: Request) -> None:
 
 
 async def read_body(door: Door, request: Request) -> bytes:
-    """Bounded in size and time: Refused(413), Refused(408)."""
+    """Bounded in size and time: Refused(413), at once where Content-Length says so, and BodyTooLate."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
+        raise Refused(413, TOO_LARGE)
     body = bytearray()
     try:
         async with asyncio.timeout(door.request_timeout_s):
             async for piece in request.stream():
                 body += piece
                 if len(body) > MAX_BODY_BYTES:
-                    raise Refused(413, f"a body has at most {MAX_BODY_BYTES} bytes")
+                    raise Refused(413, TOO_LARGE)
     except TimeoutError as error:
-        raise Refused(408, f"the body did not arrive within {door.request_timeout_s:g} s") from error
+        raise BodyTooLate(f"the body did not arrive within {door.request_timeout_s:g} s") from error
     return bytes(body)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
 
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -32,28 +33,29 @@ from penstock.gateway.http.connections import (
 )
 from penstock.gateway.http.consumers import Consumers
 from penstock.gateway.http.consumers import operations as consumer_operations
-from penstock.gateway.http.errors import Refused, refusal
+from penstock.gateway.http.errors import BodyTooLate, Refused, refusal
 from penstock.gateway.http.local_callers import Callers, LocalCallers, is_loopback
 from penstock.gateway.http.operations import Door, Operation, Stopping, answer
-from penstock.gateway.http.shapes import Error, Health
+from penstock.gateway.http.shapes import BrokerHealth, Error, Health
 from penstock.model.errors import ApiError, PenstockError
-from penstock.observability.channel import MetricsReader
+from penstock.observability.channel import BrokerReader
 from penstock.observability.exposition import CONTENT_TYPE, render
 
 log = logging.getLogger(__name__)
 
 GRACE_S = 1
+HEALTH_TIMEOUT_S = 5
 BACKLOG = 1024
 CORS_MAX_AGE_S = 600
 
 
 class HttpServer:
     def __init__(
-        self, door: Door, version: str, metrics: MetricsReader, max_connections: int, others: Sequence[Crowd[Any]] = ()
+        self, door: Door, version: str, broker: BrokerReader, max_connections: int, others: Sequence[Crowd[Any]] = ()
     ) -> None:
         self._door = door
         self._version = version
-        self._metrics = metrics
+        self._broker = broker
         self._max_requests = max_connections - RESERVED
         self._crowd: Crowd[HttpConnection] = Crowd("http", max_connections)
         self._crowds: list[Crowd[Any]] = [self._crowd, *others]
@@ -63,9 +65,9 @@ class HttpServer:
                 "GET",
                 "/health",
                 "health",
-                "Whether the cluster answers.",
+                "Whether the broker of this door works in its cluster: 503 says what is missing.",
                 "Cluster",
-                health,
+                self._show_health,
                 {200: Health},
                 accepts=(),
             ),
@@ -90,9 +92,10 @@ class HttpServer:
         self.app = Starlette(
             routes=[*self._routes(), Route("/openapi.json", self._describe, methods=["GET"])],
             exception_handlers={
+                BodyTooLate: self._too_late,
                 Refused: _refused,
-                ApiError: _failed,
-                ClientError: _failed,
+                ApiError: self._failed,
+                ClientError: self._failed,
                 HTTPException: _http_refused,
                 ClientDisconnect: _gone,
                 500: _broken,
@@ -124,11 +127,46 @@ class HttpServer:
 
     async def _show_metrics(self, door: Door, request: Request) -> Response:
         try:
-            page = await self._metrics.page()
+            page = await self._broker.page()
         except ConnectionError as error:
             raise Refused(503, str(error)) from error
         own = "".join(piece for family in families(self._crowds) for piece in render(family))
         return Response(page + own.encode(), headers={"content-type": CONTENT_TYPE})
+
+    async def _health(self) -> BrokerHealth:
+        """Raises Refused(503) with what is missing."""
+        try:
+            async with asyncio.timeout(HEALTH_TIMEOUT_S):
+                found = msgspec.json.decode(await self._broker.health(), type=BrokerHealth)
+        except ConnectionError as error:
+            raise Refused(503, str(error)) from error
+        except TimeoutError as error:
+            raise Refused(503, f"the broker has not answered its own door for {HEALTH_TIMEOUT_S} s") from error
+        if found.problem:
+            raise Refused(503, found.problem)
+        return found
+
+    async def _show_health(self, door: Door, request: Request) -> Response:
+        found = await self._health()
+        return answer(Health("ok", found.cluster_id, found.brokers, found.controller))
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError | ClientError)
+        refused = refusal(error)
+        if refused.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            # A broker that cannot be reached is a symptom: the caller should hear if the cause is known.
+            try:
+                await self._health()
+            except Refused as cause:
+                refused = Refused(refused.code, f"{refused.message}; {cause.message}")
+        return await _refused(request, refused)
+
+    async def _too_late(self, request: Request, error: Exception) -> Response:
+        """The rest of the body may still come: it would be taken for the next request."""
+        self._crowd.timed_out += 1
+        response = await _refused(request, error)
+        response.headers["connection"] = "close"
+        return response
 
     async def run(self, sockets: Sequence[socket.socket], callers: Callers) -> None:
         """Until the door is stopping."""
@@ -211,11 +249,6 @@ async def _stop_when(stopping: asyncio.Event, server: uvicorn.Server) -> None:
     server.should_exit = True
 
 
-async def health(door: Door, request: Request) -> Response:
-    info = await door.cluster.describe()
-    return answer(Health("ok", info.cluster_id, len(info.brokers), info.controller_id))
-
-
 # -- errors -----------------------------------------------------------------------------------
 
 
@@ -226,11 +259,6 @@ def _error(code: int, status: int, message: str) -> Response:
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
     return _error(error.code, error.status, error.message)
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError | ClientError)
-    return await _refused(request, refusal(error))
 
 
 async def _http_refused(request: Request, error: Exception) -> Response:

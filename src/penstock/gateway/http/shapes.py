@@ -295,6 +295,15 @@ class ResourceList(Struct):
     data: list[Resource]
 
 
+class BrokerHealth(Struct):
+    """As the broker tells its doors."""
+
+    problem: str
+    cluster_id: str
+    brokers: int
+    controller: int
+
+
 class Health(Struct):
     status: Literal["ok"]
     cluster_id: str

@@ -82,6 +82,7 @@ class Session:
         self._attention = attention
         self._buffer = bytearray()
         self._scanned = 0
+        self._discarding = False
         self._eof = False
         self._unanswered: list[asyncio.Future[Produced]] = []
 
@@ -104,38 +105,43 @@ class Session:
     # -- lines --------------------------------------------------------------------------
 
     async def _next_line(self) -> bytes | None:
-        """None at the end. What was published before is answered before we wait for more."""
-        discarding = False
+        """None at the end. What was published before is answered before we wait for more.
+
+        LineTooLong is raised as soon as a line is too long. The rest of it is read and thrown away.
+        """
         while True:
             end = self._buffer.find(b"\n", self._scanned)
             if end >= 0:
                 line = bytes(self._buffer[:end])
                 del self._buffer[: end + 1]
                 self._scanned = 0
-                if discarding or end > MAX_LINE_BYTES:
+                if self._discarding:
+                    self._discarding = False
+                    continue
+                if end > MAX_LINE_BYTES:
                     raise LineTooLong
                 return line
             self._scanned = len(self._buffer)
             if self._scanned > MAX_LINE_BYTES:
-                discarding = True
                 self._buffer.clear()
                 self._scanned = 0
+                if not self._discarding:
+                    self._discarding = True
+                    raise LineTooLong
             if self._eof:
-                return self._last_line(discarding)
+                return self._last_line()
             await self._flush()
-            self._attention.wait(has_begun=bool(self._buffer) or discarding)
+            self._attention.wait(has_begun=bool(self._buffer) or self._discarding)
             data = await self._reader.read(READ_BYTES)
             self._eof = not data
             self._buffer += data
 
-    def _last_line(self, discarding: bool) -> bytes | None:
+    def _last_line(self) -> bytes | None:
         """printf without a line feed, and nc -N: the rest counts as a line."""
         line = bytes(self._buffer)
         self._buffer.clear()
         self._scanned = 0
-        if discarding:
-            raise LineTooLong
-        return line or None
+        return None if self._discarding else line or None
 
     def _say(self, text: str) -> None:
         self._write(text.encode() + b"\n")
