@@ -12,6 +12,7 @@ An index is a hint that can be rebuilt from the log: whoever follows an entry ch
 
 from __future__ import annotations
 
+import sys
 from array import array
 from bisect import bisect_right
 from struct import Struct
@@ -130,10 +131,7 @@ class SparseIndex:
         firsts, seconds = self._columns
         if self._written == len(firsts):
             return False
-        pack = self._entry.pack
-        fresh = b"".join(
-            pack(first, second) for first, second in zip(firsts[self._written :], seconds[self._written :], strict=True)
-        )
+        fresh = pack(self._entry, firsts[self._written :], seconds[self._written :])
         file = self._disk.open(self.path, create=True)
         try:
             file.write((self.stored + self._written) * self._entry.size, (fresh,))
@@ -204,3 +202,22 @@ class SparseIndex:
                 break
             low += 1
         return low
+
+
+def pack(entry: Struct, firsts: array[int], seconds: array[int]) -> bytes:
+    """As `entry.pack` one by one, word by word: a large segment has some 100,000 entries, and a roll holds the loop.
+
+    The second number of an entry takes one word of 32 bits, the first one what is left.
+    """
+    words = entry.size // 4
+    out = array("I", bytes(len(firsts) * entry.size))
+    at = 0
+    for column, size in (firsts, words - 1), (seconds, 1):
+        big = column[:]
+        if sys.byteorder == "little":
+            big.byteswap()
+        halves = array("I", big.tobytes())
+        for half in range(2 - size, 2):
+            out[at::words] = halves[half::2]
+            at += 1
+    return out.tobytes()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
 from random import Random
+from struct import Struct
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.sim.disk import SimDisk
-from penstock.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
+from penstock.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex, pack
 
 PATH = "/00000000000000000000.index"
 
@@ -92,3 +95,16 @@ def test_sanity() -> None:
     assert not index.is_sane(1, 500), "not whole entries"
     file.write(16, (bytes(8),))
     assert not index.is_sane(1, 500), "zeros at the end, as a preallocated file has them"
+
+
+@pytest.mark.parametrize(("entry", "largest"), [(OFFSET_ENTRY, 2**32 - 1), (TIME_ENTRY, 2**63 - 1)])
+def test_entries_are_packed_as_one_by_one(entry: Struct, largest: int) -> None:
+    random = Random(1)
+    for count in (0, 1, 2, 100):
+        firsts = array("q", [0, largest, *(random.randint(0, largest) for _ in range(count))])
+        seconds = array("q", [2**32 - 1, 0, *(random.randrange(2**32) for _ in range(count))])
+        expected = b"".join(map(entry.pack, firsts, seconds))
+        assert pack(entry, firsts, seconds) == expected
+    assert pack(entry, array("q"), array("q")) == b""
+    if entry is TIME_ENTRY:
+        assert pack(entry, array("q", [-1]), array("q", [7])) == entry.pack(-1, 7)
