@@ -1,8 +1,9 @@
 """How large a request of each API may be: bytes of its frame, and elements of all its arrays together.
 
 A handler declares its `bounds` beside the versions it serves. Only Produce gets `socket.request.max.bytes`: no other
-request carries records. Kafka's own decoder allows a million elements in every request; here a request that is wider
-than a large cluster needs is refused before it costs anything. What is refused ends the connection, as on Kafka.
+request carries records. Kafka's own decoder allows a million elements in every request. What is refused ends the
+connection, as on Kafka, and its client tries again for ever: requests that name partitions are bounded only by what
+no cluster has. They are read, handled and answered in steps, so that they hold up nobody.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ class Bounds(NamedTuple):
 
 
 USUAL: Final = Bounds(1 << 20, 20_000)
-WIDE: Final = Bounds(4 << 20, 50_000)
+WIDE: Final = Bounds(16 << 20, 500_000)
 """Requests that name partitions or topics one by one."""
 RECORDS: Final = Bounds(None, 20_000)
 ASSIGNMENTS: Final = Bounds(16 << 20, 20_000)
 """The leader of a group sends the assignments of all its members, as opaque bytes."""
 BROKERS: Final = Bounds(None, 1_000_000)
-"""Of brokers among themselves."""
+"""Of brokers among themselves, whatever they ask for."""
 
 
 def bounds_of(handler: Handler | type[Handler]) -> Bounds:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from struct import Struct
 from typing import Any, ClassVar, cast
 
-from penstock.api.bounds import bounds_of
+from penstock.api.bounds import BROKERS, bounds_of
 from penstock.api.context import ForwardedContext, RequestContext
 from penstock.api.forwarding import (
     FORWARD_KEY,
@@ -101,7 +101,7 @@ class Dispatcher:
             connection, slot, frame, api_key, version, correlation_id, client_id, self._times, self._turns
         )
         self.requests[api_key] += 1
-        bound = self._elements[api_key]
+        bound = BROKERS.elements if connection.is_peer else self._elements[api_key]
         if len(frame) <= NARROW_FRAME_BYTES:
             self._take(ctx, handler, decode_request(api_key, version, frame, offset, bound))
             return
@@ -114,11 +114,11 @@ class Dispatcher:
             # A wide one: read from a copy, in turns of its own. Nothing overtakes it.
             connection.hold()
             ctx.frame = memoryview(bytes(frame))
-            self._begin(self._take_wide(ctx, handler, offset))
+            self._begin(self._take_wide(ctx, handler, offset, bound))
 
-    async def _take_wide(self, ctx: RequestContext, handler: Handler, offset: int) -> None:
+    async def _take_wide(self, ctx: RequestContext, handler: Handler, offset: int, bound: int) -> None:
         self.wide_requests += 1
-        steps = request_steps(ctx.api_key, ctx.version, ctx.frame, offset, self._elements[ctx.api_key])
+        steps = request_steps(ctx.api_key, ctx.version, ctx.frame, offset, bound)
         try:
             while True:
                 await self._turns.next()

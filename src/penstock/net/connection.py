@@ -59,7 +59,7 @@ Shortcut: TypeAlias = Callable[["Connection", int, memoryview], bool]
 class ConnectionLimits:
     """Bounds shared by the connections of a listener."""
 
-    __slots__ = ("frame_limits", "max_frame_bytes", "max_in_flight", "memory", "pipelined")
+    __slots__ = ("frame_limits", "largest_frame_bytes", "max_frame_bytes", "max_in_flight", "memory", "pipelined")
 
     def __init__(
         self,
@@ -69,7 +69,10 @@ class ConnectionLimits:
         frame_limits: Mapping[int, int] | None = None,
         memory: RequestMemory | None = None,
     ) -> None:
-        """`frame_limits`: by API key; what is not in there may have OTHER_FRAME_BYTES. None: all have the maximum."""
+        """`frame_limits`: by API key; what is not in there may have OTHER_FRAME_BYTES. None: all have the maximum.
+
+        Nodes of the cluster may send `max_frame_bytes` whatever the key."""
+        self.largest_frame_bytes = max_frame_bytes
         self.max_frame_bytes = max_frame_bytes if frame_limits is None else min(OTHER_FRAME_BYTES, max_frame_bytes)
         self.max_in_flight = max_in_flight
         self.pipelined = pipelined
@@ -211,7 +214,7 @@ class Connection:
             if available < 6:
                 return
             size, key = _SIZE_AND_KEY.unpack_from(view, start)
-            limit = frame_limits.get(key, other_limit)
+            limit = self._limits.largest_frame_bytes if self.is_peer else frame_limits.get(key, other_limit)
             if size < MIN_FRAME_BYTES or size > limit:
                 raise ProtocolError(f"frame of {size} bytes for API key {key} (limit {limit})")
             if key >= PRIVATE_KEYS_FROM and size > MAX_STRANGER_FRAME_BYTES and not self.is_peer:

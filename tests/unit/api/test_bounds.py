@@ -6,6 +6,7 @@ import contextlib
 import logging
 import struct
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 from wire_client import WireClient, batch, fetch_request, values
@@ -16,13 +17,31 @@ from penstock.api.handlers.produce import ProduceHandler
 from penstock.node.handlers import FOR_CLIENTS
 from penstock.testing import Broker
 from penstock.wire.apis import Api
-from penstock.wire.codec import encode_request
+from penstock.wire.codec import decode_request, encode_request, read_request_header
+from penstock.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from penstock.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from penstock.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from penstock.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from penstock.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest
+from penstock.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from penstock.wire.messages.index import INDEX
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from penstock.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from penstock.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from penstock.wire.primitives import Message, uvarint
 
@@ -63,7 +82,7 @@ class TestRefused:
         return header + uvarint(elements + 1) + b"\2g\0\0" * elements + b"\0\0"
 
     @pytest.mark.parametrize(("key", "version"), [(Api.METADATA, 9), (Api.FIND_COORDINATOR, 4), (Api.OFFSET_FETCH, 8)])
-    @pytest.mark.parametrize("elements", [100_000, 3_000_000])
+    @pytest.mark.parametrize("elements", [600_000, 10_000_000])
     def test_too_many_elements_or_bytes(
         self, wire: WireClient, wire_broker: Broker, dispatcher: Dispatcher, key: int, version: int, elements: int
     ) -> None:
@@ -218,6 +237,42 @@ def test_metadata_is_described_once_for_each_change(wire: WireClient, wire_broke
     after = wire.call(Api.METADATA, 11, everything)
     assert [one.name for one in after.topics] == [one.name for one in first.topics if one.name != other]
     assert (answers.described, answers.encoded_wholes) == (described, wholes + 1)
+
+
+def large_but_sane() -> Iterator[tuple[str, int, int, Message]]:
+    """What tools and clients of a large cluster send in one request."""
+    asked = [OffsetFetchRequestTopics(name=f"topic-{at}", partition_indexes=list(range(20))) for at in range(2500)]
+    group = OffsetFetchRequestGroup(group_id="g", topics=asked)
+    yield "50,000 offsets", Api.OFFSET_FETCH, 8, OffsetFetchRequest(groups=[group])
+    moved = [ReassignablePartition(partition_index=at, replicas=[1, 2, 3]) for at in range(25)]
+    moves = [ReassignableTopic(name=f"topic-{at}", partitions=moved) for at in range(500)]
+    yield "12,500 moves", Api.ALTER_PARTITION_REASSIGNMENTS, 0, AlterPartitionReassignmentsRequest(topics=moves)
+    places = [CreatableReplicaAssignment(partition_index=at, broker_ids=[1, 2, 3]) for at in range(6)]
+    placed = [CreatableTopic(name=f"topic-{at}", assignments=places) for at in range(3000)]
+    yield "3,000 topics with assignments", Api.CREATE_TOPICS, 7, CreateTopicsRequest(topics=placed)
+    settings = [CreatableTopicConfig(name="retention.ms", value="1000") for _ in range(16)]
+    configured = [CreatableTopic(name=f"topic-{at}", configs=settings) for at in range(3000)]
+    yield "3,000 topics with settings", Api.CREATE_TOPICS, 7, CreateTopicsRequest(topics=configured)
+    changes = [AlterableConfig(name="retention.ms", value="1") for _ in range(10)]
+    resources = [AlterConfigsResource(resource_type=2, resource_name=f"t{at}", configs=changes) for at in range(5000)]
+    altered = IncrementalAlterConfigsRequest(resources=resources)
+    yield "50,000 settings", Api.INCREMENTAL_ALTER_CONFIGS, 1, altered
+    deleted = [DeleteTopicState(name=f"a-topic-with-a-name-of-usual-length-{at}") for at in range(30_000)]
+    yield "30,000 deletions", Api.DELETE_TOPICS, 6, DeleteTopicsRequest(topics=deleted)
+    grown = [CreatePartitionsTopic(name=f"topic-{at}", count=3) for at in range(30_000)]
+    yield "30,000 topics with more partitions", Api.CREATE_PARTITIONS, 3, CreatePartitionsRequest(topics=grown)
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "request_"), [pytest.param(*rest, id=name) for name, *rest in large_but_sane()]
+)
+def test_large_sane_requests_are_within_the_bounds(key: int, version: int, request_: Message) -> None:
+    parts, size = encode_request(key, version, 1, "c", request_)
+    assert size <= frame_limits(FOR_CLIENTS, MAX_FRAME)[key]
+    frame = memoryview(b"".join(cast("list[bytes]", parts)))[4:]
+    *_, at = read_request_header(frame)
+    handler = next(handler for handler in FOR_CLIENTS if int(handler.api) == key)
+    assert decode_request(key, version, frame, at, bounds_of(handler).elements) == request_
 
 
 def test_frames_of_the_largest_size_are_within_what_the_client_sends() -> None:

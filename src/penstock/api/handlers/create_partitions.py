@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import ClassVar
 
+from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
 from penstock.api.controller_access import ActiveController
 from penstock.model.errors import ApiError, ErrorCode, StorageError
@@ -26,6 +27,7 @@ class CreatePartitionsHandler:
     min_version: ClassVar = 0
     max_version: ClassVar = 3
     is_for_controller: ClassVar = True
+    bounds: ClassVar = WIDE
 
     def __init__(self, controller: ActiveController) -> None:
         self._controller = controller

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import ClassVar
 
+from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
 from penstock.api.controller_access import ActiveController
 from penstock.cluster.running_config import RunningConfig
@@ -32,6 +33,7 @@ class DeleteTopicsHandler:
     min_version: ClassVar = 1
     max_version: ClassVar = 6
     is_for_controller: ClassVar = True
+    bounds: ClassVar = WIDE
 
     def __init__(self, controller: ActiveController, running: RunningConfig) -> None:
         self._controller = controller
