@@ -196,8 +196,6 @@ class Listener:
     def _look_around(self) -> None:
         """Once a second."""
         self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._look_around)
-        for late in self._limits.memory.late():
-            late.abort(ProtocolError("a request held memory that others wait for, and did not come to its end"))
         now = self._loop.time()
         deadline = now - self._max_idle_s if self._max_idle_s > 0 else float("-inf")
         for connection in list(self.connections):
@@ -210,6 +208,9 @@ class Listener:
                     connection.drain()
             elif connection.is_blocked and connection.channel.is_peer_gone():
                 connection.abort()
+        # After idle buffers were freed: whoever has only those holds up nobody.
+        for late in self._limits.memory.late():
+            late.abort(ProtocolError("a request held memory that others wait for, and did not come to its end"))
 
     def stop_accepting(self) -> None:
         for sock in self._sockets:

@@ -3,7 +3,8 @@
 Every connection has a small buffer of its own. What a larger request needs beyond it is taken from here, as its bytes
 really arrive. When it is used up, connections that need more stop reading and are served in the order in which they
 came. One of them may exceed the bound, so that a broker full of halves of requests comes to an end with one of them.
-A connection that has held memory for long while others wait is closed: its request does not come, or too slowly.
+A connection that others have waited for too long is closed: its request does not come, or too slowly. Only the time
+in which somebody waited counts. How long memory was held before that is nobody's loss.
 """
 
 from __future__ import annotations
@@ -30,11 +31,26 @@ class RequestMemory:
         self._now = now
         self._held: dict[Holder, int] = {}
         self._since: dict[Holder, float] = {}
+        """Seconds of shortage that had passed when it last came to an end, or began to hold memory."""
+        self._shortage_before_s = 0.0
+        self._short_since = 0.0
         self._waiting: dict[Holder, int] = {}
         self._favoured: Holder | None = None
         self._is_granting = False
         self.is_short = False
         """Somebody waits."""
+
+    def _shortage_s(self) -> float:
+        """How long somebody has waited, since the start."""
+        return self._shortage_before_s + (self._now() - self._short_since if self.is_short else 0.0)
+
+    def _note_shortage(self) -> None:
+        is_short = bool(self._waiting)
+        if is_short and not self.is_short:
+            self._short_since = self._now()
+        elif self.is_short and not is_short:
+            self._shortage_before_s = self._shortage_s()
+        self.is_short = is_short
 
     @property
     def waiting(self) -> int:
@@ -56,21 +72,21 @@ class RequestMemory:
             return True
         self.waits += 1
         self._waiting[holder] = size
-        self.is_short = True
+        self._note_shortage()
         self._grant()
         return holder not in self._waiting
 
     def _give(self, holder: Holder, size: int) -> None:
         self.used_bytes += size
         self._held[holder] = self._held.get(holder, 0) + size
-        self._since.setdefault(holder, self._now())
+        self._since.setdefault(holder, self._shortage_s())
 
     def release(self, holder: Holder, size: int) -> None:
         left = self._held.get(holder, 0) - size
         self.used_bytes -= size
         if left > 0:
             self._held[holder] = left
-            self._since[holder] = self._now()
+            self._since[holder] = self._shortage_s()
         else:
             self._held.pop(holder, None)
             self._since.pop(holder, None)
@@ -99,12 +115,12 @@ class RequestMemory:
                 holder.memory_granted()
         finally:
             self._is_granting = False
-            self.is_short = bool(self._waiting)
+            self._note_shortage()
 
     def touch(self, holder: Holder) -> None:
         """One request of it has come to its end, and the memory serves the next."""
         if holder in self._since:
-            self._since[holder] = self._now()
+            self._since[holder] = self._shortage_s()
         if holder is self._favoured:
             self._favoured = None
             self._grant()
@@ -113,5 +129,5 @@ class RequestMemory:
         """Those that others have waited for long enough."""
         if not self._waiting:
             return []
-        before = self._now() - MAX_HOLD_S
+        before = self._shortage_s() - MAX_HOLD_S
         return [holder for holder, since in self._since.items() if since < before]

@@ -9,9 +9,13 @@ import socket
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from test_connection import PIPELINED_KEY, FakeChannel, frame
+from test_request_memory import feed
 
-from penstock.net.connection import Connection, ConnectionLimits
+from penstock.net.connection import INITIAL_BUFFER_BYTES, Connection, ConnectionLimits
 from penstock.net.listener import MIN_CONNECTIONS, Listener, bind
+from penstock.net.request_memory import MAX_HOLD_S, RequestMemory
+from penstock.ports.channel import Receiver
 from penstock.runtime.descriptors import max_connection_descriptor
 
 
@@ -76,6 +80,43 @@ async def test_some_clients_are_served_whatever_files_have_taken(listen: Callabl
     assert (listener.accepted, listener.refused) == (MIN_CONNECTIONS, 5)
     for client in clients:
         client.close()
+
+
+async def test_an_idle_buffer_is_freed_and_its_connection_kept_when_memory_is_short() -> None:
+    loop = asyncio.get_running_loop()
+    clock = [0.0]
+    memory = RequestMemory(1 << 20, lambda: clock[0])
+    limits = ConnectionLimits(8 << 20, 5, frozenset(), memory=memory)
+    listener = Listener(
+        loop, "PLAINTEXT", [], limits, max_connections=9, max_connections_per_ip=9, max_idle_ms=0, max_descriptor=None
+    )
+    listener.start(answer)
+    idle, busy, waiting = (listener_peer(listener) for _ in range(3))
+    feed(*idle, frame(PIPELINED_KEY, bytes(200_000)))
+    assert memory.used_bytes > 0, "it keeps its buffer for the next one"
+    clock[0] = 3600.0
+    half = frame(PIPELINED_KEY, bytes(4 << 20))[: 3 << 20]
+    feed(*busy, half)
+    feed(*waiting, half)
+    clock[0] += MAX_HOLD_S + 1
+    assert set(memory.late()) > {idle[0]}, "before idle buffers are freed"
+    listener._look_around()
+    assert not idle[0].is_closed
+    assert len(idle[0].receive_buffer()) == INITIAL_BUFFER_BYTES
+    assert busy[0].is_closed
+    listener.stop_accepting()
+    await listener.drain(0.1)
+
+
+class AcceptedFake(FakeChannel):
+    def start(self, receiver: Receiver) -> None:
+        pass
+
+
+def listener_peer(listener: Listener) -> tuple[Connection, FakeChannel]:
+    channel = AcceptedFake()
+    listener.adopt(channel)
+    return list(listener.connections)[-1], channel
 
 
 class ShortSocket:

@@ -121,7 +121,29 @@ async def test_who_does_not_come_to_an_end_is_closed_while_others_wait() -> None
     many.clock.now = MAX_HOLD_S + 1
     assert many.memory.late() == [], "nobody waits"
     feed(*second, LARGE)
+    assert many.memory.late() == [], "nobody has waited yet"
+    many.clock.now += MAX_HOLD_S / 2
+    assert many.memory.late() == []
+    many.clock.now += MAX_HOLD_S
     assert many.memory.late() == [slow[0]]
+
+
+async def test_time_in_which_nobody_waits_does_not_count() -> None:
+    many = Many(1 << 20)
+    slow = many.connect()
+    feed(*slow, LARGE[:-1])
+    for _ in range(4):
+        waiting = many.connect()
+        feed(*waiting, LARGE)
+        assert many.memory.is_short
+        many.clock.now += MAX_HOLD_S / 4
+        assert many.memory.late() == []
+        waiting[0].abort()
+        assert not many.memory.is_short
+        many.clock.now += 3600.0
+    feed(*many.connect(), LARGE)
+    many.clock.now += 1.0
+    assert many.memory.late() == [slow[0]], "shortages add up"
 
 
 async def test_a_burst_does_not_keep_its_buffer() -> None:
