@@ -40,6 +40,7 @@ class Partition(CommittedLog):
         "_commit",
         "_followers",
         "_gate",
+        "_promised",
         "_removing",
         "epoch_start_offset",
         "host",
@@ -79,6 +80,7 @@ class Partition(CommittedLog):
         self.is_leader = False
         self.epoch_start_offset = 0  # where the log ended when this broker became leader
         self._followers: Followers | None = None  # while leading with other replicas
+        self._promised = 0  # where the log ended when the topic became durable: until then what was written counted
         self._gate: Callable[[Partition], None] | None = _refuse_append
         self._awaiting_deletion: list[tuple[int, CommitCallback]] = []
         self.when_claimed: Callable[[Partition], None] | None = None
@@ -93,6 +95,7 @@ class Partition(CommittedLog):
         self.config = config
         self.is_durable = config.flush_messages <= 1
         if self.is_durable and not was_durable:
+            self._promised = self.log.log_end_offset
             self._commit.request(self)
         elif self.is_leader:  # flushes or replicas that were waited for may no longer be needed
             self._holds(self.log.end_position() if not self.is_durable else None)
@@ -261,11 +264,15 @@ class Partition(CommittedLog):
 
     @property
     def is_needed(self) -> bool:
-        """What this replica holds may be nowhere else: it leads, or too few others are in sync for the controller to
-        forget it. Of a durable topic what it acknowledged is stable, so a follower has nothing to lose beyond that."""
-        if self.is_leader or self.node_id in self.isr:
-            return True
-        return not self.is_durable and self._is_under_min_isr
+        """What this replica holds may be nowhere else: it leads, is in sync, or too few others are in sync for the
+        controller to forget it. On a durable topic too: what counted before it became durable may not be stable."""
+        return self.is_leader or self.node_id in self.isr or self._is_under_min_isr
+
+    @property
+    def promised_offset(self) -> int:
+        """Others may count on this replica for everything below, stable or not."""
+        end = self.log.log_end_offset
+        return max(self.log.stable_offset, min(self._promised, end)) if self.is_durable else end
 
     def check_min_isr(self) -> None:
         if len(self.isr) < self.config.min_insync_replicas and self._is_under_min_isr:  # the first is quick

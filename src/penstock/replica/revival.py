@@ -4,12 +4,14 @@ Every round begins with a probe: a small file is written and synced. Then each l
 as after a crash. What was not known to be stable is not trusted:
 
     following        it is cut to what was stable, and fetched again. It left the in-sync replicas before
-                     (`replica.withdrawal`), and returns when it has caught up
+                     (`replica.withdrawal`), and returns when it has caught up. While too few others are in sync it may
+                     still be elected: then nothing is cut, and if something it promised is gone it stays offline
     leading          nobody else is in sync, or it would have been relieved. It goes on only if nothing is missing: in
                      the same leader epoch other batches at offsets that somebody has fetched would go unnoticed
 
-Where flushing is left to the system a follower has claimed more than was stable. So it tells its leader first that
-nothing here counts, and waits until no return that was under way can be decided on the old claim.
+A follower may have claimed more than was stable: where flushing is left to the system, or was until lately. So it
+tells its leader first that nothing here counts, and waits until no return that was under way can be decided on the old
+claim.
 
 Pauses grow while that fails or does not last. A log that is damaged is the business of `replica.repair`.
 
@@ -117,11 +119,11 @@ class Revivals:
         old, epoch, was_needed = partition.log, partition.leader_epoch, partition.is_needed
         if not partition.is_leader and partition.node_id in partition.isr:
             return False  # the leader still counts on what is here
-        if not (partition.is_leader or partition.is_durable or self._is_heard(partition)):
+        if not (partition.is_leader or self._is_heard(partition)):
             return False
         if partition.flush_state != IDLE or old.is_being_cleaned:
             return False  # somebody is at work on the old one
-        end, high_watermark = old.log_end_offset, partition.high_watermark
+        end, high_watermark, promised = old.log_end_offset, partition.high_watermark, partition.promised_offset
         try:
             fresh = await self._reopening.reopen(partition)
         except (StorageError, OSError) as error:
@@ -140,6 +142,16 @@ class Revivals:
                 fresh.close(clean=False)
                 log.error("%r stays offline: of %d offsets %d are left", partition, end, fresh.log_end_offset)
                 return False
+        elif was_needed and fresh.offline is None and fresh.log_end_offset < promised:
+            fresh.close(clean=False)
+            log.error(
+                "%r stays offline: %d offsets were acknowledged, %d are left; bring other replicas back, or restart "
+                "this broker so that it is not elected",
+                partition,
+                promised,
+                fresh.log_end_offset,
+            )
+            return False
         partition.reopened(fresh)
         if fresh.offline is None:
             self.revived += 1

@@ -1,63 +1,77 @@
-"""`flush.messages` goes to 1, and a broker crashes before its first flush: it must not lead with what it has left."""
+"""`flush.messages` goes to 1, and a broker fails before or in its first flush: it must not lead with what is left."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
 
 from penstock.client.cluster import Cluster
 from penstock.client.fetching import TopicPartition, fetch_one
 from penstock.client.producer import Producer
 from penstock.core.metadata.image import NO_LEADER, RESOURCE_TOPIC, PartitionState
 from penstock.records.builder import Record
+from penstock.replica.partition import Partition
+from penstock.replica.revival import LONGEST_PAUSE_S
 from penstock.sim.cluster import SimCluster
 from penstock.sim.world import SimWorld
 from scripted_leader import until
 
 LAZY = {"flush.messages": "1000000", "min.insync.replicas": "2"}
+ACKNOWLEDGED = [b"first", b"second", b"third"]
 
 
-def test_a_broker_that_never_flushed_does_not_lead() -> None:
+Play = Callable[["Pair", Cluster], Awaitable[None]]
+
+
+class Pair:
+    """A leader and its follower, of a topic with three acknowledged records, among five brokers: without the two there
+    is still a majority of controllers."""
+
+    def __init__(self, servers: SimCluster) -> None:
+        self.servers = servers
+        self.active = next(number for number, node in servers.living.items() if node.controller.is_active)
+        self.leader, self.follower, *_ = (number for number in servers.ids if number != self.active)
+        self.decide = servers.living[self.active].controller
+        self.run = servers.machines[self.active].run
+
+    @property
+    def state(self) -> PartitionState:
+        active = next(node for node in self.servers.living.values() if node.controller.is_active)
+        return active.image.topics["t"].partitions[0]
+
+    @property
+    def replica(self) -> Partition:
+        """Of the follower."""
+        return self.servers.living[self.follower].partitions.get("t", 0)
+
+    async def begin(self, cluster: Cluster) -> None:
+        await self.run(self.decide.create_topic("t", -1, -1, {0: (self.leader, self.follower)}, LAZY))
+        producer = Producer(cluster)
+        for value in ACKNOWLEDGED:
+            await producer.publish("t", Record(b"k", value, (), 1_700_000_000_000), 0)
+        assert self.replica.log.log_end_offset == 3
+        assert self.replica.log.stable_offset == 0
+
+    async def become_durable(self) -> None:
+        durable = {**LAZY, "flush.messages": "1"}
+        await self.run(self.decide.change_config(RESOURCE_TOPIC, "t", lambda _: durable, validate_only=False))
+        await until(lambda: self.replica.is_durable)
+
+
+def play(story: Play) -> None:
     with SimWorld(21) as world:
-        servers = SimCluster(world, 5)  # without the two there is still a majority
+        servers = SimCluster(world, 5)
         client = world.machine("client")
 
-        def controller() -> int:
-            return next(number for number, node in servers.living.items() if node.controller.is_active)
-
-        def state() -> PartitionState:
-            return servers.living[controller()].image.topics["t"].partitions[0]
-
-        async def story() -> None:
-            active = controller()
-            decide = servers.living[active].controller
-            leader, follower, *_ = (number for number in servers.ids if number != active)
-            run = servers.machines[active].run
-            await run(decide.create_topic("t", -1, -1, {0: (leader, follower)}, LAZY))
+        async def tell() -> None:
             cluster = Cluster(servers.addresses, "test")
-            producer = Producer(cluster)
-            await producer.publish("t", Record(b"k", b"acknowledged", (), 1_700_000_000_000), 0)
-            log = servers.living[follower].partitions.get("t", 0).log
-            assert log.log_end_offset == 1
-            assert log.stable_offset == 0
-
-            servers.machines[follower].disk_times.is_hung = True  # so it does not get to its first flush
-            durable = {**LAZY, "flush.messages": "1"}
-            await run(decide.change_config(RESOURCE_TOPIC, "t", lambda _: durable, validate_only=False))
-            await until(lambda: servers.living[follower].partitions.get("t", 0).is_durable)
-            assert log.stable_offset == 0
-            servers.crash(follower)
-            await until(lambda: state().isr == (leader,))
-            servers.kill(leader)
-            await until(lambda: state().leader == NO_LEADER)
-
-            servers.machines[follower].disk_times.is_hung = False
-            await servers.bring_up(follower)
-            await asyncio.sleep(10)
-            assert state().leader == NO_LEADER, "who has everything is away"
-            await servers.bring_up(leader)
-            await until(lambda: len(state().isr) == 2)
+            pair = Pair(servers)
+            await pair.begin(cluster)
+            await story(pair, cluster)
             found = await fetch_one(cluster, TopicPartition("t", 0), 0, max_wait_ms=100)
-            assert [record.value for record in found.records] == [b"acknowledged"]
+            assert [record.value for record in found.records] == ACKNOWLEDGED
             cluster.close()
 
         async def idle() -> None:
@@ -66,6 +80,71 @@ def test_a_broker_that_never_flushed_does_not_lead() -> None:
         async def main() -> None:
             await asyncio.gather(*(servers.bring_up(number) for number in servers.ids))
             await client.start(lambda ports: idle())
-            await client.run(story())
+            await client.run(tell())
 
         world.run(main(), timeout_s=600)
+
+
+def test_a_broker_that_never_flushed_does_not_lead() -> None:
+    async def story(pair: Pair, cluster: Cluster) -> None:
+        servers, leader, follower = pair.servers, pair.leader, pair.follower
+        servers.machines[follower].disk_times.is_hung = True  # so it does not get to its first flush
+        await pair.become_durable()
+        assert pair.replica.log.stable_offset == 0
+        servers.crash(follower)
+        await until(lambda: pair.state.isr == (leader,))
+        servers.kill(leader)
+        await until(lambda: pair.state.leader == NO_LEADER)
+
+        servers.machines[follower].disk_times.is_hung = False
+        await servers.bring_up(follower)
+        await asyncio.sleep(10)
+        assert pair.state.leader == NO_LEADER, "who has everything is away"
+        await servers.bring_up(leader)
+        await until(lambda: len(pair.state.isr) == 2)
+
+    play(story)
+
+
+async def first_flush_fails(pair: Pair) -> None:
+    """The follower leaves the ISR and stays eligible."""
+    disk = pair.servers.machines[pair.follower].disk
+    disk.fail_sync = lambda path: "/t-0/" in path and path.endswith(".log")
+    await pair.become_durable()
+    await until(lambda: pair.replica.log.offline is not None)
+    await until(lambda: pair.state.isr == (pair.leader,))
+    assert pair.state.elr == (pair.follower,)
+    disk.fail_sync = None
+
+
+def test_a_first_flush_that_fails_does_not_cut_an_eligible_replica() -> None:
+    """The leader dies in the turn in which the follower's log is online again: all that was acknowledged is there."""
+
+    async def story(pair: Pair, cluster: Cluster) -> None:
+        await first_flush_fails(pair)
+        revivals = pair.servers.living[pair.follower].revivals
+        revivals.on_revived = lambda _: pair.servers.kill(pair.leader)
+        await until(lambda: pair.replica.log.offline is None, 2 * LONGEST_PAUSE_S)
+        assert pair.replica.log.stable_offset == 3
+        await until(lambda: pair.state.leader == pair.follower)
+        await pair.servers.bring_up(pair.leader)
+        await until(lambda: len(pair.state.isr) == 2)
+
+    play(story)
+
+
+def test_an_eligible_replica_that_lost_what_it_promised_stays_offline(caplog: pytest.LogCaptureFixture) -> None:
+    """Until the broker registers anew after a stop that was not clean: then it is not eligible, and fetches it."""
+
+    async def story(pair: Pair, cluster: Cluster) -> None:
+        await first_flush_fails(pair)
+        machine = pair.servers.machines[pair.follower]
+        machine.disk.open("/data/t-0/00000000000000000000.log").truncate(100)  # as pages that were dropped
+        await asyncio.sleep(2 * LONGEST_PAUSE_S)
+        assert pair.replica.log.offline is not None
+        assert "t-0 stays offline: 3 offsets were acknowledged, 1 are left" in caplog.text
+        await pair.servers.stop(pair.follower)
+        await pair.servers.bring_up(pair.follower)
+        await until(lambda: len(pair.state.isr) == 2)
+
+    play(story)
