@@ -16,6 +16,8 @@ each step begun when the metadata says that the one before has taken effect (`ro
 in sync are as many as `min.insync.replicas` asks for. With fewer, the controller would keep this replica eligible
 (KIP-966), and what is sound in it may exist nowhere else: it goes on as it is until enough others are back.
 
+A log that could not be opened is offline until it is repaired. If that fails it is tried again, with growing pauses.
+
 Must not know: who reports. Blocks nothing: files are read in workers.
 """
 
@@ -44,6 +46,7 @@ log = logging.getLogger(__name__)
 REPEAT_AFTER_S = 5.0
 TRUSTED_FOR_S = 60.0
 RESIGN_AGAIN_AFTER_S = 60.0
+LONGEST_PAUSE_S = 60.0
 
 
 class Following(LeaderCopy, Protocol):
@@ -127,6 +130,8 @@ class Repairs:
         self._trusted: dict[Partition, float] = {}  # until when: its leader has the same bytes
         self._said: dict[Partition, str] = {}
         self._resigned: dict[Partition, tuple[int, float]] = {}  # in which leader epoch, and when
+        self._pauses: dict[Partition, float] = {}  # of logs that could not be opened, until the next attempt
+        self._timers: dict[Partition, asyncio.TimerHandle] = {}
         self.repaired = 0
         self.refused = 0
         """Damage that was none: the leader had the same bytes."""
@@ -170,6 +175,8 @@ class Repairs:
     def stop(self) -> None:
         for task in list(self._tasks):
             task.cancel()
+        for timer in self._timers.values():
+            timer.cancel()
 
     def _is_in_sync(self, partition: Partition) -> bool:
         """As a follower: who leads was perhaps elected for want of a better one."""
@@ -190,7 +197,8 @@ class Repairs:
             if found is not None:
                 await self._replace(partition, found)
         except (ApiError, StorageError, OSError) as error:
-            log.error("%r cannot be repaired: %s; it is tried again when the damage is met again", partition, error)
+            when = "later" if could_not_be_opened(partition) else "when the damage is met again"
+            log.error("%r cannot be repaired: %s; it is tried again %s", partition, error, when)
         finally:
             self._under_way.pop(partition, None)
             self._said.pop(partition, None)
@@ -199,13 +207,31 @@ class Repairs:
             self._following.release(partition)
             if not partition.is_deleted and self._is_in_sync(partition):
                 self.role_changed(partition)
+        self._try_later(partition)
+
+    def _try_later(self, partition: Partition) -> None:
+        """Nobody reads a log that could not be opened, so nobody meets its damage again. Pauses grow."""
+        if partition.is_deleted or not could_not_be_opened(partition):
+            self._pauses.pop(partition, None)
+        elif partition not in self._timers:
+            pause_s = self._pauses.get(partition, REPEAT_AFTER_S)
+            self._pauses[partition] = min(2 * pause_s, LONGEST_PAUSE_S)
+            self._timers[partition] = self._loop.call_later(pause_s, self._try_again, partition)
+
+    def _try_again(self, partition: Partition) -> None:
+        del self._timers[partition]
+        if could_not_be_opened(partition):
+            self.found(partition)
+        if partition not in self._under_way:  # its leader is trusted for a while
+            self._try_later(partition)
 
     async def _find_in_unreadable(self, partition: Partition) -> Found:
         owner = partition.log
         cause = owner.offline.__cause__ if owner.offline is not None else None
         place: Damage | None = None
         if isinstance(cause, CorruptBatch) and cause.path.endswith(LOG):
-            place = await self._workers.run(lambda: _damage_in(owner, cause))
+            with suppress(FileNotFoundError):  # an earlier attempt has moved it out of the way
+                place = await self._workers.run(lambda: _damage_in(owner, cause))
         return Found(owner.log_start_offset, place, owner.generation, is_unreadable=True)
 
     async def _find(self, partition: Partition, path: str | None) -> Found | None:
