@@ -317,16 +317,17 @@ def cut(directory: Path, gigabytes: float) -> Result:
 
         log = await loop.run_in_executor(None, fill_log)
         await loop.run_in_executor(None, evict, directory)
-        preview = log.cut_preview(log.log_end_offset // 2)
-        if preview is not None:
-            await loop.run_in_executor(None, preview.run)
+        lookup = log.lookup(log.log_end_offset // 2, 0)
+        await loop.run_in_executor(None, lookup.run)
+        log.end_lookup(lookup)
         watchdog = LoopWatchdog(loop, STALL_S)
         before = Turns(tuple(loop.turns.counts), 0.0)
         loop.turns.longest_s = 0.0
         started = time.monotonic()
-        done = loop.create_future()
-        loop.call_later(0.01, lambda: done.set_result(log.truncate_to(log.log_end_offset // 2)))
-        await done
+        cut = log.begin_cut(log.log_end_offset // 2, may_wait=False)
+        assert cut is not None
+        await loop.run_in_executor(None, cut.run)
+        log.end_cut(cut)
         took_s = time.monotonic() - started
         await asyncio.sleep(0.3)
         watchdog.close()

@@ -23,6 +23,7 @@ from penstock.replica.log_directories import log_config
 from penstock.replica.partition import Partition
 from penstock.replica.set_aside import SetAside
 from penstock.sim.world import SimPorts, SimWorld
+from penstock.storage.cut import Cut
 from penstock.storage.group_commit import GroupCommit
 from penstock.storage.log import Log
 from penstock.wire.acknowledgement import ACKNOWLEDGE_KEY, DISOWN_KEY, WAKE_KEY, Acknowledged, read_acknowledgement
@@ -241,7 +242,7 @@ class FollowingBroker:
     def set_aside(self) -> SetAside:
         return self._set_aside
 
-    def start_over(self, partition: Partition) -> None:
+    def start_over(self, partition: Partition) -> Cut:
         raise NotImplementedError("logs that cannot be opened are the business of real brokers")
 
     def write_own(self, partition: Partition, data: bytes) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
+from typing import Any, TypeVar
 
 import pytest
-from tests.hosted_world import HostedWorld
+from tests.hosted_world import HostedWorld, Workers
 
 from penstock.model.errors import StorageError
 from penstock.records.batch import iterate_headers
+from penstock.replica.divergence import Recovering
 from penstock.replica.partition import Partition
 from penstock.sim.disk import SimCrash
 from penstock.storage.log import Log
 
+T = TypeVar("T")
 MIXTURES = 6
 COUNT = 40
 TOPIC = {"cleanup.policy": "compact", "internal.segment.bytes": "600", "flush.messages": "1"}
@@ -51,7 +55,43 @@ async def begin_anew(world: HostedWorld, partition: Partition, offset: int) -> N
     partition.truncate_fully_and_start_at(offset)
 
 
-@pytest.mark.parametrize("change", [cut, begin_anew])
+async def cut_by_a_worker(world: HostedWorld, partition: Partition, offset: int) -> None:
+    """And while it is at work on the files, checkpoints are written: of all partitions, this one among them."""
+    await _by_a_worker(world, partition, lambda recovering: recovering.cut_at(partition, offset))
+
+
+async def begin_anew_by_a_worker(world: HostedWorld, partition: Partition, offset: int) -> None:
+    await _by_a_worker(world, partition, lambda recovering: recovering.start_anew(partition, offset))
+
+
+async def _by_a_worker(
+    world: HostedWorld, partition: Partition, change: Callable[[Recovering], Coroutine[Any, Any, None]]
+) -> None:
+    partition._follow()
+    recovering = Recovering(asyncio.get_running_loop(), world.hosted, BusyWorkers(world))
+    await change(recovering)
+    await world.hosted.housekeeping.checkpoint()
+
+
+class BusyWorkers(Workers):
+    def __init__(self, world: HostedWorld) -> None:
+        super().__init__()
+        self._world = world
+
+    def run(self, work: Callable[[], T]) -> Awaitable[T]:
+        async def run() -> T:
+            housekeeping = self._world.hosted.housekeeping
+            await housekeeping.checkpoint()
+            await housekeeping.persist_offsets()
+            result = work()
+            await housekeeping.checkpoint()
+            await housekeeping.persist_offsets()
+            return result
+
+        return run()
+
+
+@pytest.mark.parametrize("change", [cut, begin_anew, cut_by_a_worker, begin_anew_by_a_worker])
 def test_a_cut_leaves_no_hole_wherever_the_machine_stops(change: object) -> None:
     offset, step, is_done = 12, 0, False
     while not is_done:
@@ -160,7 +200,9 @@ def test_what_repair_cuts_is_kept_wherever_the_machine_stops(offset: int) -> Non
 async def begin_over(world: HostedWorld, partition: Partition) -> None:
     await world.hosted.set_aside.move(partition)
     await world.hosted.lower_recovery_point(partition, 0)
-    world.hosted.start_over(partition)
+    begun = world.hosted.start_over(partition)
+    begun.run()
+    partition.end_cut(begun)
 
 
 def test_a_log_that_cannot_be_opened_is_kept_wherever_the_machine_stops() -> None:

@@ -153,6 +153,10 @@ class OutcomeUnknown(ApiError):
     """The request may or may not have taken effect; a retry is the only way to know."""
 
 
+class LogBusy(ApiError):
+    """A log that cannot be used for a moment. Clients ask again, as after a change of leaders."""
+
+
 class StorageError(PenstockError):
     code = ErrorCode.KAFKA_STORAGE_ERROR
 

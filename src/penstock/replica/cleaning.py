@@ -97,7 +97,9 @@ class LogCleaning:
             if partition.is_deleted:
                 continue
             owner = partition.log
-            if not owner.config.compact or owner.offline is not None or len(owner.segment_bases) < 2:
+            if owner.offline is not None or owner.is_being_cut:
+                continue
+            if not owner.config.compact or len(owner.segment_bases) < 2:
                 continue
             if partition in self._uncleanable or partition in self._failed:
                 continue
@@ -146,6 +148,8 @@ class LogCleaning:
             await self._partitions.housekeeping.checkpoint([partition])
             if owner.persisted_recovery_point < found.end_offset or partition.is_deleted:
                 return False
+        if owner.is_being_cut:
+            return False
         generation = owner.generation
         plan = make_plan(
             owner, found, self._clock.now_ms(), self._max_keys(), may_drop_tombstones=_may_drop_tombstones(partition)

@@ -3,7 +3,7 @@
 The same for leader and follower; which of the two it is, and what moves the high watermark, `Partition` knows.
 
 Invariants
-- `high_watermark` goes back only with the end of the log, when a follower cuts it.
+- `high_watermark` goes back only with the end of the log, when a follower cuts it. While it is cut nobody reads it.
 - Waiters are called in the turn in which what they wait for happens; a parked fetch looks once at the end of it.
 - A log that went offline answers every waiter with KAFKA_STORAGE_ERROR and accepts nothing more.
 """
@@ -17,6 +17,7 @@ from typing import Protocol, TypeAlias
 
 from penstock.config.topic import TopicConfig
 from penstock.model.errors import ApiError, ErrorCode, LogOffline, StorageError
+from penstock.storage.cut import Cut
 from penstock.storage.durability import Flush, Position
 from penstock.storage.group_commit import IDLE
 from penstock.storage.log import Log
@@ -146,24 +147,47 @@ class CommittedLog:
                 return min(own_end, end_offset, end) if own_epoch == epoch else min(own_end, end)
         return min(end_offset, end)
 
-    def truncate_to_epoch(self, epoch: int, end_offset: int) -> None:
-        """Follower: cut what the leader does not have. Blocks; a recovery point of at most that is persisted."""
-        self.truncate_to(self.truncation_point(epoch, end_offset))
+    def begin_cut_to_epoch(self, epoch: int, end_offset: int, *, may_wait: bool = True) -> Cut | None:
+        """Follower: cut what the leader does not have."""
+        return self.begin_cut(self.truncation_point(epoch, end_offset), may_wait=may_wait)
 
-    def truncate_to(self, offset: int) -> None:
+    def begin_cut(self, offset: int, *, may_wait: bool = True) -> Cut | None:
+        """As `Log.begin_cut`: a recovery point of at most that is persisted. Then `Cut.run` and `end_cut`."""
         before, mark = self.log.log_end_offset, self.high_watermark
-        if self.log.truncate_to(offset):
+        cut = self.log.begin_cut(offset, may_wait=may_wait)
+        if cut is not None:
             log.info("%r: cut from offset %d to %d as the leader has it", self, before, offset)
-            self._cut_to_end()
+            self.high_watermark = min(mark, self.log.log_end_offset)
             if self.high_watermark < mark:
                 log.warning("%r: high watermark goes back from %d to %d", self, mark, self.high_watermark)
+        return cut
+
+    def begin_anew(self, offset: int) -> Cut:
+        """Follower: the leader has nothing of what is here. As `begin_cut`."""
+        log.warning("%r: begins anew at offset %d, held %r", self, offset, self.log)
+        cut = self.log.begin_anew(offset)
+        self.high_watermark = self.log.log_end_offset
+        return cut
+
+    def end_cut(self, cut: Cut) -> None:
+        """Raises StorageError where it failed: then the log is offline."""
+        self.log.end_cut(cut)
+        if cut.is_anew:
+            self.high_watermark = cut.end_offset
+        self._cut_to_end()
+
+    def truncate_to(self, offset: int) -> None:
+        """Here and now. Blocks."""
+        cut = self.begin_cut(offset)
+        if cut is not None:
+            cut.run()
+            self.end_cut(cut)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Follower: the leader has nothing of what is here. Blocks, as `truncate_to_epoch`."""
-        log.warning("%r: begins anew at offset %d, held %r", self, offset, self.log)
-        self.log.truncate_fully_and_start_at(offset)
-        self.high_watermark = offset
-        self._cut_to_end()
+        """Here and now. Blocks."""
+        cut = self.begin_anew(offset)
+        cut.run()
+        self.end_cut(cut)
 
     def _cut_to_end(self) -> None:
         end = self.log.end_position()
@@ -184,6 +208,7 @@ class CommittedLog:
     def check_online(self) -> None:
         if self.log.offline is not None:
             raise LogOffline(self.log.directory, self.log.offline)
+        self.log.check_not_being_cut()
 
     def check_offset(self, offset: int) -> None:
         if offset < self.log.log_start_offset or offset > self.log.log_end_offset:

@@ -1,19 +1,28 @@
 """Making a follower's log agree with its leader's: where the two part, and the cut, in an order that survives a crash.
 
 A recovery point above the cut must be gone from the disk first: recovery would take what is appended behind the cut
-for stable, and would not look at it. Must not know: connections, sessions, how the leader was asked.
+for stable, and would not look at it. The cut begins in the turn in which that is done, and a worker does it
+(`storage.cut`): until it has ended the log is nobody else's, and what the metadata says of the partition waits.
+
+Must not know: connections, sessions, how the leader was asked.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from penstock.model.errors import NotCached
+from penstock.ports.workers import Workers
 from penstock.replica.partition import Partition
 from penstock.replica.set_aside import SetAside
+from penstock.storage.cut import Cut
 
 log = logging.getLogger(__name__)
+
+MOST_TRIES = 3  # to begin a cut without a wait for the disk
 
 
 class Bounds(NamedTuple):
@@ -32,8 +41,8 @@ class RecoveryPoints(Protocol):
         """What is on disk is at most `offset` when this returns, and nobody raises it before the caller acts."""
         ...
 
-    def start_over(self, partition: Partition) -> None:
-        """An empty log in place of one that could not be opened."""
+    def start_over(self, partition: Partition) -> Cut:
+        """An empty log in place of one that could not be opened: that is begun."""
         ...
 
     @property
@@ -41,8 +50,11 @@ class RecoveryPoints(Protocol):
 
 
 class Recovering:
-    def __init__(self, points: RecoveryPoints) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, points: RecoveryPoints, workers: Workers) -> None:
+        self._loop = loop
         self._points = points
+        self._workers = workers
+        self._under_way: dict[Partition, asyncio.Task[None]] = {}
         self.truncations = 0
 
     @property
@@ -65,7 +77,11 @@ class Recovering:
             owner.log_end_offset,
             cut,
         )
-        await self._cut(partition, cut, lambda: partition.truncate_to_epoch(epoch, end_offset))
+        await self._cut(
+            partition,
+            lambda: partition.truncation_point(epoch, end_offset),
+            lambda may_wait: partition.begin_cut_to_epoch(epoch, end_offset, may_wait=may_wait),
+        )
 
     async def fit_into(self, partition: Partition, bounds: Bounds) -> None:
         """Our end lies outside of the leader's log."""
@@ -84,23 +100,63 @@ class Recovering:
 
     async def start_anew(self, partition: Partition, offset: int) -> None:
         """Drop everything; the next batch gets `offset`."""
-        keep = min(offset, partition.log.log_start_offset)
-        await self._cut(partition, keep, lambda: partition.truncate_fully_and_start_at(offset), is_whole=True)
+        await self._cut(
+            partition,
+            lambda: min(offset, partition.log.log_start_offset),
+            lambda _: partition.begin_anew(offset),
+            is_whole=True,
+        )
 
     async def start_over(self, partition: Partition) -> None:
         """Nothing of it can be read any more; its files are out of the way."""
-        await self._cut(partition, 0, lambda: self._points.start_over(partition), is_whole=True)
+        await self._cut(partition, lambda: 0, lambda _: self._points.start_over(partition), is_whole=True)
 
     async def cut_at(self, partition: Partition, offset: int) -> None:
-        await self._cut(partition, offset, lambda: partition.truncate_to(offset))
+        await self._cut(partition, lambda: offset, lambda may_wait: partition.begin_cut(offset, may_wait=may_wait))
 
-    async def _cut(self, partition: Partition, offset: int, cut: Callable[[], None], *, is_whole: bool = False) -> None:
-        """The log will end at `offset`, or where its batch begins. `is_whole`: none of its batches stays."""
+    async def settled(self) -> None:
+        """No cut is under way any more."""
+        while self._under_way:
+            await asyncio.wait(list(self._under_way.values()))
+
+    async def _cut(
+        self,
+        partition: Partition,
+        end: Callable[[], int],
+        begin: Callable[[bool], Cut | None],
+        *,
+        is_whole: bool = False,
+    ) -> None:
+        """The log will end at `end()`, or where its batch begins. `is_whole`: none of its batches stays.
+
+        `begin` is told whether it may wait for the disk.
+        """
         leader_epoch = partition.leader_epoch
-        keep = offset if is_whole else await self._points.batch_at(partition, offset)
-        # In any case: a checkpoint under way may be about to write a higher one.
-        await self._points.lower_recovery_point(partition, keep)
-        if partition.leader_epoch != leader_epoch or partition.is_leader or partition.is_deleted:
-            return  # others decide about this log now
-        self.truncations += 1
-        cut()
+        tries = 0
+        while True:
+            while (other := self._under_way.get(partition)) is not None:
+                await asyncio.wait([other])
+            keep = end() if is_whole else await self._points.batch_at(partition, end())
+            # In any case: a checkpoint under way may be about to write a higher one.
+            await self._points.lower_recovery_point(partition, keep)
+            if partition.leader_epoch != leader_epoch or partition.is_leader or partition.is_deleted:
+                return  # others decide about this log now
+            if partition in self._under_way:
+                continue
+            try:
+                cut = begin(tries == MOST_TRIES)
+            except NotCached:  # by now: memory is short, or segments were replaced
+                tries += 1
+                continue
+            break
+        if cut is not None:
+            self.truncations += 1
+            # On its own: who asked for it may be cancelled, and the worker is not.
+            task = self._under_way[partition] = self._loop.create_task(self._finish(partition, cut))
+            task.add_done_callback(lambda _: self._under_way.pop(partition, None))
+            await asyncio.shield(task)
+
+    async def _finish(self, partition: Partition, cut: Cut) -> None:
+        await self._workers.run(cut.run)
+        # Only when the worker is done with the files; else the log stays as it is, and nobody uses it.
+        partition.end_cut(cut)

@@ -54,7 +54,7 @@ class ReplicaFetchers:
         self._running = running
         self._clock = clock
         self.quota = ReplicationQuota()
-        self.recovering = Recovering(partitions)
+        self.recovering = Recovering(loop, partitions, workers)
         self.repairs = Repairs(loop, self, self.recovering, workers)
         self.withdrawals = Withdrawals(loop, self)
         self.by_leader: dict[int, ReplicaFetcher] = {}
@@ -170,6 +170,7 @@ class ReplicaFetchers:
             fetcher.stop()
         for fetcher in fetchers:
             await fetcher.settled()
+        await self.recovering.settled()
 
     # -- for observability ----------------------------------------------------------------------------------------
 

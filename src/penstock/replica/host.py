@@ -34,6 +34,7 @@ class Host:
         "node_id",
         "on_append_failed",
         "on_offline",
+        "on_told",
         "own_broker_epoch",
         "propose_isr",
     )
@@ -54,6 +55,8 @@ class Host:
         """Told of a partition with a pending change of its in-sync replicas."""
         self.on_offline: Callable[[Partition], None] = _unheard
         """Told, repeatedly, of a partition whose log is offline or whose disk hangs."""
+        self.on_told: Callable[[Partition], None] = _unheard
+        """Told of a partition that hears late, after a cut of its log, what the metadata says of it."""
         self.on_append_failed: Callable[[Partition], None] = _unheard
         """Told, repeatedly, of a partition that leads here and could not store what it was sent: a full disk, say."""
 

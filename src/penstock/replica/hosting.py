@@ -29,6 +29,7 @@ from penstock.replica.offset_files import Key, KnownOffsets, OffsetFiles
 from penstock.replica.partition import Partition
 from penstock.replica.set_aside import SetAside
 from penstock.storage import checkpoints
+from penstock.storage.cut import Cut
 from penstock.storage.group_commit import GroupCommit, flush_blocking
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
@@ -73,6 +74,7 @@ class HostedPartitions:
         self.host = Host(broker.node_id, clock)
         self.host.lag_time_max_ms = broker.replica_lag_time_max_ms
         self.host.broker_epoch_of = self._broker_epoch_of
+        self.host.on_told = lambda partition: self.on_role(partition)
         self.by_name: dict[str, list[Partition | None]] = {}
         self.by_id: dict[bytes, list[Partition | None]] = {}
         self.on_role: Callable[[Partition], None] = lambda _: None
@@ -270,9 +272,10 @@ class HostedPartitions:
     def _was_away(self, partition: Partition, state: PartitionState) -> bool:
         """Whether the partition was perhaps taken from here and given back in what this broker hears of at once, as by
         a snapshot of the metadata. That takes two changes, and whoever is taken off a new leader epoch."""
-        is_told_late = state.partition_epoch > partition.partition_epoch + 1
+        partition_epoch, leader_epoch = partition.newest_epochs
+        is_told_late = state.partition_epoch > partition_epoch + 1
         is_doubtful = is_told_late or partition in self._doubtful
-        if not is_doubtful or state.leader_epoch <= partition.leader_epoch:
+        if not is_doubtful or state.leader_epoch <= leader_epoch:
             return False
         if state.leader == NO_LEADER:  # it may be all that is left
             self._doubtful[partition] = None
@@ -290,7 +293,7 @@ class HostedPartitions:
             except OSError as error:
                 log.error("files of earlier replicas stay until the next start: %s", error)
 
-    def start_over(self, partition: Partition) -> None:
+    def start_over(self, partition: Partition) -> Cut:
         """An empty log in place of one that could not be opened, and was set aside. Raises StorageError."""
         directory, settings = partition.log.directory, partition.log.config
         if self._disk.exists(directory):
@@ -299,7 +302,7 @@ class HostedPartitions:
         if fresh.offline is not None:
             raise LogOffline(directory, fresh.offline)
         partition.log = fresh
-        partition.truncate_fully_and_start_at(0)
+        return partition.begin_anew(0)
 
     async def probe(self) -> None:
         """Whether the disk takes in and keeps a small file. Raises OSError."""
@@ -340,7 +343,7 @@ class HostedPartitions:
         return await self.housekeeping.batch_at(partition, offset)
 
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
-        """Before a log is cut to `offset`. The cut must follow in the same turn: a checkpoint may come next."""
+        """Before a log is cut to `offset`. The cut must begin in the same turn: a checkpoint may come next."""
         await self.housekeeping.lower_recovery_point(partition, offset)
 
     def close_all(self, progress: Callable[[int, int], None], threads: int, broker_epoch: int = -1) -> None:
@@ -430,6 +433,8 @@ class HostedPartitions:
             self._forget_earlier_stays()
         else:
             partition.apply_state(state)
+            if partition.is_told_later:
+                return removal
         self.on_role(partition)
         return removal
 

@@ -92,7 +92,8 @@ class Housekeeping:
         now_ms = self._clock.now_ms()
         removed = 0
         for partition in partitions:
-            if partition.is_deleted or partition.log.offline is not None or partition.log.is_being_cleaned:
+            owner = partition.log
+            if partition.is_deleted or owner.offline is not None or owner.is_being_cleaned or owner.is_being_cut:
                 continue
             try:
                 bases = partition.log.apply_retention(now_ms, partition.high_watermark, may_wait=False)
@@ -175,7 +176,7 @@ class Housekeeping:
         for number, partition in enumerate(partitions, 1):
             if number % PIECE == 0:
                 await asyncio.sleep(0)
-            if partition.log.offline is not None or partition.is_deleted:
+            if partition.log.offline is not None or partition.log.is_being_cut or partition.is_deleted:
                 continue
             try:
                 prepared.append((partition, partition.log.prepare_checkpoint()))
@@ -207,14 +208,10 @@ class Housekeeping:
         return owner.position_of(offset).offset
 
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
-        """Before a log is cut to `offset`. The cut must follow in the same turn: a checkpoint may come next.
+        """Before a log is cut to `offset`. The cut must begin in the same turn: a checkpoint may come next.
 
-        The cleaned offset goes with it: recovery would take a hole below that for what compaction left. What the cut
-        has to read is read by a worker first.
+        The cleaned offset goes with it: recovery would take a hole below that for what compaction left.
         """
-        preview = partition.log.cut_preview(offset)
-        if preview is not None:
-            await self._workers.run(preview.run)
         async with self._checkpointing:
             owner = partition.log
             if max(owner.persisted_recovery_point, owner.cleaned_offset) > offset or self._may_lag_disk:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata.image import NO_LEADER, PartitionState, effective_min_isr
@@ -26,6 +27,7 @@ from penstock.records.batch import HEADER_SIZE, BatchHeader, read_header
 from penstock.replica.committed_log import CommitCallback, CommittedLog, tell
 from penstock.replica.host import Host
 from penstock.replica.replication import NEVER_MS, Follower, Followers
+from penstock.storage.cut import Cut
 from penstock.storage.durability import Flush, Position, is_passing_at_open
 from penstock.storage.group_commit import GroupCommit
 from penstock.storage.log import Log
@@ -42,6 +44,7 @@ class Partition(CommittedLog):
         "_gate",
         "_promised",
         "_removing",
+        "_told",
         "epoch_start_offset",
         "host",
         "is_leader",
@@ -83,6 +86,7 @@ class Partition(CommittedLog):
         self._promised = 0  # where the log ended when the topic became durable: until then what was written counted
         self._gate: Callable[[Partition], None] | None = _refuse_append
         self._awaiting_deletion: list[tuple[int, CommitCallback]] = []
+        self._told: list[PartitionState] = []  # while the log is being cut
         self.when_claimed: Callable[[Partition], None] | None = None
         self.when_damaged: Callable[[Partition, str | None], None] | None = None
 
@@ -103,7 +107,13 @@ class Partition(CommittedLog):
     # -- roles ------------------------------------------------------------------------------------------------
 
     def apply_state(self, state: PartitionState) -> None:
-        """What the metadata says: lead, follow, or go on with other replicas."""
+        """What the metadata says: lead, follow, or go on with other replicas.
+
+        While the log is being cut nobody can lead with it, or follow another leader: that waits for the end of the cut.
+        """
+        if self.log.is_being_cut:
+            self._told.append(replace(state))
+            return
         if state.partition_epoch < self.partition_epoch or state.leader_epoch < self.leader_epoch:
             return
         is_new_epoch = state.leader_epoch > self.leader_epoch
@@ -121,6 +131,29 @@ class Partition(CommittedLog):
         else:
             self.host.count_isr_change(before, self.isr)
             self._go_on_leading(is_news=is_news)
+
+    @property
+    def is_told_later(self) -> bool:
+        """What the metadata says waits for the end of a cut; `Host.on_told` hears of it then."""
+        return bool(self._told)
+
+    @property
+    def newest_epochs(self) -> tuple[int, int]:
+        """(partition epoch, leader epoch) of the newest metadata that it was told of, also of what waits."""
+        newest = self._told[-1] if self._told else self
+        return newest.partition_epoch, newest.leader_epoch
+
+    def end_cut(self, cut: Cut) -> None:
+        try:
+            super().end_cut(cut)
+            if not self.is_deleted:
+                self._flush_what_is_due()
+        finally:
+            told, self._told = self._told, []
+            if told and not self.is_deleted:
+                for state in told:
+                    self.apply_state(state)
+                self.host.on_told(self)
 
     def _lead(self) -> None:
         host = self.host
@@ -445,6 +478,10 @@ class Partition(CommittedLog):
         if start > owner.log_start_offset:
             owner.advance_log_start(start)
             self.log_start_moved()
+        self._flush_what_is_due()
+
+    def _flush_what_is_due(self) -> None:
+        owner = self.log
         if self.is_durable:
             if owner.stable_offset < owner.log_end_offset:
                 self._commit.request(self)

@@ -237,6 +237,7 @@ class Repairs:
     async def _find(self, partition: Partition, path: str | None) -> Found | None:
         """Where the sound part ends. The segment before is looked at too: the damage may be in the very first batch."""
         owner = partition.log
+        owner.check_not_being_cut()
         may_have_gaps = not owner.gaps.is_contiguous
         epochs, max_epoch = owner.epochs.copy(), partition.leader_epoch
         last: int | None = None

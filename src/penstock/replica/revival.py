@@ -121,7 +121,7 @@ class Revivals:
             return False  # the leader still counts on what is here
         if not (partition.is_leader or self._is_heard(partition)):
             return False
-        if partition.flush_state != IDLE or old.is_being_cleaned:
+        if partition.flush_state != IDLE or old.is_being_cleaned or old.is_being_cut:
             return False  # somebody is at work on the old one
         end, high_watermark, promised = old.log_end_offset, partition.high_watermark, partition.promised_offset
         try:

@@ -42,7 +42,7 @@ FREQUENT = "a flush begins"
 MOMENTS: Mapping[str, Moment] = {
     FREQUENT: Moment("penstock.storage.growing_log:GrowingLog.begin_flush", lambda flush, _: flush is not None),
     "a segment is rolled": Moment("penstock.storage.growing_log:GrowingLog._roll"),
-    "a log is cut": Moment("penstock.storage.log:Log.truncate_to", lambda is_cut, _: is_cut),
+    "a log is cut": Moment("penstock.storage.log:Log.begin_cut", lambda cut, _: cut is not None),
     "a compacted segment waits to be swapped in": Moment(
         "penstock.storage.log:Log.begin_swap", lambda is_begun, _: is_begun
     ),
@@ -68,8 +68,8 @@ REBALANCES: Mapping[str, Moment] = {
 REBALANCING_S = 0.3
 
 CHANGES: Mapping[str, str] = {
-    "a log is cut": "penstock.storage.log:Log.truncate_to",
-    "a log is begun anew": "penstock.storage.log:Log.truncate_fully_and_start_at",
+    "a log is cut": "penstock.storage.log:Log._cut_files",
+    "a log is begun anew": "penstock.storage.log:Log._drop_files",
     "a replica starts over": "penstock.replica.hosting:HostedPartitions.start_over",
     "a segment is rolled": "penstock.storage.growing_log:GrowingLog._roll",
     "segments are deleted": "penstock.storage.log:Log._delete_oldest",

@@ -25,7 +25,7 @@ from penstock.sim.process import SimProcess, current_process
 
 LIMIT_S = 0.1
 IS_JUDGED = False
-"""Cuts and retention still wait for their disk on the loop."""
+"""Retention still waits for its disk on the loop, where it deletes many segments at once."""
 BYTES_STAND_FOR = 100
 READ_S_PER_BYTE = 11e-9 * BYTES_STAND_FOR
 """Whoever reads walks what was read, with its checksums: 11 ms for a megabyte."""
@@ -34,7 +34,7 @@ SYNC_S = 0.015
 NAME_S = 0.001
 FILE = "penstock.sim.disk:SimFile"
 DISK = "penstock.sim.disk:SimDisk"
-OWN = ("penstock.sim", "contextlib", "functools")
+OWN = ("penstock.sim", "penstock.storage.log_disk", "contextlib", "functools")
 
 
 class Work(NamedTuple):

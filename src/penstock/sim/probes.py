@@ -152,8 +152,12 @@ CALLS: tuple[Call, ...] = (
     Call("a log opened after a clean stop", "penstock.storage.log:recover", _recovered_clean),
     Call("a compaction cut short and settled by recovery", "penstock.storage.recovery:settle_swaps"),
     Call("a compacted segment swapped in", "penstock.storage.log:Log.end_swap", lambda done, *_: done),
-    Call("a follower's log cut", "penstock.storage.log:Log.truncate_to", lambda cut, log, offset: cut and offset > 0),
-    Call("a log begun anew", "penstock.storage.log:Log.truncate_fully_and_start_at"),
+    Call(
+        "a follower's log cut",
+        "penstock.storage.log:Log.begin_cut",
+        lambda cut, log, offset, **_: cut is not None and offset > 0,
+    ),
+    Call("a log begun anew", "penstock.storage.log:Log.begin_anew"),
     Call("damage cut out", "penstock.replica.repair:Repairs._cut"),
     Call("a log offline", "penstock.replica.partition:Partition._went_offline"),
     Call(

@@ -56,9 +56,9 @@ class ReplicaEars:
         with ExitStack() as stack:
             for place, make in (
                 (f"{LOG}._committed", self._overhear_commit),
-                (f"{LOG}.truncate_to", self._overhear_cut),
-                (f"{LOG}.truncate_fully_and_start_at", self._overhear_cut),
-                (f"{LOG}.truncate_to_epoch", self._overhear_divergence),
+                (f"{LOG}.begin_cut", self._overhear_cut),
+                (f"{LOG}.begin_anew", self._overhear_cut),
+                (f"{LOG}.begin_cut_to_epoch", self._overhear_divergence),
                 ("penstock.replica.repair:Repairs._cut", self._overhear_repair),
                 ("penstock.replica.offset_files:OffsetFiles._write", self._overhear_offsets),
                 (f"{IMAGE}:_change", self._overhear_decision),
@@ -169,15 +169,16 @@ class ReplicaEars:
     # -- cuts ---------------------------------------------------------------------------
 
     def _overhear_cut(self, cut: Any) -> Any:
-        def overheard(partition: Partition, offset: int) -> None:
+        def overheard(partition: Partition, offset: int, **may_wait: bool) -> Any:
             before = partition.log.log_end_offset
-            cut(partition, offset)
+            begun = cut(partition, offset, **may_wait)
             if partition.topic not in self.unclean:
                 self._brokers.cut(partition.node_id, partition)
             if partition.log.log_end_offset < before:
                 place = Place(partition.topic, partition.index)
                 with self._judging.judging():
                     self._platters.cut(partition.node_id, place, partition.log.log_end_offset)
+            return begun
 
         return overheard
 
@@ -199,10 +200,10 @@ class ReplicaEars:
         return overheard
 
     def _overhear_divergence(self, cut: Any) -> Any:
-        def overheard(partition: Partition, epoch: int, end_offset: int) -> None:
+        def overheard(partition: Partition, epoch: int, end_offset: int, **may_wait: bool) -> Any:
             owner = partition.log
             before, latest = owner.log_end_offset, owner.epochs.latest
-            cut(partition, epoch, end_offset)
+            begun = cut(partition, epoch, end_offset, **may_wait)
             is_due = end_offset >= 0 and (latest > epoch or (latest == epoch and before > end_offset))
             if is_due and partition.log.log_end_offset >= before:
                 self._judging.failed(
@@ -212,6 +213,7 @@ class ReplicaEars:
                         f"{partition.leader} has epoch {epoch} up to {end_offset}, and nothing was cut",
                     )
                 )
+            return begun
 
         return overheard
 

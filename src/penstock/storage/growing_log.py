@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogOffline, StorageError
+from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogBusy, LogOffline, StorageError
 from penstock.ports.disk import Buffer, File
 from penstock.records.batch import LENGTH_OVERHEAD, PREFIX, PREFIX_SIZE, BatchHeader, iterate_headers
 from penstock.storage import rolling, slices
@@ -52,6 +52,7 @@ class GrowingLog:
         self.first_unflushed_ms: int | None = None
         self._flush_begun_offset = self.stable_offset
         self._is_flushing = False
+        self.is_being_cut = False  # its files are with a worker: see `storage.cut`
         self._generation = 0  # a flush or slice of before a truncation says nothing about what came after
         self._unsynced = Unsynced(
             disk, directory, recovered.unsynced_segments, recovered.unsynced_directories, recovered.unsynced_paths
@@ -332,6 +333,7 @@ class GrowingLog:
         """What NotCached was raised for, for a worker to run. Then `end_lookup`. The offset is in the log."""
         if self.offline is not None:
             raise LogOffline(self.directory, self.offline)
+        self.check_not_being_cut()
         return Lookup(
             self._segments.copy(),
             max(offset, self.log_start_offset),
@@ -371,6 +373,7 @@ class GrowingLog:
     def _locate(self, offset: int, *, may_wait: bool = True) -> tuple[Segment, int, BatchHeader]:
         if self.offline is not None:
             raise LogOffline(self.directory, self.offline)
+        self.check_not_being_cut()
         hint = self._hints.get(offset)
         if hint is not None and hint[1] < hint[0].size:
             segment, position = hint
@@ -423,7 +426,7 @@ class GrowingLog:
                 unknown.append(segment)
             elif segment.max_timestamp >= young_ms:
                 break
-        if not unknown or self.offline is not None or self.is_closed:
+        if not unknown or self.offline is not None or self.is_closed or self.is_being_cut:
             return None
         learning = Learning(self._index_interval_bytes)
         return SegmentTimes(unknown, young_ms, self._generation, self._segments.layout, learning)
@@ -472,7 +475,7 @@ class GrowingLog:
         Raises FlushPutOff where the files cannot be opened just now.
         """
         active = self._segments.active
-        if self._is_flushing or self.offline is not None or not active.is_file_there:
+        if self._is_flushing or self.offline is not None or self.is_being_cut or not active.is_file_there:
             return None
         if self.log_end_offset == self.stable_offset and not self._unsynced.has_names:
             return None
@@ -527,3 +530,9 @@ class GrowingLog:
             raise LogOffline(self.directory, self.offline)
         if self.is_closed:
             raise StorageError(f"log {self.directory} is closed")
+        self.check_not_being_cut()
+
+    def check_not_being_cut(self) -> None:
+        """Raises LogBusy: a moment later it can be used again."""
+        if self.is_being_cut:
+            raise LogBusy(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"log {self.directory} is being cut")

@@ -13,7 +13,7 @@ Invariants
   before it is. Whoever truncates writes a lowered recovery point and cleaned offset first.
 - The name of a segment is stable before the next segment is created. Retention drops segments oldest first, a cut
   drops them from the end: after a crash there is no hole beyond the recovery point, except where content was lost.
-- What was cut or deleted does not come back behind what is appended afterwards: see `truncate_to`.
+- What was cut or deleted does not come back behind what is appended afterwards: see `begin_cut`.
 - Compaction replaces sealed segments below the persisted recovery point, in two steps (`begin_swap`, `end_swap`);
   whoever deletes or truncates in between cancels it. See `cleaner/swap.py`.
 """
@@ -23,17 +23,19 @@ from __future__ import annotations
 import errno
 from bisect import bisect_right
 from functools import partial
+from typing import NoReturn
 
-from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogOffline, StorageError
+from penstock.model.errors import ApiError, ErrorCode, LogOffline, StorageError
 from penstock.ports.disk import Disk, File
 from penstock.storage import rolling
 from penstock.storage.cleaner.plan import RewrittenSegment
 from penstock.storage.cleaner.swap import Swap
+from penstock.storage.cut import Cut
 from penstock.storage.durability import LogCheckpoint
 from penstock.storage.growing_log import GrowingLog
 from penstock.storage.log_config import LogConfig
+from penstock.storage.log_disk import LogDisk
 from penstock.storage.log_tail import LogTail, SegmentPart
-from penstock.storage.lookups import CutPreview
 from penstock.storage.producer_state import ProducerStates
 from penstock.storage.recovery import RecoveredLog, recover
 from penstock.storage.segment import Segment
@@ -42,6 +44,8 @@ from penstock.storage.segment import Segment
 class Log(GrowingLog):
     def __init__(self, recovered: RecoveredLog) -> None:
         super().__init__(recovered)
+        assert isinstance(recovered.disk, LogDisk)
+        self._log_disk = recovered.disk
         self.recovery = recovered.report
         self.snapshots = recovered.snapshots
         self.persisted_recovery_point = recovered.recovery_point  # whoever persists one may raise it
@@ -66,7 +70,7 @@ class Log(GrowingLog):
         """Open or create. Raises CorruptBatch when stable bytes that are needed to open are damaged."""
         try:
             recovered = recover(
-                disk,
+                LogDisk(disk),
                 directory,
                 config,
                 recovery_point=recovery_point,
@@ -92,7 +96,7 @@ class Log(GrowingLog):
         log_start_offset: int,
     ) -> Log:
         """In place of a log that could not be opened: refuses everything, touches nothing, forgets no checkpoint."""
-        log = cls(RecoveredLog.placeholder(disk, directory, config, recovery_point, log_start_offset))
+        log = cls(RecoveredLog.placeholder(LogDisk(disk), directory, config, recovery_point, log_start_offset))
         log.was_opened = False
         log._go_offline(error)
         return log
@@ -126,76 +130,115 @@ class Log(GrowingLog):
     def truncate_to(self, offset: int) -> bool:
         """Drop `offset` and all after it, whole batches; False when there is nothing to drop.
 
-        Blocks: the cut is stable on return, so that nothing cut can come back behind what is appended next. The
-        caller has persisted a recovery point and a cleaned offset of at most `offset` before.
+        Blocks: the cut is stable on return. See `begin_cut`.
         """
-        self._check_usable()
-        if offset >= self.log_end_offset:
-            return False
-        if offset < self.log_start_offset:
-            self.truncate_fully_and_start_at(offset)
-            return True
-        segment, position, header = self._locate(offset)
-        end_offset = min(header.base_offset, offset)  # compaction may have left nothing there
-        if end_offset < self.log_start_offset:
-            self.truncate_fully_and_start_at(offset)
-            return True
-        try:
-            self._cancel_swap()
-            first = self._segments.items.index(segment)
-            if segment.base_offset > end_offset:
-                self._drop_from(first)
-                self._segments.add(end_offset)
-            else:
-                self._drop_from(first + 1)
-                self._unsynced.forget([segment])
-                file = segment.file()
-                file.truncate(position)
-                file.sync()
-                segment.cut(position, end_offset)
-                self._unsynced.paths += [segment.index.path, segment.time_index.path]
-            self._unsynced.names_changed()
-            self._sync_names()
-            self._ends_at(end_offset)
-            self.epochs.truncate_from_end(end_offset)
-            self.producers = self._checkpoints.producers_after_cut(self.producers, end_offset)
-        except OSError as error:
-            self._go_offline(error)
-            raise LogOffline(self.directory, error) from error
-        except CorruptBatch as error:  # in what is left: nobody can tell who wrote it and up to where
-            cause = OSError(errno.EIO, str(error))
-            cause.__cause__ = error
-            self._go_offline(cause)
-            raise
-        return True
-
-    def cut_preview(self, offset: int) -> CutPreview | None:
-        """For a worker, before `truncate_to`: then that finds in memory what it needs to read."""
-        if self.offline is not None or self.is_closed or not self.log_start_offset < offset < self.log_end_offset:
-            return None
-        snapshots = [known for known in self.snapshots.offsets if known <= offset]
-        return CutPreview(self._segments.copy(), max(snapshots, default=0), offset)
+        return self._cut_here(self.begin_cut(offset))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the next batch gets `offset`. Blocks; see `truncate_to`."""
+        self._cut_here(self.begin_anew(offset))
+
+    def _cut_here(self, cut: Cut | None) -> bool:
+        if cut is None:
+            return False
+        cut.run()
+        self.end_cut(cut)
+        return True
+
+    def begin_cut(self, offset: int, *, may_wait: bool = True) -> Cut | None:
+        """From now on the log ends at `offset`, or where its batch begins. None: there is nothing to drop.
+
+        The files follow in `Cut.run`, which blocks, and `end_cut` ends it: then the cut is stable, and nothing cut can
+        come back behind what is appended next. The caller has persisted a recovery point and a cleaned offset of at
+        most `offset` before. Not `may_wait`: NotCached where the place has to be read first.
+        """
         self._check_usable()
-        try:
-            self._cancel_swap()
-            if not self._is_directory_there:
-                self._make_directory()
-            self._drop_from(0)
-            self.gaps.begin()
-            self.snapshots.drop_all()
-            self._segments.add(offset)
-            self._unsynced.names_changed()
-            self._sync_names()
-        except OSError as error:
+        if offset >= self.log_end_offset:
+            return None
+        if offset < self.log_start_offset:
+            return self.begin_anew(offset)
+        segment, position, header = self._locate(offset, may_wait=may_wait)
+        end_offset = min(header.base_offset, offset)  # compaction may have left nothing there
+        if end_offset < self.log_start_offset:
+            return self.begin_anew(offset)
+        self._ends_at(end_offset)
+        self.epochs.truncate_from_end(end_offset)
+        return self._begin(Cut(end_offset, partial(self._cut_files, segment, position, end_offset, self._take_swap())))
+
+    def begin_anew(self, offset: int) -> Cut:
+        """Drop everything; the next batch gets `offset`. As `begin_cut`; until the end the log is empty."""
+        self._check_usable()
+        self._ends_at(self.log_start_offset)
+        self.persisted_recovery_point = min(self.persisted_recovery_point, offset)
+        self.cleaned_offset = min(self.cleaned_offset, offset)
+        self.epochs.truncate_from_end(0)
+        return self._begin(Cut(offset, partial(self._drop_files, offset, self._take_swap()), is_anew=True))
+
+    def _begin(self, cut: Cut) -> Cut:
+        self.is_being_cut = self._log_disk.is_guarded = True
+        self._segments.active.limit_bytes = 0
+        return cut
+
+    def _cut_files(self, segment: Segment, position: int, end_offset: int, swap: Swap | None) -> ProducerStates:
+        """Of `begin_cut`. Blocks."""
+        if swap is not None:
+            swap.cancel()
+        first = self._segments.items.index(segment)
+        if segment.base_offset > end_offset:
+            self._drop_from(first)
+            self._segments.add(end_offset)
+        else:
+            self._drop_from(first + 1)
+            self._unsynced.forget([segment])
+            file = segment.file()
+            file.truncate(position)
+            file.sync()
+            segment.cut(position, end_offset)
+            self._unsynced.paths += [segment.index.path, segment.time_index.path]
+        self._unsynced.names_changed()
+        self._sync_names()
+        return self._checkpoints.producers_after_cut(self.producers, end_offset)
+
+    def _drop_files(self, offset: int, swap: Swap | None) -> ProducerStates:
+        """Of `begin_anew`. Blocks."""
+        if swap is not None:
+            swap.cancel()
+        if not self._is_directory_there:
+            self._make_directory()
+        self._drop_from(0)
+        self.gaps.begin()
+        self.snapshots.drop_all()
+        self._segments.add(offset)
+        self._unsynced.names_changed()
+        self._sync_names()
+        return ProducerStates()
+
+    def end_cut(self, cut: Cut) -> None:
+        """After `Cut.run`: the log may be used again. Raises what failed there; then the log is offline."""
+        self.is_being_cut = self._log_disk.is_guarded = False
+        if self.is_closed:
+            return  # in the middle of it: nobody needs it any more
+        if cut.producers is None:
+            self._cut_failed(cut)
+        self.producers = cut.producers
+        if cut.is_anew:
+            self.log_start_offset = self.log_end_offset = self.stable_offset = cut.end_offset
+            self._flush_begun_offset = cut.end_offset
+        if self.offline is not None:
+            raise LogOffline(self.directory, self.offline)
+
+    def _cut_failed(self, cut: Cut) -> NoReturn:
+        error = cut.failure
+        if isinstance(error, OSError):
             self._go_offline(error)
             raise LogOffline(self.directory, error) from error
-        self._ends_at(offset)
-        self.log_start_offset = self.stable_offset = offset
-        self.epochs.truncate_from_end(0)
-        self.producers = ProducerStates()
+        # In what is left, say: nobody can tell who wrote it and up to where.
+        cause = OSError(errno.EIO, str(error))
+        cause.__cause__ = error
+        self._go_offline(cause)
+        if error is None:
+            raise LogOffline(self.directory, cause)
+        raise error
 
     def _ends_at(self, end_offset: int) -> None:
         self._generation += 1
@@ -208,6 +251,7 @@ class Log(GrowingLog):
 
     def tail_from(self, offset: int) -> LogTail:
         """What a cut at `offset` would take away, to be kept. Raises CorruptBatch where it cannot be looked up."""
+        self.check_not_being_cut()
         if offset <= self.log_start_offset:
             first, position, start = 0, 0, self.log_start_offset
         else:
@@ -309,7 +353,7 @@ class Log(GrowingLog):
 
     @property
     def has_deleted_files(self) -> bool:
-        return self._segments.has_deleted_files
+        return self._segments.has_deleted_files and not self.is_being_cut
 
     def remove_deleted(self) -> None:
         """Unlink what was deleted, due `file.delete.delay.ms` after. May block; may run in a thread."""
@@ -320,6 +364,8 @@ class Log(GrowingLog):
     def begin_swap(self, swap: Swap, generation: int) -> bool:
         """Before `swap` is committed. False: the log is no longer what it was made from. Raises StorageError."""
         if self.offline is not None or self.is_closed or self._swap is not None or generation != self._generation:
+            return False
+        if self.is_being_cut:
             return False
         if self._segments.run_of(swap.bases) is None:
             return False
@@ -352,9 +398,13 @@ class Log(GrowingLog):
             self._cancel_swap()
 
     def _cancel_swap(self) -> None:
-        if self._swap is not None:
-            swap, self._swap = self._swap, None
+        swap = self._take_swap()
+        if swap is not None:
             swap.cancel()
+
+    def _take_swap(self) -> Swap | None:
+        swap, self._swap = self._swap, None
+        return swap
 
     # -- checkpoint, close -----------------------------------------------------------------------------------
 
@@ -413,9 +463,15 @@ class Log(GrowingLog):
         """
         if self.is_closed:
             return
+        if clean and self.is_being_cut:
+            self.close(clean=False)
+            raise StorageError(f"log {self.directory} is closed while it is being cut")
         if clean and self.offline is None:
             self._make_stable_for_good()
-        self.remove_deleted()
+        if clean:
+            self.remove_deleted()  # else with the directory, or when the log is opened next
+        if self.is_being_cut:
+            self._log_disk.let_go()
         self.is_closed = True
         self._segments.active.limit_bytes = 0
         self._hints.clear()

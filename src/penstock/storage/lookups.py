@@ -8,11 +8,9 @@ indexes) counts only once `GrowingLog.end_lookup` has found the log unchanged.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from penstock.model.errors import CorruptBatch
-from penstock.storage.recovery import headers_from
 from penstock.storage.segment import Segment, SegmentIndexes
 from penstock.storage.segments import Segments
 from penstock.storage.slices import LogSlice
@@ -63,24 +61,6 @@ class Lookup:
     def _rebuild(self, segment: Segment) -> None:
         if not any(one.segment is segment for one in self.rebuilt):
             self.rebuilt.append(segment.rebuilt_indexes(self.index_interval_bytes))
-
-
-@dataclass(slots=True)
-class CutPreview:
-    """Reads what a cut at `offset` will read, so that it is in memory when the loop cuts: headers from `start` on."""
-
-    segments: Segments  # a copy
-    start: int
-    offset: int
-
-    def run(self) -> None:
-        """Blocks. What it cannot read the cut will not be able to read either, and says so."""
-        with suppress(CorruptBatch, OSError):
-            self.segments.locate(self.offset, may_have_gaps=True, is_view=True)
-            views = [segment.view() for segment in self.segments.items if segment.base_offset < self.offset]
-            for _, _, header in headers_from(views, self.start, self.offset):
-                if header.base_offset >= self.offset:
-                    break
 
 
 def timestamp_at(lookup: Lookup) -> int:

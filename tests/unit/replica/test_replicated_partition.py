@@ -848,7 +848,7 @@ class TestFollowing:
         old.state(leader=2, epoch=2)
         epoch, end = new.partition.end_of_epoch(1)
         assert (epoch, end) == (1, 1)
-        old.partition.truncate_to_epoch(epoch, end)
+        old.partition.truncate_to(old.partition.truncation_point(epoch, end))
         assert old.partition.log.log_end_offset == 1
         old.partition.append_fetched(self.copy(new, 1), 2, 0, 0, NOW_MS)
         assert self.copy(old) == self.copy(new)

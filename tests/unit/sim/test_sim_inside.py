@@ -23,13 +23,13 @@ def plan_of(kind: str, seed: int) -> Plan:
 @pytest.mark.parametrize("kind", INSIDE)
 def test_brokers_end_in_the_middle_of_a_change(kind: str) -> None:
     seed = next(seed for seed in range(20) if draw(seed, nodes=3).is_durable or kind not in POWER)
-    before = Log.truncate_to, Log.close
+    before = Log.begin_cut, Log.close
     verdict = play(plan_of(kind, seed), keep_trace=True)
     assert verdict.is_good, verdict.details
     assert verdict.faults[kind]
     assert [what for what in CHANGES if f"{what} on node-" in verdict.trace]
     assert "at a change of its disk" in verdict.trace
-    assert (Log.truncate_to, Log.close) == before
+    assert (Log.begin_cut, Log.close) == before
 
 
 def test_power_fails_while_damage_is_mended() -> None:

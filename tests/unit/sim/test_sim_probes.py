@@ -52,9 +52,9 @@ def test_a_node_that_ends_before_it_has_anything() -> None:
 
 
 def test_states_are_counted_and_nobody_listens_afterwards() -> None:
-    before = storage_log.recover, vars(storage_log.Log)["truncate_to"]
+    before = storage_log.recover, vars(storage_log.Log)["begin_cut"]
     verdict = play(draw(0))
     assert verdict.is_good
     assert verdict.probes["in full sync again"]
     assert not [name for name in verdict.probes if name not in STATES]
-    assert (storage_log.recover, vars(storage_log.Log)["truncate_to"]) == before
+    assert (storage_log.recover, vars(storage_log.Log)["begin_cut"]) == before

@@ -209,22 +209,25 @@ def test_a_long_walk_is_left_to_a_worker(disk: SimDisk, monkeypatch: pytest.Monk
     assert log.verify_slice(piece) is piece
 
 
-def test_what_a_cut_has_to_read_a_worker_reads_first(disk: SimDisk, reads: list[tuple[int, int]]) -> None:
+def test_a_cut_begins_without_a_read_and_its_producers_are_replayed_by_the_worker(
+    disk: SimDisk, reads: list[tuple[int, int]]
+) -> None:
     log = open_log(disk)
     for sequence in range(1000):
         data = build_batch([Record(b"k", b"v" * 60, (), 1)], producer_id=7, producer_epoch=0, base_sequence=sequence)
         log.append(read_header(data), data, 1, 0)
     end = log.log_end_offset
-    assert log.cut_preview(end) is None
-    assert log.cut_preview(0) is None
-    preview = log.cut_preview(end // 2)
-    assert preview is not None
+    lookup = log.lookup(end // 2, 0)
+    lookup.run()
+    log.end_lookup(lookup)
     reads.clear()
-    preview.run()
-    seen = {page for position, size in reads for page in range(position // 4096, (position + size - 1) // 4096 + 1)}
+    cut = log.begin_cut(end // 2, may_wait=False)
+    assert cut is not None
+    assert sum(size for _, size in reads) <= 4096, "one header, which is in memory"
     reads.clear()
-    log.truncate_to(end // 2)
-    needed = {page for position, size in reads for page in range(position // 4096, (position + size - 1) // 4096 + 1)}
-    assert needed
-    assert needed <= seen
+    cut.run()
+    assert sum(size for _, size in reads) > end // 2 * 100
+    reads.clear()
+    log.end_cut(cut)
+    assert not reads
     assert log.producers.check(read_header(data)._replace(base_sequence=end // 2)) is None

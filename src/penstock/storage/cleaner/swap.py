@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 from penstock.model.errors import StorageError
 from penstock.ports.disk import Disk
@@ -68,7 +69,7 @@ def remove_rewritten(disk: Disk, directory: str, base_offset: int) -> None:
     for ending in (SWAP, CLEANED):
         for suffix in SEGMENT_SUFFIXES:
             path = file_path(directory, base_offset, suffix) + ending
-            if disk.exists(path):
+            with suppress(FileNotFoundError):
                 disk.remove(path)
 
 
@@ -76,7 +77,8 @@ def remove_unfinished(disk: Disk, directory: str) -> None:
     """What a cleaning that failed has left of segments it did not come to hand over. May run in a thread."""
     for name in disk.list_directory(directory):
         if name.endswith(CLEANED):
-            disk.remove(f"{directory}/{name}")
+            with suppress(FileNotFoundError):  # a cancelled swap removes its own
+                disk.remove(f"{directory}/{name}")
 
 
 def settle_swaps(disk: Disk, directory: str, names: list[str]) -> list[int]:

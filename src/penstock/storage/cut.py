@@ -1,0 +1,35 @@
+"""A log that is cut: what it says changes at once, its files follow in a worker.
+
+    begin    `Log.begin_cut`, on the loop: the log ends at the cut. Nobody reads it, appends to it, flushes it or writes
+             a checkpoint of it until the end
+    run      in a worker: segments are dropped from the end, a sync each, the last one is truncated, producers are
+             replayed. The log's segments belong to the worker meanwhile
+    end      `Log.end_cut`, on the loop: the log may be used again, or is offline because a step failed
+
+Must not know: what is cut, and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.storage.producer_state import ProducerStates
+
+
+class Cut:
+    __slots__ = ("_files", "end_offset", "failure", "is_anew", "producers")
+
+    def __init__(self, end_offset: int, files: Callable[[], ProducerStates], *, is_anew: bool = False) -> None:
+        """`files` makes the files what the log says already; it returns the state of producers before `end_offset`."""
+        self._files = files
+        self.end_offset = end_offset
+        self.is_anew = is_anew  # nothing of the log stays
+        self.producers: ProducerStates | None = None
+        self.failure: Exception | None = None
+
+    def run(self) -> None:
+        """Blocks; may run in a thread. `Log.end_cut` raises what went wrong."""
+        try:
+            self.producers = self._files()
+        except Exception as error:  # the log must not be used afterwards, whatever it is
+            self.failure = error

@@ -1,0 +1,88 @@
+"""The disk as one log sees it, until the log lets go of its directory.
+
+A worker may be cutting a log whose topic is deleted. The directory is renamed at once, and a topic of the same name may
+be made in its place: from `let_go` on the worker can touch no name any more, so it cannot touch the new one's.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+
+from penstock.ports.disk import Disk, File
+
+
+class LogDisk:
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._lock = Lock()  # held for one change of a name, never for a sync
+        self._is_over = False
+        self.is_guarded = False
+        """Names are changed by one worker alone, and the log may let go of them meanwhile."""
+
+    def let_go(self) -> None:
+        """Whatever is asked for by name from now on raises OSError. Files that are open stay open."""
+        with self._lock:
+            self._is_over = True
+
+    @contextmanager
+    def _changing(self, path: str) -> Iterator[None]:
+        if self.is_guarded:
+            with self._lock:
+                self._check(path)
+                yield
+        else:
+            self._check(path)
+            yield
+
+    def _check(self, path: str) -> None:
+        if self._is_over:
+            raise OSError(errno.ESTALE, "the log of this file was closed", path)
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        if create:
+            with self._changing(path):
+                return self._disk.open(path, create=True)
+        file = self._disk.open(path)
+        if self._is_over:  # by now: it may be another log's
+            file.close()
+        self._check(path)
+        return file
+
+    def list_directory(self, path: str) -> list[str]:
+        return self._disk.list_directory(path)
+
+    def exists(self, path: str) -> bool:
+        return self._disk.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return self._disk.is_directory(path)
+
+    def make_directory(self, path: str) -> None:
+        with self._changing(path):
+            self._disk.make_directory(path)
+
+    def remove(self, path: str) -> None:
+        with self._changing(path):
+            self._disk.remove(path)
+
+    def remove_directory(self, path: str) -> None:
+        with self._changing(path):
+            self._disk.remove_directory(path)
+
+    def rename(self, old: str, new: str) -> None:
+        with self._changing(old):
+            self._disk.rename(old, new)
+
+    def link(self, old: str, new: str) -> None:
+        with self._changing(old):
+            self._disk.link(old, new)
+
+    def sync_directory(self, path: str) -> None:
+        self._check(path)
+        self._disk.sync_directory(path)
+
+    def space(self, path: str) -> tuple[int, int]:
+        return self._disk.space(path)

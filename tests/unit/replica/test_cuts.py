@@ -1,0 +1,347 @@
+"""A follower's log is cut by a worker, and everything else that may happen to it meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import pytest
+
+from hosted_world import HeldFlusher, HostedWorld, Workers
+from penstock.core.metadata.image import PartitionState
+from penstock.core.metadata.records import ConfigChanged, TopicCreated, TopicDeleted
+from penstock.model.errors import ApiError, ErrorCode, LogBusy, LogOffline, StorageError
+from penstock.records.batch import iterate_headers, read_header
+from penstock.records.builder import Record, build_batch
+from penstock.replica.divergence import Recovering
+from penstock.replica.partition import Partition
+from penstock.storage import checkpoints
+from penstock.storage.log import Log
+
+T = TypeVar("T")
+SHARED = bytes([9] * 16)
+LEADER = 2
+COUNT = 20
+CUT = 7
+
+
+class HeldWorkers(Workers):
+    """What is asked for waits until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_held = False
+        self.asked = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    def run(self, work: Callable[[], T]) -> Awaitable[T]:
+        if not self.is_held:
+            return super().run(work)
+
+        async def later() -> T:
+            self.asked.set()
+            await self.go_on.wait()
+            return work()
+
+        return later()
+
+
+class World(HostedWorld):
+    """A follower of broker 2 with twenty records in small segments, from epoch 1."""
+
+    def __init__(self, **settings: str) -> None:
+        super().__init__({})
+        self.roles: list[tuple[bool, bool, int]] = []
+        self.settings = {"internal.segment.bytes": "300", **settings}
+        self.held = HeldWorkers()
+        self.recovering = Recovering(asyncio.get_running_loop(), self.hosted, self.held)
+        self.hosted.on_role = lambda one: self.roles.append((one.is_leader, one.is_deleted, one.leader_epoch))
+        self.partition = self.make()
+        self.fill(self.partition)
+        self.follow()
+        self.roles.clear()
+
+    def make(self) -> Partition:
+        self.image.replay(TopicCreated("shared", SHARED.hex(), ((self.me, LEADER),)))
+        self.image.replay(ConfigChanged(2, "shared", self.settings))
+        self.hosted.topic_created(self.image.topics["shared"])
+        return self.hosted.get("shared", 0)
+
+    def fill(self, partition: Partition) -> None:
+        for number in range(COUNT):
+            data = build_batch(
+                [Record(b"k", b"v%d" % number, (), self.clock.ms)],
+                producer_id=7,
+                producer_epoch=0,
+                base_sequence=number,
+            )
+            partition.append(read_header(data), data, self.clock.ms)
+
+    @property
+    def me(self) -> int:
+        return self.hosted.host.node_id
+
+    def follow(self, leader: int = LEADER, replicas: Sequence[int] | None = None) -> Awaitable[None] | None:
+        topic = self.image.topics["shared"]
+        old = topic.partitions[0]
+        members = tuple(replicas or (self.me, LEADER))
+        state = PartitionState(0, members, leader, old.leader_epoch + 1, members)
+        state.partition_epoch = old.partition_epoch + 1
+        topic.partitions[0] = state
+        return self.hosted.partition_changed(topic, state)
+
+    async def begin(self) -> asyncio.Task[None]:
+        """Up to where the worker has the files and has not touched them."""
+        self.held.is_held = True
+        task = asyncio.ensure_future(self.recovering.cut_at(self.partition, CUT))
+        await self.held.asked.wait()
+        assert self.partition.log.is_being_cut
+        return task
+
+    async def end(self, task: asyncio.Task[None]) -> None:
+        self.held.go_on.set()
+        await task
+
+
+def values(log: Log) -> list[int]:
+    found: list[int] = []
+    at = log.log_start_offset
+    while (piece := log.read(at, 1 << 20)) is not None:
+        found += [header.base_offset for _, header in iterate_headers(piece.read(), "")]
+        at = piece.next_offset
+    return found
+
+
+def fetched(offset: int, epoch: int) -> bytes:
+    return build_batch([Record(b"k", b"of the leader", (), 1)], base_offset=offset, leader_epoch=epoch)
+
+
+async def test_the_loop_touches_no_file_of_a_log_that_is_cut() -> None:
+    world = World()
+    log = world.partition.log
+    world.partition.high_watermark = COUNT
+    await world.hosted.housekeeping.checkpoint()
+    task = await world.begin()
+    changes = world.disk.changes
+    assert (log.log_end_offset, log.stable_offset, log.persisted_recovery_point) == (CUT, CUT, CUT)
+    assert world.partition.high_watermark == CUT
+    assert world.partition.claimed_offset() == CUT
+    await asyncio.sleep(0)
+    assert world.disk.changes == changes
+    await world.end(task)
+    assert world.disk.changes > changes
+    assert values(log) == list(range(CUT))
+    again = build_batch([Record(b"k", b"v", (), 1)], producer_id=7, producer_epoch=0, base_sequence=CUT)
+    assert log.producers.check(read_header(again)) is None
+    world.partition.append_fetched(fetched(CUT, 1), 1, CUT, 0, 0)
+    assert values(log) == list(range(CUT + 1))
+
+
+async def test_nobody_else_uses_a_log_that_is_being_cut() -> None:
+    world = World(**{"retention.bytes": "1", "cleanup.policy": "delete"})
+    partition, log = world.partition, world.partition.log
+    task = await world.begin()
+    files = sorted(world.disk.list_directory(log.directory))
+    for use in (
+        lambda: partition.read(0, 1000),
+        lambda: partition.read_to_end(0, 1000),
+        lambda: partition.lookup(0, 1000),
+        lambda: partition.append_fetched(fetched(CUT, 1), 1, CUT, 0, 0),
+        lambda: log.time_lookup(None),
+        lambda: log.tail_from(0),
+        lambda: log.begin_cut(1),
+        lambda: log.roll(0),
+    ):
+        with pytest.raises(LogBusy) as refused:
+            use()
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER, "clients ask again"
+    assert log.begin_flush() is None
+    assert not log.has_deleted_files
+    world.held.is_held = False
+    assert await world.hosted.housekeeping.apply_retention() == 0
+    await world.hosted.housekeeping.checkpoint()
+    await world.hosted.housekeeping.remove_deleted_files()
+    assert sorted(world.disk.list_directory(log.directory)) == files
+    points = checkpoints.read_offsets(world.disk, f"/data/{checkpoints.RECOVERY_POINTS}")
+    assert points["shared", 0] <= CUT
+    await world.end(task)
+    assert values(log) == list(range(CUT))
+
+
+async def test_who_is_elected_while_his_log_is_cut_leads_after_the_cut() -> None:
+    world = World()
+    partition = world.partition
+    task = await world.begin()
+    assert world.follow(leader=world.me) is None
+    assert not partition.is_leader
+    assert not world.roles, "nobody hears of it before"
+    data = build_batch([Record(b"k", b"v", (), 1)])
+    with pytest.raises(ApiError) as refused:
+        partition.append(read_header(data), data, 0)
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await world.end(task)
+    assert partition.is_leader
+    assert world.roles == [(True, False, 2)]
+    assert partition.epoch_start_offset == CUT
+    assert partition.append(read_header(data), data, 0) == CUT
+    assert values(partition.log) == list(range(CUT + 1))
+
+
+async def test_all_that_was_said_meanwhile_is_heard_in_its_order() -> None:
+    world = World()
+    task = await world.begin()
+    world.follow(leader=world.me)
+    world.follow(leader=LEADER)
+    world.follow(leader=3, replicas=(world.me, LEADER, 3))
+    await world.end(task)
+    assert (world.partition.leader, world.partition.leader_epoch, world.partition.is_leader) == (3, 4, False)
+    assert world.roles == [(False, False, 4)]
+
+
+@pytest.mark.parametrize("is_reassigned", [False, True])
+async def test_a_log_deleted_while_it_is_cut_leaves_the_next_of_its_name_alone(is_reassigned: bool) -> None:
+    world = World()
+    old = world.partition
+    task = await world.begin()
+    if is_reassigned:
+        removal = world.follow(replicas=(LEADER, 3))
+        world.follow(replicas=(world.me, LEADER))
+        world.follow(leader=world.me)
+    else:
+        removal = world.hosted.topic_deleted("shared", SHARED)
+        world.image.replay(TopicDeleted(SHARED.hex()))
+        world.make()
+    fresh = world.hosted.get("shared", 0)
+    assert fresh is not old
+    world.fill(fresh)
+    before = {name: world.disk.peek(f"/data/shared-0/{name}", 0, 1 << 20) for name in names(world)}
+    await world.end(task)
+    assert removal is not None
+    await removal
+    assert {name: world.disk.peek(f"/data/shared-0/{name}", 0, 1 << 20) for name in names(world)} == before
+    assert values(fresh.log) == list(range(COUNT))
+    assert not [name for name in world.disk.list_directory("/data") if name.endswith("-delete")]
+
+
+def names(world: World) -> list[str]:
+    return [name for name in world.disk.list_directory("/data/shared-0") if not name.endswith(".index")]
+
+
+async def test_a_flush_that_ends_while_a_log_is_cut_says_nothing_of_what_is_left() -> None:
+    world = World(**{"flush.messages": "1000", "internal.segment.bytes": "100000"})
+    partition, log = world.partition, world.partition.log
+    flusher = HeldFlusher(world.disk)
+    partition._commit._flusher = flusher
+    partition._commit.request(partition)
+    assert flusher.held
+    task = await world.begin()
+    flusher.let_go()
+    assert log.stable_offset <= CUT
+    partition._commit.request(partition)
+    assert not flusher.held, "none begins meanwhile"
+    stable = log.stable_offset
+    assert stable < CUT
+    world.partition.is_durable = True  # by a change of the topic's settings
+    await world.end(task)
+    assert log.stable_offset == stable
+    flusher.let_go()
+    assert log.stable_offset == CUT, "asked for again at the end of the cut"
+
+
+async def test_a_flush_that_fails_while_a_log_is_cut_leaves_it_offline() -> None:
+    world = World(**{"flush.messages": "1000", "internal.segment.bytes": "100000"})
+    partition, log = world.partition, world.partition.log
+    flusher = HeldFlusher(world.disk)
+    partition._commit._flusher = flusher
+    partition._commit.request(partition)
+    task = await world.begin()
+    flusher.held[0][2](OSError(errno.EIO, "a bad sector"))
+    with pytest.raises(LogOffline):
+        await world.end(task)
+    assert log.offline is not None
+    assert not log.is_being_cut
+
+
+@pytest.mark.parametrize("step", range(1, 6))
+async def test_a_log_whose_cut_fails_is_offline_and_hears_what_the_metadata_says(step: int) -> None:
+    world = World()
+    log = world.partition.log
+    task = await world.begin()
+    world.follow(leader=world.me)
+    left = [step]
+
+    def fails(path: str) -> bool:
+        left[0] -= 1
+        return left[0] == 0
+
+    world.disk.fail_sync = fails
+    with pytest.raises(StorageError):
+        await world.end(task)
+    assert log.offline is not None
+    assert not log.is_being_cut
+    assert world.roles == [(True, False, 2)]
+    world.disk.fail_sync = None
+    world.disk.crash()
+    world.open()
+    log = world.hosted.get("shared", 0).log
+    assert values(log) == list(range(log.log_end_offset))
+    assert log.log_end_offset >= CUT
+
+
+async def test_a_cut_ends_also_if_who_asked_for_it_does_not_wait() -> None:
+    world = World()
+    task = await world.begin()
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert world.partition.log.is_being_cut
+    world.held.go_on.set()
+    await world.recovering.settled()
+    assert not world.partition.log.is_being_cut
+    assert values(world.partition.log) == list(range(CUT))
+
+
+async def test_the_next_cut_waits_for_the_one_under_way() -> None:
+    world = World()
+    task = await world.begin()
+    further = asyncio.ensure_future(world.recovering.cut_at(world.partition, 3))
+    anew = asyncio.ensure_future(world.recovering.start_anew(world.partition, 40))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert world.partition.log.log_end_offset == CUT
+    await world.end(task)
+    await asyncio.gather(further, anew)
+    log = world.partition.log
+    assert (log.log_start_offset, log.log_end_offset, world.partition.high_watermark) == (40, 40, 40)
+    assert world.recovering.truncations == 3
+
+
+async def test_a_log_begun_anew_is_empty_where_it_was_until_its_files_are_gone() -> None:
+    world = World()
+    log = world.partition.log
+    world.held.is_held = True
+    task = asyncio.ensure_future(world.recovering.start_anew(world.partition, 100))
+    await world.held.asked.wait()
+    assert (log.log_start_offset, log.log_end_offset, world.partition.high_watermark) == (0, 0, 0)
+    world.held.is_held = False
+    await world.hosted.housekeeping.persist_offsets()
+    starts = checkpoints.read_offsets(world.disk, f"/data/{checkpoints.LOG_START_OFFSETS}")
+    assert "shared" not in {topic for topic, _ in starts}
+    await world.end(task)
+    assert (log.log_start_offset, log.log_end_offset, log.stable_offset, world.partition.high_watermark) == (100,) * 4
+
+
+async def test_a_stop_while_a_log_is_cut_is_not_clean() -> None:
+    world = World()
+    task = await world.begin()
+    world.close()
+    assert checkpoints.CLEAN_SHUTDOWN not in world.disk.list_directory("/data")
+    await world.end(task)
+    world.disk.kill()
+    world.open()
+    log: Any = world.hosted.get("shared", 0).log
+    assert log.offline is None
+    assert values(log) == list(range(log.log_end_offset))
