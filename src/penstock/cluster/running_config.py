@@ -57,12 +57,14 @@ class RunningConfig:
 
     def refresh(self) -> None:
         """The metadata changed. What does not go with this node's file is left as it was, and said."""
+        cluster, broker = self._stored(CLUSTER_WIDE), self._stored(str(self._file.node_id))
+        in_force = self.current.settings
+        if in_force.cluster_dynamic == cluster and in_force.broker_dynamic == broker:
+            return
         try:
-            changed = self._combine(self._stored(CLUSTER_WIDE), self._stored(str(self._file.node_id)))
+            changed = self._combine(cluster, broker)
         except ConfigError as error:
             log.error("settings of the cluster do not go with this node's file, which stays in force: %s", error)
-            return
-        if changed.settings == self.current.settings:
             return
         self.current = changed
         for apply in self._subscribers:

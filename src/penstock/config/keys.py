@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, IntEnum
+from functools import cache
 from typing import NamedTuple, TypeAlias
 
 from penstock.model.errors import ConfigError
@@ -78,6 +79,14 @@ _REPLICAS_FORMAT = (
 )
 
 
+_INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
+
+
+@cache
+def _unit_of(name: str) -> str:
+    return next((unit for suffix, unit in _UNITS if name.endswith(suffix)), "")
+
+
 class ConfigKey(NamedTuple):
     name: str
     type: ConfigType
@@ -106,7 +115,7 @@ class ConfigKey(NamedTuple):
             return ""
         if self.name in _UNIT_OVERRIDES:
             return _UNIT_OVERRIDES[self.name]
-        return next((unit for suffix, unit in _UNITS if self.name.endswith(suffix)), "")
+        return _unit_of(self.name)
 
     @property
     def default_value(self) -> ConfigValue:
@@ -152,7 +161,7 @@ class ConfigKey(NamedTuple):
                 return float(text.replace("_", "?"))
             except ValueError:
                 raise self._invalid(text, not_a_number) from None
-        if not re.fullmatch(r"[+-]?[0-9]{1,20}", text):
+        if not _INTEGER.fullmatch(text):
             raise self._invalid(text, not_a_number)
         value = int(text)
         limit = 1 << _WIDTH_BITS[self.type]

@@ -23,6 +23,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from random import Random
 
 from penstock.ports.disk import Buffer
@@ -362,5 +363,6 @@ def _error(code: int, path: str) -> OSError:
     return OSError(code, os.strerror(code).lower(), path)
 
 
-def _names(path: str) -> list[str]:
-    return [name for name in path.split("/") if name not in ("", ".")]
+@lru_cache(maxsize=4096)
+def _names(path: str) -> tuple[str, ...]:
+    return tuple(name for name in path.split("/") if name not in ("", "."))

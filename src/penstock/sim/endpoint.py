@@ -310,7 +310,7 @@ class Endpoint:
     # -- readiness, level-triggered -----------------------------------------------------
 
     def _poke(self) -> None:
-        if self._wants_read and not self._is_read_due and self.is_readable:
+        if self._wants_read and not self._is_read_due and (self._unread or self._is_eof or self._error is not None):
             self._is_read_due = True
             self._loop.call_soon(self._tell_readable, context=self.process.context)
         if self._wants_write and not self._is_write_due and self._is_writable():

@@ -7,8 +7,7 @@ for. Its name is the verdict then. Must not know: nodes, clients, faults.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.sim.history import Violation
@@ -30,12 +29,31 @@ class Breach(NamedTuple):
     error: Exception
 
 
+class Guard:
+    """Around whatever a judge looks at: a promise that is broken there is noted, and life goes on."""
+
+    __slots__ = ("_judging",)
+
+    def __init__(self, judging: Judging) -> None:
+        self._judging = judging
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Violation):
+            return False
+        self._judging.failed(error)
+        return True
+
+
 class Judging:
     def __init__(self, time: Callable[[], float], steps: Callable[[], int]) -> None:
         self._time = time
         self._steps = steps
         self._over_s = 0.0
         self._last_step = 0
+        self._guard = Guard(self)
         self.breaches: list[Breach] = []
         """The first of each name, in the order in which they were seen."""
 
@@ -47,13 +65,9 @@ class Judging:
             self._over_s, self._last_step = self._time() + AFTERMATH_S, self._steps() + AFTERMATH_STEPS
         self.breaches.append(Breach(what, story, error))
 
-    @contextmanager
-    def judging(self) -> Iterator[None]:
+    def judging(self) -> Guard:
         """Inside of a node, which would take the error for its own; or where the history shall go on."""
-        try:
-            yield
-        except Violation as violation:
-            self.failed(violation)
+        return self._guard
 
     @property
     def is_over(self) -> bool:

@@ -51,7 +51,8 @@ class LoopMeter:
         self._judging = judging
         self._is_counted_on = is_counted_on
         self._elsewhere = 0  # in a worker, or in the kernel
-        self._work: dict[SimProcess, list[Work]] = {}  # of this turn
+        self.work: dict[SimProcess, list[Work]] = {}
+        """Of this turn."""
         self.longest: dict[str, float] = {}
         """The longest turn by what took most of it, in seconds."""
 
@@ -74,9 +75,7 @@ class LoopMeter:
 
     def end_turn(self) -> None:
         """Time passes for those who worked, and too much of it is a failure."""
-        if not self._work:
-            return
-        turn, self._work = self._work, {}
+        turn, self.work = self.work, {}
         for process, work in turn.items():
             takes_s = sum(piece.takes_s for piece in work)
             self._loop.keep_busy(process, takes_s)
@@ -96,7 +95,7 @@ class LoopMeter:
         process = current_process()
         if process is not None and not self._elsewhere:
             where = _place(sys._getframe(2)) if takes_s >= NAME_S else ""
-            self._work.setdefault(process, []).append(Work(what, path, takes_s, where))
+            self.work.setdefault(process, []).append(Work(what, path, takes_s, where))
 
     # -- what is metered ----------------------------------------------------------------
 
@@ -141,28 +140,19 @@ class LoopMeter:
 
     def _leave_out(self, original: Any) -> Any:
         def left_out(*args: Any) -> Any:
-            with self._out():
+            self._elsewhere += 1
+            try:
                 return original(*args)
+            finally:
+                self._elsewhere -= 1
 
         return left_out
 
     def _leave_out_work(self, run: Any) -> Any:
         def left_out(workers: Any, work: Callable[[], Any]) -> Any:
-            def elsewhere() -> Any:
-                with self._out():
-                    return work()
-
-            return run(workers, elsewhere)
+            return run(workers, self._leave_out(work))
 
         return left_out
-
-    @contextmanager
-    def _out(self) -> Iterator[None]:
-        self._elsewhere += 1
-        try:
-            yield
-        finally:
-            self._elsewhere -= 1
 
 
 def _place(frame: FrameType | None) -> str:

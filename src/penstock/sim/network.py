@@ -187,18 +187,21 @@ class SimNetwork:
         return self._profiles.get((source, destination), self.profile)
 
     def latency_s(self, source: str, destination: str) -> float:
-        profile, random = self._profile(source, destination), self._random
+        return self._latency_s(self._profile(source, destination))
+
+    def _latency_s(self, profile: LinkProfile) -> float:
+        random = self._random
         latency_s = profile.latency_s + random.random() * profile.jitter_s
         if profile.slow_chance and random.random() < profile.slow_chance:
             latency_s += random.random() * profile.slow_s
         return latency_s
 
     def arrival_time(self, source: str, destination: str, size: int) -> float:
-        link = (source, destination)
+        link, profile = (source, destination), self._profile(source, destination)
         sent = max(self._busy_until.get(link, 0.0), self.loop.world_time())
-        sent += size / self._profile(source, destination).bandwidth_bytes_per_s
+        sent += size / profile.bandwidth_bytes_per_s
         self._busy_until[link] = sent
-        return sent + self.latency_s(source, destination)
+        return sent + self._latency_s(profile)
 
     def cut(self, source: str, destination: str, size: int) -> int:
         chance = self._profile(source, destination).cut_chance

@@ -104,9 +104,9 @@ class Watch:
         return self._cluster.is_serving(int(process.host.rpartition("-")[2]))
 
     def _after_turn(self) -> None:
-        self.meter.end_turn()
-        verdict = self.judging.verdict if self.judging.is_over else None
-        if verdict is not None:
+        if self.meter.work:
+            self.meter.end_turn()
+        if self.judging.breaches and self.judging.is_over and (verdict := self.judging.verdict) is not None:
             raise verdict.error
         now = self._loop.time()
         if now >= self._next_look_s:

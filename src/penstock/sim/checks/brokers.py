@@ -16,7 +16,7 @@ Fed with whatever has the attributes below, so tests can feed it with anything. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from penstock.sim.history import Violation
@@ -108,8 +108,7 @@ class Decided(NamedTuple):
 
 class BrokerChecker:
     def __init__(self) -> None:
-        self._facts: dict[tuple[int, Key], tuple[ReplicaLike, Facts]] = {}
-        self._logs: dict[tuple[int, Key], object] = {}
+        self._facts: dict[int, dict[Key, tuple[ReplicaLike, LogLike, Facts]]] = {}  # of each node
         self._leaders: dict[tuple[Key, int], int] = {}
         self._committed: dict[Key, tuple[int, str]] = {}  # the highest high watermark, and whose it was
         self._decided: dict[tuple[Key, int], Decided] = {}
@@ -119,17 +118,15 @@ class BrokerChecker:
         self.excused: dict[int, None] = {}
         """Nodes whose disk was damaged: what they lack is not held against the others."""
 
-    def look(self, replicas: Mapping[int, Iterable[ReplicaLike]]) -> None:
+    def look(self, replicas: Mapping[int, Collection[ReplicaLike]]) -> None:
         """`replicas`: what each living node hosts."""
         self._judge_cuts()
-        hosted: dict[Key, dict[int, ReplicaLike]] = {}
         changed: list[tuple[int, ReplicaLike, Facts]] = []
         for node, partitions in replicas.items():
+            known_facts = self._facts.setdefault(node, {})
             for replica in partitions:
-                key = replica.topic_id, replica.index
-                hosted.setdefault(key, {})[node] = replica
-                log = replica.log
-                facts = Facts(
+                key, log = (replica.topic_id, replica.index), replica.log
+                seen = (
                     replica.is_leader,
                     replica.leader_epoch,
                     replica.partition_epoch,
@@ -139,17 +136,24 @@ class BrokerChecker:
                     tuple(replica.isr),
                     tuple(replica.replicas),
                 )
-                known = self._facts.get((node, key))
-                is_reopened = self._logs.get((node, key)) is not log
-                self._logs[node, key] = log
-                if known is not None and known[0] is replica:
-                    if known[1] == facts:
-                        continue
-                    _check_growth(
-                        node, replica, known[1], facts, is_excused=node in self.excused, is_reopened=is_reopened
-                    )
-                self._facts[node, key] = replica, facts
+                known = known_facts.get(key)
+                is_known = known is not None and known[0] is replica
+                if known is not None and is_known and known[2] == seen:
+                    if known[1] is not log:
+                        known_facts[key] = replica, log, known[2]
+                    continue
+                facts = Facts(*seen)
+                if known is not None and is_known:
+                    is_excused, is_reopened = node in self.excused, known[1] is not log
+                    _check_growth(node, replica, known[2], facts, is_excused=is_excused, is_reopened=is_reopened)
+                known_facts[key] = replica, log, facts
                 changed.append((node, replica, facts))
+        if not changed:
+            return
+        hosted: dict[Key, dict[int, ReplicaLike]] = {}
+        for node, partitions in replicas.items():
+            for replica in partitions:
+                hosted.setdefault((replica.topic_id, replica.index), {})[node] = replica
         changed.sort(key=lambda entry: not entry[2].is_leader)  # followers are held against what leaders have
         for node, replica, facts in changed:
             self._judge(node, replica, facts, hosted[replica.topic_id, replica.index])
@@ -189,8 +193,7 @@ class BrokerChecker:
 
     def forget(self, node: int) -> None:
         """Its process is gone: the next one may begin lower."""
-        for key in [key for key in self._facts if key[0] == node]:
-            del self._facts[key]
+        self._facts.pop(node, None)
         for key in [key for key in self._states if key[0] == node]:
             del self._states[key]
 

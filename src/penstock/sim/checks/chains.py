@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import is_
 from typing import NamedTuple, Protocol
 
 from penstock.model.errors import CorruptBatch
@@ -73,8 +74,10 @@ class _Walked:
         """The same files, perhaps without the oldest ones, and longer."""
         if self.log is not log or self.generation != log.generation:
             return False
-        kept = [segment for segment in self.segments if segment.base_offset >= log.segments[0].base_offset]
-        return all(ours is theirs for ours, theirs in zip(kept, log.segments, strict=False))
+        segments = log.segments
+        first = segments[0].base_offset
+        kept = [segment for segment in self.segments if segment.base_offset >= first]
+        return all(map(is_, kept, segments))
 
 
 class _Committed(NamedTuple):
@@ -198,19 +201,23 @@ class ChainChecker:
         chain, walked = self._chain(key), self._walked.get((node, key))
         if walked is None or not walked.goes_on(log):
             walked = _Walked(log, log.generation)
-        elif walked.end < limit or is_first:
-            walked.segments = tuple(s for s in walked.segments if s.base_offset >= log.segments[0].base_offset)
+        elif walked.end < limit:
+            first_offset = log.segments[0].base_offset
+            walked.segments = tuple(s for s in walked.segments if s.base_offset >= first_offset)
         else:
+            if is_first:
+                _check_epochs(f"{name} on {node}", log, walked)
             return
         who, start = f"{name} on {node}", log.log_start_offset
         # Judged when all of it is known: what comes later may have taken its place.
         before, held, odd = max(walked.end, start), set[int](), list[tuple[BatchHeader, bytes]]()
-        for number, segment in enumerate(log.segments):
+        segments = log.segments
+        for number, segment in enumerate(segments):
             if number + 1 < len(walked.segments) or segment.base_offset >= limit:
                 continue
             position = walked.position if number + 1 == len(walked.segments) else 0
             data = disk.peek(segment.path, position, segment.size)
-            walked.segments, walked.position = tuple(log.segments[: number + 1]), position
+            walked.segments, walked.position = tuple(segments[: number + 1]), position
             for at, header in _batches(who, data, segment.path):
                 end = header.next_offset
                 if end > limit:
