@@ -8,8 +8,8 @@ Must not know: clusters, how a fault is done.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
 
 AMBUSHES = ("ambush", "power ambush")
@@ -19,6 +19,8 @@ INSIDE = ("kill inside", "power cut inside")
 ROT_AND_CRASH = "rot and crash"
 COORDINATOR_FALLS = "coordinator falls"
 LOST_DISK = "lost disk"
+FAILING_CHECKPOINT = "failing checkpoint"
+LEAP = "clock leap"
 LISTENING = (*AMBUSHES, *INSIDE, ROT_AND_CRASH, COORDINATOR_FALLS)
 """For what brokers do."""
 POWER = ("crash", "blackout", "brownout", "fade out", "torn", "failing disk", "power ambush", "power cut inside")
@@ -73,7 +75,37 @@ PASSING = (
 """Of disks, and nobody restarts the process."""
 LATER_KINDS = (*PASSING, *INSIDE, *INSIDE, ROT_AND_CRASH, COORDINATOR_FALLS)
 """Take the place of some faults that were drawn, by chance of their own: all else of a history stays what it was."""
-ALL_KINDS = tuple(dict.fromkeys((*KINDS, *LATER_KINDS)))
+SCENE_CHANCE = 0.16
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Faults that need each other, and what has to be set or small for them to meet. The faults that were drawn have
+    their times, so that the rest of a history stays what it was."""
+
+    kinds: tuple[str, ...]
+    """The first at least once."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    compacted_segment_bytes: int | None = None
+    """A topic is compacted, and has many segments."""
+    is_once: bool = False
+
+
+SCENES = (
+    Scene((LOST_DISK,), is_once=True),
+    # Between an election and the next checkpoint.
+    Scene(
+        (FAILING_CHECKPOINT, FAILING_CHECKPOINT, "kill"),
+        {"penstock.storage.checkpoint_builder:_SNAPSHOT_EVERY_BYTES": 0},
+        {"log.flush.offset.checkpoint.interval.ms": "200"},
+    ),
+    # What was compacted is cut, and the power fails.
+    Scene((ROT_AND_CRASH,), {}, {"log.cleaner.backoff.ms": "300"}, compacted_segment_bytes=2048, is_once=True),
+    # Of a leader whose records are kept for an hour: see `Plan.retention_ms`.
+    Scene((LEAP, LEAP, "kill", "rolling restart")),
+)
+ALL_KINDS = tuple(dict.fromkeys((*KINDS, *LATER_KINDS, *(scene.kinds[0] for scene in SCENES))))
 THEMES = (
     (*AMBUSHES, "power ambush", "slow disk", "isolate"),  # between two steps
     ("brownout", "fade out", "slow disk", "crash", "torn"),  # what was promised is on no platter
@@ -149,5 +181,29 @@ def widened(
     sure = random.randrange(len(faults))
     return tuple(
         replace(fault, kind=random.choice(chosen)) if fault.number == sure or random.random() < 0.4 else fault
+        for fault in faults
+    )
+
+
+def draw_scene(random: Random, *, without: Sequence[str] = ()) -> Scene | None:
+    """In some histories."""
+    scene = random.choice(SCENES)
+    return scene if random.random() < SCENE_CHANCE and scene.kinds[0] not in without else None
+
+
+def staged(
+    faults: Sequence[Fault], scene: Scene, random: Random, *, is_power_fair: bool, without: Sequence[str] = ()
+) -> tuple[Fault, ...]:
+    """With those of the scene in the place of some."""
+    unfair = without if is_power_fair else (*without, *POWER)
+    kinds = [kind for kind in scene.kinds if kind not in unfair]
+    if not faults or not kinds:
+        return tuple(faults)
+    sure = random.randrange(len(faults))
+    chance = 0.0 if scene.is_once else 0.7
+    return tuple(
+        replace(fault, kind=kinds[0] if fault.number == sure else random.choice(kinds))
+        if fault.number == sure or random.random() < chance
+        else fault
         for fault in faults
     )

@@ -353,7 +353,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     # -- errors -------------------------------------------------------------------------
 
-    get_debug = bool  # type: ignore[assignment]
+    get_debug = bool
     """Never: a run can be repeated, which is better. (Asked for with every handle; this costs no frame.)"""
 
     def set_debug(self, enabled: bool) -> None:

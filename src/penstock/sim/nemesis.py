@@ -23,12 +23,14 @@ from penstock.sim.ambush import Ambushes
 from penstock.sim.campaigns import Campaigns
 from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.disk_faults import DiskFaults
-from penstock.sim.fault_plan import LISTENING, LOST_DISK, Fault
+from penstock.sim.fault_plan import LEAP, LISTENING, LOST_DISK, Fault
 from penstock.sim.link_faults import LinkFaults
 from penstock.sim.passing_faults import PassingFaults
 
 CLOCK_JUMPS_MS = (500, 5_000, 100_000, 12 * 3_600_000, 5 * 86_400_000)
 """At most so far, in either direction: less than records and committed offsets are kept for (a week)."""
+LEAPS_MS = (2 * 3_600_000, 6 * 86_400_000)
+"""Further than the records of one topic are kept, and less than everything else is."""
 ARMED_S = 3.0
 QUIET_WITHIN_S = 3.0
 WELL_WITHIN_S = 20.0
@@ -95,6 +97,7 @@ class Nemesis:
             "pause": self._pause,
             "suspend": self._suspend,
             "clock": self._clock,
+            LEAP: self._leap,
             **LinkFaults(self).deeds,
             **Campaigns(self).deeds,
             **self._disks.deeds,
@@ -333,6 +336,18 @@ class Nemesis:
         if random.random() < 0.5:
             await asyncio.sleep(fault.lasts_s)
             clock.set_right()
+
+    async def _leap(self, fault: Fault, random: Random) -> None:
+        """Somebody sets the clock of a machine to another day, and right again: what is kept for an hour is old."""
+        number = self.somebody(random)
+        if number is None:
+            return
+        by_ms = random.choice((1, 1, 1, -1)) * random.uniform(*LEAPS_MS)
+        self.note(fault, f"the clock of {host_of(number)} leaps by {by_ms / 3_600_000:.1f} hours")
+        clock = self._cluster.machines[number].clock
+        clock.jump(by_ms)
+        await asyncio.sleep(max(fault.lasts_s, LOOK_AGAIN_S))
+        clock.set_right()
 
     # -- disks --------------------------------------------------------------------------
 

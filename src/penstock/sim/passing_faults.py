@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import NamedTuple, Protocol
 
 from penstock.sim.campaigns import Deed
 from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.disk import NEED_A_DESCRIPTOR
-from penstock.sim.fault_plan import Fault
+from penstock.sim.fault_plan import FAILING_CHECKPOINT, Fault
 
 ARMED_S = 3.0
 LOOK_AGAIN_S = 0.25
+EPOCH_BEGINS_S = (0.2, 1.5)
+CHECKPOINTS_S = (0.3, 1.5)
 STALLED_WITHIN_S = 15.0
 """With nothing else wrong, others have taken over by then from a broker whose disk hangs."""
 
@@ -80,6 +83,16 @@ class Enemy(Protocol):
         """A machine that is up."""
         ...
 
+    def begin(self, deed: Awaitable[None]) -> None: ...
+    def take(self, number: int) -> None: ...
+    def can_take(self, number: int) -> bool:
+        """It is up, no other fault has taken it, and not too many are down already."""
+        ...
+
+    async def down(self, fault: Fault, number: int) -> None:
+        """It is dead: for a while, then up again."""
+        ...
+
     async def wait_for_quiet(self) -> bool:
         """Whether nothing is wrong, before long, and no other fault is under way."""
         ...
@@ -99,6 +112,7 @@ class PassingFaults:
             "hung disk": self._hung,
             "stalled disk": self._stalled,
             "crawling disk": self._crawling,
+            FAILING_CHECKPOINT: self._failing_checkpoint,
         }
 
     def heal(self) -> None:
@@ -139,11 +153,44 @@ class PassingFaults:
 
         await self._while(fault, random, fails, max(fault.lasts_s, ARMED_S))
 
+    async def _failing_checkpoint(self, fault: Fault, random: Random) -> None:
+        """A leader dies, so that there are new epochs. On one of the others a step of checkpoints fails, a few times of
+        each log, and then no more; later it dies as well, and comes back with what it has kept."""
+        number, leader = self._enemy.somebody(random), self._enemy.leader(random)
+        if number is None:
+            return
+        if leader is not None and leader != number and self._enemy.can_take(leader):
+            self._enemy.take(leader)
+            self._cluster.kill(leader)
+            self._enemy.begin(self._enemy.down(fault, leader))
+            await asyncio.sleep(random.uniform(*EPOCH_BEGINS_S))
+        single, most = random.choice(OF_CHECKPOINTS), random.choice((1, 2, 4))
+        failed: Counter[str] = Counter()
+
+        def fails(call: str, path: str) -> int | None:
+            directory = path.rpartition("/")[0]
+            if call != single.call or not path.endswith(single.ending) or failed[directory] >= most:
+                return None
+            failed[directory] += 1
+            return single.code
+
+        await self._while(fault, random, fails, random.uniform(*CHECKPOINTS_S), number)
+        await asyncio.sleep(random.uniform(*CHECKPOINTS_S))
+        if self._enemy.can_take(number):
+            self._enemy.take(number)
+            self._cluster.kill(number)
+            await self._enemy.down(fault, number)
+
     async def _while(
-        self, fault: Fault, random: Random, fails: Callable[[str, str], int | None], for_s: float | None = None
+        self,
+        fault: Fault,
+        random: Random,
+        fails: Callable[[str, str], int | None],
+        for_s: float | None = None,
+        number: int | None = None,
     ) -> None:
-        """Noted the first time."""
-        number = self._enemy.somebody(random)
+        """Noted the first time. Of this machine, or of any."""
+        number = self._enemy.somebody(random) if number is None else number
         if number is None:
             return
         disk = self._cluster.machines[number].disk

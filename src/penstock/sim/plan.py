@@ -10,7 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from penstock.sim.fault_plan import LOST_DISK, POWER, UNSOUND, Fault, draw_plan, widened
+from penstock.sim.fault_plan import (
+    LEAP,
+    LOST_DISK,
+    POWER,
+    UNSOUND,
+    Fault,
+    draw_plan,
+    draw_scene,
+    staged,
+    widened,
+)
 from penstock.sim.history import Place
 from penstock.sim.settings import draw_settings
 from penstock.sim.sizes import draw_sizes
@@ -23,6 +33,8 @@ VOTER_CHANGES_CHANCE = 0.25
 TUNER_CHANCE = 0.35
 UNCLEAN_CHANCE = 0.1
 MANY_TOPIC, MANY, MANY_CHANCE = "many", 24, 0.06
+RETENTION_MS = 3_600_000
+COMPACTED_SEGMENT_BYTES = 8192
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
@@ -55,6 +67,7 @@ class Plan:
     is_compacting: bool
     tombstones_go: bool
     """Within the history, where it compacts."""
+    compacted_segment_bytes: int
     members: int
     consumers: int
     """Members of a group of the new protocol."""
@@ -63,6 +76,8 @@ class Plan:
     """Records of a topic are deleted from below."""
     is_retaining: bool
     """By retention, too."""
+    retention_ms: int | None
+    """And by age: only where clocks leap further than that."""
     has_reborn: bool
     """A topic is deleted and made again while it is used."""
     has_voter_changes: bool
@@ -119,11 +134,17 @@ def draw(
     fault_plan = draw_plan(Random(f"{seed}/faults"), seconds, is_power_fair=is_durable, without=without)
     chance = Random(f"{seed}/later faults")
     planned = widened(fault_plan.faults, chance, is_power_fair=is_durable, without=without)
+    chance = Random(f"{seed}/scene")
+    scene = draw_scene(chance, without=without)
+    if scene is not None:
+        planned = staged(planned, scene, chance, is_power_fair=is_durable, without=without)
     has_unclean = size > 1 and Random(f"{seed}/unclean").random() < UNCLEAN_CHANCE
     if has_unclean and "strand" not in without:
         planned = tuple(replace(fault, kind="strand") if fault.number == 0 else fault for fault in planned)
     faults = [fault for fault in planned if only is None or fault.number in only]
     ending = _draw_ending(Random(f"{seed}/ending"), is_durable, planned)
+    compacted_bytes = None if scene is None else scene.compacted_segment_bytes
+    leaps = any(fault.kind == LEAP for fault in planned)
     loses_power = any(fault.kind in POWER for fault in planned) or ending == ENDINGS[0]
     return Plan(
         seed=seed,
@@ -131,18 +152,20 @@ def draw(
         joins=1 if size > 1 and random.random() < 0.15 else 0,
         seconds=seconds,
         is_durable=is_durable,
-        settings=draw_settings(Random(f"{seed}/settings")),
-        sizes=draw_sizes(Random(f"{seed}/sizes")),
+        settings={**draw_settings(Random(f"{seed}/settings")), **(scene.settings if scene is not None else {})},
+        sizes={**draw_sizes(Random(f"{seed}/sizes")), **(scene.sizes if scene is not None else {})},
         topics=tuple(topics),
         producers=random.randint(1, 2),
         readers=random.randint(1, 2),
         has_replica_reader=Random(f"{seed}/replica reader").random() < 0.4,
-        is_compacting=Random(f"{seed}/compaction").random() < 0.3 or fault_plan.is_busy,
+        is_compacting=Random(f"{seed}/compaction").random() < 0.3 or fault_plan.is_busy or compacted_bytes is not None,
         tombstones_go=Random(f"{seed}/tombstones").random() < 0.7,
+        compacted_segment_bytes=COMPACTED_SEGMENT_BYTES if compacted_bytes is None else compacted_bytes,
         members=random.choice((0, 1, 2, 3)),
         consumers=max(0, Random(f"{seed}/consumers").randint(-1, 3)),
-        has_trimmed=trimming.random() < 0.3,
+        has_trimmed=trimming.random() < 0.3 or leaps,
         is_retaining=trimming.random() < 0.6,
+        retention_ms=RETENTION_MS if leaps else None,
         has_reborn=Random(f"{seed}/reborn").random() < 0.3,
         has_voter_changes=has_voter_changes,
         has_operator=random.random() < 0.5 or fault_plan.is_busy,

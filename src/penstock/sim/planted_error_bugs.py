@@ -23,6 +23,28 @@ def _is_clean_for_good(original: Any) -> Any:
     return property(lambda self: self.stable_version == 0 < self.version)
 
 
+def _is_clean_before_the_rest(original: Any) -> Any:
+    def take_snapshot(self: Any, *given: Any) -> None:
+        try:
+            original(self, *given)
+        except OSError:
+            self._epochs.stable_version = self._epochs.version
+            raise
+
+    return take_snapshot
+
+
+def _keeps_its_cleaned_offset(original: Any) -> Any:
+    async def lower(self: Any, partition: Any, offset: int) -> None:
+        owner = partition.log
+        async with self._checkpointing:
+            if owner.persisted_recovery_point > offset or self._may_lag_disk:
+                owner.persisted_recovery_point = min(owner.persisted_recovery_point, offset)
+                await self._persist_offsets()
+
+    return lower
+
+
 def _lowers_nothing(original: Any) -> Any:
     async def lower(self: Any, partition: Any, offset: int) -> None:
         return None
@@ -101,6 +123,18 @@ ERROR_BUGS = (
         "leader epochs that were kept once count as kept, also those that come later",
         "leader epochs are kept before a recovery point passes them",
         (("penstock.storage.leader_epochs:LeaderEpochs.is_dirty", _is_clean_for_good),),
+    ),
+    Bug(
+        "clean-before-the-rest",
+        "leader epochs count as kept before the rest of their checkpoint is written, and that fails",
+        "leader epochs are kept before a recovery point passes them",
+        (("penstock.storage.checkpoint_builder:CheckpointBuilder.take_snapshot", _is_clean_before_the_rest),),
+    ),
+    Bug(
+        "keeps-its-cleaned-offset",
+        "a cut lowers the recovery point, and not up to where gaps are taken for compaction's",
+        "a cut lowers first what recovery goes by",
+        ((f"{HOUSEKEEPING}.lower_recovery_point", _keeps_its_cleaned_offset),),
     ),
     Bug(
         "cuts-before-lowering",

@@ -21,6 +21,7 @@ from penstock.sim.checks.trimmed import check_trimmed
 from penstock.sim.checks.unclean import check_unclean
 from penstock.sim.checks.votes import check_last_voters
 from penstock.sim.cluster import few_entries_kept
+from penstock.sim.fault_plan import LEAP
 from penstock.sim.healed import Healed
 from penstock.sim.history import Outcome, Violation
 from penstock.sim.judging import Breach
@@ -125,7 +126,7 @@ class Scenario:
             check_keyed(stage.keyed, KEYED, keyed, tombstones_may_go=stage.plan.tombstones_go)
         if stage.plan.has_trimmed:
             retention_bytes = RETENTION_BYTES if stage.plan.is_retaining else None
-            if stage.plan.has_tuner:
+            if stage.plan.has_tuner or stage.nemesis.counts[LEAP]:
                 retention_bytes = 0  # by age as well, so anything may go
             check_trimmed(stage.trimmed, TRIMMED, trimmed, kept_bytes, retention_bytes)
         if stage.plan.has_unclean:

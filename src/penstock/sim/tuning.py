@@ -62,6 +62,9 @@ ON_TRIMMED: Mapping[str, Values] = {
 }
 """Of the one whose oldest records may go."""
 
+ON_UNCLEAN: Mapping[str, Values] = {"unclean.leader.election.enable": ("true", "false")}
+"""Of the one whose loss is judged, and nothing else of it: an election is unclean only while this says so."""
+
 FLUSHES: Mapping[str, Values] = {"flush.messages": ("1", "5", LONG_MAX)}
 """Where no power fails, but for that of one machine while all else is well."""
 
@@ -107,13 +110,13 @@ CLUSTER_WIDE_ONLY = ("min.insync.replicas", "log.flush.interval.messages")
 """All brokers must mean the same by these."""
 
 LEFT_ALONE: Mapping[str, str] = {
-    "unclean.leader.election.enable": "only the topic whose loss is judged has it: see `sim.workload.unclean`",
+    "unclean.leader.election.enable": "of all topics at once: the others are judged by losing nothing",
     "producer.id.expiration.ms": "a producer that is forgotten may repeat what it wrote: idempotent lanes judge that",
 }
 
 ON_OFFSETS = ("compression.type", "index.interval.bytes", "min.insync.replicas", "segment.index.bytes", "segment.ms")
 """Of the topic in which groups are kept, besides when it is compacted."""
-FIRST = (CLEANUP_POLICY, "min.insync.replicas", "flush.messages")
+FIRST = (CLEANUP_POLICY, "min.insync.replicas", "flush.messages", *ON_UNCLEAN)
 
 PINNED: Mapping[str, str] = {
     CLEANUP_POLICY: "delete",
@@ -140,6 +143,7 @@ def tuning(
     *,
     compacted: str,
     trimmed: str,
+    unclean: str,
     offsets: str,
     brokers: tuple[str, Mapping[str, str]],
     may_flush_less: bool,
@@ -155,7 +159,10 @@ def tuning(
             **(on_compacted if name == compacted else ON_TRIMMED if name == trimmed else {}),
         }
         for name in topics
+        if name != unclean
     }
+    if unclean in topics:
+        of_topics[unclean] = ON_UNCLEAN
     of_topics[offsets] = {name: TOPIC_VALUES[name] for name in ON_OFFSETS}
     of_brokers = {**BROKER_VALUES, **(BROKER_FLUSHES if may_flush_less else {})}
     return Tuning(of_topics, of_brokers, {**topics, brokers[0]: brokers[1]}, FIRST)
@@ -163,7 +170,7 @@ def tuning(
 
 def settings_changed() -> tuple[str, ...]:
     """All names, each as `penstock sim` tells it: those of topics, and those of brokers with that word before them."""
-    topic = (*TOPIC_VALUES, *ON_COMPACTED, *ON_TRIMMED, *FLUSHES)
+    topic = (*TOPIC_VALUES, *ON_COMPACTED, *ON_TRIMMED, *ON_UNCLEAN, *FLUSHES)
     names = dict.fromkeys(topic)
     names |= dict.fromkeys(f"broker {name}" for name in (*BROKER_VALUES, *BROKER_FLUSHES))
     return tuple(names)
@@ -172,7 +179,7 @@ def settings_changed() -> tuple[str, ...]:
 def forgotten() -> list[str]:
     """Dynamic settings that have an effect, and that nobody changes or gives a reason for."""
     known: tuple[tuple[KeyTable, Iterable[str]], ...] = (
-        (TOPIC_KEYS, (*TOPIC_VALUES, *ON_COMPACTED, *ON_TRIMMED, *FLUSHES, *LEFT_ALONE)),
+        (TOPIC_KEYS, (*TOPIC_VALUES, *ON_COMPACTED, *ON_TRIMMED, *ON_UNCLEAN, *FLUSHES)),
         (BROKER_KEYS, (*BROKER_VALUES, *BROKER_FLUSHES, *LEFT_ALONE)),
         (GROUP_KEYS, LEFT_ALONE),
     )

@@ -36,7 +36,7 @@ YEAR_MS = 365 * 86_400_000
 OFFSETS_TOPIC = "__consumer_offsets"
 JUMP_CHANCE = 0.5
 TUNED_EVERY_S = (0.1, 0.7)
-COMPACTED = {CLEANUP_POLICY: "compact", "internal.segment.bytes": "8192", "min.cleanable.dirty.ratio": "0.01"}
+COMPACTED = {CLEANUP_POLICY: "compact", "min.cleanable.dirty.ratio": "0.01"}
 
 
 class Workforce:
@@ -50,13 +50,16 @@ class Workforce:
         flush = {} if plan.is_durable else {"flush.messages": "9223372036854775807"}
         pinned = PINNED if plan.has_tuner else {}
         if plan.has_trimmed:
-            retained = RETAINED if plan.is_retaining else {}
+            retained = dict(RETAINED) if plan.is_retaining else {}
+            if plan.retention_ms is not None:
+                retained["retention.ms"] = str(plan.retention_ms)
             topics.append(TopicPlan(TRIMMED.topic, 1, {**pinned, **TRIMMED_SETTINGS, **retained, **flush}))
         if plan.has_unclean:
             topics.append(TopicPlan(UNCLEAN.topic, 1, {**pinned, **UNCLEAN_SETTINGS, **flush}))
         if plan.is_compacting:
             retention = {"delete.retention.ms": str(TOMBSTONES_STAY_MS if plan.tombstones_go else YEAR_MS)}
-            topics.append(TopicPlan(KEYED.topic, 1, {**pinned, **COMPACTED, **retention, **flush}))
+            size = {"internal.segment.bytes": str(plan.compacted_segment_bytes)}
+            topics.append(TopicPlan(KEYED.topic, 1, {**pinned, **COMPACTED, **size, **retention, **flush}))
         return topics
 
     async def make_topics(self) -> None:
@@ -164,9 +167,10 @@ class Workforce:
         agreed = {"min.insync.replicas": str(min(2, plan.nodes)), "log.flush.interval.messages": "1"}
         return self._stage.tuner(
             tuning(
-                {topic.name: topic.settings for topic in self._topics if topic.name != UNCLEAN.topic},
+                {topic.name: topic.settings for topic in self._topics},
                 compacted=KEYED.topic,
                 trimmed=TRIMMED.topic,
+                unclean=UNCLEAN.topic,
                 offsets=OFFSETS_TOPIC,
                 brokers=(BROKERS, agreed),
                 may_flush_less=plan.may_flush_less,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.core.metadata.image import MetadataImage, PartitionState
+from penstock.core.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage, PartitionState
 from penstock.sim.history import Violation
 
 UNCLEAN = "unclean.leader.election.enable"
@@ -27,4 +27,6 @@ def check_elected(image: MetadataImage, topic: str, before: PartitionState, aske
 
 
 def may_be_unclean(image: MetadataImage, topic: str) -> bool:
-    return any(settings.get(UNCLEAN) == "true" for (_, name), settings in image.configs.items() if name in (topic, ""))
+    """As the topic has it, or else all brokers."""
+    said = [image.configs.get(key, {}).get(UNCLEAN) for key in ((RESOURCE_TOPIC, topic), (RESOURCE_BROKER, ""))]
+    return next((value == "true" for value in said if value is not None), False)
