@@ -52,6 +52,8 @@ FOUND_BY: dict[str, int] = {
     "impatient-alone": 5,
     "hears-strangers": 38,
     "begins-with-all-committed": 3,
+    "clean-too-early": 14,
+    "keeps-its-cleaned-offset": 21,
     "cuts-before-lowering": 5,
     "promises-its-end": 0,
     "keeps-its-minimum": 0,

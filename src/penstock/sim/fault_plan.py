@@ -199,7 +199,7 @@ def staged(
     kinds = [kind for kind in scene.kinds if kind not in unfair]
     if not faults or not kinds:
         return tuple(faults)
-    sure = random.randrange(len(faults))
+    sure = 0 if scene.is_once and random.random() < 0.5 else random.randrange(len(faults))  # all is well at first
     chance = 0.0 if scene.is_once else 0.7
     return tuple(
         replace(fault, kind=kinds[0] if fault.number == sure else random.choice(kinds))

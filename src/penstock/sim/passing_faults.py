@@ -31,19 +31,19 @@ class Single(NamedTuple):
     """One call that fails, once or a few times in a row."""
 
     call: str
-    ending: str
+    part: str
     """Of the path; empty: any."""
     code: int
 
 
 OF_CHECKPOINTS = (
     Single("write", ".snapshot", errno.EIO),
-    Single("write", ".snapshot.tmp", errno.ENOSPC),
+    Single("write", ".snapshot", errno.ENOSPC),
     Single("open", ".snapshot", errno.ENOSPC),
     Single("rename", ".snapshot", errno.EIO),
     Single("sync", ".snapshot", errno.EIO),
     Single("rename", "checkpoint", errno.ENOSPC),
-    Single("write", ".tmp", errno.ENOSPC),
+    Single("write", "checkpoint", errno.ENOSPC),
 )
 """What is written beside a log, so that a restart need not read all of it."""
 OF_CHECKPOINTS_CHANCE = 0.4
@@ -146,7 +146,7 @@ class PassingFaults:
 
         def fails(call: str, path: str) -> int | None:
             nonlocal left
-            if not left or call != single.call or not path.endswith(single.ending):
+            if not left or call != single.call or single.part not in path:
                 return None
             left -= 1
             return single.code
@@ -169,7 +169,7 @@ class PassingFaults:
 
         def fails(call: str, path: str) -> int | None:
             directory = path.rpartition("/")[0]
-            if call != single.call or not path.endswith(single.ending) or failed[directory] >= most:
+            if call != single.call or single.part not in path or failed[directory] >= most:
                 return None
             failed[directory] += 1
             return single.code

@@ -23,15 +23,13 @@ def _is_clean_for_good(original: Any) -> Any:
     return property(lambda self: self.stable_version == 0 < self.version)
 
 
-def _is_clean_before_the_rest(original: Any) -> Any:
-    def take_snapshot(self: Any, *given: Any) -> None:
-        try:
-            original(self, *given)
-        except OSError:
-            self._epochs.stable_version = self._epochs.version
-            raise
+def _is_clean_before_it_is_stable(original: Any) -> Any:
+    def make_stable(self: Any) -> None:
+        if self._epochs is not None:
+            self._epochs.epochs.stable_version = self._epochs.version
+        original(self)
 
-    return take_snapshot
+    return make_stable
 
 
 def _keeps_its_cleaned_offset(original: Any) -> Any:
@@ -125,10 +123,10 @@ ERROR_BUGS = (
         (("penstock.storage.leader_epochs:LeaderEpochs.is_dirty", _is_clean_for_good),),
     ),
     Bug(
-        "clean-before-the-rest",
-        "leader epochs count as kept before the rest of their checkpoint is written, and that fails",
+        "clean-too-early",
+        "leader epochs count as kept before their checkpoint is stable, and a step of it fails",
         "leader epochs are kept before a recovery point passes them",
-        (("penstock.storage.checkpoint_builder:CheckpointBuilder.take_snapshot", _is_clean_before_the_rest),),
+        (("penstock.storage.durability:LogCheckpoint.make_stable", _is_clean_before_it_is_stable),),
     ),
     Bug(
         "keeps-its-cleaned-offset",

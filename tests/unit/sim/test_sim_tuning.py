@@ -22,6 +22,7 @@ def test_every_dynamic_setting_is_changed_or_left_alone_for_a_reason() -> None:
         (TOPIC_KEYS, tuning.TOPIC_VALUES),
         (TOPIC_KEYS, tuning.ON_COMPACTED),
         (TOPIC_KEYS, tuning.ON_TRIMMED),
+        (TOPIC_KEYS, tuning.ON_UNCLEAN),
         (TOPIC_KEYS, tuning.FLUSHES),
         (BROKER_KEYS, tuning.BROKER_VALUES),
         (BROKER_KEYS, tuning.BROKER_FLUSHES),
@@ -37,9 +38,10 @@ def test_what_a_setting_is_changed_to_is_allowed(table: KeyTable, values: dict[s
 def test_logs_are_flushed_less_only_where_no_power_fails() -> None:
     def names(*, may_flush_less: bool) -> list[str]:
         made = tuning.tuning(
-            {"keyed": {}, "data": {}},
+            {"keyed": {}, "data": {}, "unclean": {}},
             compacted="keyed",
             trimmed="trimmed",
+            unclean="unclean",
             offsets="offsets",
             brokers=("all", {}),
             may_flush_less=may_flush_less,
@@ -48,6 +50,7 @@ def test_logs_are_flushed_less_only_where_no_power_fails() -> None:
         assert "internal.segment.bytes" in made.topics["keyed"]
         assert "internal.segment.bytes" not in made.topics["data"]
         assert "delete.retention.ms" not in made.topics["keyed"]
+        assert list(made.topics["unclean"]) == ["unclean.leader.election.enable"]
         return [*made.topics["data"], *made.brokers]
 
     assert "flush.messages" in names(may_flush_less=True)

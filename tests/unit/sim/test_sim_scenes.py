@@ -1,0 +1,56 @@
+"""Faults that need each other: in some histories, fair, and each with what has to be set for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from penstock.sim.fault_plan import FAILING_CHECKPOINT, LEAP, LOST_DISK, POWER, SCENES, Fault, Scene, draw_scene, staged
+from penstock.sim.plan import RETENTION_MS, draw
+from penstock.sim.scenario import play
+
+KILLS = tuple(Fault(number, "kill", number, 0.3) for number in range(4))
+
+
+def test_every_scene_is_drawn_in_some_histories() -> None:
+    drawn = [draw_scene(Random(seed)) for seed in range(300)]
+    assert 0 < sum(scene is not None for scene in drawn) < 100
+    assert all(scene in drawn for scene in SCENES)
+    assert SCENES[0] not in [draw_scene(Random(seed), without=[LOST_DISK]) for seed in range(300)]
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.kinds[0])
+def test_a_scene_takes_the_place_of_some_faults_and_changes_nothing_else(scene: Scene) -> None:
+    for seed in range(20):
+        plan = staged(KILLS, scene, Random(seed), is_power_fair=False)
+        assert [replace(fault, kind="kill") for fault in plan] == list(KILLS)
+        assert [fault for fault in plan if fault.kind == scene.kinds[0]]
+        assert not [fault for fault in plan if fault.kind in POWER]
+        assert not scene.is_once or sum(fault.kind == scene.kinds[0] for fault in plan) == 1
+
+
+def test_a_lost_disk_is_drawn_only_where_others_have_everything() -> None:
+    plans = [draw(seed) for seed in range(400)]
+    losing = [plan for plan in plans if any(fault.kind == LOST_DISK for fault in plan.faults)]
+    assert losing
+    assert all(plan.nodes >= 3 and not plan.has_voter_changes for plan in losing)
+    alone = [fault.kind for seed in range(400) for fault in draw(seed, nodes=1).faults]
+    assert LOST_DISK not in alone
+
+
+@pytest.mark.parametrize("kind", [FAILING_CHECKPOINT, LEAP])
+def test_it_costs_nothing_that_was_promised(kind: str) -> None:
+    plan = replace(
+        draw(1, nodes=3),
+        faults=tuple(Fault(number, kind, number + 0.5, 1.0) for number in range(2)),
+        seconds=4.0,
+        has_tuner=False,
+        has_trimmed=True,
+        retention_ms=RETENTION_MS,
+        ending="",
+    )
+    verdict = play(plan)
+    assert verdict.is_good, verdict.details
+    assert verdict.faults[kind]
