@@ -406,3 +406,6 @@ def test_a_voter_whose_disk_was_lost() -> None:
         quorum.voted(1, 4, 2)
     quorum.restored(1, 7)
     quorum.voted(1, 5, 2)
+    quorum.forget(1)  # a restart: what it has caught up with is on its disk
+    quorum.started(1, 5)
+    quorum.voted(1, 6, 2)

@@ -25,7 +25,7 @@ class QuorumChecker:
         self._promised: dict[int, int] = {}  # the latest term in which a node led or said that it votes for somebody
         self._votes: dict[tuple[int, int], int] = {}  # node and term -> for whom
         self._committed: dict[int, int] = {}  # term -> the highest index of one of its entries that is committed
-        self._emptied: dict[int, int] = {}  # whose disk was lost, and what was committed then
+        self._emptied: dict[int, int] = {}  # whose disk was lost, until it has what was committed then
         self._begun: dict[int, list[float]] = {}  # when a node began its latest terms
 
     @property
@@ -63,7 +63,7 @@ class QuorumChecker:
 
     def voted(self, node: int, term: int, candidate: int) -> None:
         """It says so: no restart may forget that."""
-        if node in self._emptied and self.applied_to(node) < self._emptied[node]:
+        if node in self._emptied:
             raise Violation(
                 "an emptied voter votes for nobody before it has caught up",
                 f"node {node} votes for {candidate} in term {term} with entries up to {self.applied_to(node)}; "
@@ -112,10 +112,15 @@ class QuorumChecker:
             )
         if index <= self._applied.get(node, 0):
             raise Violation("entries are applied once", f"node {node} applies {index} again")
-        self._applied[node] = index
+        self._comes_to(node, index)
 
     def restored(self, node: int, index: int) -> None:
+        self._comes_to(node, index)
+
+    def _comes_to(self, node: int, index: int) -> None:
         self._applied[node] = index
+        if index >= self._emptied.get(node, index + 1):  # for good: its disk has all of it
+            del self._emptied[node]
 
     def applied_to(self, node: int) -> int:
         """The last index of the metadata log that this node goes by."""
