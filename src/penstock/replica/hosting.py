@@ -188,6 +188,7 @@ class HostedPartitions:
     def _forget_strays(self) -> None:
         self._has_strays = False
         self._offsets.forget_all(self)
+        self.set_aside.forget_others({(partition.topic_id, partition.index) for partition in self})
 
     def _set_stray_directories_aside(self) -> None:
         known = {

@@ -186,7 +186,7 @@ class Repairs:
         try:
             await self._recovering.set_aside.remove(partition)
         except OSError as error:
-            log.error("%r is in sync again, but what was set aside cannot be removed: %s", partition, error)
+            log.error("%r: what was set aside is no longer needed, but cannot be removed: %s", partition, error)
 
     async def _repair(self, partition: Partition, path: str | None) -> None:
         try:
@@ -202,10 +202,8 @@ class Repairs:
         finally:
             self._under_way.pop(partition, None)
             self._said.pop(partition, None)
-            if partition.is_deleted:
-                self._resigned.pop(partition, None)
             self._following.release(partition)
-            if not partition.is_deleted and self._is_in_sync(partition):
+            if partition.is_deleted or self._is_in_sync(partition):
                 self.role_changed(partition)
         self._try_later(partition)
 
@@ -320,6 +318,8 @@ class Repairs:
         if not self._may_cut(partition, epoch):
             return False
         await self._cut(partition, found.offset)
+        if not found.is_unreadable and owner.generation != found.generation:
+            await self._recovering.set_aside.was_cut(partition)
         await self._leave(partition, found.offset)
         return True
 

@@ -5,7 +5,10 @@
 
 A reader may be wrong about damage, and so may the copy that is fetched instead. So nothing that was cut is deleted
 before the partition is in sync again. What is cut a second time until then was fetched after the first time: only
-what lies before it is kept as well.
+what lies before it is kept as well. That is so only once the first cut was made (`was_cut` notes it): a repair may keep
+the end of a log and then not cut it.
+
+Each belongs to a topic id: what a deleted topic left says nothing about another one of its name.
 
 Must not know: what damage is, when a log may be cut. Files are moved and removed in workers.
 """
@@ -14,14 +17,17 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Collection
 from contextlib import suppress
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 from penstock.ports.clock import Entropy
 from penstock.ports.disk import Disk
 from penstock.ports.workers import Workers
 from penstock.replica.partition import Partition
 from penstock.storage.files import read_whole, write_atomic
+from penstock.storage.log import Log
 from penstock.storage.log_tail import LogTail
 
 log = logging.getLogger(__name__)
@@ -31,6 +37,9 @@ UNFINISHED = f"{SUFFIX}.tmp"
 DESCRIPTION = "set-aside.json"
 MAX_FILE_NAME = 255
 
+Key: TypeAlias = tuple[bytes, int]
+"""Topic id and partition."""
+
 
 class Aside(NamedTuple):
     path: str
@@ -38,6 +47,10 @@ class Aside(NamedTuple):
     """Everything from here on that was there is in it."""
     committed_end: int
     """What was known to be committed ended here: a sound copy holds as much."""
+    is_cut: bool
+    """Known to be no longer in the log."""
+    source: tuple[Log, int] | None = None
+    """The log and its generation: as long as it is the same, all of this is still in it."""
 
 
 class SetAside:
@@ -46,7 +59,7 @@ class SetAside:
         self._directory = directory
         self._workers = workers
         self._entropy = entropy
-        self._kept: dict[str, list[Aside]] = {}  # by the name of the partition's directory
+        self._kept: dict[Key, list[Aside]] = {}
 
     @property
     def count(self) -> int:
@@ -71,29 +84,61 @@ class SetAside:
     def _read_one(self, path: str) -> None:
         try:
             said = json.loads(read_whole(self._disk, f"{path}/{DESCRIPTION}") or b"")
-            kept = Aside(path, int(said["start"]), int(said["committed"]))
-            self._kept.setdefault(str(said["partition"]), []).append(kept)
+            key = bytes.fromhex(said["topic_id"]), int(said["index"])
+            kept = Aside(path, int(said["start"]), int(said["committed"]), said["is_cut"] is True)
+            self._kept.setdefault(key, []).append(kept)
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.warning("%s does not say what it is (%s): it stays until somebody removes it", path, error)
 
+    def forget_others(self, known: Collection[Key]) -> None:
+        """What was kept for partitions that are gone by now. Blocks."""
+        for key in [key for key in self._kept if key not in known]:
+            for one in self._kept.pop(key):
+                log.info("%s is removed: its partition is gone", one.path)
+                try:
+                    self._disk.remove_directory(one.path)
+                except OSError as error:
+                    log.warning("%s stays until the next start: %s", one.path, error)
+
     def holds(self, partition: Partition) -> bool:
-        return _name(partition) in self._kept
+        return _key(partition) in self._kept
+
+    def _covers(self, partition: Partition, offset: int) -> bool:
+        """Whether all that is in the log from `offset` on was fetched after what was there before had been kept."""
+        return any(kept.is_cut and kept.start_offset <= offset for kept in self._kept.get(_key(partition), ()))
 
     async def keep_tail(self, partition: Partition, offset: int) -> None:
         """Before the log is cut at `offset`. Raises StorageError and OSError."""
-        name = _name(partition)
-        if any(kept.start_offset <= offset for kept in self._kept.get(name, ())):
+        if self._covers(partition, offset):
             return
-        tail = partition.log.tail_from(offset)
-        kept = Aside(self._path(name), tail.start_offset, partition.high_watermark)
-        await self._workers.run(lambda: self._write_tail(name, tail, kept))
+        key, owner = _key(partition), partition.log
+        source, tail = (owner, owner.generation), owner.tail_from(offset)
+        kept = Aside(self._path(partition), tail.start_offset, partition.high_watermark, False, source)
+        await self._workers.run(lambda: self._write_tail(partition, tail, kept))
+        # A log that was not cut since still has all of it: this one takes its place.
+        is_same = (partition.log, partition.log.generation) == source
+        earlier = [one for one in self._kept.get(key, ()) if is_same and one.source == source and not one.is_cut]
         self._note(partition, kept)
+        await self._remove(key, earlier)
 
-    def _write_tail(self, name: str, tail: LogTail, kept: Aside) -> None:
+    async def was_cut(self, partition: Partition) -> None:
+        """What was kept is not in the log any more. If that cannot be noted, the next cut keeps what it takes too."""
+        key = _key(partition)
+        for kept in [one for one in self._kept.get(key, ()) if not one.is_cut]:
+            if kept.start_offset < partition.log.log_end_offset:
+                continue
+            noted = kept._replace(is_cut=True, source=None)
+            try:
+                await self._workers.run(partial(self._describe, partition, kept.path, noted))
+            except OSError as error:
+                log.warning("%s does not say that its log was cut: %s", kept.path, error)
+            self._kept[key] = [noted if one == kept else one for one in self._kept.get(key, ())]
+
+    def _write_tail(self, partition: Partition, tail: LogTail, kept: Aside) -> None:
         unfinished = kept.path.removesuffix(SUFFIX) + UNFINISHED
         try:
             tail.write(self._disk, unfinished)
-            self._describe(name, unfinished, kept)
+            self._describe(partition, unfinished, kept)
             self._disk.rename(unfinished, kept.path)
             self._disk.sync_directory(self._directory)
         except OSError:
@@ -103,55 +148,62 @@ class SetAside:
 
     async def move(self, partition: Partition) -> None:
         """The whole directory of a log that could not be opened goes out of the way. Raises StorageError, OSError."""
-        name, directory = _name(partition), partition.log.directory
-        if not self._disk.exists(directory):
-            return
-        is_copy = any(kept.start_offset <= 0 for kept in self._kept.get(name, ()))
-        kept = Aside(self._path(name), 0, partition.high_watermark)
+        directory, is_copy = partition.log.directory, self._covers(partition, 0)
+        kept = Aside(self._path(partition), 0, partition.high_watermark, is_cut=True)
 
         def move() -> None:
-            self._describe(name, directory, kept)
+            self._describe(partition, directory, kept)
             self._disk.rename(directory, kept.path)
-            # Stable before another directory takes its name: a crash could leave that one alone.
-            self._disk.sync_directory(self._directory)
-            if is_copy:
-                self._disk.remove_directory(kept.path)
 
-        await self._workers.run(move)
-        if not is_copy:
+        if self._disk.exists(directory):
+            await self._workers.run(move)
             self._note(partition, kept)
+        # Stable before another directory takes its name: a crash could leave that one alone. An earlier attempt may
+        # have got no further than the rename.
+        await self._workers.run(lambda: self._disk.sync_directory(self._directory))
+        if is_copy:
+            await self._remove(_key(partition), [one for one in self._kept[_key(partition)] if one == kept])
 
-    def _describe(self, name: str, directory: str, kept: Aside) -> None:
-        said = {"partition": name, "start": kept.start_offset, "committed": kept.committed_end}
+    def _describe(self, partition: Partition, directory: str, kept: Aside) -> None:
+        said = {
+            "topic": partition.topic,
+            "topic_id": partition.topic_id.hex(),
+            "index": partition.index,
+            "start": kept.start_offset,
+            "committed": kept.committed_end,
+            "is_cut": kept.is_cut,
+        }
         write_atomic(self._disk, f"{directory}/{DESCRIPTION}", json.dumps(said).encode())
 
     def _note(self, partition: Partition, kept: Aside) -> None:
-        self._kept.setdefault(_name(partition), []).append(kept)
+        self._kept.setdefault(_key(partition), []).append(kept)
         log.warning(
             "%r: what is taken out of it is kept in %s until this replica is in sync again", partition, kept.path
         )
 
     async def remove(self, partition: Partition) -> None:
         """A sound copy is in sync, or the partition is gone. Raises OSError: then they are still there."""
-        kept = self._kept.get(_name(partition), [])
+        kept = self._kept.get(_key(partition), [])
         done = [one for one in kept if partition.is_deleted or one.committed_end <= partition.log.log_end_offset]
-
-        def remove() -> None:
-            for one in done:
-                self._disk.remove_directory(one.path)
-
         if done:
-            await self._workers.run(remove)
-            left = [one for one in self._kept.get(_name(partition), []) if one not in done]
-            self._kept[_name(partition)] = left
-            if not left:
-                del self._kept[_name(partition)]
-            log.info("%r: %s removed: a sound copy is in sync", partition, ", ".join(one.path for one in done))
+            await self._remove(_key(partition), done)
+            why = "the partition is gone" if partition.is_deleted else "a sound copy is in sync"
+            log.info("%r: %s removed: %s", partition, ", ".join(one.path for one in done), why)
 
-    def _path(self, name: str) -> str:
+    async def _remove(self, key: Key, done: list[Aside]) -> None:
+        for one in done:
+            await self._workers.run(partial(self._disk.remove_directory, one.path))
+            left = [other for other in self._kept.get(key, ()) if other.path != one.path]
+            if left:
+                self._kept[key] = left
+            else:
+                self._kept.pop(key, None)
+
+    def _path(self, partition: Partition) -> str:
+        name = f"{partition.topic}-{partition.index}"
         unique = f".{self._entropy.random_bytes(16).hex()}{SUFFIX}"
         return f"{self._directory}/{name[: MAX_FILE_NAME - len(unique) - len('.tmp')]}{unique}"
 
 
-def _name(partition: Partition) -> str:
-    return f"{partition.topic}-{partition.index}"
+def _key(partition: Partition) -> Key:
+    return partition.topic_id, partition.index
