@@ -4,7 +4,8 @@ A log has at most one flush in flight; what is appended meanwhile waits for the 
 which starts as soon as the first is done. So the flush rate follows the disk and the batch
 size follows the load, with nothing to tune. Different logs do not wait for each other.
 
-A flush that could not begin for want of a descriptor is put off and tried again: nothing is lost by it.
+A flush that could not begin for want of a descriptor is put off and tried again: nothing is lost by it, and it says
+nothing about the disk, which was not asked.
 
 Disks hang: `waiting_since_s` says since when the oldest flush is waited for; what follows, `replica.disk_watch` says.
 """
@@ -101,7 +102,6 @@ class GroupCommit:
         dirty, self._dirty = self._dirty, []
         now_s = 0.0 if self._timers is None else self._timers.time()
         for one in dirty:
-            self._waited_for.setdefault(one, now_s)
             try:
                 ticket = one.begin_flush()
             except FlushPutOff as error:
@@ -109,8 +109,8 @@ class GroupCommit:
                 continue
             if ticket is None:
                 one.flush_state = IDLE
-                del self._waited_for[one]
                 continue
+            self._waited_for[one] = now_s
             one.flush_state = FLUSHING
             self.flushes += 1
             self._flusher.flush(ticket.files, ticket.directories, partial(self._stable, one, ticket))
@@ -119,6 +119,7 @@ class GroupCommit:
 
     def _stable(self, log: Flushable, ticket: Flush, error: OSError | None) -> None:
         if error is not None and is_passing(error):
+            del self._waited_for[log]
             log.put_off_flush(ticket)
             self._try_later(log, error)
             return
@@ -136,7 +137,6 @@ class GroupCommit:
     def _try_later(self, flushable: Flushable, error: OSError) -> None:
         if self._timers is None:
             flushable.flush_state = IDLE
-            del self._waited_for[flushable]
             return
         flushable.flush_state = QUEUED
         now_s = self._timers.time()
@@ -163,12 +163,12 @@ class GroupCommit:
         return self._ended_s
 
     def when_idle(self, callback: Callable[[], None]) -> None:
-        """Call back once nothing is dirty and no flush is under way."""
+        """Call back once nothing is dirty and no flush is under way or put off."""
         self._when_idle.append(callback)
         self._tell_idle()
 
     def _tell_idle(self) -> None:
-        if not self._waited_for and not self._dirty:
+        if not self._waited_for and not self._dirty and not self._put_off:
             callbacks, self._when_idle = self._when_idle, []
             for callback in callbacks:
                 callback()

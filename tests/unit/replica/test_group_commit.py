@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from penstock.ports.disk import File
-from penstock.storage.durability import Flush, Position
-from penstock.storage.group_commit import IDLE, GroupCommit
+from penstock.storage.durability import Flush, FlushPutOff, Position
+from penstock.storage.group_commit import IDLE, PUT_OFF_S, GroupCommit
 
 
 class ManualFlusher:
@@ -29,11 +32,17 @@ class FakeLog:
         self.files = files
         self.ended: list[OSError | None] = []
         self.has_work = True
+        self.has_descriptor = True
 
     def begin_flush(self) -> Flush | None:
+        if not self.has_descriptor:
+            raise FlushPutOff(OSError(errno.EMFILE, "Too many open files"))
         if not self.has_work:
             return None
         return Flush([object()] * self.files, [self.name], Position(0, 0, 0), 0)  # type: ignore[list-item]
+
+    def put_off_flush(self, ticket: Flush) -> None:
+        self.has_descriptor = False
 
     def end_flush(self, flush: Flush, error: OSError | None) -> None:
         self.ended.append(error)
@@ -42,6 +51,21 @@ class FakeLog:
 class Loop:
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
+        self.later: list[Callable[[], None]] = []
+        self.now_s = 0.0
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_later(self, delay: float, callback: Callable[[], None], /) -> None:
+        self.later.append(callback)
+
+    def wait(self) -> None:
+        """What was put off is tried again."""
+        self.now_s += PUT_OFF_S
+        later, self.later = self.later, []
+        self.soon += later
+        self.settle()
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.soon.append(callback)
@@ -155,3 +179,27 @@ def test_when_idle_waits_for_dirty_and_flushing_logs() -> None:
     loop.settle()
     flusher.started[1][2](None)
     assert told == ["at once", "later"]
+
+
+@pytest.mark.parametrize("fails_at", ["begin", "sync"])
+def test_a_flush_that_is_put_off_does_not_wait_for_the_disk(fails_at: str) -> None:
+    loop, flusher = Loop(), ManualFlusher()
+    commit = GroupCommit(loop.call_soon, flusher, loop)
+    log = FakeLog("new")
+    log.has_descriptor = fails_at == "sync"
+    commit.request(log)
+    loop.settle()
+    if fails_at == "sync":
+        flusher.started.pop()[2](OSError(errno.EMFILE, "Too many open files"))
+    told: list[str] = []
+    commit.when_idle(lambda: told.append("idle"))
+    for _ in range(10):
+        assert commit.waiting_since_s() is None
+        loop.wait()
+    assert not told, "it is still to be made stable"
+    log.has_descriptor = True
+    loop.wait()
+    assert commit.waiting_since_s() == loop.now_s, "it waits for the disk from now on"
+    flusher.started.pop()[2](None)
+    assert log.ended == [None]
+    assert told == ["idle"]
