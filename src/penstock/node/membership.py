@@ -84,8 +84,10 @@ class Membership:
         self._clock = world.clock
         self._config = config
         self._directory = directory
+        self._lane = lane
         self._listeners = listeners
         self._is_serving = False
+        self._closing_since_s: float | None = None
         self._opened_s = 0.0
         self._passing_on: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
@@ -247,7 +249,7 @@ class Membership:
 
     def writing_since_s(self) -> float | None:
         """When the write of a term, vote or snapshot began that is under way."""
-        return self._store.waiting_since_s()
+        return self._store.waiting_since_s() if self._closing_since_s is None else self._closing_since_s
 
     def serve(self, dispatcher: Dispatcher) -> None:
         """Clients, too, from now on."""
@@ -358,7 +360,11 @@ class Membership:
         await self.controller.stop()
         await self.machine.settle()
         await self.quorum.stop()
-        self._store.close()
+        self._closing_since_s = self._loop.time()
+        try:
+            await self._lane.workers.run(self._store.close)  # syncs: the loop must see whether the disk hangs
+        finally:
+            self._closing_since_s = None
 
 
 def _both(first: Callable[[int], None], second: Callable[[int], None]) -> Callable[[int], None]:

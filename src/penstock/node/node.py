@@ -63,7 +63,8 @@ class Node:
         self.doors = world.doors(config)
         self.is_stopping = False
         self.is_abandoned = False
-        """It was stopped while its disk hung: threads still wait for it, and logs were not closed."""
+        """It was stopped while its disk hung: threads still wait for it, and logs may not be closed."""
+        self._closing_since_s: float | None = None
         self.started_ms = self.clock.now_ms()
         self._metrics: Metrics | None = None
         self.when_failed: Callable[[Exception], None] = lambda error: None
@@ -141,17 +142,36 @@ class Node:
         self.commit = GroupCommit(self._loop.call_soon, self._flusher, self._loop)
         self._quorum_flusher, self._quorum_workers = self._world.quorum_lane(self._loop)
         self.quorum_commit = GroupCommit(self._loop.call_soon, self._quorum_flusher, self._loop)
+        self._disk_lane = self._world.disk_lane(self._loop)
+        self._undo.append(self._close_disk_lane)
         self._record_workers = self._world.record_workers(self._loop)
         self._watchdog = self._world.watchdog(self._loop, self.config.penstock_loop_stall_ms)
         self._undo.append(self._stop_threads)
 
     async def _stop_threads(self) -> None:
         await self._flushed()
-        for each in (self._flusher, self._workers, self._quorum_flusher, self._quorum_workers):
+        for each in (self._flusher, self._quorum_flusher):
             each.close()
+        await self._run_watched(self._join_workers)
         self._record_workers.close()
         if self._watchdog is not None:
             self._watchdog.close()
+
+    async def _close_disk_lane(self) -> None:
+        self._disk_lane.close()
+
+    def _join_workers(self) -> None:
+        """Blocks: one may still wait for the disk."""
+        self._workers.close()
+        self._quorum_workers.close()
+
+    async def _run_watched(self, work: Callable[[], None]) -> None:
+        """In a thread: the disk may hang in this too, and then the loop must be free to find out."""
+        self._closing_since_s = self._loop.time()
+        try:
+            await self._disk_lane.run(work)
+        finally:
+            self._closing_since_s = None
 
     async def _flushed(self) -> None:
         """Every flush that was asked for is done."""
@@ -185,13 +205,19 @@ class Node:
         self.disk_watch = DiskWatch(
             self._loop,
             path,
-            (self.commit.waiting_since_s, self.quorum_commit.waiting_since_s, self.membership.writing_since_s),
+            (
+                self.commit.waiting_since_s,
+                self.quorum_commit.waiting_since_s,
+                self.membership.writing_since_s,
+                lambda: self._closing_since_s,
+            ),
             lambda: max(self.commit.last_ended_s(), self.quorum_commit.last_ended_s()),
             lambda: self.running.current.penstock_disk_hung_ms,
-            lambda: self._workers.run(partial(probe, self._disk, path)),
+            lambda: self._disk_lane.run(partial(probe, self._disk, path)),
         )
         self.disk_watch.on_change.append(self.membership.quorum.disk_hung)
-        self._undo.append(self._stop_watching_disk)
+        # Until everything that needs the disk has ended, the threads included.
+        self._undo.insert(self._undo.index(self._stop_threads), self._stop_watching_disk)
         self.disk_watch.start()
 
     async def _stop_watching_disk(self) -> None:
@@ -240,9 +266,15 @@ class Node:
 
     async def _close_partitions(self) -> None:
         await self._flushed()
-        self.partitions.close_all(
-            Progress(self._loop.time, "closed"), self.config.penstock_flush_threads, self.membership.lifecycle.epoch
-        )
+        tell = Progress(self._loop.time, "closed")
+
+        def progress(done: int, total: int) -> None:
+            self._closing_since_s = self._loop.time()  # a log that was closed shows a disk that answers
+            tell(done, total)
+
+        epoch = self.membership.lifecycle.epoch
+        threads = self.config.penstock_flush_threads
+        await self._run_watched(lambda: self.partitions.close_all(progress, threads, epoch))
 
     def _build_apis(self) -> None:
         membership = self.membership
@@ -453,7 +485,7 @@ class Node:
             rolling.result()
             return
         self.is_abandoned = True
-        log.critical("the disk under %s hangs: stopping without closing the logs", self.directory.path)
+        log.critical("the disk under %s hangs: stopping without waiting for it", self.directory.path)
 
     async def _roll_back(self) -> None:
         """Every step, also after one that failed: the next start may want what they hold. Raises the first error."""

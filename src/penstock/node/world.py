@@ -99,6 +99,10 @@ class World(Protocol):
         """For the metadata quorum alone: votes and terms wait for no cold read, recompression or opening of logs."""
         ...
 
+    def disk_lane(self, loop: asyncio.AbstractEventLoop) -> ClosableWorkers:
+        """For probes of a disk that hung: how long one takes says something of the disk, and nothing of a queue."""
+        ...
+
     def record_workers(self, loop: asyncio.AbstractEventLoop) -> ClosableRecordWorkers: ...
 
     def rewriter(
@@ -151,6 +155,9 @@ class OsWorld:
 
     def quorum_lane(self, loop: asyncio.AbstractEventLoop) -> tuple[ClosableFlusher, ClosableWorkers]:
         return open_flusher(loop, self.disk, 1), ThreadWorkers(loop, 1, "penstock-quorum")
+
+    def disk_lane(self, loop: asyncio.AbstractEventLoop) -> ClosableWorkers:
+        return ThreadWorkers(loop, 1, "penstock-probe")
 
     def record_workers(self, loop: asyncio.AbstractEventLoop) -> ClosableRecordWorkers:
         return RecordProcesses(loop)

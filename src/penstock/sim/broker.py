@@ -100,6 +100,9 @@ class SimNodeWorld:
     def quorum_lane(self, loop: asyncio.AbstractEventLoop) -> tuple[SimFlusher, SimWorkers]:
         return self._ports.quorum_flusher, self._ports.quorum_workers
 
+    def disk_lane(self, loop: asyncio.AbstractEventLoop) -> SimWorkers:
+        return self._ports.disk_workers
+
     def record_workers(self, loop: asyncio.AbstractEventLoop) -> SimRecordWorkers:
         return SimRecordWorkers(self._ports.workers)
 

@@ -57,6 +57,7 @@ class SimPorts:
         lane, times = world.random(f"quorum lane of {name}"), machine.disk_times
         self.quorum_workers = SimWorkers(self.loop, lane, times, threads=1)
         self.quorum_flusher = SimFlusher(self.loop, self.disk, lane, times, threads=1)
+        self.disk_workers = SimWorkers(self.loop, world.random(f"disk lane of {name}"), times, threads=1)
 
 
 class SimMachine:

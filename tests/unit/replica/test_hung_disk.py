@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 from three_brokers import TOPIC, ThreeBrokers, play
@@ -150,3 +151,56 @@ def test_a_very_slow_disk_does_not_come_and_go() -> None:
         assert brokers.servers.living[sick].disk_watch.times_hung <= 3
 
     play(7, story)
+
+
+def test_a_disk_that_answers_again_is_found_well_beside_readers_of_cold_data() -> None:
+    async def read_on(brokers: ThreeBrokers, number: int, is_over: asyncio.Event) -> None:
+        while not is_over.is_set():
+            await brokers.servers.living[number].workers.run(lambda: None)
+
+    async def story(brokers: ThreeBrokers, cluster: Cluster, producer: Producer) -> None:
+        await publish(brokers, producer, b"0")
+        sick = brokers.state.leader
+        machine = brokers.servers.machines[sick]
+        machine.disk_times.work_s, machine.disk_times.slow_chance = LIMIT_S / 20, 0
+        is_over = asyncio.Event()
+        readers = [machine.run(read_on(brokers, sick, is_over)) for _ in range(40)]  # each waits for ten others
+        hang(brokers, sick)
+        await publish(brokers, producer, b"1")
+        assert brokers.servers.living[sick].disk_watch.is_hung
+        hang(brokers, sick, False)
+        await asyncio.sleep(10 * LIMIT_S)
+        assert not brokers.servers.living[sick].disk_watch.is_hung
+        is_over.set()
+        await asyncio.gather(*readers)
+
+    play(8, story)
+
+
+@pytest.mark.parametrize("hangs_in", ["partitions", "metadata"])
+def test_a_disk_that_hangs_while_logs_are_closed_does_not_hold_up_the_stop(hangs_in: str) -> None:
+    async def story(brokers: ThreeBrokers, cluster: Cluster, producer: Producer) -> None:
+        await publish(brokers, producer, b"0")
+        sick = next(number for number in (1, 2, 3) if number != controller(brokers))
+        node = brokers.servers.living[sick]
+        owner = node._disk_lane if hangs_in == "partitions" else node._quorum_workers
+        run = owner.run
+
+        def run_on_a_hung_disk(work: Callable[[], object]) -> Awaitable[object]:
+            if node.is_stopping:
+                hang(brokers, sick)
+            return run(work)
+
+        owner.run = run_on_a_hung_disk  # type: ignore[method-assign, assignment]
+        async with asyncio.timeout(60):
+            await brokers.servers.machines[sick].run(node.stop())
+        assert brokers.servers.machines[sick].disk_times.is_hung
+        assert node.is_abandoned
+        assert node.disk_watch.is_hung
+        brokers.servers.kill(sick)
+        hang(brokers, sick, False)
+        await brokers.servers.bring_up(sick)
+        await until(lambda: len(brokers.state.isr) == 3)
+        assert await values(cluster) == [b"0"]
+
+    play(9, story)
