@@ -171,10 +171,13 @@ class CommittedLog:
 
     def end_cut(self, cut: Cut) -> None:
         """Raises StorageError where it failed: then the log is offline."""
-        self.log.end_cut(cut)
-        if cut.is_anew:
-            self.high_watermark = cut.end_offset
-        self._cut_to_end()
+        try:
+            self.log.end_cut(cut)
+            if cut.is_anew:
+                self.high_watermark = cut.end_offset
+            self._cut_to_end()
+        finally:
+            self._notify()  # who waits behind the new end is out of range, or the log is offline
 
     def truncate_to(self, offset: int) -> None:
         """Here and now. Blocks."""

@@ -854,6 +854,22 @@ class TestFollowing:
         assert self.copy(old) == self.copy(new)
         assert old.partition.log.epochs.entries() == new.partition.log.epochs.entries()
 
+    @pytest.mark.parametrize("is_whole", [False, True])
+    def test_a_cut_is_told_to_whoever_waits_behind_it(self, is_whole: bool) -> None:
+        leader, follower = self.following()
+        leader.append()
+        leader.append()
+        follower.partition.append_fetched(self.copy(leader), 1, 2, 0, NOW_MS)
+        parked, tail = Told(), Told()
+        follower.partition.waiters[parked] = None
+        follower.partition.tail_waiters[tail] = None
+        if is_whole:
+            follower.partition.truncate_fully_and_start_at(1)
+        else:
+            follower.partition.truncate_to(1)
+        assert (parked.count, tail.count) == (1, 1)
+        assert refused(lambda: follower.partition.read(2, 1000)) is ErrorCode.OFFSET_OUT_OF_RANGE
+
     def test_a_flush_of_what_was_cut_claims_nothing(self) -> None:
         leader, follower = self.following(is_durable=True)
         leader.append()
