@@ -8,6 +8,7 @@ leader-epoch-checkpoint          leader epoch -> first offset
 partition.metadata               the topic id
 offsets.contiguous, .gaps        whether offsets are missing: see gaps.py
 *.cleaned, *.swap                a compacted segment on its way: see cleaner/swap.py
+*.tmp                            a file or index made anew, on its way: dropped at open
 *.deleted                        left over from a deletion: dropped at open
 """
 
@@ -24,8 +25,9 @@ CLEANED = ".cleaned"
 SWAP = ".swap"
 SEGMENT_SUFFIXES = (INDEX, TIME_INDEX, LOG)  # the order in which a swap renames: what counts comes last
 DELETED = ".deleted"
+TEMPORARY = ".tmp"
 _WRITE_BYTES = 1 << 20
-LEFTOVERS = (DELETED, CLEANED, SWAP, ".tmp")
+LEFTOVERS = (DELETED, CLEANED, SWAP, TEMPORARY)
 
 
 def file_path(directory: str, offset: int, suffix: str) -> str:
@@ -50,7 +52,7 @@ def write_whole(disk: Disk, path: str, data: Buffer, *, sync: bool) -> None:
 
 def write_atomic(disk: Disk, path: str, data: Buffer) -> None:
     """Replace `path`: whoever reads it, also after a power failure, sees the old bytes or the new ones."""
-    temporary = path + ".tmp"
+    temporary = path + TEMPORARY
     write_whole(disk, temporary, data, sync=True)
     disk.rename(temporary, path)
     disk.sync_directory(parent_of(path))

@@ -6,6 +6,7 @@ opened, cut at its ends, compacted or closed.
 
 from __future__ import annotations
 
+import logging
 from typing import NoReturn
 
 from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogBusy, LogOffline, StorageError
@@ -23,6 +24,8 @@ from penstock.storage.segment import MAX_RELATIVE_OFFSET, UNKNOWN_TIMESTAMP, Seg
 from penstock.storage.segments import Segments
 from penstock.storage.slices import LogSlice
 from penstock.storage.timestamps import Learning, SegmentTimes, TimeLookup, TimestampOffset
+
+log = logging.getLogger(__name__)
 
 MAX_EPOCH = 0x7FFFFFFF
 _HINTS = 64
@@ -46,6 +49,7 @@ class GrowingLog:
         self._topic_id = recovered.topic_id
         self._unsynced_metadata = recovered.unsynced_metadata  # partition.metadata, until the first flush
         self._hints: dict[int, tuple[Segment, int]] = {}  # offset a reader will ask for -> where it lies
+        self._lookups = 0
         self.cleaned_offset = recovered.cleaned_offset  # everything below was compacted; 0: never
         # durability
         self.stable_offset = recovered.stable_offset
@@ -344,7 +348,13 @@ class GrowingLog:
             self._generation,
             self._segments.layout,
             self._index_interval_bytes,
+            self._next_tag(),
         )
+
+    def _next_tag(self) -> str:
+        """For the files of a lookup that finds a damaged index: another may find the same one."""
+        self._lookups += 1
+        return str(self._lookups)
 
     def is_stale(self, lookup: Lookup | TimeLookup | SegmentTimes) -> bool:
         """Segments were cut, deleted or swapped while it ran: whatever it found or failed at says nothing."""
@@ -353,8 +363,10 @@ class GrowingLog:
     def end_lookup(self, lookup: Lookup) -> bool:
         """Take over what it found. False: nothing, as it is stale."""
         if self.is_stale(lookup):
+            _discard(lookup.rebuilt)
             return False
         if self.offline is not None or self.is_closed:
+            _discard(lookup.rebuilt)
             return True
         for offset, segment, position in lookup.places:
             if position < segment.size:
@@ -363,12 +375,14 @@ class GrowingLog:
         return True
 
     def _adopt(self, indexes: list[SegmentIndexes]) -> None:
+        """An index is an aid: where one cannot be replaced the old one stays, and whoever doubts it reads on."""
         for rebuilt in indexes:
             if rebuilt.segment in self._segments.items and rebuilt.segment.writer is None:
                 try:
                     rebuilt.segment.adopt(rebuilt)
                 except OSError as error:
-                    raise StorageError(f"{self.directory}: cannot replace an index: {error}") from error
+                    log.warning("%s: cannot replace an index: %s", self.directory, error)
+        _discard(indexes)
 
     def _locate(self, offset: int, *, may_wait: bool = True) -> tuple[Segment, int, BatchHeader]:
         if self.offline is not None:
@@ -408,7 +422,7 @@ class GrowingLog:
     def time_lookup(self, timestamp: int | None) -> TimeLookup:
         """The first record with at least this timestamp; None: the one with the largest. Then `end_time_lookup`."""
         self._check_usable()
-        learning = Learning(self._index_interval_bytes)
+        learning = Learning(self._index_interval_bytes, self._next_tag())
         return TimeLookup(
             self._segments.copy(),
             timestamp,
@@ -428,16 +442,17 @@ class GrowingLog:
                 break
         if not unknown or self.offline is not None or self.is_closed or self.is_being_cut:
             return None
-        learning = Learning(self._index_interval_bytes)
+        learning = Learning(self._index_interval_bytes, self._next_tag())
         return SegmentTimes(unknown, young_ms, self._generation, self._segments.layout, learning)
 
     def end_time_lookup(self, lookup: TimeLookup | SegmentTimes) -> bool:
         """Take over what it learned of segments. False: nothing, as it is stale."""
-        if self.is_stale(lookup):
-            return False
-        if self.offline is None and not self.is_closed:
+        is_stale = self.is_stale(lookup)
+        if is_stale or self.offline is not None or self.is_closed:
+            _discard(lookup.learning.rebuilt)
+        else:
             self._take_over(lookup.learning)
-        return True
+        return not is_stale
 
     def _take_over(self, learning: Learning) -> None:
         for segment, largest in learning.largest:
@@ -536,3 +551,8 @@ class GrowingLog:
         """Raises LogBusy: a moment later it can be used again."""
         if self.is_being_cut:
             raise LogBusy(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"log {self.directory} is being cut")
+
+
+def _discard(indexes: list[SegmentIndexes]) -> None:
+    for rebuilt in indexes:
+        rebuilt.discard()

@@ -28,11 +28,22 @@ class Lookup:
     layout: int
     """Of the segments: compaction may put others in their place while a worker looks."""
     index_interval_bytes: int
+    tag: str
+    """In the names of files, while this looks."""
     places: list[tuple[int, Segment, int]] = field(default_factory=list)  # offset, where the batch that holds it starts
     rebuilt: list[SegmentIndexes] = field(default_factory=list)
 
     def run(self) -> LogSlice | None:
         """What `GrowingLog.read_below` would return. Blocks; for a worker. Raises CorruptBatch, OSError."""
+        try:
+            return self._run()
+        except (CorruptBatch, OSError):
+            for rebuilt in self.rebuilt:
+                rebuilt.discard()
+            self.rebuilt.clear()
+            raise
+
+    def _run(self) -> LogSlice | None:
         if self.offset >= self.end_offset:
             return None
         segment, position = self._locate(self.offset)
@@ -60,7 +71,7 @@ class Lookup:
 
     def _rebuild(self, segment: Segment) -> None:
         if not any(one.segment is segment for one in self.rebuilt):
-            self.rebuilt.append(segment.rebuilt_indexes(self.index_interval_bytes))
+            self.rebuilt.append(segment.rebuilt_indexes(self.index_interval_bytes, self.tag))
 
 
 def timestamp_at(lookup: Lookup) -> int:

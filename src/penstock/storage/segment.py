@@ -12,13 +12,14 @@ whoever serves a range verifies it first.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from copy import copy
 from typing import NamedTuple, NoReturn
 
 from penstock.model.errors import CorruptBatch, NotCached
 from penstock.ports.disk import Disk, File
 from penstock.records.batch import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, BatchHeader
-from penstock.storage.files import INDEX, LOG, TIME_INDEX, file_path, read_at_once
+from penstock.storage.files import INDEX, LOG, TEMPORARY, TIME_INDEX, file_path, read_at_once
 from penstock.storage.scan import checked_batches
 from penstock.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 
@@ -49,10 +50,17 @@ class OpenFiles:
 
 
 class SegmentIndexes(NamedTuple):
-    """Indexes made anew from the headers, in files of their own until `Segment.adopt`."""
+    """Indexes made anew from the headers, in files of their own until `Segment.adopt` or `discard`."""
 
     segment: Segment
     made: Segment
+
+    def discard(self) -> None:
+        """Remove those files. One that stays is removed when the log is opened."""
+        for index in (self.made.index, self.made.time_index):
+            if index.path.endswith(TEMPORARY):
+                with suppress(OSError):
+                    self.made.remove_index(index)
 
 
 class Segment:
@@ -366,21 +374,35 @@ class Segment:
         if self.writer is None:
             self.seal()
 
-    def rebuilt_indexes(self, interval_bytes: int) -> SegmentIndexes:
-        """Of a sealed segment. Blocks; may run in a thread, as it leaves this segment and its files alone."""
+    def rebuilt_indexes(self, interval_bytes: int, tag: str) -> SegmentIndexes:
+        """Of a sealed segment. Blocks; may run in a thread, as it leaves this segment and its files alone.
+
+        `tag`: part of the files' names. Several may be at it at the same time.
+        """
         made = self.view()
-        made.index = SparseIndex(self._disk, f"{self.index.path}.tmp", OFFSET_ENTRY, exists=False)
-        made.time_index = SparseIndex(self._disk, f"{self.time_index.path}.tmp", TIME_ENTRY, exists=False)
-        made.rebuild_indexes(interval_bytes)
-        return SegmentIndexes(self, made)
+        end = f".{tag}{TEMPORARY}"
+        made.index = SparseIndex(self._disk, self.index.path + end, OFFSET_ENTRY, exists=False)
+        made.time_index = SparseIndex(self._disk, self.time_index.path + end, TIME_ENTRY, exists=False)
+        rebuilt = SegmentIndexes(self, made)
+        try:
+            made.rebuild_indexes(interval_bytes)
+        except (CorruptBatch, OSError):
+            rebuilt.discard()
+            raise
+        return rebuilt
+
+    def remove_index(self, index: SparseIndex) -> None:
+        self._disk.remove(index.path)
 
     def adopt(self, rebuilt: SegmentIndexes) -> None:
         """Two renames. Raises OSError: then what is left of the old ones is still to be doubted."""
         made = rebuilt.made
-        for own, other in ((self.index, made.index), (self.time_index, made.time_index)):
-            self._disk.rename(other.path, own.path)
-            other.path = own.path
-        self.index, self.time_index = made.index, made.time_index
+        self._disk.rename(made.index.path, self.index.path)
+        made.index.path = self.index.path
+        self.index = made.index
+        self._disk.rename(made.time_index.path, self.time_index.path)
+        made.time_index.path = self.time_index.path
+        self.time_index = made.time_index
         self.max_timestamp, self.max_timestamp_offset = made.max_timestamp, made.max_timestamp_offset
 
     def cut(self, position: int, end_offset: int) -> None:

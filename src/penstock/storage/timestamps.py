@@ -33,6 +33,8 @@ class Learning:
     """What looking at segments taught about them, to be taken over on the loop."""
 
     index_interval_bytes: int
+    tag: str
+    """In the names of files, while segments are looked at."""
     largest: list[tuple[Segment, Largest]] = field(default_factory=list)
     rebuilt: list[SegmentIndexes] = field(default_factory=list)
 
@@ -64,7 +66,7 @@ class Learning:
         for rebuilt in self.rebuilt:
             if rebuilt.segment is segment:
                 return rebuilt.made
-        self.rebuilt.append(segment.rebuilt_indexes(self.index_interval_bytes))
+        self.rebuilt.append(segment.rebuilt_indexes(self.index_interval_bytes, self.tag))
         return self.rebuilt[-1].made
 
 

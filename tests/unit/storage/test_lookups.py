@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -10,6 +12,7 @@ from penstock.model.errors import CorruptBatch, NotCached
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.sim.disk import SimDisk, SimFile
+from penstock.storage.cleaner.survey import survey
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 from penstock.storage.segment import Segment
@@ -180,6 +183,64 @@ def test_a_damaged_index_is_made_anew_in_a_worker(disk: SimDisk, damage: str, re
     assert not [name for name in disk.list_directory(DIRECTORY) if name.endswith(".tmp")]
 
 
+def leftovers(disk: SimDisk) -> list[str]:
+    return [name for name in disk.list_directory(DIRECTORY) if name.endswith(".tmp")]
+
+
+def test_two_lookups_may_find_the_same_damaged_index(disk: SimDisk) -> None:
+    log = followed(disk)
+    offset = in_the_gap(log) - 1
+    before = log.segments[0].index.entries()
+    disk.open(log.segments[0].index.path).truncate(8)
+    one, other = log.lookup(offset, 500), log.lookup(offset - STEP, 500)
+    found = one.run(), other.run()
+    assert one.rebuilt
+    assert other.rebuilt
+    assert log.end_lookup(one)
+    assert log.end_lookup(other)
+    assert same(log.read(offset, 500), found[0])
+    assert same(log.read(offset - STEP, 500), found[1])
+    assert log.segments[0].index.entries() == before
+    assert leftovers(disk) == []
+
+
+def test_an_index_that_cannot_be_replaced_fails_no_lookup(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = followed(disk)
+    offset = in_the_gap(log) - 1
+    disk.open(log.segments[0].index.path).truncate(8)
+    lookup = log.lookup(offset, 500)
+    found = lookup.run()
+
+    def fail(old: str, new: str) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(disk, "rename", fail)
+        assert log.end_lookup(lookup)
+    assert same(log.read(offset, 500), found)
+    assert leftovers(disk) == []
+
+
+def test_a_survey_leaves_no_index_behind(disk: SimDisk) -> None:
+    closed = followed(disk)
+    closed.close(clean=True)
+    log = open_log(disk, clean=True, recovery_point=closed.log_end_offset)
+    log.config = replace(CONFIG, min_compaction_lag_ms=10)
+    disk.open(log.segments[0].time_index.path).truncate(5)
+    learned: list[Segment] = []
+    rebuild = Segment.rebuild_indexes
+
+    def note(segment: Segment, interval_bytes: int) -> None:
+        learned.append(segment)
+        rebuild(segment, interval_bytes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Segment, "rebuild_indexes", note)
+        survey(log, log.log_end_offset, 10**15)
+    assert learned
+    assert leftovers(disk) == []
+
+
 def test_what_was_looked_up_before_a_cut_counts_for_nothing(disk: SimDisk) -> None:
     log = followed(disk)
     offset = in_the_gap(log) - 1
@@ -191,6 +252,7 @@ def test_what_was_looked_up_before_a_cut_counts_for_nothing(disk: SimDisk) -> No
     log.end_lookup(lookup)
     assert log._hints == {}
     assert log.segments[0].index.entries() == entries
+    assert leftovers(disk) == []
 
 
 def test_a_long_walk_is_left_to_a_worker(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,9 +53,17 @@ def survey(log: Log, last_stable_offset: int, now_ms: int) -> Survey:
 
     Blocks where it `needs_disk`. May run in a thread: it changes nothing.
     """
+    learning = Learning(log.config.index_interval_bytes, "survey")
+    try:
+        return _survey(log, last_stable_offset, now_ms, learning)
+    finally:
+        for rebuilt in learning.rebuilt:
+            rebuilt.discard()
+
+
+def _survey(log: Log, last_stable_offset: int, now_ms: int, learning: Learning) -> Survey:
     config, segments = log.config, log.segments
     sealed = segments[:-1]
-    learning = Learning(config.index_interval_bytes)
     first_dirty = log.log_start_offset
     if log.log_start_offset <= log.cleaned_offset <= log.log_end_offset:
         first_dirty = log.cleaned_offset
