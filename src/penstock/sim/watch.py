@@ -135,7 +135,10 @@ class Watch:
                 replicas[number] = [
                     partition
                     for partition in node.partitions
-                    if partition.log.offline is None and partition.topic not in self.unclean
+                    # Begun anew it may end below where it was, for as long as nobody reads it.
+                    if partition.log.offline is None
+                    and not partition.log.is_being_cut
+                    and partition.topic not in self.unclean
                 ]
         self.brokers.look(replicas)
         if self.looks % MEMBERS_EVERY == 0:
