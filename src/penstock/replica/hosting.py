@@ -33,7 +33,7 @@ from penstock.storage.cut import Cut
 from penstock.storage.group_commit import GroupCommit, flush_blocking
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
-from penstock.storage.probe import probe
+from penstock.storage.probe import REVIVAL_PROBE, probe
 
 log = logging.getLogger(__name__)
 
@@ -307,7 +307,7 @@ class HostedPartitions:
 
     async def probe(self) -> None:
         """Whether the disk takes in and keeps a small file. Raises OSError."""
-        await self._workers.run(partial(probe, self._disk, self.directory))
+        await self._workers.run(partial(probe, self._disk, self.directory, REVIVAL_PROBE))
 
     async def reopen(self, partition: Partition) -> Log:
         """The log of a partition that is offline, opened once more beside it: as after a crash, and all of it stable.
