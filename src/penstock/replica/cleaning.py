@@ -15,7 +15,7 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.model.errors import StorageError
 from penstock.ports.clock import Clock
@@ -26,6 +26,7 @@ from penstock.replica.partition import Partition
 from penstock.storage.cleaner.plan import Cleaned, CleanPlan, Outcome, RewrittenSegment, Uncleanable, max_keys
 from penstock.storage.cleaner.survey import Survey, make_plan, needs_disk, survey
 from penstock.storage.cleaner.swap import Swap, remove_unfinished
+from penstock.storage.log import Log
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,23 @@ class Rewriter(Protocol):
     def stop(self) -> None:
         """End the work under way, for good; `rewrite` raises."""
         ...
+
+
+class Due(NamedTuple):
+    """A log that is to be cleaned, as it was when it was looked at."""
+
+    partition: Partition
+    owner: Log
+    found: Survey
+
+    @property
+    def is_true(self) -> bool:
+        """Still: others were looked at since, and the log may have been cut or opened anew."""
+        partition, owner, found = self
+        if partition.is_deleted or partition.log is not owner or owner.is_being_cut:
+            return False
+        limit = min(partition.last_stable_offset, owner.stable_offset)
+        return owner.generation == found.generation and found.end_offset <= limit
 
 
 class LogCleaning:
@@ -83,16 +101,16 @@ class LogCleaning:
         count = 0
         try:
             while not self._is_stopping and (due := await self._dirtiest()) is not None:
-                count += await self._clean(*due)
+                count += await self._clean(due)
             if count:
                 await self._rewriter.rest()
         finally:
             self._is_running = False
         return count
 
-    async def _dirtiest(self) -> tuple[Partition, Survey] | None:
+    async def _dirtiest(self) -> Due | None:
         now_ms = self._clock.now_ms()
-        best: tuple[Partition, Survey] | None = None
+        best: Due | None = None
         for partition in list(self._partitions):
             if partition.is_deleted:
                 continue
@@ -111,17 +129,17 @@ class LogCleaning:
                 self._failed[partition] = None
                 continue
             if found.is_due(owner.config.min_cleanable_dirty_ratio) and (
-                best is None or found.dirty_ratio > best[1].dirty_ratio
+                best is None or found.dirty_ratio > best.found.dirty_ratio
             ):
-                best = partition, found
+                best = Due(partition, owner, found)
         return best
 
-    async def _clean(self, partition: Partition, found: Survey) -> int:
+    async def _clean(self, due: Due) -> int:
         """1 if the log is cleaner than before. A failure is logged and remembered."""
-        owner = partition.log
+        partition, owner, _ = due
         owner.is_being_cleaned = True
         try:
-            if await self._clean_unguarded(partition, found):
+            if await self._clean_unguarded(due):
                 return 1
             self._failed[partition] = None  # it has changed meanwhile
         except Uncleanable as error:
@@ -142,15 +160,15 @@ class LogCleaning:
                 await self._workers.run(lambda: remove_unfinished(self._disk, owner.directory))
         return 0
 
-    async def _clean_unguarded(self, partition: Partition, found: Survey) -> bool:
-        owner = partition.log
+    async def _clean_unguarded(self, due: Due) -> bool:
+        partition, owner, found = due
+        if not due.is_true:
+            return False
         if owner.persisted_recovery_point < found.end_offset:
             await self._partitions.housekeeping.checkpoint([partition])
-            if owner.persisted_recovery_point < found.end_offset or partition.is_deleted:
+            if owner.persisted_recovery_point < found.end_offset or not due.is_true:
                 return False
-        if owner.is_being_cut:
-            return False
-        generation = owner.generation
+        generation = found.generation
         plan = make_plan(
             owner, found, self._clock.now_ms(), self._max_keys(), may_drop_tombstones=_may_drop_tombstones(partition)
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -181,6 +182,40 @@ async def test_records_deleted_while_the_swap_is_committed_cancel_it() -> None:
     assert world.leftovers("t") == []
     assert await world.cleaning.run() == 1
     assert world.offsets("t") == [4, 5, 6]
+
+
+@pytest.mark.parametrize("moment", ["survey", "checkpoint"])
+async def test_a_log_that_was_cut_after_it_was_looked_at_is_left_alone(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was decided on has been written anew since, and is not committed."""
+    world = World({"t": {}, "other": {"max.compaction.lag.ms": "1000000"}})
+    partition = world.fill("t")
+    world.fill("other")  # its survey is awaited
+
+    def cut() -> None:
+        monkeypatch.undo()
+        partition.truncate_to(2)
+        world.fill("t")
+        partition.high_watermark = 2
+
+    run, checkpoint = world.workers.run, world.hosted.housekeeping.checkpoint
+
+    async def while_another_is_looked_at(work: Callable[[], Any]) -> Any:
+        cut()
+        return await run(work)
+
+    async def while_a_checkpoint_is_written(partitions: Sequence[Partition] | None = None) -> None:
+        await checkpoint(partitions)
+        cut()
+
+    if moment == "survey":
+        monkeypatch.setattr(world.workers, "run", while_another_is_looked_at)
+    else:
+        monkeypatch.setattr(world.hosted.housekeeping, "checkpoint", while_a_checkpoint_is_written)
+    await world.cleaning.run()
+    assert [plan.directory for plan in world.rewriter.plans] == ["/data/other-0"]
+    assert partition.log.cleaned_offset == 0
 
 
 async def test_retention_waits_for_the_cleaning() -> None:

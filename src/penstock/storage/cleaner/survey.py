@@ -33,6 +33,8 @@ class Survey(NamedTuple):
     clean_bytes: int
     dirty_bytes: int
     is_overdue: bool
+    generation: int
+    """Of the log that was looked at: true only as long as that was not cut."""
 
     @property
     def dirty_ratio(self) -> float:
@@ -62,6 +64,7 @@ def survey(log: Log, last_stable_offset: int, now_ms: int) -> Survey:
 
 
 def _survey(log: Log, last_stable_offset: int, now_ms: int, learning: Learning) -> Survey:
+    generation = log.generation  # first: it may be cut meanwhile
     config, segments = log.config, log.segments
     sealed = segments[:-1]
     first_dirty = log.log_start_offset
@@ -85,6 +88,7 @@ def _survey(log: Log, last_stable_offset: int, now_ms: int, learning: Learning) 
         sum(segment.size for segment in sealed if segment.base_offset < first_dirty),
         sum(segment.size for segment in sealed[first:count]) if end_offset > first_dirty else 0,
         any(_began_before(segment, now_ms - config.max_compaction_lag_ms) for segment in sealed[first:]),
+        generation,
     )
 
 
