@@ -151,4 +151,4 @@ def image_of(admin: ClusterAdmin) -> MetadataImage:
 
 
 def unknown_broker(broker_id: int, image: MetadataImage) -> PenstockError:
-    return PenstockError(f"there is no broker {broker_id}: there is {', '.join(map(str, image.brokers))}")
+    return PenstockError(f"there is no broker {broker_id}; the brokers are: {', '.join(map(str, image.brokers))}")

@@ -67,6 +67,14 @@ class NotKafka(PenstockError):
         )
 
 
+CLOSED_AT_ONCE = "closed the connection at once: it may be full; see its log"
+
+
+class ClosedAtOnce(PenstockError):
+    def __init__(self, address: str) -> None:
+        super().__init__(f"{address} {CLOSED_AT_ONCE}")
+
+
 STARTING = "is starting or cut off: it looks for the other nodes of its cluster"
 START_OTHERS = "Start the others, which its log names: a majority of the nodes that vote must be up."
 
@@ -157,6 +165,8 @@ class Target:
         answer = ask_api_versions(host, port, self.timeout_s)
         if answer == "nothing":
             return f"{HANGS} for {self.timeout_s:g} s"
+        if answer == "closed":
+            return ClosedAtOnce(f"{host}:{port}")
         if answer == "other":
             return NotKafka(f"{host}:{port}")
         return Starting(host, port) if self._can_tell_who_is_starting() and is_starting(host, port) else ""
@@ -194,20 +204,22 @@ def connect_problem(host: str, port: int, timeout_s: float = CONNECT_TIMEOUT_S) 
         return f"no answer from {host} within {timeout_s:g} s"
     except ConnectionRefusedError:
         return REFUSED
+    except ConnectionResetError:
+        return ""  # closed as soon as it was open: whoever asks says so
     except OSError as error:
         return error.strerror or str(error)
     return ""
 
 
-def ask_api_versions(host: str, port: int, timeout_s: float) -> Literal["kafka", "other", "nothing"]:
+def ask_api_versions(host: str, port: int, timeout_s: float) -> Literal["kafka", "other", "closed", "nothing"]:
     """Whether it answers as brokers do. Whoever waits for the end of a line is given one, and then shows what it is."""
     deadline = time.monotonic() + timeout_s
     answer = b""
+    is_impatient = False
     try:
         with socket.create_connection((host, port), CONNECT_TIMEOUT_S) as connection:
             connection.sendall(API_VERSIONS_REQUEST)
             connection.settimeout(min(IMPATIENT_AFTER_S, timeout_s))
-            is_impatient = False
             while len(answer) < 8:
                 try:
                     piece = connection.recv(8 - len(answer))
@@ -219,8 +231,10 @@ def ask_api_versions(host: str, port: int, timeout_s: float) -> Literal["kafka",
                     connection.settimeout(max(0.1, deadline - time.monotonic()))
                     continue
                 if not piece:
-                    return "other"
+                    return "other" if answer or is_impatient else "closed"
                 answer += piece
+    except ConnectionError:
+        return "other" if answer or is_impatient else "closed"
     except OSError:
         return "other"
     size, correlation_id = struct.unpack(">ii", answer)

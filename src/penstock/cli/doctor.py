@@ -25,6 +25,7 @@ import click
 
 from penstock import __version__
 from penstock.cli.connection import (
+    CLOSED_AT_ONCE,
     CONNECT_TIMEOUT_S,
     HANGS,
     REFUSED,
@@ -182,6 +183,8 @@ def bootstrap(host: str, port: int) -> Finding:
         apis = Probe(host, port, CONNECT_TIMEOUT_S).api_count()
     except TimeoutError:
         return Finding("problem", about, HANGS, STUCK)
+    except ConnectionError:
+        return Finding("problem", about, f"it {CLOSED_AT_ONCE}")
     except (OSError, ProtocolError) as error:
         return Finding(
             "problem",
@@ -196,9 +199,12 @@ def advertised(broker: MetadataResponseBroker, entrance: tuple[str, int], *, is_
     host, port = broker.host, broker.port
     about, address = f"broker {broker.node_id}", f"{host}:{port}"
     problem = connect_problem(host, port)
-    if not problem and is_plain and ask_api_versions(host, port, CONNECT_TIMEOUT_S) == "nothing":
+    answer = ask_api_versions(host, port, CONNECT_TIMEOUT_S) if not problem and is_plain else "kafka"
+    if answer == "nothing":
         # The system accepts connections for a process that is stopped.
         return Finding("problem", about, f"advertises {address}: {HANGS}", STUCK)
+    if answer == "closed":
+        return Finding("problem", about, f"advertises {address}: it {CLOSED_AT_ONCE}")
     if not problem:
         return Finding("ok", about, f"advertises {address}, which connects from here")
     how = "Nothing listens there: start that broker. If it runs: clients" if problem == REFUSED else "Clients"
@@ -235,7 +241,10 @@ def listening(about: str, listeners: str, advertised_listeners: str) -> Finding:
         f", advertises {advertised_listeners}" if advertised_listeners and advertised_listeners != listeners else ""
     )
     if hosts and all(map(_is_loopback, hosts)):
-        advice = "For other machines: `penstock start --host ADDRESS`, with an address that they reach."
+        advice = (
+            "For other machines: `penstock start --host ADDRESS`, or `listeners=` in its file, with an address that "
+            "they reach."
+        )
         return Finding("ok", about, f"{sentence}: this machine only", advice)
     return Finding("ok", about, sentence)
 

@@ -54,7 +54,10 @@ class Probe:
         with socket.create_connection(self._address, self._timeout_s) as connection:
             connection.sendall(b"".join(part for part in parts if isinstance(part, bytes)))
             with connection.makefile("rb") as stream:
-                size = int.from_bytes(stream.read(4), "big")
+                prefix = stream.read(4)
+                if not prefix:
+                    raise ConnectionResetError("the connection was closed at once")
+                size = int.from_bytes(prefix, "big")
                 if not 0 < size <= FRAME_LIMIT:
                     raise ProtocolError("the answer is no frame")
                 frame = stream.read(size)

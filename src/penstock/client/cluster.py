@@ -135,6 +135,8 @@ class Cluster:
                 check(entry.error_code)
             if loop.time() > deadline:
                 code = error_code(entry.error_code) or ErrorCode.LEADER_NOT_AVAILABLE
+                if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise ApiError(code, f"topic '{name}' does not exist, and the cluster has not created it")
                 raise ApiError(code, f"topic '{name}' has no leader")
             # Being created, or created a moment ago: its leaders are about to be known. A cluster that
             # does not create topics by itself keeps saying that there is none.

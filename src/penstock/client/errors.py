@@ -74,8 +74,8 @@ class OffsetOutOfRange(ClientError):
     def __str__(self) -> str:
         topic, partition = self.tp
         return (
-            f"offset {self.wanted} is outside {topic}-{partition}, which has "
-            f"{self.log_start_offset} to {self.log_end_offset}"
+            f"offset {self.wanted} is outside {topic}-{partition}: it begins at {self.log_start_offset} "
+            f"and ends before {self.log_end_offset}"
         )
 
 

@@ -102,7 +102,8 @@ async def fetch_one(
         first, end = await offset_range(cluster, partition)
         raise ApiError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"offset {offset} is outside {partition.topic}-{partition.partition}, which has {first} to {end}",
+            f"offset {offset} is outside {partition.topic}-{partition.partition}: it begins at {first} "
+            f"and ends before {end}",
         )
     if fetched.error is not ErrorCode.NONE:
         raise ApiError(fetched.error, f"{partition.topic}-{partition.partition}: {fetched.error.name}")

@@ -411,7 +411,9 @@ class BlockingAdmin:
         if kind == "broker":
             known = [str(broker.id) for broker in self.cluster().brokers]
             if name not in known:
-                raise Refused(f"there is no broker {name}: there is {', '.join(known)}", "BROKER_ID_NOT_REGISTERED")
+                raise Refused(
+                    f"there is no broker {name}; the brokers are: {', '.join(known)}", "BROKER_ID_NOT_REGISTERED"
+                )
 
     # -- asking ----------------------------------------------------------------------------------------------
 

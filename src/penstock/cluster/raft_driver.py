@@ -63,6 +63,7 @@ class RaftDriver:
         random = Random(int.from_bytes(entropy.random_bytes(8), "big"))
         self._core = RaftCore(node_id, configuration, settings, random, stored)
         self._found = stored.snapshot
+        self._known_index = self._core.node.log.last_index
         self._members = configuration.members
         self._applied = AppliedLog(machine, snapshot_every_bytes)
 
@@ -246,12 +247,14 @@ class RaftDriver:
     def _apply(self, entry: Entry) -> None:
         self._applied.apply(entry)
         if entry.kind is EntryKind.CONFIGURATION:
-            self._follow_configuration(Configuration.decode(entry.data))
+            configuration = Configuration.decode(entry.data)
+            if entry.index > self._known_index:  # what was in the log at the start is history
+                log.info("the metadata quorum has %s", configuration)
+            self._follow_configuration(configuration)
         self._proposals.committed(entry)
 
     def _follow_configuration(self, configuration: Configuration) -> None:
         """Who has left is not looked for any more. Those who have not come yet may be."""
-        log.info("the metadata quorum has %s", configuration)
         gone = [node for node in self._members if node not in configuration.members]
         self._members = configuration.members
         if self.node_id in configuration.members:

@@ -216,7 +216,7 @@ class Connection:
             size, key = _SIZE_AND_KEY.unpack_from(view, start)
             limit = self._limits.largest_frame_bytes if self.is_peer else frame_limits.get(key, other_limit)
             if size < MIN_FRAME_BYTES or size > limit:
-                raise ProtocolError(f"frame of {size} bytes for API key {key} (limit {limit})")
+                raise ProtocolError(_no_frame(bytes(view[start : start + 6]), size, key, limit))
             if key >= PRIVATE_KEYS_FROM and size > MAX_STRANGER_FRAME_BYTES and not self.is_peer:
                 raise Stranger(f"a private frame of {size} bytes before the cluster's secret was shown")
             if available < 4 + size:
@@ -433,3 +433,15 @@ def join_bytes(parts: list[Part]) -> list[Part]:
     if run:
         joined.append(run[0] if len(run) == 1 else b"".join(run))
     return joined
+
+
+_HTTP = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN")
+_TLS = b"\x16\x03"
+
+
+def _no_frame(start: bytes, size: int, key: int, limit: int) -> str:
+    if start.startswith(_HTTP):
+        return "this looks like HTTP: the HTTP door has a port of its own (penstock.http.listener, 8082 by default)"
+    if start.startswith(_TLS):
+        return "this looks like TLS, which this listener does not speak"
+    return f"frame of {size} bytes for API key {key} (limit {limit})"

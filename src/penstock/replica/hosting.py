@@ -353,24 +353,34 @@ class HostedPartitions:
         # A topic that changed nothing since the last stop costs nothing; the others are
         # synced from several threads because the disk merges their commits.
         is_clean = True
-        for count, is_closed in enumerate(self._workers.each(self._close_one, partitions, threads)):
-            is_clean = is_closed and is_clean
+        failures: list[str] = []
+        for count, problem in enumerate(self._workers.each(self._close_one, partitions, threads)):
+            is_clean = is_clean and problem is None
+            if problem:
+                failures.append(problem)
             progress(count + 1, len(partitions))
+        if failures:  # one line: what keeps one from being closed mostly keeps them all
+            log.critical(
+                "%d of %d partitions could not be closed cleanly: the next start recovers them as after a crash. %s",
+                len(failures),
+                len(partitions),
+                failures[0],
+            )
         self._offsets.prepare(self)()
         if is_clean and (self._directories.was_clean or not self._has_strays):  # what was not opened is as it was left
             checkpoints.write_clean_shutdown_marker(self._disk, self.directory, broker_epoch)
 
-    def _close_one(self, partition: Partition) -> bool:
-        """Whether the next start may trust this log unseen. Only then does its recovery point rise."""
+    def _close_one(self, partition: Partition) -> str | None:
+        """None if the next start may trust this log unseen; only then does its recovery point rise. Else a sentence,
+        empty where it was said before."""
         try:
             partition.log.close(clean=True)
         except StorageError as error:
-            log.critical("%r could not be closed cleanly: %s", partition, error)
-            return False
+            return f"{partition!r}: {error}"
         if partition.log.offline is not None:
-            return False
+            return ""
         partition.log.persisted_recovery_point = partition.log.stable_offset
-        return True
+        return None
 
     # -- metadata changes ---------------------------------------------------------------
 

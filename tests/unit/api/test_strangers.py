@@ -16,7 +16,7 @@ from wire_client import WireClient, batch, fetch_request
 from peers import identity, introduce
 from penstock.api.follower_connections import MAX_FOLLOWERS, FollowerConnections
 from penstock.api.forwarding import FORWARD_KEY, ForwardedRequest
-from penstock.api.handlers.introduction import CHALLENGE_S, WRONG_SECRET
+from penstock.api.handlers.introduction import CHALLENGE_S, PEER_WITH_WRONG_SECRET, WRONG_SECRET
 from penstock.client.connection import Connection
 from penstock.client.errors import BrokerUnreachable
 from penstock.cluster.raft_codec import Hello, encode, encode_hello
@@ -240,7 +240,7 @@ def test_who_does_not_know_the_secret_is_told_so(caplog: pytest.LogCaptureFixtur
         with pytest.raises(BrokerUnreachable, match="does not know the cluster's secret"):
             await world.spawn("a-guest", dial(b"something else"))
         await asyncio.sleep(1)
-        assert WRONG_SECRET in caplog.text
+        assert PEER_WITH_WRONG_SECRET in caplog.text
         assert "something else" not in caplog.text
         connection = await world.spawn("a-guest", dial(CLUSTER_SECRET))
         heartbeat = BrokerHeartbeatRequest(broker_id=STRANGER, broker_epoch=1)
@@ -273,6 +273,24 @@ def test_a_peer_whose_terms_jump_is_not_heard(caplog: pytest.LogCaptureFixture) 
         assert state(cluster) == before
         assert caplog.text.count("speaks of term 2147483647") == len(cluster.voters)
         assert [node.membership.quorum.implausible_terms for node in cluster.living.values()] == [100] * 3
+
+    play(story)
+
+
+def test_an_address_that_leads_back_to_the_node_itself_is_named() -> None:
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        own = cluster.nodes[1].membership.identity
+        opening = Opening(own.node_id, ANYBODY, bytes(NONCE_BYTES), own.directory_id).encode()
+
+        async def dial() -> str:
+            reader, writer = await asyncio.open_connection(host_of(1), PORT)
+            writer.write(introduction_frame(1, opening))
+            answer = await read_answer(reader)
+            writer.close()
+            return answer.refusal
+
+        refusal = await world.spawn(host_of(1), dial())
+        assert refusal.startswith("this is node 1 itself: the address in controller.quorum.voters or ")
 
     play(story)
 

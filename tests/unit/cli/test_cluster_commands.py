@@ -263,7 +263,7 @@ def test_drain_moves_everything_to_others(run: CommandLine, scripted: ScriptedCl
     assert (ran.code, ran.out) == (0, "")
     assert "holds no replicas" in ran.err
     ran = run("cluster", "drain", "7")
-    assert (ran.code, ran.err) == (1, "penstock: there is no broker 7: there is 1, 2, 3, 4\n")
+    assert (ran.code, ran.err) == (1, "penstock: there is no broker 7; the brokers are: 1, 2, 3, 4\n")
     scripted.topics["events"][1] = Partition(2, [7, 2], [2])  # removed by force, and still named
     assert run("cluster", "drain", "7").lines == ["events-1: from [7,2] to [3,2]"]
 

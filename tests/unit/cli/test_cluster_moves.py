@@ -286,7 +286,7 @@ def test_settings_of_a_broker_that_is_down(run: CommandLine, scripted: ScriptedC
     down = run("configs", "describe", "--broker", "4")
     assert (down.code, down.err) == (1, "penstock: broker 4 is down: it is asked itself, so start it first\n")
     unknown = run("configs", "set", "--broker", "9", "log.retention.ms=5")
-    assert (unknown.code, unknown.err) == (1, "penstock: there is no broker 9: there is 1, 2, 3\n")
+    assert (unknown.code, unknown.err) == (1, "penstock: there is no broker 9; the brokers are: 1, 2, 3\n")
 
 
 def test_unthrottle_says_of_whom(run: CommandLine, scripted: ScriptedCluster) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -290,6 +292,31 @@ def test_a_port_of_another_kind_is_told_at_once(cli: CommandLine, answer: bytes,
     assert (ran.code, ran.out) == (1, "")
     assert address in ran.err
     assert says in ran.err
+
+
+@pytest.mark.parametrize("by_reset", [False, True])
+def test_a_broker_that_is_full_closes_connections_at_once(cli: CommandLine, by_reset: bool) -> None:
+    def close_all(server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                if by_reset:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=close_all, args=(server,))
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        ran = cli("topics", "list", "--bootstrap-server", address)
+        seen = cli("doctor", "--bootstrap-server", address)
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert (ran.code, ran.err) == (
+        1,
+        f"penstock: {address} closed the connection at once: it may be full; see its log\n",
+    )
+    assert f"PROBLEM  bootstrap {address}: it closed the connection at once: it may be full; see its log\n" in seen.out
 
 
 def test_a_node_that_waits_for_the_others_of_its_cluster_is_told_as_such(cli: CommandLine, closed_port: int) -> None:

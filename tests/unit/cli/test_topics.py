@@ -164,7 +164,7 @@ def test_configs(cli: CommandLine, topic: str) -> None:
     assert json.loads(told) == {"topic": topic, "deleted": {"retention.ms": "604800000"}}
     assert cli("configs", "set", "--topic", topic, "nothing").code == 2
     assert cli("configs", "describe").code == 2
-    assert "there is no broker 7: there is 1" in cli("configs", "describe", "--broker", "7").err
+    assert "there is no broker 7; the brokers are: 1" in cli("configs", "describe", "--broker", "7").err
 
 
 def test_a_name_that_is_no_setting(cli: CommandLine, topic: str) -> None:

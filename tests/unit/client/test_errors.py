@@ -19,7 +19,7 @@ from penstock.client.errors import (
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (OffsetOutOfRange(("t", 1), 5, 7, 9), "offset 5 is outside t-1, which has 7 to 9"),
+        (OffsetOutOfRange(("t", 1), 5, 7, 9), "offset 5 is outside t-1: it begins at 7 and ends before 9"),
         (
             TopicRecreated("t", b"\0" * 16, b"\xff" * 16),
             "topic 't' was deleted and created again: its id is _____________________w, "

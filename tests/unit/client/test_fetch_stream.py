@@ -190,7 +190,9 @@ def test_an_offset_that_is_gone(cluster: BlockingCluster, monkeypatch: pytest.Mo
     partition = DeleteRecordsPartition(partition_index=0, offset=2)
     request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=tp.topic, partitions=[partition])], timeout_ms=9000)
     cluster.connection(1, "control").call(Api.DELETE_RECORDS, request, DeleteRecordsResponse)
-    with pytest.raises(OffsetOutOfRange, match=rf"offset 1 is outside {tp.topic}-0, which has 2 to 3") as gone:
+    with pytest.raises(
+        OffsetOutOfRange, match=rf"offset 1 is outside {tp.topic}-0: it begins at 2 and ends before 3"
+    ) as gone:
         read(FetchStream(cluster, tp, 1, 3, read_committed=False))
     assert (gone.value.tp, gone.value.wanted) == (tp, 1)
     with pytest.raises(OffsetOutOfRange) as gone:
@@ -418,7 +420,7 @@ def test_a_log_that_ends_too_early_is_a_loss(start: int, read_committed: bool, m
             chunks = iter(stream_of(broker, start, 9, timeout_s=timeout_s, read_committed=read_committed))
             if start == 0:
                 assert len(batches_of(next(chunks))) == 1
-            with pytest.raises(OffsetOutOfRange, match="offset 8 is outside t-0, which has 0 to 3"):
+            with pytest.raises(OffsetOutOfRange, match="offset 8 is outside t-0: it begins at 0 and ends before 3"):
                 next(chunks)
             assert len(log.offsets) > 2, "not at once"
 

@@ -158,6 +158,23 @@ def test_an_observer_joins_hears_of_everything_and_leaves() -> None:
     play(story, joins=1)
 
 
+def test_old_voter_sets_are_not_told_again_at_a_restart(caplog: pytest.LogCaptureFixture) -> None:
+    line = "the metadata quorum has voters"
+
+    async def story(world: SimWorld, cluster: SimCluster) -> None:
+        await cluster.bring_up(4)
+        await until(lambda: caplog.text.count(line) == 4)  # every node says once who observes now
+        restarted = another(cluster, active(cluster), 4)
+        cluster.kill(restarted)
+        caplog.clear()
+        await cluster.bring_up(restarted)
+        await asyncio.sleep(1)
+        assert line not in caplog.text
+
+    with caplog.at_level("INFO"):
+        play(story, joins=1)
+
+
 def test_a_killed_broker_loses_its_leadership_well_within_its_session() -> None:
     async def story(world: SimWorld, cluster: SimCluster) -> None:
         controller = active(cluster)

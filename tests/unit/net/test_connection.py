@@ -182,6 +182,21 @@ async def test_impossible_sizes_close(size: int) -> None:
     assert "frame of" in str(harness.errors[0])
 
 
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "this looks like HTTP"),
+        (b"POST /topics/t HTTP/1.1\r\n\r\n", "this looks like HTTP"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "this looks like TLS"),
+    ],
+)
+async def test_another_protocol_is_named(data: bytes, says: str) -> None:
+    harness = Harness()
+    harness.feed(data)
+    assert harness.channel.is_closed
+    assert str(harness.errors[0]).startswith(says)
+
+
 async def test_announcing_a_large_frame_costs_no_memory() -> None:
     harness = Harness()
     harness.feed(struct.pack(">i", MAX_FRAME) + b"\0" * 100)

@@ -54,6 +54,18 @@ def test_a_log_that_cannot_be_closed_leaves_no_clean_mark_and_keeps_its_recovery
     assert world.disk.exists("/data/.kafka_cleanshutdown")
 
 
+def test_logs_that_cannot_be_closed_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    world = filled({"a": {"flush.messages": "1000"}, "b": {"flush.messages": "1000"}, "well": {}})
+    world.disk.fail_sync = lambda path: "a-0" in path or "b-0" in path
+    world.close()
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "CRITICAL"]
+    assert line.startswith(
+        "2 of 3 partitions could not be closed cleanly: the next start recovers them as after a crash"
+    )
+    assert "a-0" in line
+    assert not world.disk.exists("/data/.kafka_cleanshutdown")
+
+
 async def test_a_checkpoint_that_fails_does_so_alone() -> None:
     world = filled({"sick": {}, "well": {}})
     for name in ("sick", "well"):

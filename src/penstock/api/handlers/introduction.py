@@ -31,9 +31,16 @@ from penstock.wire.introduction import (
 )
 
 CHALLENGE_S: Final = 10.0
+LEADS_BACK: Final = (
+    "the address in controller.quorum.voters or controller.quorum.bootstrap.servers leads back to this node"
+)
 WRONG_SECRET: Final = (
     "this node does not know the cluster's secret: give it that of a node of the cluster "
     "(penstock cluster secret prints it)"
+)
+# The same for the log of the node that refuses.
+PEER_WITH_WRONG_SECRET: Final = (
+    "the peer does not know the cluster's secret; if it is one of your nodes, give it the secret file of this one"
 )
 
 
@@ -62,7 +69,7 @@ class IntroductionHandler:
             answer, refusal = self._prove(connection, bytes(payload))
         if refusal:
             connection.reply(slot, [introduction_refusal(correlation_id, refusal)])
-            connection.refuse(Stranger(refusal))
+            connection.refuse(Stranger(PEER_WITH_WRONG_SECRET if refusal == WRONG_SECRET else refusal))
         else:
             connection.reply(slot, [introduction_answer(correlation_id, answer)])
 
@@ -90,6 +97,8 @@ class IntroductionHandler:
         if opening.sender == own.node_id and not is_own:
             return f"node.id {own.node_id} is in use twice: give each node its own"
         if opening.recipient != own.node_id and (is_own or opening.recipient != ANYBODY):
+            if opening.recipient == ANYBODY:
+                return f"this is node {own.node_id} itself: {LEADS_BACK}"
             return f"this is node {own.node_id}{' itself' * is_own}, not node {opening.recipient}"
         return ""
 

@@ -153,8 +153,8 @@ class HttpServer:
     async def _failed(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError | ClientError)
         refused = refusal(error)
-        if refused.status == HTTPStatus.SERVICE_UNAVAILABLE:
-            # A broker that cannot be reached is a symptom: the caller should hear if the cause is known.
+        if refused.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.NOT_FOUND):
+            # A broker that cannot be reached, a topic that is not created: symptoms, of which the cause may be known.
             try:
                 await self._health()
             except Refused as cause:

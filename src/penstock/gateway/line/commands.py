@@ -207,8 +207,12 @@ def _topic(text: str) -> str:
     return text
 
 
+def _is_number(text: str, limit: int) -> bool:
+    return _NUMBER.fullmatch(text) is not None and int(text) < limit
+
+
 def _number(text: str, what: str) -> int:
-    if not _NUMBER.fullmatch(text) or int(text) >= (1 << 31 if what.startswith("partition") else 1 << 63):
+    if not _is_number(text, 1 << 31 if what.startswith("partition") else 1 << 63):
         raise BadCommand(f"{what} is a number, not '{_shown(text)}'")
     return int(text)
 
@@ -222,7 +226,11 @@ def _where(text: str) -> Where:
         return text.lower()
     if text.startswith("@"):
         return AtTime(_number(text[1:], "a time"))
-    return _number(text, "offset")
+    if not _is_number(text, 1 << 63):
+        raise BadCommand(
+            f"'{_shown(text)}' is no offset: write a number from 0, earliest, latest, or @ and milliseconds"
+        )
+    return int(text)
 
 
 def _shown(text: str) -> str:
