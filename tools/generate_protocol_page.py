@@ -40,7 +40,8 @@ ones still wait for a flush or for data; any other request waits until those bef
 it wait for it.
 
 Requests are bounded. A frame that is too large for its API, or one with more elements in its arrays than its API
-allows, closes the connection. Kafka's decoder allows a million elements in each array.
+allows, closes the connection. Requests that name partitions or topics may have 500,000 elements. Kafka's decoder allows
+a million in each array.
 
 | Requests | Bytes of a frame | Elements |
 |---|---|---|
