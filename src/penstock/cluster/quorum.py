@@ -27,7 +27,7 @@ from penstock.core.raft.exchange import (
     Tick,
     TransferLeadership,
 )
-from penstock.core.raft.messages import Entry
+from penstock.core.raft.messages import Entry, PreVote, RequestVote
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
 
 HAND_OVER_TIMEOUT_S = 1.0
@@ -35,6 +35,7 @@ STALLED_AT_MOST_S = 1.0
 """A leader that has not been able to write for so long hands over."""
 MEMBERSHIP_TIMEOUT_S = 5.0
 MEMBERSHIP_PAUSE_S = 0.05
+EXPLAIN_EVERY_S = 30.0
 SETTLED_LOOK_S = 0.1
 """How often whoever waits for the log to settle looks whether this server still leads."""
 TEMPORARY = (Refusal.NOT_CAUGHT_UP, Refusal.CHANGE_IN_PROGRESS, Refusal.TERM_NOT_COMMITTED)
@@ -45,6 +46,9 @@ log = logging.getLogger(__name__)
 class Quorum(RaftDriver):
     _is_stall_watched = False
     _is_disk_hung = False
+    _explains_from_s = 0.0
+    how_to_vote = ""
+    """What the operator sets so that this server votes although its disk is empty."""
 
     # ---- asking
 
@@ -247,6 +251,23 @@ class Quorum(RaftDriver):
         if message.recipient != self.node_id:
             raise ProtocolError(f"a message for node {message.recipient} came to node {self.node_id}")
         self._post(Received(message))
+        if isinstance(message, PreVote | RequestVote):
+            self._explain_refusal(message)
+
+    def _explain_refusal(self, ask: PreVote | RequestVote) -> None:
+        """Only the operator knows whether a disk is empty because it is new."""
+        node = self._core.node
+        if node.may_vote_for(ask.last_index) or node.leader is not None or self._loop.time() < self._explains_from_s:
+            return
+        self._explains_from_s = self._loop.time() + EXPLAIN_EVERY_S
+        log.warning(
+            "node %d does not vote for node %d: its disk is empty, and may have held votes and metadata. It votes once "
+            "a controller has brought it up to date. If it never ran before, and too few other voters can be started, "
+            "start it with %s. If it ran before and lost its disk, do not: committed metadata may be lost",
+            self.node_id,
+            ask.sender,
+            self.how_to_vote,
+        )
 
     def _check_usable(self) -> None:
         if self._failure is not None:

@@ -124,6 +124,15 @@ class RaftStore:
         """Before `store`; `store_blocking` needs none of them."""
         self._loop, self._commit, self._workers = loop, commit, workers
 
+    @property
+    def is_new(self) -> bool:
+        """It began with an empty disk and has not caught up since: see `Node.may_vote_for`."""
+        return self._hard_state.is_new
+
+    def trust_empty_disk(self) -> None:
+        """The operator says that this voter never voted: there was nothing to lose. Comes before `stored`."""
+        self._hard_state = HardState(self._hard_state.term, self._hard_state.voted_for)
+
     def _make_directory(self) -> None:
         if not self._disk.is_directory(self.directory):
             self._disk.make_directory(self.directory)

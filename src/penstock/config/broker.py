@@ -173,6 +173,7 @@ class BrokerConfig(NamedTuple):
     penstock_loop_stall_ms: int
     penstock_requests_in_flight_per_connection: int
     penstock_shutdown_drain_ms: int
+    penstock_voter_never_voted: str | None
 
     @property
     def log_dir(self) -> str:

@@ -146,6 +146,7 @@ PENSTOCK_ROWS: tuple[Row, ...] = (
     ("penstock.loop.stall.ms", "int", "100", "0..", "re", "A turn of the event loop that takes longer is counted, and a line in the log names what held it; 0: not watched."),
     ("penstock.requests.in.flight.per.connection", "int", "64", "1..", "re", "Requests of one connection answered at a time; more are left unread."),
     ("penstock.shutdown.drain.ms", "int", "5000", "0..", "re", "How long a stopping node waits for open requests."),
+    ("penstock.voter.never.voted", "string", None, "", "re", "The directory.id of this node's data directory: your word that this voter never ran before, so that it votes with an empty disk. Of a voter that lost its disk it may cost metadata that was committed."),
 )
 
 # Broker keys that stand in for one another, nearest first.

@@ -60,6 +60,7 @@ INCARNATION_BYTES = 16
 SUSPECTED_S = 1.0
 OPENING_AT_MOST_S = 2.0  # a controller may take to serve, before another node is asked to be it
 SHORTEST_ELECTION_TIMEOUT_MS = 50
+NEVER_VOTED_KEY = "penstock.voter.never.voted"
 
 
 class QuorumLane(NamedTuple):
@@ -97,6 +98,7 @@ class Membership:
         self.machine.on_brokers = self._brokers_changed
         self._store = RaftStore(world.disk, directory.path, world.clock)
         self._store.attach(loop, lane.commit, lane.workers)
+        self._heed_operator()
         voters = {voter.node_id: (voter.host, voter.port) for voter in config.controller_quorum_voters}
         self._configured = voters
         if not config.is_clustered:
@@ -116,6 +118,7 @@ class Membership:
             world.clock,
             snapshot_every_bytes=config.metadata_log_max_record_bytes_between_snapshots,
         )
+        self.quorum.how_to_vote = f"{NEVER_VOTED_KEY}={directory.directory_id}"
         self.addresses = PeerAddresses(self.image, voters)
         self.neighbours = Neighbours(config.node_id, self.addresses, self.links, self.quorum)
         self.running = RunningConfig(config, self.image)
@@ -246,6 +249,19 @@ class Membership:
 
         for listener in self._listeners:
             listener.start(dispatch)
+
+    def _heed_operator(self) -> None:
+        """By directory: the word for one disk must not count for the one that replaces it."""
+        said, own = self._config.penstock_voter_never_voted, self._directory.directory_id
+        if not said or not self._store.is_new:
+            return
+        if said == own:
+            self._store.trust_empty_disk()
+            log.warning(
+                "%s: this voter votes with an empty disk, as the operator says that it never ran", NEVER_VOTED_KEY
+            )
+        else:
+            log.warning("%s=%s is of another data directory, this one is %s: ignored", NEVER_VOTED_KEY, said, own)
 
     def writing_since_s(self) -> float | None:
         """When the write of a term, vote or snapshot began that is under way."""

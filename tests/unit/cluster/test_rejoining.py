@@ -86,6 +86,42 @@ def test_a_voter_that_comes_back_with_an_empty_disk_says_what_to_do(caplog: pyte
     assert f"still waiting to join the cluster: {NOTHING_HEARD}" in caplog.text
 
 
+def test_a_voter_that_never_ran_votes_once_the_operator_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """Two of three begin the cluster, the controller dies, and the third starts for the first time."""
+    key = "penstock.voter.never.voted"
+    with SimWorld(5) as world:
+        cluster = SimCluster(world, 3)
+
+        async def start_third(value: str) -> asyncio.Future[None]:
+            cluster.kill(3)
+            cluster.rewrite_file(3, {key: value})
+            coming = asyncio.ensure_future(cluster.bring_up(3))
+            await asyncio.sleep(60)
+            return coming
+
+        async def main() -> None:
+            await asyncio.gather(cluster.bring_up(1), cluster.bring_up(2))
+            await asyncio.sleep(5)
+            controller = next(number for number, node in cluster.living.items() if node.controller.is_active)
+            cluster.kill(controller)
+            coming = asyncio.ensure_future(cluster.bring_up(3))
+            await asyncio.sleep(60)
+            assert not coming.done(), "its disk may have been lost"
+            coming.cancel()
+            directory_id = cluster.nodes[3].directory.directory_id
+            assert f"start it with {key}={directory_id}" in caplog.text
+            coming = await start_third("of-another-disk")
+            assert not coming.done(), "the word was for another disk"
+            coming.cancel()
+            assert "of another data directory" in caplog.text
+            coming = await start_third(directory_id)
+            assert coming.done()
+            assert any(node.controller.is_active for node in cluster.living.values())
+
+        world.run(main(), timeout_s=600)
+    assert "votes with an empty disk" in caplog.text
+
+
 def _wipe(disk: SimDisk, path: str) -> None:
     for name in disk.list_directory(path):
         inner = f"{path}/{name}"
