@@ -211,7 +211,7 @@ class Node:
                 self.membership.writing_since_s,
                 lambda: self._closing_since_s,
             ),
-            lambda: max(self.commit.last_ended_s(), self.quorum_commit.last_ended_s()),
+            lambda age_s: max(self.commit.last_ended_s(age_s), self.quorum_commit.last_ended_s(age_s)),
             lambda: self.running.current.penstock_disk_hung_ms,
             lambda: self._disk_lane.run(partial(probe, self._disk, path)),
         )

@@ -1,10 +1,11 @@
 """Notices a disk that hangs: it neither ends a flush nor fails it.
 
 A flush that has been under way for longer than `penstock.disk.hung.ms`, while no other one ended, says so. While others
-end, the disk may just have much to do: then a flush is given `PATIENCE` times as long. Partitions withdraw
-(`replica.withdrawal`) and a leader of the metadata quorum hands over, until the disk answers again: nothing old is
-under way, and writing and syncing a small file ends within half of that time. A disk that is merely very slow does not
-pass, so leadership does not come and go with every sync. One that fails or is full does: others see to that.
+end, the disk may just have much to do: then a flush is given `PATIENCE` times as long, and longer while flushes end
+that took about as long themselves: that is a queue that moves, and others would be handed the same load. Partitions
+withdraw (`replica.withdrawal`) and a leader of the metadata quorum hands over, until the disk answers again: nothing
+old is under way, and writing and syncing a small file ends within half of that time. A disk that is merely very slow
+does not pass, so leadership does not come and go with every sync. One that fails or is full does: others see to that.
 
 Must not know: partitions, the quorum. Whoever cares sets `on_change`.
 """
@@ -29,12 +30,12 @@ class DiskWatch:
         loop: asyncio.AbstractEventLoop,
         directory: str,
         waiting_since_s: Sequence[Callable[[], float | None]],
-        last_ended_s: Callable[[], float],
+        last_ended_s: Callable[[float], float],
         limit_ms: Callable[[], int],
         probe: Callable[[], Awaitable[None]],
     ) -> None:
         """`waiting_since_s`: of everything that writes to the disk, when the oldest that is under way began.
-        `last_ended_s`: when one last ended."""
+        `last_ended_s`: when one last ended that had taken about so many seconds or more."""
         self._loop = loop
         self.directory = directory
         self._waiting_since_s = waiting_since_s
@@ -71,12 +72,15 @@ class DiskWatch:
         self.start()
         waited_s = self.waited_s
         if not self.is_hung:
-            quiet_s = min(waited_s, self._loop.time() - self._last_ended_s())
-            if quiet_s >= self._limit_s or waited_s >= PATIENCE * self._limit_s:
+            if waited_s >= self._limit_s and self._is_stuck(waited_s):
                 self._begin(waited_s)
         elif waited_s < self._limit_s / 2 and self._probing is None:
             self._probing = self._loop.create_task(self._try())
             self._probing.add_done_callback(self._tried)
+
+    def _is_stuck(self, waited_s: float) -> bool:
+        alike_s = waited_s if waited_s >= PATIENCE * self._limit_s else 0.0
+        return self._loop.time() - self._last_ended_s(alike_s) >= self._limit_s
 
     def _begin(self, waited_s: float) -> None:
         self.is_hung = True

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 PUT_OFF_S = 0.1
 TELL_EVERY_S = 30.0
+AGES = 32
 IDLE, QUEUED, FLUSHING, FLUSHING_AND_DIRTY = range(4)
 
 
@@ -74,7 +75,8 @@ class GroupCommit:
         self._timers = timers
         self._put_off: list[Flushable] = []
         self._tells_from_s = 0.0
-        self._ended_s = 0.0
+        self._ended_s = [0.0] * AGES
+        """When a flush last ended that had taken so long: less than 1 ms, 2, 4 and so on."""
         self._dirty: list[Flushable] = []
         self._scheduled = False
         self.flushes = 0
@@ -123,9 +125,10 @@ class GroupCommit:
             log.put_off_flush(ticket)
             self._try_later(log, error)
             return
-        del self._waited_for[log]
+        began_s = self._waited_for.pop(log)
         if self._timers is not None:
-            self._ended_s = self._timers.time()
+            now_s = self._timers.time()
+            self._ended_s[min(int((now_s - began_s) * 1000).bit_length(), AGES - 1)] = now_s
         again = log.flush_state == FLUSHING_AND_DIRTY
         log.flush_state = IDLE
         log.end_flush(ticket, error)
@@ -158,9 +161,9 @@ class GroupCommit:
         """When the oldest flush under way began; None: there is none."""
         return next(iter(self._waited_for.values()), None)
 
-    def last_ended_s(self) -> float:
-        """When a flush last ended, well or not."""
-        return self._ended_s
+    def last_ended_s(self, age_s: float = 0.0) -> float:
+        """When a flush last ended, well or not, that had taken about as long as that or longer."""
+        return max(self._ended_s[min(int(age_s * 1000).bit_length(), AGES - 1) :])
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Call back once nothing is dirty and no flush is under way or put off."""

@@ -203,3 +203,19 @@ def test_a_flush_that_is_put_off_does_not_wait_for_the_disk(fails_at: str) -> No
     flusher.started.pop()[2](None)
     assert log.ended == [None]
     assert told == ["idle"]
+
+
+def test_a_flush_that_ended_is_known_by_how_long_it_took() -> None:
+    loop, flusher = Loop(), ManualFlusher()
+    commit = GroupCommit(loop.call_soon, flusher, loop)
+    for number, took_s in enumerate((30.0, 0.01)):
+        commit.request(FakeLog(f"{number}"))
+        loop.settle()
+        loop.now_s += took_s
+        flusher.started.pop()[2](None)
+    assert commit.last_ended_s() == 30.01
+    assert commit.last_ended_s(0.01) == 30.01
+    assert commit.last_ended_s(1.0) == 30.0
+    assert commit.last_ended_s(30.0) == 30.0
+    assert commit.last_ended_s(60.0) == 0.0
+    assert commit.last_ended_s(1e9) == 0.0
