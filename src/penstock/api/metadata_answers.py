@@ -1,13 +1,16 @@
 """What Metadata says of topics, described and encoded once for each change and not once for each request.
 
 A description is kept by topic, protocol version and whether operations were asked for; it counts as long as the topic
-and the brokers are as they were. The answer for all topics is kept as a whole, too. Bounded: both keep a few variants,
-because a cluster has few kinds of clients. Everything that may be wide is done in steps (`api.turns`).
+and the brokers are as they were. The answer for all topics is kept as a whole, too. Only bytes are kept, and of a few
+variants: a cluster has few kinds of clients. Everything that may be wide is done in steps (`api.turns`).
+
+When a leader falls all clients ask at the same time. The answer for all topics is put together once: whoever else asks
+for the same takes part in its steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Hashable
+from collections.abc import Callable, Collection, Generator, Hashable
 from typing import Final
 
 from penstock.core.metadata.image import NO_LEADER, MetadataImage, PartitionState, TopicState
@@ -16,20 +19,47 @@ from penstock.wire.codec import body_steps
 from penstock.wire.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from penstock.wire.primitives import Encoded
 
-VARIANTS_KEPT: Final = 8
+VARIANTS_KEPT: Final = 4
+WHOLES_KEPT: Final = 8
+WHOLE_BYTES_KEPT: Final = 64 << 20
 PARTITIONS_PER_STEP: Final = 128
+KNOWN_PER_STEP: Final = 2048
 
 Versions = tuple[int, int]
 
 
-class DescribedTopic(MetadataResponseTopic, Encoded):
+class DescribedTopic(Encoded):
+    """Stands for a MetadataResponseTopic where a response is written."""
+
     __slots__ = ("encoded", "leaders", "topic_version")
+
+    def __init__(self, encoded: bytes, leaders: frozenset[int], topic_version: int) -> None:
+        self.encoded = encoded
+        self.leaders = leaders
+        self.topic_version = topic_version
+
+
+class SomeTopics(MetadataResponse):
+    __slots__ = ("leaders",)
     leaders: frozenset[int]
-    topic_version: int
 
 
 class WholeCluster(MetadataResponse, Encoded):
-    __slots__ = ("encoded",)
+    """Its bytes alone: its fields are empty."""
+
+    __slots__ = ("encoded", "leaders")
+    leaders: frozenset[int]
+
+
+class _Shared:
+    """An answer that is being put together, for all who ask for it."""
+
+    __slots__ = ("answer", "error", "steps")
+
+    def __init__(self, steps: Generator[None, None, WholeCluster]) -> None:
+        self.steps = steps
+        self.answer: WholeCluster | None = None
+        self.error: Exception | None = None
 
 
 class MetadataAnswers:
@@ -39,6 +69,7 @@ class MetadataAnswers:
         self._live: frozenset[int] = frozenset()
         self._topics: dict[tuple[int, int], dict[bytes, DescribedTopic]] = {}
         self._wholes: dict[Hashable, tuple[Versions, WholeCluster]] = {}
+        self._under_way: dict[Hashable, tuple[Versions, _Shared]] = {}
         self.described = 0
         self.encoded_wholes = 0
 
@@ -51,7 +82,7 @@ class MetadataAnswers:
     def describe(
         self, topics: Collection[TopicState], live: frozenset[int], operations: int, version: int
     ) -> Generator[None, None, list[DescribedTopic]]:
-        """In steps: only what is not known yet takes time."""
+        """In steps: what is known already takes little time."""
         known = self._variant(version, operations, live)
         found: list[DescribedTopic] = []
         work = 0
@@ -65,6 +96,8 @@ class MetadataAnswers:
                     work = 0
                     yield
             found.append(described)
+            if not len(found) % KNOWN_PER_STEP:
+                yield
         if len(known) > 2 * len(self._image.topics) + 1000:
             known.clear()  # most of it is about topics that are gone
         return found
@@ -94,17 +127,16 @@ class MetadataAnswers:
             )
             if not at % PARTITIONS_PER_STEP:
                 yield
-        described = DescribedTopic(
+        described = MetadataResponseTopic(
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=topic.is_internal,
             partitions=partitions,
             topic_authorized_operations=operations,
         )
-        described.leaders = frozenset(partition.leader_id for partition in partitions)
-        described.topic_version = topic_version
-        described.encoded = yield from body_steps(MetadataResponseTopic, described, version)
-        return described
+        leaders = frozenset(partition.leader_id for partition in partitions)
+        encoded = yield from body_steps(MetadataResponseTopic, described, version)
+        return DescribedTopic(encoded, leaders, topic_version)
 
     # -- all of them ----------------------------------------------------------------------
 
@@ -113,16 +145,59 @@ class MetadataAnswers:
         kept = self._wholes.get(variant)
         return kept[1] if kept is not None and kept[0] == self.versions else None
 
-    def keep_whole(
-        self, variant: Hashable, versions: Versions, answer: WholeCluster, version: int
+    def share(
+        self, variant: Hashable, make: Callable[[], Generator[None, None, SomeTopics]], version: int
     ) -> Generator[None, None, WholeCluster]:
-        answer.encoded = yield from body_steps(MetadataResponse, answer, version)
+        """The answer for all topics: what `make` makes, put together once for all who ask at the same time."""
+        versions = self.versions
+        kept = self._under_way.get(variant)
+        if kept is None or kept[0] != versions:
+            # One that is out of date is finished by those who are at it, and kept from nobody else.
+            shared = _Shared(self._put_together(variant, versions, make(), version))
+            self._under_way = {key: one for key, one in self._under_way.items() if one[0] == versions}
+            self._under_way[variant] = versions, shared
+        else:
+            shared = kept[1]
+        while shared.answer is None:
+            if shared.error is not None:
+                raise shared.error
+            try:
+                next(shared.steps)
+            except StopIteration as done:
+                shared.answer = done.value
+                self._no_longer_under_way(variant, shared)
+            except Exception as error:
+                shared.error = error
+                self._no_longer_under_way(variant, shared)
+            else:
+                yield
+        return shared.answer
+
+    def _no_longer_under_way(self, variant: Hashable, shared: _Shared) -> None:
+        kept = self._under_way.get(variant)
+        if kept is not None and kept[1] is shared:
+            del self._under_way[variant]
+
+    def _put_together(
+        self, variant: Hashable, versions: Versions, steps: Generator[None, None, SomeTopics], version: int
+    ) -> Generator[None, None, WholeCluster]:
+        response = yield from steps
+        whole = WholeCluster()
+        whole.leaders = response.leaders
+        whole.encoded = yield from body_steps(MetadataResponse, response, version)
         self.encoded_wholes += 1
-        self._wholes.pop(variant, None)
-        if len(self._wholes) >= VARIANTS_KEPT:
-            del self._wholes[next(iter(self._wholes))]
-        self._wholes[variant] = versions, answer
-        return answer
+        if versions == self.versions:
+            self._keep(variant, versions, whole)
+        return whole
+
+    def _keep(self, variant: Hashable, versions: Versions, whole: WholeCluster) -> None:
+        wholes = {key: kept for key, kept in self._wholes.items() if kept[0] == versions and key != variant}
+        left = WHOLE_BYTES_KEPT - len(whole.encoded) - sum(len(kept[1].encoded) for kept in wholes.values())
+        while wholes and (left < 0 or len(wholes) >= WHOLES_KEPT):
+            oldest = next(iter(wholes))
+            left += len(wholes.pop(oldest)[1].encoded)
+        wholes[variant] = versions, whole
+        self._wholes = wholes
 
 
 def _describe_partition(partition: PartitionState, live: Collection[int]) -> MetadataResponsePartition:

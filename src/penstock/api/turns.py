@@ -76,6 +76,11 @@ class Pace:
                 return result
             await self._turns.next()
 
+    async def later(self, steps: Generator[None, None, T]) -> T:
+        """As `finish`, with the first step in a turn of its own: many wake at the same time."""
+        await self._turns.next()
+        return await self.finish(steps)
+
     async def gather(self, work: Iterable[Coroutine[Any, Any, T]], per_turn: int = ITEMS_PER_TURN) -> list[T]:
         """The outcomes in order, as of `asyncio.gather`, some at a time."""
         rest = iter(work)

@@ -8,8 +8,8 @@ cannot carry (None where null is illegal, an integer out of range) is a bug of t
 caller and raises TypeError, AttributeError or struct.error.
 
 The same source with a `yield` after every STEP_ITEMS items is a writer in steps. In its
-arrays an item of a subclass of the schema's class has been encoded before: its `encoded`
-bytes are taken, and it does not count.
+arrays an item that is not of the schema's class has been encoded before: its `encoded`
+bytes are taken, with a `yield` after every ENCODED_STEP_ITEMS.
 
 Names in the source: o the message, w the append method of the list it is written to,
 s items written.
@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from penstock.ports.channel import Part
 from penstock.ports.disk import FileSlice
 from penstock.wire.primitives import ONE_BYTE, Field, Message, tagged_section, uvarint
 from penstock.wire.reading import FORMATS, STEP_ITEMS, has, is_nullable, nested_class
+
+ENCODED_STEP_ITEMS: Final = 16 * STEP_ITEMS
 
 StepWriter: TypeAlias = Callable[[Message, list[Part]], Iterator[None]]
 
@@ -236,7 +238,10 @@ class _WriterSource:
         else:
             if self.in_steps:
                 schema = self.bind(nested_class(cls, kind), kind)
-                self.emit(f"if {item}.__class__ is not {schema}: {self.sink}({item}.encoded); continue")
+                self.emit(f"if {item}.__class__ is not {schema}:")
+                self.emit(f"    {self.sink}({item}.encoded); s += 1")
+                self.emit(f"    if not s & {ENCODED_STEP_ITEMS - 1}: yield")
+                self.emit("    continue")
             self.struct(item, nested_class(cls, kind))
         self.flush()
         if self.in_steps:

@@ -12,10 +12,11 @@ from typing import Any, cast
 
 from penstock.api.context import RequestContext
 from penstock.api.handler import Handler
+from penstock.api.turns import drained
 from penstock.core.metadata.image import MetadataImage
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.net.connection import Connection
-from penstock.wire.codec import decode, encode
+from penstock.wire.codec import decode, decode_response, encode, read_response_header, response_steps
 from penstock.wire.primitives import Message
 
 LOCAL = ("127.0.0.1", 9092)
@@ -82,5 +83,12 @@ def ask(handler: Any, request: Message, version: int | None = None, listener_nam
             response = handler.refuse(received, ErrorCode(error.code), str(error))
         return cast(Message, response)
 
-    response = asyncio.run(answer())
-    return decode(type(response), version, encode(response, version))
+    return as_sent(int(handler.api), version, asyncio.run(answer()))
+
+
+def as_sent(api_key: int, version: int, response: Message) -> Any:
+    """What a client reads."""
+    parts, _ = drained(response_steps(api_key, version, 1, response))
+    frame = b"".join(cast("list[bytes]", parts))[4:]
+    _, at = read_response_header(api_key, version, frame)
+    return decode_response(api_key, version, frame, at)

@@ -7,14 +7,17 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from controller_requests import LOCAL, ask, context
+from controller_requests import LOCAL, as_sent, ask, context
 
 from penstock.api.cluster_view import ClusterView
+from penstock.api.context import RequestContext
 from penstock.api.handlers.describe_cluster import DescribeClusterHandler
 from penstock.api.handlers.describe_topic_partitions import DescribeTopicPartitionsHandler
 from penstock.api.handlers.list_config_resources import ListConfigResourcesHandler
 from penstock.api.handlers.metadata import MetadataHandler
+from penstock.api.metadata_answers import PARTITIONS_PER_STEP, VARIANTS_KEPT, WHOLES_KEPT
 from penstock.api.topic_creation import TopicCreation
+from penstock.api.turns import Turns
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.records import (
     BrokerChanged,
@@ -24,10 +27,12 @@ from penstock.core.metadata.records import (
     TopicCreated,
 )
 from penstock.model.errors import ErrorCode
+from penstock.wire.apis import Api
 from penstock.wire.messages.describe_cluster import DescribeClusterRequest
 from penstock.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from penstock.wire.messages.list_config_resources import ListConfigResourcesRequest
 from penstock.wire.messages.metadata import MetadataRequest
+from penstock.wire.primitives import Message
 
 TOPIC_ID = "ab" * 16
 VOTERS = {1: ("h1", 9093), 2: ("h2", 9093), 3: ("h3", 9093)}
@@ -201,14 +206,85 @@ class TestLeaderThatHasJustGone:
         answer, answers = await self.begin(image)
         assert len(answers) == 1, "nothing has changed"
         image.replay(PartitionChanged(TOPIC_ID, 1, leader=1, isr=(1,)))
-        assert (await answer).topics[0].partitions[1].leader_id == 1
+        assert as_sent(Api.METADATA, 12, await answer).topics[0].partitions[1].leader_id == 1
         assert len(answers) == 2
 
     async def test_one_that_is_back_is_named(self, image: MetadataImage) -> None:
         answer, answers = await self.begin(image)
         self.suspects = []
-        assert (await answer).topics[0].partitions[1].leader_id == 2
+        assert as_sent(Api.METADATA, 12, await answer).topics[0].partitions[1].leader_id == 2
         assert len(answers) == 1
+
+
+class TestManyClientsWhenALeaderFalls:
+    TOPICS, CLIENTS = 600, 40
+
+    async def test_the_answer_is_put_together_once_and_a_step_at_a_time(self, image: MetadataImage) -> None:
+        for at in range(self.TOPICS - 1):
+            image.replay(TopicCreated(f"t{at:04}", f"{at:032x}", ((2, 1, 3), (1, 2, 3), (2, 1, 3))))
+        suspects = [2]
+        handler = MetadataHandler(view(image, suspects=lambda: suspects), cast(TopicCreation, SimpleNamespace()))
+        turns = Turns()
+        waiting = [asyncio.ensure_future(self.ask_for_all(handler, turns)) for _ in range(self.CLIENTS)]
+        for _ in range(2000):
+            await asyncio.sleep(0)
+            if handler.answers.encoded_wholes and not turns._waiting:
+                break
+        await asyncio.sleep(0.05)
+        described, wholes = handler.answers.described, handler.answers.encoded_wholes
+        assert (described, wholes) == (self.TOPICS, 1), "they began together, too"
+        for at in range(self.TOPICS - 1):
+            for partition in (0, 2):
+                image.replay(PartitionChanged(f"{at:032x}", partition, leader=1, isr=(1,)))
+        image.replay(PartitionChanged(TOPIC_ID, 1, leader=1, isr=(1,)))
+        most, seen = 0, described
+        while not all(one.done() for one in waiting):
+            await asyncio.sleep(0)
+            most, seen = max(most, handler.answers.described - seen), handler.answers.described
+        assert handler.answers.encoded_wholes == wholes + 1
+        assert handler.answers.described == described + self.TOPICS
+        assert most <= 2 * PARTITIONS_PER_STEP, "topics described in one turn of the loop"
+        answers = {id(one.result()): one.result() for one in waiting}
+        (answer,) = answers.values()
+        leaders = {part.leader_id for topic in as_sent(Api.METADATA, 12, answer).topics for part in topic.partitions}
+        assert leaders == {1, -1}
+
+    async def test_who_asks_later_is_not_kept_waiting_by_an_answer_that_is_out_of_date(
+        self, image: MetadataImage
+    ) -> None:
+        for at in range(self.TOPICS):
+            image.replay(TopicCreated(f"t{at:04}", f"{at:032x}", ((2, 1, 3),)))
+        handler = MetadataHandler(view(image), cast(TopicCreation, SimpleNamespace()))
+        turns = Turns()
+        early = asyncio.ensure_future(self.ask_for_all(handler, turns))
+        await asyncio.sleep(0)
+        assert not early.done()
+        image.replay(PartitionChanged(TOPIC_ID, 1, leader=1, isr=(1,)))
+        late = asyncio.ensure_future(self.ask_for_all(handler, turns))
+        for answer in await asyncio.gather(early, late):
+            (topic,) = [one for one in as_sent(Api.METADATA, 12, answer).topics if one.name == "t"]
+            assert topic.partitions[1].leader_id == 1
+        assert not handler.answers._under_way
+
+    async def ask_for_all(self, handler: MetadataHandler, turns: Turns) -> Message:
+        ctx = cast(RequestContext, context(handler, 12))
+        ctx.turns = turns
+        answer = handler.handle(ctx, MetadataRequest(topics=None))
+        assert answer is not None
+        return answer if isinstance(answer, Message) else await answer
+
+
+def test_only_bytes_are_kept_of_an_answer(image: MetadataImage) -> None:
+    handler = MetadataHandler(view(image), cast(TopicCreation, SimpleNamespace()))
+    for version in range(1, 14):
+        for operations in (False, True):
+            asked = MetadataRequest(topics=None, include_topic_authorized_operations=operations)
+            assert ask(handler, asked, version).topics
+    answers = handler.answers
+    assert len(answers._topics) == VARIANTS_KEPT
+    assert len(answers._wholes) == WHOLES_KEPT
+    assert not any(whole.topics or whole.brokers for _, whole in answers._wholes.values())
+    assert not any(isinstance(topic, Message) for known in answers._topics.values() for topic in known.values())
 
 
 class TestDescribeCluster:

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Generator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias, cast
 
 from penstock.api.bounds import WIDE
 from penstock.api.cluster_view import ClusterView
 from penstock.api.context import RequestContext
-from penstock.api.metadata_answers import DescribedTopic, MetadataAnswers, WholeCluster
+from penstock.api.metadata_answers import DescribedTopic, MetadataAnswers, SomeTopics, WholeCluster
 from penstock.api.topic_creation import TopicCreation
 from penstock.core.metadata.image import TopicState
 from penstock.model.errors import ApiError, ErrorCode
@@ -49,6 +49,9 @@ FIRST_WITH_IDS = 12
 FIRST_WITH_CREATION_FLAG = 4
 
 
+Described: TypeAlias = SomeTopics | WholeCluster
+
+
 class MetadataHandler:
     api: ClassVar = Api.METADATA
     min_version: ClassVar = 0
@@ -70,24 +73,22 @@ class MetadataHandler:
         try:
             next(steps)
         except StopIteration as done:
-            response: MetadataResponse = done.value
+            response: Described = done.value
             return self._when_decided(ctx, request, response) if self._is_about_to_change(response) else response
         return self._in_turns(ctx, request, steps)
 
     async def _in_turns(
-        self, ctx: RequestContext, request: MetadataRequest, steps: Generator[None, None, MetadataResponse]
+        self, ctx: RequestContext, request: MetadataRequest, steps: Generator[None, None, Described]
     ) -> MetadataResponse:
-        response = await ctx.pace.finish(steps)
+        response = await ctx.pace.later(steps)
         return await self._when_decided(ctx, request, response) if self._is_about_to_change(response) else response
 
-    def _is_about_to_change(self, response: MetadataResponse) -> bool:
+    def _is_about_to_change(self, response: Described) -> bool:
         suspects = self._cluster.suspects()
-        return bool(suspects) and any(
-            not topic.leaders.isdisjoint(suspects) for topic in response.topics if isinstance(topic, DescribedTopic)
-        )
+        return bool(suspects) and not response.leaders.isdisjoint(suspects)
 
     async def _when_decided(
-        self, ctx: RequestContext, request: MetadataRequest, response: MetadataResponse
+        self, ctx: RequestContext, request: MetadataRequest, response: Described
     ) -> MetadataResponse:
         """A leader's connections have just broken: in a moment there is another one, or it is back. A client that
         heard of the old one now would ask again only after a pause of its own, and that is most of what it waits.
@@ -97,12 +98,12 @@ class MetadataHandler:
             seen = self.answers.versions
             await asyncio.sleep(LOOK_AGAIN_S)
             if seen != self.answers.versions:
-                response = await ctx.pace.finish(self._answer(ctx, request))
+                response = await ctx.pace.later(self._answer(ctx, request))
             if not self._is_about_to_change(response):
                 break
         return response
 
-    def _answer(self, ctx: RequestContext, request: MetadataRequest) -> Generator[None, None, MetadataResponse]:
+    def _answer(self, ctx: RequestContext, request: MetadataRequest) -> Generator[None, None, Described]:
         """In steps. What changes in between is described again, unless it never comes to rest."""
         for is_last in (False, False, True):
             seen = self.answers.versions
@@ -111,42 +112,44 @@ class MetadataHandler:
                 break
         return response
 
-    def _answer_once(self, ctx: RequestContext, request: MetadataRequest) -> Generator[None, None, MetadataResponse]:
+    def _answer_once(self, ctx: RequestContext, request: MetadataRequest) -> Generator[None, None, Described]:
         operations = ALL_TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
         cluster_operations = ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
         brokers = self._cluster.brokers(ctx)
         cluster_id, controller_id = self._cluster.cluster_id, self._cluster.controller_id
         live = frozenset(self._cluster.live_ids())
-        answers = self.answers
-        versions = answers.versions
-        variant = ctx.version, operations, cluster_operations, tuple(brokers), controller_id, cluster_id, live
-        wants_all = request.topics is None or (ctx.version == 0 and not request.topics)
-        if wants_all and (known := answers.whole(variant)) is not None:
-            return known
-        topics: list[MetadataResponseTopic]
-        if wants_all:
+        version, answers = ctx.version, self.answers
+
+        def respond(described: list[DescribedTopic], missing: list[MetadataResponseTopic]) -> SomeTopics:
+            response = SomeTopics(
+                brokers=[
+                    MetadataResponseBroker(node_id=one.broker_id, host=one.host, port=one.port, rack=one.rack)
+                    for one in brokers
+                ],
+                cluster_id=cluster_id,
+                controller_id=controller_id,
+                topics=[*cast("list[MetadataResponseTopic]", described), *missing],
+                cluster_authorized_operations=cluster_operations,
+            )
+            response.leaders = frozenset().union(*(topic.leaders for topic in described))
+            return response
+
+        def describe_all() -> Generator[None, None, SomeTopics]:
             states = list(self._cluster.image.topics.values())
-            topics = list((yield from answers.describe(states, live, operations, ctx.version)))
-        else:
-            topics = yield from self._asked_for(request, live, operations, ctx.version)
-        response = (WholeCluster if wants_all else MetadataResponse)(
-            brokers=[
-                MetadataResponseBroker(node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack)
-                for broker in brokers
-            ],
-            cluster_id=cluster_id,
-            controller_id=controller_id,
-            topics=topics,
-            cluster_authorized_operations=cluster_operations,
-        )
-        if isinstance(response, WholeCluster):
-            return (yield from answers.keep_whole(variant, versions, response, ctx.version))
-        return response
+            return respond((yield from answers.describe(states, live, operations, version)), [])
+
+        if request.topics is None or (version == 0 and not request.topics):
+            variant = version, operations, cluster_operations, tuple(brokers), controller_id, cluster_id, live
+            known = answers.whole(variant)
+            return known if known is not None else (yield from answers.share(variant, describe_all, version))
+        return respond(*(yield from self._asked_for(request, live, operations, version)))
 
     def _asked_for(
         self, request: MetadataRequest, live: frozenset[int], operations: int, version: int
-    ) -> Generator[None, None, list[MetadataResponseTopic]]:
-        """Where one topic has an id, ids alone count: clients leave the name beside it null or empty."""
+    ) -> Generator[None, None, tuple[list[DescribedTopic], list[MetadataResponseTopic]]]:
+        """Those that are there, and those that are not.
+
+        Where one topic has an id, ids alone count: clients leave the name beside it null or empty."""
         image = self._cluster.image
         ids: dict[bytes, None] = {}
         names: dict[str, None] = {}
@@ -160,7 +163,6 @@ class MetadataHandler:
             if not at % ASKED_PER_STEP:
                 yield
         allow_creation = request.allow_auto_topic_creation or version < FIRST_WITH_CREATION_FLAG
-        topics: list[MetadataResponseTopic] = []
         found: list[TopicState] = []
         missing: list[MetadataResponseTopic] = []
         for at, topic_id in enumerate(ids, 1):
@@ -180,8 +182,7 @@ class MetadataHandler:
                 missing.append(self._missing(name, allow_creation=allow_creation))
             if not at % ASKED_PER_STEP:
                 yield
-        topics += yield from self.answers.describe(found, live, operations, version)
-        return topics + missing
+        return (yield from self.answers.describe(found, live, operations, version)), missing
 
     def _missing(self, name: str, *, allow_creation: bool) -> MetadataResponseTopic:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
