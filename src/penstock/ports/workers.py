@@ -26,4 +26,10 @@ class RecordWorkers(Protocol):
     if it is an ApiError; StorageError where it could not be done: the process died, or took too long.
     """
 
-    def call(self, work: Callable[..., T], *args: object) -> Awaitable[T]: ...
+    def call(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
+        """For producers and readers: never behind a lookup."""
+        ...
+
+    def look_up(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
+        """For lookups by time, which have a lane of their own."""
+        ...

@@ -16,16 +16,28 @@ from penstock.records.batch import HEADER_SIZE, TIMESTAMP_TYPE_BIT, BatchHeader,
 from penstock.records.builder import MalformedRecords, read_varint
 from penstock.records.compression import stream
 
-MAX_RECORDS = 1_000_000  # that are walked over in one batch: about a second
+MAX_RECORDS = 1_000_000  # of a produced batch that are walked over: seconds
+MAX_RECORDS_LOOKED_UP = 100_000  # in one batch: a client asks for many of them at once
 MAX_MISSING = 1000  # records without a key that are named to the producer
 
 
 class TooManyRecords(ApiError):
-    def __init__(self) -> None:
-        super().__init__(ErrorCode.INVALID_RECORD, f"more than {MAX_RECORDS} records in one batch")
+    def __init__(self, most: int) -> None:
+        super().__init__(ErrorCode.INVALID_RECORD, f"more than {most} records in one batch")
+        self._most = most
 
-    def __reduce__(self) -> tuple[type[TooManyRecords], tuple[()]]:
-        return TooManyRecords, ()
+    def __reduce__(self) -> tuple[type[TooManyRecords], tuple[int]]:
+        return TooManyRecords, (self._most,)
+
+
+class TookTooLong(ApiError):
+    """The batch is within its bounds, and yet nobody has the time for it. Not worth another try."""
+
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.INVALID_RECORD, "the records of the batch take too long to look into")
+
+    def __reduce__(self) -> tuple[type[TookTooLong], tuple[()]]:
+        return TookTooLong, ()
 
 
 class Head(NamedTuple):
@@ -63,13 +75,13 @@ def whole_records(header: BatchHeader, payload: Buffer) -> Iterator[tuple[bytes,
         raise MalformedRecords(f"{count} records and {have} bytes, expected {header.record_count} records")
 
 
-def heads(header: BatchHeader, payload: Buffer, *, is_strict: bool = False) -> Iterator[Head]:
-    """What `MAX_RECORDS` records begin with; then TooManyRecords. Strict: the rest of each is walked over too."""
-    if header.record_count > MAX_RECORDS and is_strict:
-        raise TooManyRecords
+def heads(header: BatchHeader, payload: Buffer, most: int, *, is_strict: bool = False) -> Iterator[Head]:
+    """What `most` records begin with; then TooManyRecords. Strict: the rest of each is walked over too."""
+    if header.record_count > most and is_strict:
+        raise TooManyRecords(most)
     for count, (data, start, end) in enumerate(whole_records(header, payload)):
-        if count == MAX_RECORDS:
-            raise TooManyRecords
+        if count == most:
+            raise TooManyRecords(most)
         yield _head(data, start, end, is_strict=is_strict)
 
 
@@ -128,12 +140,12 @@ def first_at_or_after(batch: bytes, timestamp: int, min_offset: int) -> tuple[in
     header = read_header(batch)
     has_one_time = header.attributes & TIMESTAMP_TYPE_BIT
     try:
-        for head in heads(header, memoryview(batch)[HEADER_SIZE:]):
+        for head in heads(header, memoryview(batch)[HEADER_SIZE:], MAX_RECORDS_LOOKED_UP):
             time_ms = header.max_timestamp if has_one_time else header.base_timestamp + head.timestamp_delta
             offset = header.base_offset + head.offset_delta
             if time_ms >= timestamp and offset >= min_offset:
                 return time_ms, offset
-    except TooManyRecords:
+    except (TooManyRecords, TookTooLong):
         return header.max_timestamp, max(header.base_offset, min_offset)
     except (MalformedRecords, ApiError):
         return None
@@ -146,7 +158,7 @@ def largest(batch: bytes) -> tuple[int, int]:
     if header.attributes & TIMESTAMP_TYPE_BIT:
         return header.max_timestamp, header.base_offset
     try:
-        for head in heads(header, memoryview(batch)[HEADER_SIZE:]):
+        for head in heads(header, memoryview(batch)[HEADER_SIZE:], MAX_RECORDS_LOOKED_UP):
             if header.base_timestamp + head.timestamp_delta == header.max_timestamp:
                 return header.max_timestamp, header.base_offset + head.offset_delta
     except (MalformedRecords, ApiError):
@@ -158,7 +170,7 @@ def keyless(header: BatchHeader, records: Buffer) -> list[int]:
     """The places of records without a key, the first `MAX_MISSING`. Raises ApiError where they are no records."""
     missing: list[int] = []
     try:
-        for index, head in enumerate(heads(header, memoryview(records)[HEADER_SIZE:], is_strict=True)):
+        for index, head in enumerate(heads(header, memoryview(records)[HEADER_SIZE:], MAX_RECORDS, is_strict=True)):
             if not head.has_key and len(missing) < MAX_MISSING:
                 missing.append(index)
     except MalformedRecords as error:

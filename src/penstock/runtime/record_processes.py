@@ -1,10 +1,11 @@
 """Processes that look into record batches, as the broker and its doors see them (`ports.workers.RecordWorkers`).
 
 Python threads share one interpreter: a thread that walks over a million records holds up the loop for as long. So that
-happens in small processes. One is started when there is work and none is free, up to `MOST`; each does one call at a
-time, and a thread waits for its answer. One that dies or takes too long is killed, and the next call gets another. One
-that has had nothing to do for `IDLE_S` is ended. None outlives the process that started it: when its input ends, so
-does it.
+happens in small processes. One is started when there is work and none is free; each does one call at a time, and a
+thread waits for its answer. Producers have `MOST` of them at a time and lookups by time one: neither waits for the
+other. A call has `CALL_CPU_S` of processor time, and `CALL_S` by the clock. One that dies or takes too long is killed,
+and the next call gets another. One that has had nothing to do for `IDLE_S` is ended. None outlives the process that
+started it: when its input ends, so does it.
 
 A call there and its answer back are a length of four bytes and a pickle; both ends are ours.
 """
@@ -32,7 +33,8 @@ log = logging.getLogger(__name__)
 
 MODULE = "penstock.runtime.record_worker"
 MOST = 2
-CALL_S = 15.0  # what is bounded as it should be takes a fraction of that
+CALL_CPU_S = 10.0  # what is bounded as it should be takes a fraction of that
+CALL_S = 30.0  # by the clock, for a process that is not let run
 IDLE_S = 60.0
 LENGTH_BYTES = 4
 
@@ -41,6 +43,7 @@ class RecordProcesses:
     def __init__(self, loop: asyncio.AbstractEventLoop, most: int = MOST) -> None:
         self._loop = loop
         self._threads = ThreadPoolExecutor(most, thread_name_prefix="penstock-records")
+        self._lookup_threads = ThreadPoolExecutor(1, thread_name_prefix="penstock-lookups")
         self._lock = threading.Lock()
         self._idle: list[tuple[float, subprocess.Popen[bytes]]] = []  # since when; the one last used is last
         self._busy: dict[int, subprocess.Popen[bytes]] = {}
@@ -54,9 +57,17 @@ class RecordProcesses:
             return sorted([process.pid for _, process in self._idle] + [one.pid for one in self._busy.values()])
 
     def call(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
+        return self._submit(self._threads, work, args)
+
+    def look_up(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
+        return self._submit(self._lookup_threads, work, args)
+
+    def _submit(
+        self, threads: ThreadPoolExecutor, work: Callable[..., T], args: tuple[object, ...]
+    ) -> asyncio.Future[T]:
         if self._timer is None:
             self._timer = self._loop.call_later(IDLE_S, self._rest)
-        return self._loop.run_in_executor(self._threads, self._call, work, args)
+        return self._loop.run_in_executor(threads, self._call, work, args)
 
     def close(self) -> None:
         """Whoever waits for an answer is told that there will be none."""
@@ -68,7 +79,8 @@ class RecordProcesses:
             self._idle = []
         for process in processes:
             process.kill()
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        for threads in (self._threads, self._lookup_threads):
+            threads.shutdown(wait=True, cancel_futures=True)
         for process in processes:
             _reap(process)
 
@@ -90,7 +102,7 @@ class RecordProcesses:
         process = self._take()
         is_well = False
         try:
-            body = pickle.dumps((work, args), pickle.HIGHEST_PROTOCOL)
+            body = pickle.dumps((work, args, CALL_CPU_S), pickle.HIGHEST_PROTOCOL)
             assert process.stdin is not None
             assert process.stdout is not None
             try:

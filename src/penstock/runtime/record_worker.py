@@ -1,7 +1,9 @@
 """The process that looks into record batches: `python -m penstock.runtime.record_worker`. See `record_processes`.
 
 It reads calls from standard input and writes answers to standard output. It has no files and no connections. Its memory
-is bounded, and when its input ends so does it, at once, whatever it is doing: then the broker is gone.
+is bounded, and so is the processor time of a call: what takes longer would take as long again when the client tries
+again, so the answer is final (INVALID_RECORD). When its input ends so does it, at once, whatever it is doing: then the
+broker is gone.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ import signal
 import sys
 import threading
 from queue import SimpleQueue
+from types import FrameType
 from typing import IO
 
 from penstock.model.errors import ApiError
+from penstock.records.examine import TookTooLong
 
 NICE = 5  # the loop comes first
 MAX_MEMORY_BYTES = 2 << 30
@@ -28,6 +32,7 @@ def main() -> None:
     with contextlib.suppress(OSError, ValueError):  # a lower limit is set already
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which ends this process in its time
+    signal.signal(signal.SIGPROF, _took_too_long)
     calls: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_read_calls, args=(sys.stdin.buffer, calls), daemon=True).start()
     while True:
@@ -40,12 +45,20 @@ def _read_calls(source: IO[bytes], calls: SimpleQueue[bytes]) -> None:
     os._exit(0)
 
 
+def _took_too_long(signum: int, frame: FrameType | None) -> None:
+    raise TookTooLong
+
+
 def _answer(target: IO[bytes], call: bytes) -> None:
     outcome: object = None
     failure: ApiError | str | None = None
     try:
-        work, args = pickle.loads(call)
-        outcome = work(*args)
+        work, args, cpu_s = pickle.loads(call)
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)
+        try:
+            outcome = work(*args)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
     except ApiError as error:
         failure = error
     except (Exception, MemoryError) as error:  # told to whoever waits, which has a log

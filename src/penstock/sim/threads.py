@@ -177,6 +177,9 @@ class SimRecordWorkers:
     def call(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
         return self._workers.run(partial(work, *args))
 
+    def look_up(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
+        return self.call(work, *args)
+
     def close(self) -> None:
         """Nothing to let go of: it ends with the machine."""
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from wire_client import WireClient
 
 from penstock.model.errors import ErrorCode
+from penstock.ports.workers import RecordWorkers
 from penstock.records import builder, compression, examine
 from penstock.records.batch import BatchHeader
 from penstock.records.builder import Record, build_batch, seal
 from penstock.records.compression import ZSTD, compress
+from penstock.testing import Broker
+from penstock.wire.apis import Api
+from penstock.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 NOW_MS = 1_700_000_000_000
 
@@ -42,6 +49,40 @@ def test_an_offset_by_time_in_it_is_found_elsewhere(wire: WireClient, timestamp:
     wire.produce(topic, bomb(3_000_000))
     found = wire.list_offset(topic, timestamp, version=7)
     assert (found.error_code, found.offset, found.timestamp) == (0, 0, NOW_MS)
+
+
+class Counting:
+    """How many lookups there are at the same time."""
+
+    def __init__(self, records: RecordWorkers) -> None:
+        self._records = records
+        self.now = self.most = self.all = 0
+
+    async def look_up(self, work: Callable[..., Any], *args: object) -> Any:
+        self.now += 1
+        self.all += 1
+        self.most = max(self.most, self.now)
+        try:
+            return await self._records.look_up(work, *args)
+        finally:
+            self.now -= 1
+
+
+def test_a_client_has_one_looked_into_at_a_time(
+    wire: WireClient, wire_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handlers = {int(handler.api): handler for handler in wire_broker._running.apis.handlers}
+    handler: Any = handlers[Api.LIST_OFFSETS]
+    counting = Counting(handler._records)
+    monkeypatch.setattr(handler, "_records", counting)
+    topic = wire.create_topic(4)
+    for partition in range(4):
+        wire.produce(topic, bomb(1000), partition=partition)
+    asked = [ListOffsetsPartition(partition_index=at, timestamp=NOW_MS) for at in range(4)]
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=asked)])
+    (found,) = wire.call(Api.LIST_OFFSETS, 7, request).topics
+    assert [one.offset for one in found.partitions] == [0] * 4
+    assert (counting.all, counting.most) == (4, 1)
 
 
 def test_one_that_nobody_walks_to_its_end_is_found_whole(wire: WireClient, nobody_here: None) -> None:

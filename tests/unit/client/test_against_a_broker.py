@@ -296,6 +296,9 @@ class Elsewhere:
         self.works.append(work.__name__)
         return work(*args)
 
+    async def look_up(self, work: Callable[..., Any], *args: object) -> Any:
+        return await self.call(work, *args)
+
 
 async def test_much_is_decoded_by_others_in_portions(
     cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch

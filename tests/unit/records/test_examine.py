@@ -98,6 +98,7 @@ def test_no_more_is_unpacked_than_is_needed(codec: int, monkeypatch: pytest.Monk
 
 def test_records_beyond_the_bound_are_not_walked_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examine, "MAX_RECORDS", 1000)
+    monkeypatch.setattr(examine, "MAX_RECORDS_LOOKED_UP", 1000)
     batch = bomb(1001, key=True)
     with pytest.raises(ApiError) as refused:
         examine.keyless(read_header(batch), batch)
@@ -107,6 +108,12 @@ def test_records_beyond_the_bound_are_not_walked_over(monkeypatch: pytest.Monkey
     batch = bomb(1000, key=True)
     assert examine.keyless(read_header(batch), batch) == []
     assert examine.first_at_or_after(batch, NOW_MS + 1, 0) is None
+
+
+def test_a_lookup_walks_over_fewer_records_than_a_producers_batch_may_have() -> None:
+    batch = bomb(examine.MAX_RECORDS_LOOKED_UP + 1, key=True)
+    assert examine.first_at_or_after(batch, NOW_MS + 1, 0) == (NOW_MS, 0), "the batch, not the record"
+    assert examine.keyless(read_header(batch), batch) == []
 
 
 def test_bytes_beyond_the_bound_are_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.records import examine
+from penstock.records.batch import read_header
+from penstock.records.builder import Record, build_batch
 from penstock.runtime import record_processes
 from penstock.runtime.record_processes import RecordProcesses
 
@@ -53,6 +55,32 @@ async def test_calls_at_the_same_time_have_a_few_of_them(processes: RecordProces
     assert 1 <= processes.started <= record_processes.MOST
 
 
+async def test_a_producers_batch_does_not_wait_for_lookups(processes: RecordProcesses) -> None:
+    lookups = [asyncio.ensure_future(processes.look_up(time.sleep, 600)) for _ in range(8)]
+    await asyncio.sleep(0.05)
+    assert await asyncio.wait_for(processes.call(os.getpid), PATIENCE_S)
+    assert not any(lookup.done() for lookup in lookups)
+    processes.close()
+    for lookup in lookups:
+        with pytest.raises((StorageError, asyncio.CancelledError)):
+            await lookup
+
+
+async def test_what_takes_too_much_processor_time_is_refused_for_good(
+    processes: RecordProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A code that producers try again with would bring it back again and again."""
+    poison = build_batch([Record(b"k", b"v", (), 1)] * 100_000)
+    pid = await processes.call(os.getpid)
+    monkeypatch.setattr(record_processes, "CALL_CPU_S", 0.001)
+    with pytest.raises(ApiError, match="too long") as refused:
+        await processes.call(examine.keyless, read_header(poison), poison)
+    assert refused.value.code is ErrorCode.INVALID_RECORD
+    monkeypatch.undo()
+    assert await processes.call(os.getpid) == pid, "the process lives on"
+    assert await processes.call(examine.keyless, read_header(poison), poison) == []
+
+
 async def test_what_the_work_raises_comes_back(processes: RecordProcesses) -> None:
     with pytest.raises(ApiError, match="more than") as refused:
         await processes.call(examine.keyless, *bomb_of(examine.MAX_RECORDS + 1))
@@ -63,9 +91,6 @@ async def test_what_the_work_raises_comes_back(processes: RecordProcesses) -> No
 
 
 def bomb_of(count: int) -> tuple[object, ...]:
-    from penstock.records.batch import read_header
-    from penstock.records.builder import Record, build_batch
-
     data = build_batch([Record(b"k", b"v", (), 1)])
     return read_header(data)._replace(record_count=count, last_offset_delta=count - 1), data
 

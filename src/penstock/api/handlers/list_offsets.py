@@ -13,9 +13,10 @@ took over: until then it may be behind what the last one showed (OFFSET_NOT_AVAI
 version 5 LEADER_NOT_AVAILABLE). For followers (replica id >= 0) the latest is the end of the log;
 a debugging replica (-2) may ask anybody.
 
-By time (also -3) the disk is read and a batch looked into: in workers, never on the event loop.
+By time (also -3) the disk is read and a batch looked into: in workers, never on the event loop. A client has one batch
+looked into at a time.
 
-Unlike Kafka, only the first million records of a batch are looked at. If the record lies beyond them, the answer is the
+Unlike Kafka, only the first 100,000 records of a batch are looked at. If the record lies beyond them, the answer is the
 first record of its batch, with the batch's largest timestamp: whoever reads from there misses nothing. For -3 it is the
 last offset of the batch. Kafka walks over the whole batch.
 """
@@ -118,7 +119,9 @@ class ListOffsetsHandler:
         open_ones = searches
         while open_ones:
             await self._workers.run(partial(_look_for_batches, open_ones))
-            await asyncio.gather(*(self._look_into(search) for search in open_ones if search.batch is not None))
+            for search in open_ones:
+                if search.batch is not None:
+                    await self._look_into(search)
             open_ones = [search for search in open_ones if not search.is_over]
         again: list[_Search] = []
         for search in searches:
@@ -141,9 +144,9 @@ class ListOffsetsHandler:
         lookup = search.lookup
         try:
             if lookup.timestamp is None:
-                found: tuple[int, int] | None = await self._records.call(examine.largest, batch)
+                found: tuple[int, int] | None = await self._records.look_up(examine.largest, batch)
             else:
-                found = await self._records.call(examine.first_at_or_after, batch, *lookup.question)
+                found = await self._records.look_up(examine.first_at_or_after, batch, *lookup.question)
         except StorageError as error:
             search.failure, search.is_over = error, True
         else:
