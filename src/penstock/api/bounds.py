@@ -31,6 +31,8 @@ USUAL: Final = Bounds(1 << 20, 20_000)
 WIDE: Final = Bounds(16 << 20, 500_000)
 """Requests that name partitions or topics one by one."""
 RECORDS: Final = Bounds(None, 20_000)
+SUBSCRIPTIONS: Final = Bounds(4 << 20, 20_000)
+"""A member of a group names its protocols, and what it subscribes to as opaque bytes."""
 ASSIGNMENTS: Final = Bounds(16 << 20, 20_000)
 """The leader of a group sends the assignments of all its members, as opaque bytes."""
 BROKERS: Final = Bounds(None, 1_000_000)

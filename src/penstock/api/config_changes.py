@@ -7,7 +7,6 @@ to the controller in one request of the same kind, and the answers come together
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Generic, Protocol, TypeAlias, TypeVar, cast
 
@@ -58,8 +57,8 @@ class ConfigChangeHandler(ABC, Generic[Asked]):
 
     async def handle(self, ctx: RequestContext, request: ChangeRequest[Asked]) -> Message:
         if ctx.is_forwarded:
-            return await self._change(request.resources, request.validate_only)
-        results = self._settle(request.resources)
+            return await self._change(ctx, request.resources, request.validate_only)
+        results = await self._settle(ctx, request.resources)
         rest = [asked for asked in request.resources if _key(asked) not in results]
         if rest:
             response = await self._through_controller(ctx, rest, request.validate_only)
@@ -67,11 +66,11 @@ class ConfigChangeHandler(ABC, Generic[Asked]):
                 results[_key(result)] = result
         return self.response_type(responses=[results[_key(asked)] for asked in request.resources])
 
-    def _settle(self, resources: Sequence[Asked]) -> dict[ResourceKey, object]:
+    async def _settle(self, ctx: RequestContext, resources: Sequence[Asked]) -> dict[ResourceKey, object]:
         """What needs no controller: refusals that this broker must speak itself, and its loggers."""
-        mentions = Counter(_key(asked) for asked in resources)
+        mentions = await ctx.pace.counted(_key(asked) for asked in resources)
         settled: dict[ResourceKey, object] = {}
-        for asked in resources:
+        async for asked in ctx.pace.each(resources):
             key = _key(asked)
             try:
                 if mentions[key] > 1:
@@ -84,14 +83,14 @@ class ConfigChangeHandler(ABC, Generic[Asked]):
 
     async def _through_controller(self, ctx: RequestContext, resources: list[Asked], validate_only: bool) -> Message:
         if self._forwarding is None:
-            return await self._change(resources, validate_only)
+            return await self._change(ctx, resources, validate_only)
         narrowed = self.request_type(resources=resources, validate_only=validate_only)
-        return await self._forwarding.ask(ctx, narrowed, lambda: self._change(resources, validate_only))
+        return await self._forwarding.ask(ctx, narrowed, lambda: self._change(ctx, resources, validate_only))
 
-    async def _change(self, resources: Sequence[Asked], validate_only: bool) -> Message:
+    async def _change(self, ctx: RequestContext, resources: Sequence[Asked], validate_only: bool) -> Message:
         change = self._resources.replace if self.replaces else self._resources.alter
         results: list[Message] = []
-        for asked in resources:
+        async for asked in ctx.pace.each(resources):
             try:
                 await change(*_key(asked), self._alterations(asked), validate_only=validate_only)
                 results.append(self._result(asked))

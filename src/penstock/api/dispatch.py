@@ -44,7 +44,7 @@ from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageErr
 from penstock.net.connection import Connection
 from penstock.wire.acknowledgement import ACKNOWLEDGE_KEY
 from penstock.wire.apis import Api
-from penstock.wire.codec import decode_request, encode_response, read_request_header, request_steps
+from penstock.wire.codec import decode_request, read_request_header, request_steps, response_steps
 from penstock.wire.introduction import INTRODUCE_KEY
 from penstock.wire.peers import PEER_API_KEY
 from penstock.wire.primitives import Message
@@ -73,14 +73,14 @@ class Dispatcher:
         self._private = {handler.key: handler for handler in private}
         self._for_nodes = frozenset(key for key, known in self._handlers.items() if not is_advertised(known))
         self._for_controller: frozenset[int] = frozenset()
+        self._turns = Turns()
         if forwarding is not None:
             self._forwarding = forwarding
             self._for_controller = frozenset(key for key, known in self._handlers.items() if is_for_controller(known))
-            ingress = ForwardIngress(self._handlers, forwarding, self._begin, is_complete=is_complete)
+            ingress = ForwardIngress(self._handlers, forwarding, self._begin, self._turns, is_complete=is_complete)
             self._private[ingress.key] = ingress
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._times = times
-        self._turns = Turns()
         self._elements = {key: bounds_of(handler).elements for key, handler in self._handlers.items()}
         self.wide_requests = 0
         self.requests: dict[int, int] = dict.fromkeys(self._handlers, 0)
@@ -220,10 +220,12 @@ class ForwardIngress:
         handlers: Mapping[int, Handler],
         forwarding: Forwarding,
         begin: Callable[[Coroutine[Any, Any, None]], None],
+        turns: Turns,
         *,
         is_complete: bool = True,
     ) -> None:
         self._is_complete = is_complete
+        self._turns = turns
         self._handlers = {key: handler for key, handler in handlers.items() if accepts_forwarded(handler)}
         self._forwarding = forwarding
         self._begin = begin
@@ -248,7 +250,6 @@ class ForwardIngress:
     ) -> None:
         try:
             api_key, version, clients_id, client_id, offset = read_request_header(asked.frame)
-            request = decode_request(api_key, version, asked.frame, offset)
             ctx = ForwardedContext(
                 connection,
                 slot,
@@ -258,7 +259,10 @@ class ForwardIngress:
                 clients_id,
                 client_id,
                 asked.listener_name,
+                self._turns,
             )
+            steps = request_steps(api_key, version, asked.frame, offset, BROKERS.elements)
+            request, _ = await ctx.pace.finish(steps)
             try:
                 response = await _decide(handler, ctx, request)
             except (ApiError, StorageError) as error:
@@ -266,7 +270,7 @@ class ForwardIngress:
                     self._reply(connection, slot, correlation_id, ErrorCode.NOT_CONTROLLER)
                     return
                 response = _refusal(handler, request, error)
-            parts, _ = encode_response(api_key, version, clients_id, response)
+            parts, _ = await ctx.pace.finish(response_steps(api_key, version, clients_id, response))
         except ProtocolError as error:
             connection.abort(error)
         except BaseException:

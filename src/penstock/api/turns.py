@@ -7,14 +7,16 @@ requests, everybody else waits for one step at most. Nothing here knows what a s
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Hashable, Iterable
 from itertools import islice
 from typing import Any, Final, TypeVar
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 ITEMS_PER_TURN: Final = 64
+COUNTED_PER_TURN: Final = 2048
 
 
 def drained(steps: Generator[None, None, T]) -> T:
@@ -90,6 +92,16 @@ class Pace:
                 await self._turns.next()
             done += await asyncio.gather(*some)
         return done
+
+    async def counted(self, items: Iterable[K]) -> Counter[K]:
+        """How often each is there."""
+        rest = iter(items)
+        found: Counter[K] = Counter()
+        while some := list(islice(rest, COUNTED_PER_TURN)):
+            if found:
+                await self._turns.next()
+            found.update(some)
+        return found
 
     async def each(self, items: Iterable[T], per_turn: int = ITEMS_PER_TURN) -> AsyncIterator[T]:
         """The items, with a turn for everybody else after every `per_turn` of this request's, nested ones included."""

@@ -14,6 +14,7 @@ from wire_client import WireClient, batch, fetch_request, values
 from penstock.api.bounds import PRIVATE_KEYS, USUAL, bounds_of, frame_limits
 from penstock.api.dispatch import Dispatcher
 from penstock.api.handlers.produce import ProduceHandler
+from penstock.api.turns import ITEMS_PER_TURN
 from penstock.node.handlers import FOR_CLIENTS
 from penstock.testing import Broker
 from penstock.wire.apis import Api
@@ -40,10 +41,17 @@ from penstock.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from penstock.wire.messages.index import INDEX
+from penstock.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from penstock.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
 from penstock.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from penstock.wire.primitives import Message, uvarint
+from penstock.wire.reading import STEP_ITEMS
 
 MAX_FRAME = 100 << 20
 
@@ -149,6 +157,42 @@ def test_a_wide_request_is_read_handled_and_answered_in_turns(
     assert dispatcher.wide_requests == wide + 1
     # To read it, to answer it, and most take turns in between.
     assert dispatcher._turns.taken - before >= 2 * (elements // 128) - 2
+
+
+def handled_in_turns() -> Iterator[tuple[str, int, int, Message, int]]:
+    count = 4_000
+    asked = [ListOffsetsPartition(partition_index=at, timestamp=-1) for at in range(count)]
+    latest = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="gone", partitions=asked)])
+    yield "latest offsets", Api.LIST_OFFSETS, 7, latest, count
+    forgotten = [OffsetDeleteRequestPartition(partition_index=at) for at in range(count)]
+    topics = [OffsetDeleteRequestTopic(name="gone", partitions=forgotten)]
+    yield "offsets deleted", Api.OFFSET_DELETE, 0, OffsetDeleteRequest(group_id="gone", topics=topics), count
+    resources = [AlterConfigsResource(resource_type=2, resource_name=f"gone{at}") for at in range(count)]
+    changes = IncrementalAlterConfigsRequest(resources=resources, validate_only=True)
+    yield "settings", Api.INCREMENTAL_ALTER_CONFIGS, 1, changes, count
+    twice = [CreatableTopic(name="twice", num_partitions=1, replication_factor=1) for _ in range(count)]
+    yield "topics created", Api.CREATE_TOPICS, 7, CreateTopicsRequest(topics=twice, timeout_ms=1000), count
+    deleted = [DeleteTopicState(name=f"gone{at}") for at in range(count)]
+    yield "topics deleted", Api.DELETE_TOPICS, 6, DeleteTopicsRequest(topics=deleted, timeout_ms=1000), count
+    grown = [CreatePartitionsTopic(name="twice", count=3) for _ in range(count)]
+    yield "partitions", Api.CREATE_PARTITIONS, 3, CreatePartitionsRequest(topics=grown, timeout_ms=1000), count
+    moved = [ReassignablePartition(partition_index=at, replicas=[1]) for at in range(count)]
+    moves = [ReassignableTopic(name="gone", partitions=moved)]
+    moving = AlterPartitionReassignmentsRequest(topics=moves, timeout_ms=1000)
+    yield "moves", Api.ALTER_PARTITION_REASSIGNMENTS, 0, moving, count
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "request_", "elements"),
+    [pytest.param(*rest, id=name) for name, *rest in handled_in_turns()],
+)
+def test_what_is_asked_for_is_looked_at_in_turns(
+    wire: WireClient, dispatcher: Dispatcher, key: int, version: int, request_: Message, elements: int
+) -> None:
+    before = dispatcher._turns.taken
+    assert wire.call(key, version, request_) is not None
+    to_read = elements // STEP_ITEMS
+    assert dispatcher._turns.taken - before >= to_read + elements // ITEMS_PER_TURN - 2
 
 
 class TestTheSamePartitionTwice:

@@ -35,20 +35,18 @@ class AlterPartitionReassignmentsHandler:
     async def handle(
         self, ctx: RequestContext, request: AlterPartitionReassignmentsRequest
     ) -> AlterPartitionReassignmentsResponse:
-        answers = await self._controller.alter_reassignments(
-            [
-                Reassignment(
-                    topic.name,
-                    partition.partition_index,
-                    None if partition.replicas is None else tuple(partition.replicas),
-                )
-                for topic in request.topics
-                for partition in topic.partitions
-            ],
-            request.allow_replication_factor_change,
-        )
+        wanted = [
+            Reassignment(
+                topic.name,
+                partition.partition_index,
+                None if partition.replicas is None else tuple(partition.replicas),
+            )
+            async for topic in ctx.pace.each(request.topics)
+            async for partition in ctx.pace.each(topic.partitions)
+        ]
+        answers = await self._controller.alter_reassignments(wanted, request.allow_replication_factor_change)
         topics: dict[str, ReassignableTopicResponse] = {}
-        for answer in answers:
+        async for answer in ctx.pace.each(answers):
             result = ReassignablePartitionResponse(partition_index=answer.index, error_message=None)
             if answer.error is not None:
                 result.error_code, result.error_message = answer.error.code, answer.error.message

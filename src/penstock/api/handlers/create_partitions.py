@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import ClassVar
 
 from penstock.api.bounds import WIDE
@@ -33,9 +32,9 @@ class CreatePartitionsHandler:
         self._controller = controller
 
     async def handle(self, ctx: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
-        mentions = Counter(topic.name for topic in request.topics)
+        mentions = await ctx.pace.counted(topic.name for topic in request.topics)
         results: dict[str, CreatePartitionsTopicResult] = {}
-        for topic in request.topics:
+        async for topic in ctx.pace.each(request.topics):
             result = results[topic.name] = CreatePartitionsTopicResult(name=topic.name)
             try:
                 if mentions[topic.name] > 1:

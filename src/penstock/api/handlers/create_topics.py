@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import ClassVar
 
 from penstock.api.bounds import WIDE
@@ -47,9 +46,9 @@ class CreateTopicsHandler:
         self._running = running
 
     async def handle(self, ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-        mentions = Counter(topic.name for topic in request.topics)
+        mentions = await ctx.pace.counted(topic.name for topic in request.topics)
         results: dict[str, CreatableTopicResult] = {}
-        for topic in request.topics:
+        async for topic in ctx.pace.each(request.topics):
             try:
                 if mentions[topic.name] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterator
 from typing import ClassVar
 
 from penstock.api.bounds import WIDE
@@ -44,12 +44,12 @@ class DeleteTopicsHandler:
             code = ErrorCode.TOPIC_DELETION_DISABLED if ctx.version >= 3 else ErrorCode.INVALID_REQUEST
             raise ApiError(code, "Topic deletion is disabled.")
         # A name or id that comes several times is answered once.
-        mentions = Counter((asked.name, asked.topic_id) for asked in _asked(request))
+        mentions = await ctx.pace.counted((asked.name, asked.topic_id) for asked in _asked(request))
         topics = self._controller.image.topics
         named = {topics[name].topic_id for name, topic_id in mentions if topic_id == NULL_UUID and name in topics}
         by_id = {topic_id for name, topic_id in mentions if name is None}
         responses: list[DeletableTopicResult] = []
-        for (name, topic_id), count in mentions.items():
+        async for (name, topic_id), count in ctx.pace.each(mentions.items()):
             if name is None and count == 1 and topic_id in named:
                 continue  # refused below, under its name
             result = DeletableTopicResult(name=name, topic_id=topic_id)
@@ -87,9 +87,11 @@ class DeleteTopicsHandler:
         )
 
 
-def _asked(request: DeleteTopicsRequest) -> list[DeleteTopicState]:
+def _asked(request: DeleteTopicsRequest) -> Iterator[DeleteTopicState]:
     """v6 has `topics`, earlier versions `topic_names`."""
-    return [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
+    yield from request.topics
+    for name in request.topic_names:
+        yield DeleteTopicState(name=name)
 
 
 def _check_reference(name: str | None, topic_id: bytes, count: int) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Coroutine
 from typing import Any, ClassVar
 from uuid import UUID
 
-from penstock.api.bounds import WIDE
+from penstock.api.bounds import SUBSCRIPTIONS
 from penstock.api.context import RequestContext
 from penstock.api.parking import park
 from penstock.coordination.groups import GroupCoordinator
@@ -37,7 +37,7 @@ class JoinGroupHandler:
     api: ClassVar = Api.JOIN_GROUP
     min_version: ClassVar = 0
     max_version: ClassVar = 9
-    bounds: ClassVar = WIDE
+    bounds: ClassVar = SUBSCRIPTIONS
 
     def __init__(self, groups: GroupCoordinator, entropy: Entropy) -> None:
         self._groups = groups

@@ -24,7 +24,7 @@ last offset of the batch. Kafka walks over the whole batch.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -33,6 +33,7 @@ from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
 from penstock.api.flushes import flushes_under_way
 from penstock.api.produced_batch import is_small
+from penstock.api.turns import ITEMS_PER_TURN, drained
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.ports.workers import RecordWorkers, Workers
 from penstock.records import examine
@@ -71,13 +72,33 @@ class ListOffsetsHandler:
     def handle(
         self, ctx: RequestContext, request: ListOffsetsRequest
     ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
-        flushes = flushes_under_way(
-            self._partitions,
-            ((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions),
-        )
+        if not _is_narrow(request):
+            return self._answer_in_turns(ctx, request)
+        flushes = drained(self._flushes(request))
         if not flushes and not any(_is_by_time(asked) for topic in request.topics for asked in topic.partitions):
-            return self._answer(ctx, request, [])
+            return drained(self._answer(ctx, request, []))
         return self._answer_after(flushes, ctx, request)
+
+    async def _answer_in_turns(self, ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        return await self._answer_after(await ctx.pace.finish(self._flushes(request)), ctx, request)
+
+    def _flushes(self, request: ListOffsetsRequest) -> Generator[None, None, list[asyncio.Future[ErrorCode]]]:
+        """Those under way that the answer must wait for. In steps."""
+        flushes: list[asyncio.Future[ErrorCode]] = []
+        done = 0
+        for topic in request.topics:
+            done += 1
+            if done >= ITEMS_PER_TURN:
+                done = 0
+                yield
+            for first in range(0, len(topic.partitions), ITEMS_PER_TURN):
+                some = topic.partitions[first : first + ITEMS_PER_TURN]
+                flushes += flushes_under_way(self._partitions, ((topic.name, one.partition_index) for one in some))
+                done += len(some)
+                if done >= ITEMS_PER_TURN:
+                    done = 0
+                    yield
+        return flushes
 
     async def _answer_after(
         self, flushes: list[asyncio.Future[ErrorCode]], ctx: RequestContext, request: ListOffsetsRequest
@@ -85,15 +106,22 @@ class ListOffsetsHandler:
         for flush in flushes:
             await flush
         searches: list[_Search] = []
-        response = self._answer(ctx, request, searches)
+        response = await ctx.pace.finish(self._answer(ctx, request, searches))
         for first in range(0, len(searches), SEARCHED_AT_ONCE):
             await self._search(ctx, request, searches[first : first + SEARCHED_AT_ONCE])
         return response
 
-    def _answer(self, ctx: RequestContext, request: ListOffsetsRequest, searches: list[_Search]) -> ListOffsetsResponse:
-        """All but what is asked for by time, which is left in `searches`."""
+    def _answer(
+        self, ctx: RequestContext, request: ListOffsetsRequest, searches: list[_Search]
+    ) -> Generator[None, None, ListOffsetsResponse]:
+        """All but what is asked for by time, which is left in `searches`. In steps."""
         topics: list[ListOffsetsTopicResponse] = []
+        done = 0
         for topic in request.topics:
+            done += 1
+            if done >= ITEMS_PER_TURN:
+                done = 0
+                yield
             seen: set[int] = set()
             results: list[ListOffsetsPartitionResponse] = []
             for asked in topic.partitions:
@@ -111,6 +139,10 @@ class ListOffsetsHandler:
                 except (ApiError, StorageError) as error:
                     _refuse(ctx, result, error)
                 results.append(result)
+                done += 1
+                if done >= ITEMS_PER_TURN:
+                    done = 0
+                    yield
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
         return ListOffsetsResponse(topics=topics)
 
@@ -181,6 +213,15 @@ class _Search:
     found: TimestampOffset | None = None
     failure: StorageError | None = None
     is_over: bool = False
+
+
+def _is_narrow(request: ListOffsetsRequest) -> bool:
+    left = ITEMS_PER_TURN
+    for topic in request.topics:
+        left -= 1 + len(topic.partitions)
+        if left < 0:
+            return False
+    return True
 
 
 def _is_by_time(asked: ListOffsetsPartition) -> bool:

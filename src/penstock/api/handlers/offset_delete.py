@@ -33,10 +33,10 @@ class OffsetDeleteHandler:
         partitions: list[tuple[str, int]] = []
         accepted: list[OffsetDeleteResponsePartition] = []
         topics: list[OffsetDeleteResponseTopic] = []
-        for given in request.topics:
+        async for given in ctx.pace.each(request.topics):
             topic = self._image.topics.get(given.name)
             answers: list[OffsetDeleteResponsePartition] = []
-            for asked in given.partitions:
+            async for asked in ctx.pace.each(given.partitions):
                 answer = OffsetDeleteResponsePartition(partition_index=asked.partition_index)
                 answers.append(answer)
                 if topic is None or not 0 <= asked.partition_index < len(topic.partitions):
