@@ -46,7 +46,8 @@ a million in each array.
 | Requests | Bytes of a frame | Elements |
 |---|---|---|
 | Produce | `socket.request.max.bytes` | 20,000 |
-| those that name partitions, topics or settings one by one, JoinGroup | 4 MiB | 50,000 |
+| those that name partitions, topics or settings one by one | 16 MiB | 500,000 |
+| JoinGroup | 4 MiB | 20,000 |
 | SyncGroup | 16 MiB | 20,000 |
 | all others | 1 MiB | 20,000 |
 """

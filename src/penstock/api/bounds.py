@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.wire.introduction import MAX_FRAME_BYTES as MAX_STRANGER_FRAME_BYTES
 from penstock.wire.introduction import PRIVATE_KEYS_FROM
 from penstock.wire.messages.index import INDEX
 
@@ -46,10 +47,13 @@ def bounds_of(handler: Handler | type[Handler]) -> Bounds:
 
 
 def frame_limits(handlers: Iterable[type[Handler]], max_frame_bytes: int) -> dict[int, int]:
-    """The largest frame by API key. What is served to brokers alone is bounded by `max_frame_bytes`."""
-    limits = dict.fromkeys(INDEX, min(1 << 20, max_frame_bytes))
-    limits |= dict.fromkeys(PRIVATE_KEYS, max_frame_bytes)
+    """The largest frame by API key, of whoever has not shown that it is a node of this cluster.
+
+    What is for nodes alone, or served by nobody, is refused: it only has to be told from garbage."""
+    limits = dict.fromkeys((*INDEX, *PRIVATE_KEYS), min(MAX_STRANGER_FRAME_BYTES, max_frame_bytes))
     for handler in handlers:
+        if not getattr(handler, "is_advertised", True):
+            continue
         frame_bytes = bounds_of(handler).frame_bytes
         limits[int(handler.api)] = max_frame_bytes if frame_bytes is None else min(frame_bytes, max_frame_bytes)
     return limits

@@ -14,7 +14,7 @@ send on to this one are taken (`api.forwarding`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from struct import Struct
 from typing import Any, ClassVar, cast
 
@@ -55,6 +55,7 @@ PIPELINED = frozenset({int(Api.PRODUCE), int(Api.FETCH), FORWARD_KEY, PEER_API_K
 
 NARROW_FRAME_BYTES = 512  # what fits in there is read at once
 
+_NOTHING = memoryview(b"")
 _SIZE_AND_ID = Struct(">ii")
 
 
@@ -118,7 +119,13 @@ class Dispatcher:
 
     async def _take_wide(self, ctx: RequestContext, handler: Handler, offset: int, bound: int) -> None:
         self.wide_requests += 1
-        steps = request_steps(ctx.api_key, ctx.version, ctx.frame, offset, bound)
+        with ctx.connection.memory.charged(len(ctx.frame)):
+            await self._read_wide(ctx, handler, request_steps(ctx.api_key, ctx.version, ctx.frame, offset, bound))
+            ctx.frame = _NOTHING  # whoever goes on has what it needs
+
+    async def _read_wide(
+        self, ctx: RequestContext, handler: Handler, steps: Generator[None, None, tuple[Message, int]]
+    ) -> None:
         try:
             while True:
                 await self._turns.next()
@@ -174,13 +181,14 @@ class Dispatcher:
     async def _ask_controller(self, ctx: RequestContext, handler: Handler, request: Message, frame: bytes) -> None:
         # Brokers that ask for themselves look for the controller themselves.
         timeout_s = timeout_of(request) if is_advertised(handler) else 0.0
-        response = await self._forwarding.answer(
-            lambda: _decide(handler, ctx, request),
-            frame,
-            ctx.listener_name,
-            timeout_s,
-            is_repeatable=is_repeatable(handler),
-        )
+        with ctx.connection.memory.charged(len(frame)):
+            response = await self._forwarding.answer(
+                lambda: _decide(handler, ctx, request),
+                frame,
+                ctx.listener_name,
+                timeout_s,
+                is_repeatable=is_repeatable(handler),
+            )
         if isinstance(response, Message):
             ctx.respond(response)
         else:

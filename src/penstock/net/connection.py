@@ -40,7 +40,7 @@ _SIZE_AND_KEY = Struct(">ih")
 _SIZE = Struct(">i")
 MIN_FRAME_BYTES = 8  # api key, version, correlation id
 
-OTHER_FRAME_BYTES = 64 << 10  # of a key that nobody serves: its frame only has to be told from garbage
+OTHER_FRAME_BYTES = MAX_STRANGER_FRAME_BYTES  # of a key that nobody serves: its frame only has to be told from garbage
 
 INITIAL_BUFFER_BYTES = 16 << 10
 STEADY_BUFFER_BYTES = 1 << 20
@@ -164,6 +164,10 @@ class Connection:
         return self._next_slot - self._head_slot
 
     @property
+    def memory(self) -> RequestMemory:
+        return self._limits.memory
+
+    @property
     def is_blocked(self) -> bool:
         """Not reading, so the peer's departure goes unnoticed unless somebody looks."""
         return self._blocked
@@ -208,17 +212,18 @@ class Connection:
         pipelined = self._pipelined
         budget = TURN_BUDGET
         frame_limits, other_limit = self._limits.frame_limits, self._limits.max_frame_bytes
+        largest = self._limits.largest_frame_bytes
         while not self.is_closed and not self.is_draining:
             start = self._start
             available = self._end - start
             if available < 6:
                 return
             size, key = _SIZE_AND_KEY.unpack_from(view, start)
-            limit = self._limits.largest_frame_bytes if self.is_peer else frame_limits.get(key, other_limit)
+            limit = largest if self.is_peer else frame_limits.get(key, other_limit)
+            if key >= PRIVATE_KEYS_FROM and not self.is_peer and MAX_STRANGER_FRAME_BYTES < size <= largest:
+                raise Stranger(f"a private frame of {size} bytes before the cluster's secret was shown")
             if size < MIN_FRAME_BYTES or size > limit:
                 raise ProtocolError(_no_frame(bytes(view[start : start + 6]), size, key, limit))
-            if key >= PRIVATE_KEYS_FROM and size > MAX_STRANGER_FRAME_BYTES and not self.is_peer:
-                raise Stranger(f"a private frame of {size} bytes before the cluster's secret was shown")
             if available < 4 + size:
                 return
             is_pipelined = key in pipelined

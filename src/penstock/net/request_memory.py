@@ -3,13 +3,15 @@
 Every connection has a small buffer of its own. What a larger request needs beyond it is taken from here, as its bytes
 really arrive. When it is used up, connections that need more stop reading and are served in the order in which they
 came. One of them may exceed the bound, so that a broker full of halves of requests comes to an end with one of them.
+Copies of requests that are being worked on count as well (`charged`).
 A connection that others have waited for too long is closed: its request does not come, or too slowly. Only the time
 in which somebody waited counts. How long memory was held before that is nobody's loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 DEFAULT_BYTES: Final = 512 << 20
@@ -93,6 +95,16 @@ class RequestMemory:
         if holder is self._favoured:
             self._favoured = None
         self._grant()
+
+    @contextmanager
+    def charged(self, size: int) -> Iterator[None]:
+        """A copy of a request that is there already: nobody waits for it, but others may have to."""
+        self.used_bytes += size
+        try:
+            yield
+        finally:
+            self.used_bytes -= size
+            self._grant()
 
     def leave(self, holder: Holder) -> None:
         """The connection has ended."""

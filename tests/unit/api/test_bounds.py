@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import struct
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import pytest
 from wire_client import WireClient, batch, fetch_request, values
@@ -15,10 +15,12 @@ from penstock.api.bounds import PRIVATE_KEYS, USUAL, bounds_of, frame_limits
 from penstock.api.dispatch import Dispatcher
 from penstock.api.handlers.produce import ProduceHandler
 from penstock.api.turns import ITEMS_PER_TURN
-from penstock.node.handlers import FOR_CLIENTS
+from penstock.net.request_memory import RequestMemory
+from penstock.node.handlers import FOR_BROKERS, FOR_CLIENTS
 from penstock.testing import Broker
 from penstock.wire.apis import Api
 from penstock.wire.codec import decode_request, encode_request, read_request_header
+from penstock.wire.introduction import MAX_FRAME_BYTES as MAX_STRANGER_FRAME_BYTES
 from penstock.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -71,7 +73,13 @@ class TestDeclarations:
         assert set(limits) == {*INDEX, *PRIVATE_KEYS}
         assert limits[Api.PRODUCE] == MAX_FRAME
         assert limits[Api.FIND_COORDINATOR] == USUAL.frame_bytes
-        assert limits[Api.SASL_HANDSHAKE] == USUAL.frame_bytes, "nobody serves it"
+        assert limits[Api.SASL_HANDSHAKE] == MAX_STRANGER_FRAME_BYTES, "nobody serves it"
+
+    def test_what_is_for_nodes_alone_gets_no_memory_from_strangers(self) -> None:
+        limits = frame_limits((*FOR_CLIENTS, *FOR_BROKERS), MAX_FRAME)
+        alone = [int(handler.api) for handler in FOR_BROKERS if not getattr(handler, "is_advertised", True)]
+        assert alone
+        assert {limits[key] for key in (*alone, *PRIVATE_KEYS)} == {MAX_STRANGER_FRAME_BYTES}
 
     def test_the_setting_bounds_all(self) -> None:
         assert max(frame_limits(FOR_CLIENTS, 100_000).values()) == 100_000
@@ -193,6 +201,33 @@ def test_what_is_asked_for_is_looked_at_in_turns(
     assert wire.call(key, version, request_) is not None
     to_read = elements // STEP_ITEMS
     assert dispatcher._turns.taken - before >= to_read + elements // ITEMS_PER_TURN - 2
+
+
+class Noting:
+    """Whoever prepares batches: notes what memory for requests is in use at that time."""
+
+    def __init__(self, memory: RequestMemory) -> None:
+        self._memory = memory
+        self.used_bytes: list[int] = []
+
+    async def call(self, work: Callable[..., Any], *args: object) -> Any:
+        self.used_bytes.append(self._memory.used_bytes)
+        return work(*args)
+
+
+def test_copies_of_records_count_as_memory_for_requests(
+    wire: WireClient, wire_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = wire_broker._running.listeners[0]._limits.memory
+    handlers = {int(handler.api): handler for handler in wire_broker._running.apis.handlers}
+    noting = Noting(memory)
+    monkeypatch.setattr(handlers[Api.PRODUCE], "_records", noting)
+    topic = wire.create_topic(compression_type="gzip")
+    before = memory.used_bytes
+    records = batch(b"v" * 9_000)  # fits in the buffer that every connection has
+    assert wire.produce(topic, records).error_code == 0
+    assert noting.used_bytes[0] >= before + len(records)
+    assert memory.used_bytes == before
 
 
 class TestTheSamePartitionTwice:

@@ -146,6 +146,21 @@ async def test_time_in_which_nobody_waits_does_not_count() -> None:
     assert many.memory.late() == [slow[0]], "shortages add up"
 
 
+async def test_copies_hold_up_others_until_they_are_gone() -> None:
+    many = Many(1 << 20)
+    first, second = many.connect(), many.connect()
+    with many.memory.charged(1 << 20):
+        feed(*first, LARGE[:HALF])
+        rest = feed(*second, LARGE)
+        assert rest
+        assert many.memory.waiting == 1
+        assert many.memory.late() == []
+        first[0].abort()
+    assert many.memory.waiting == 0
+    assert feed(*second, rest) == b""
+    assert many.done == [second[0]]
+
+
 async def test_a_burst_does_not_keep_its_buffer() -> None:
     many = Many(-1)
     assert many.memory.limit_bytes == DEFAULT_BYTES

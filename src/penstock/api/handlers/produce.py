@@ -151,7 +151,7 @@ class ProduceHandler:
         if jobs := self._preparation_jobs(request):
             ctx.connection.hold()
             _keep_records(request)
-            return self._prepare_first(ctx, request, jobs)
+            return self._keeping(ctx, self._prepare_first(ctx, request, jobs))
         if len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1:
             response = drained(self._append_all(ctx, request))
             self._offer_lane(ctx, request, response)
@@ -160,7 +160,19 @@ class ProduceHandler:
             return drained(self._append_all(ctx, request))
         ctx.connection.hold()
         _keep_records(request)
-        return ctx.pace.finish(self._append_all(ctx, request))
+        return self._keeping(ctx, ctx.pace.finish(self._append_all(ctx, request)))
+
+    def _keeping(
+        self, ctx: RequestContext, work: Coroutine[Any, Any, ProduceResponse | None]
+    ) -> Coroutine[Any, Any, ProduceResponse | None]:
+        """The records that were copied count as memory for requests until they are written."""
+        size = len(ctx.frame)
+
+        async def keep() -> ProduceResponse | None:
+            with ctx.connection.memory.charged(size):
+                return await work
+
+        return keep()
 
     def _offer_lane(self, ctx: RequestContext, request: ProduceRequest, response: ProduceResponse | None) -> None:
         """This client will probably send its like again: remember what it means."""
