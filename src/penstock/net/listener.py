@@ -20,6 +20,8 @@ from penstock.ports.channel import Channel, Receiver
 BACKLOG = 512
 ACCEPTS_PER_TURN = 64
 IDLE_SWEEP_S = 1.0
+ON_APPROVAL = 8  # connections beyond the limit of descriptors that may yet turn out to be nodes of the cluster
+APPROVAL_S = 1.0
 MIN_CONNECTIONS = 16  # let in even where files have taken the descriptors meant for connections
 
 
@@ -84,8 +86,8 @@ class Listener:
         max_idle_ms: int,
         max_descriptor: int | None = None,
     ) -> None:
-        """`max_descriptor`: a connection with this number or a higher one is refused. The kernel gives the lowest
-        number that is free, so what lies above is left for files."""
+        """`max_descriptor`: a connection with this number or a higher one is refused, unless it is a node's. The kernel
+        gives the lowest number that is free, so what lies above is left for files."""
         self._max_descriptor = max_descriptor
         self.refused = 0
         self._loop = loop
@@ -97,6 +99,7 @@ class Listener:
         self._max_connections_per_ip = max_connections_per_ip
         self._max_idle_s = max_idle_ms / 1000
         self.connections: dict[Connection, None] = {}
+        self._on_approval: dict[Connection, float] = {}
         self._per_ip: dict[str, int] = {}
         self.accepted = 0
         self.closed_for_errors = 0
@@ -138,7 +141,7 @@ class Listener:
                 self._loop.remove_reader(listening.fileno())
                 self._loop.call_later(0.5, self._accept_again, listening)
                 return
-            if not self.admits(address[0], sock.fileno()):
+            if not self.admits(address[0]):
                 sock.close()
                 continue
             try:
@@ -146,27 +149,46 @@ class Listener:
             except OSError:
                 sock.close()  # the peer was gone before we looked
                 continue
-            self.adopt(channel)
+            is_on_approval = not self._is_left_over(sock.fileno())
+            connection = self.adopt(channel)
+            if is_on_approval:
+                self._approve_later(connection)
 
     def _accept_again(self, listening: socket.socket) -> None:
         if listening.fileno() >= 0:
             self._loop.add_reader(listening.fileno(), self._accept, listening)
 
-    def admits(self, ip: str, descriptor: int = 0) -> bool:
+    def admits(self, ip: str) -> bool:
         """Whether one more connection from there is within the bounds."""
-        if len(self.connections) >= self._max_connections or self._per_ip.get(ip, 0) >= self._max_connections_per_ip:
-            reason = "the limit of connections is reached"
-        elif (
-            self._max_descriptor is None or descriptor < self._max_descriptor or len(self.connections) < MIN_CONNECTIONS
-        ):
+        if len(self.connections) < self._max_connections and self._per_ip.get(ip, 0) < self._max_connections_per_ip:
             return True
-        else:
-            reason = "the rest of the file descriptors is kept for logs; raise `ulimit -n`"
-        self.refused += 1
-        self._complaints.refused(ip, self.name, reason)
+        self._note_refusal(ip, "the limit of connections is reached")
         return False
 
-    def adopt(self, channel: AcceptedChannel) -> None:
+    def _note_refusal(self, ip: str, reason: str) -> None:
+        self.refused += 1
+        self._complaints.refused(ip, self.name, reason)
+
+    def _is_left_over(self, descriptor: int) -> bool:
+        """Whether it is one of the descriptors that are not kept for logs."""
+        most = self._max_descriptor
+        return most is None or descriptor < most or len(self.connections) < MIN_CONNECTIONS
+
+    def _approve_later(self, connection: Connection) -> None:
+        """A flood of clients must not keep nodes out. Whoever shows the cluster's secret within a second stays; when
+        more come, those that came first have had their time."""
+        self._on_approval[connection] = self._loop.time() + APPROVAL_S
+        while len(self._on_approval) > ON_APPROVAL:
+            self._decide(next(iter(self._on_approval)))
+
+    def _decide(self, connection: Connection) -> None:
+        del self._on_approval[connection]
+        if not connection.is_peer and not connection.is_closed:
+            reason = "the rest of the file descriptors is kept for logs; raise `ulimit -n`"
+            self._note_refusal(connection.channel.peer[0], reason)
+            connection.abort()
+
+    def adopt(self, channel: AcceptedChannel) -> Connection:
         """Serve a new connection, whatever network it came from."""
         assert self._handler is not None
         connection = Connection(self._loop, channel, self._handler, self._limits, self._closed)
@@ -177,9 +199,11 @@ class Listener:
         ip = channel.peer[0]
         self._per_ip[ip] = self._per_ip.get(ip, 0) + 1
         channel.start(connection)
+        return connection
 
     def _closed(self, connection: Connection, error: Exception | None) -> None:
         del self.connections[connection]
+        self._on_approval.pop(connection, None)
         ip = connection.channel.peer[0]
         left = self._per_ip[ip] - 1
         if left:
@@ -197,6 +221,8 @@ class Listener:
         """Once a second."""
         self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._look_around)
         now = self._loop.time()
+        for connection in [one for one, until in self._on_approval.items() if one.is_peer or until <= now]:
+            self._decide(connection)
         deadline = now - self._max_idle_s if self._max_idle_s > 0 else float("-inf")
         for connection in list(self.connections):
             connection.note_progress()

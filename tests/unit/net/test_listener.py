@@ -13,7 +13,7 @@ from test_connection import PIPELINED_KEY, FakeChannel, frame
 from test_request_memory import feed
 
 from penstock.net.connection import INITIAL_BUFFER_BYTES, Connection, ConnectionLimits
-from penstock.net.listener import MIN_CONNECTIONS, Listener, bind
+from penstock.net.listener import MIN_CONNECTIONS, ON_APPROVAL, Listener, bind
 from penstock.net.request_memory import MAX_HOLD_S, RequestMemory
 from penstock.ports.channel import Receiver
 from penstock.runtime.descriptors import max_connection_descriptor
@@ -49,9 +49,9 @@ async def listen() -> AsyncIterator[Callable[[int | None], Listener]]:
 
 
 async def settle(listener: Listener, count: int) -> None:
-    """Until so many have been accepted or refused."""
+    """Until so many have been accepted, if only on approval."""
     for _ in range(500):
-        if listener.accepted + listener.refused >= count:
+        if listener.accepted >= count:
             return
         await asyncio.sleep(0.01)
 
@@ -65,9 +65,9 @@ async def test_connections_leave_descriptors_for_files(
     with caplog.at_level(logging.WARNING):
         clients = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(60)]
         await settle(listener, 60)
-    assert MIN_CONNECTIONS <= listener.accepted < 60
-    assert listener.accepted + listener.refused == 60
-    assert len(listener.connections) == listener.accepted
+    assert MIN_CONNECTIONS <= len(listener.connections) < 60
+    assert len(listener.connections) + listener.refused == 60
+    assert len(listener._on_approval) <= ON_APPROVAL
     assert len(caplog.records) == 1, "one line, however many are refused"
     for client in clients:
         client.close()
@@ -77,8 +77,31 @@ async def test_some_clients_are_served_whatever_files_have_taken(listen: Callabl
     listener = listen(0)
     clients = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(MIN_CONNECTIONS + 5)]
     await settle(listener, MIN_CONNECTIONS + 5)
-    assert (listener.accepted, listener.refused) == (MIN_CONNECTIONS, 5)
+    listener._on_approval = dict.fromkeys(listener._on_approval, 0.0)
+    listener._look_around()
+    assert (len(listener.connections), listener.refused) == (MIN_CONNECTIONS, 5)
     for client in clients:
+        client.close()
+
+
+async def test_a_flood_of_clients_does_not_keep_nodes_out(listen: Callable[[int | None], Listener]) -> None:
+    listener = listen(0)
+    clients = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(MIN_CONNECTIONS + 50)]
+    await settle(listener, MIN_CONNECTIONS + 50)
+    node = socket.create_connection(("127.0.0.1", listener.port))
+    await settle(listener, MIN_CONNECTIONS + 51)
+    connection = list(listener.connections)[-1]
+    assert connection.channel.peer == node.getsockname()
+    connection.is_peer = True  # it has shown the cluster's secret
+    clients += [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(50)]
+    await settle(listener, MIN_CONNECTIONS + 101)
+    assert not connection.is_closed
+    assert len(listener.connections) <= MIN_CONNECTIONS + 1 + ON_APPROVAL
+    listener._on_approval = dict.fromkeys(listener._on_approval, 0.0)
+    listener._look_around()
+    assert len(listener.connections) == MIN_CONNECTIONS + 1
+    assert not connection.is_closed
+    for client in (node, *clients):
         client.close()
 
 
