@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from controller_world import ControllerWorld, play
-from penstock.cluster.broker_lifecycle import NOTHING_HEARD, READ_TIMEOUT_S
+from penstock.cluster.broker_lifecycle import READ_TIMEOUT_S
 from penstock.core.raft.exchange import Change
-from penstock.sim.broker import DATA
+from penstock.sim.broker import DATA, SimDirectory
 from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.disk import SimDisk
 from penstock.sim.world import SimWorld
@@ -66,24 +66,52 @@ def test_a_broker_that_is_removed_while_it_is_cut_off_comes_back(seed: int) -> N
         world.run(main(), timeout_s=120)
 
 
-def test_a_voter_that_comes_back_with_an_empty_disk_says_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+async def _empty(cluster: SimCluster) -> int:
+    """A voter that does not lead loses everything on its disk, and is down."""
+    await asyncio.gather(*map(cluster.bring_up, cluster.voters))
+    leader = cluster.nodes[1].membership.quorum.leader_id
+    emptied = next(node for node in cluster.voters if node != leader)
+    await asyncio.sleep(1)
+    cluster.kill(emptied)
+    _wipe(cluster.machines[emptied].disk, DATA)
+    return emptied
+
+
+def test_a_voter_on_a_new_disk_says_what_to_do(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The quorum knows it by its directory.id, which a new disk does not have."""
     with SimWorld(3) as world:
         cluster = SimCluster(world, 3)
 
         async def main() -> None:
-            await asyncio.gather(*map(cluster.bring_up, cluster.voters))
-            leader = cluster.nodes[1].membership.quorum.leader_id
-            emptied = next(node for node in cluster.voters if node != leader)
-            await asyncio.sleep(1)
-            cluster.kill(emptied)
-            _wipe(cluster.machines[emptied].disk, DATA)
+            emptied = await _empty(cluster)
+            begin = SimDirectory.__init__
+
+            def begin_anew(self: SimDirectory, path: str, cluster_id: str, machine: str) -> None:
+                begin(self, path, cluster_id, f"new {machine}")
+
+            monkeypatch.setattr(SimDirectory, "__init__", begin_anew)
             coming = asyncio.ensure_future(cluster.bring_up(emptied))
             await asyncio.sleep(READ_TIMEOUT_S + 5)
             assert not coming.done()
             coming.cancel()
 
         world.run(main(), timeout_s=120)
-    assert f"still waiting to join the cluster: {NOTHING_HEARD}" in caplog.text
+    assert "votes with another disk" in caplog.text
+    assert "take its vote away (`penstock cluster remove-voter`)" in caplog.text
+
+
+def test_a_voter_that_lost_its_files_under_its_directory_id_is_sent_everything_anew() -> None:
+    with SimWorld(3) as world:
+        cluster = SimCluster(world, 3)
+
+        async def main() -> None:
+            emptied = await _empty(cluster)
+            await asyncio.wait_for(cluster.bring_up(emptied), READ_TIMEOUT_S)
+            assert cluster.nodes[emptied].membership.quorum.leader_id != emptied
+
+        world.run(main(), timeout_s=120)
 
 
 def test_a_voter_that_never_ran_votes_once_the_operator_says_so(caplog: pytest.LogCaptureFixture) -> None:
