@@ -29,7 +29,7 @@ from penstock.sim.passing_faults import PassingFaults
 
 CLOCK_JUMPS_MS = (500, 5_000, 100_000, 12 * 3_600_000, 5 * 86_400_000)
 """At most so far, in either direction: less than records and committed offsets are kept for (a week)."""
-LEAPS_MS = (2 * 3_600_000, 6 * 86_400_000)
+LEAPS_MS = (2 * 3_600_000, 40 * 3_600_000)
 """Further than the records of one topic are kept, and less than everything else is."""
 ARMED_S = 3.0
 QUIET_WITHIN_S = 3.0
@@ -345,6 +345,7 @@ class Nemesis:
         by_ms = random.choice((1, 1, 1, -1)) * random.uniform(*LEAPS_MS)
         self.note(fault, f"the clock of {host_of(number)} leaps by {by_ms / 3_600_000:.1f} hours")
         clock = self._cluster.machines[number].clock
+        clock.set_right()  # two that add up would go beyond a week
         clock.jump(by_ms)
         await asyncio.sleep(max(fault.lasts_s, LOOK_AGAIN_S))
         clock.set_right()
