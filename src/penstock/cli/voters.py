@@ -29,6 +29,7 @@ ANSWER_S = 1.0
 """How long after that its answer is waited for."""
 MOST_AT_ONCE = 16
 OTHER = "what listens there does not answer as a broker does"
+CLOSED = "it closes the connection at once"
 _NAMED = re.compile(r"\b(\d+) at (\S+):(\d+)(?=[,)])")
 
 
@@ -54,6 +55,8 @@ class Voter:
             return STUCK
         if self.problem == OTHER:
             return "Has another program taken its port? Compare controller.quorum.voters with where the node listens."
+        if self.problem == CLOSED:
+            return "It may be full, which its log says; or another program has taken its port."
         return "Is its machine up? Check the network and firewalls, and the name in controller.quorum.voters."
 
 
@@ -73,7 +76,7 @@ def _try(timeout_s: float, voter: Voter) -> Voter:
     problem = connect_problem(voter.host, voter.port, timeout_s)
     if not problem:
         answer = ask_api_versions(voter.host, voter.port, timeout_s)
-        problem = {"kafka": "", "nothing": HANGS, "other": OTHER}[answer]
+        problem = {"kafka": "", "nothing": HANGS, "other": OTHER, "closed": CLOSED}[answer]
     return Voter(voter.node_id, voter.host, voter.port, problem)
 
 

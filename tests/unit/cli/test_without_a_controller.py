@@ -16,7 +16,7 @@ from penstock.cli import voters as voters_module
 from penstock.cli.connection import HANGS, Target
 from penstock.cli.doctor_voters import voters as voter_findings
 from penstock.cli.no_controller import no_controller, warn_of_old_news
-from penstock.cli.voters import OTHER, Voter, named_voters, tried, verdict, what_to_do
+from penstock.cli.voters import CLOSED, OTHER, Voter, named_voters, tried, verdict, what_to_do
 from penstock.clients import Refused
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
@@ -96,9 +96,17 @@ def test_each_voter_is_tried(monkeypatch: pytest.MonkeyPatch, closed_port: int, 
             5: ("no..name", 9093),
         }
         found = tried(Voter(node, *address) for node, address in addresses.items())
-    assert [voter.problem for voter in found] == ["", REFUSED, HANGS, OTHER, "the name no..name does not resolve"]
+    assert [voter.problem for voter in found] == ["", REFUSED, HANGS, CLOSED, "the name no..name does not resolve"]
     assert [bool(voter.advice) for voter in found] == [False, True, True, True, True]
     assert len({voter.advice for voter in found}) == 5
+
+
+def test_a_voter_whose_port_another_program_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(voters_module, "connect_problem", lambda *_: "")
+    monkeypatch.setattr(voters_module, "ask_api_versions", lambda *_: "other")
+    (found,) = tried([Voter(1, "127.0.0.1", 9093)])
+    assert found.problem == OTHER
+    assert "another program" in found.advice
 
 
 @pytest.mark.parametrize(
