@@ -166,7 +166,7 @@ class MetadataAnswers:
             except StopIteration as done:
                 shared.answer = done.value
                 self._no_longer_under_way(variant, shared)
-            except Exception as error:
+            except Exception as error:  # raised above, for each who takes part
                 shared.error = error
                 self._no_longer_under_way(variant, shared)
             else:
