@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import resource
@@ -23,6 +22,7 @@ from penstock.node.local_nodes import MAX_NODES
 from penstock.node.node import Node
 from penstock.observability.logs import CONSOLE, FORMATS, configure
 from penstock.replica.revival import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from penstock.runtime.collector import Collector
 from penstock.runtime.disk import OsDisk
 from penstock.runtime.loop import run
 from penstock.storage.probe import probe
@@ -178,8 +178,10 @@ def _raise_file_limit() -> None:
 
 async def _serve(config: BrokerConfig) -> None:
     """Until a signal. A node whose metadata disk failed is stopped, and started again when the disk is well."""
+    collector = Collector()
+    collector.start()
     try:
-        failure = await _serve_once(config)
+        failure = await _serve_once(config, collector)
     except StorageError as error:
         # Whatever keeps a broker from starting ends the command in the same way.
         raise ConfigError(str(error)) from error
@@ -190,7 +192,7 @@ async def _serve(config: BrokerConfig) -> None:
         if not await _wait_until_well(config.log_dir):
             return
         try:
-            failure = await _serve_once(config)
+            failure = await _serve_once(config, collector)
         except StorageError as error:
             log.error("this node does not start: %s", error)
 
@@ -216,7 +218,7 @@ async def _wait_until_well(directory: str) -> bool:
             return True
 
 
-async def _serve_once(config: BrokerConfig) -> Exception | None:
+async def _serve_once(config: BrokerConfig, collector: Collector) -> Exception | None:
     """Why the node has left its cluster; None: it was told to stop."""
     started = time.monotonic()
     node = Node(config)
@@ -229,9 +231,7 @@ async def _serve_once(config: BrokerConfig) -> Exception | None:
         stopping.set()
 
     node.when_failed = end
-    # What start-up made lives as long as the process: keep the collector from walking it again.
-    gc.collect(1)  # not the old ones: with thousands of partitions that holds the loop for half a second
-    gc.freeze()
+    collector.settle()  # what start-up made lives as long as the process
     click.echo(
         f"penstock {__version__} ready on {', '.join(node.places)}: node {config.node_id}, "
         f"data in {node.directory.path}{_doors(node)} ({time.monotonic() - started:.2f} s)"
