@@ -6,7 +6,7 @@ The state machine is a list of what was applied, so histories can be compared en
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,8 +44,18 @@ class History:
         self.restores += 1
         self.applied = [(int(at), text) for at, _, text in (line.partition(b"=") for line in data.split(b";") if line)]
 
-    def snapshot(self) -> bytes:
-        return b";".join(b"%d=%s" % item for item in self.applied)
+    def snapshot(self) -> Generator[None, None, bytes]:
+        return self._encode(self.applied[:])
+
+    @staticmethod
+    def _encode(applied: list[tuple[int, bytes]]) -> Generator[None, None, bytes]:
+        """Twenty a step."""
+        lines: list[bytes] = []
+        for item in applied:
+            lines.append(b"%d=%s" % item)
+            if len(lines) % 20 == 0:
+                yield
+        return b";".join(lines)
 
     @property
     def data(self) -> list[bytes]:

@@ -2,11 +2,13 @@
 
 Entries are applied in order and once; a snapshot replaces everything. A snapshot is due when as many bytes were applied
 since the last as the settings say, and as many as the last one is long, for writing one costs as much as its size.
+It is taken step by step, so that others have their turns; entries may be applied in between.
 Knows no disks, messages and roles, nor what entries mean.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Protocol
 
 from penstock.core.raft.exchange import SnapshotReady
@@ -18,7 +20,9 @@ class StateMachine(Protocol):
 
     def restore(self, index: int, data: bytes) -> None: ...
 
-    def snapshot(self) -> bytes: ...
+    def snapshot(self) -> Generator[None, None, bytes]:
+        """The state as it is at the call, whatever is applied between the steps."""
+        ...
 
 
 class AppliedLog:
@@ -29,6 +33,8 @@ class AppliedLog:
         self.snapshots_taken = 0
         self._bytes_since = 0
         self._is_being_stored = False
+        self._taking: Generator[None, None, bytes] | None = None
+        self._taking_index = 0
         self.index = 0
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -43,13 +49,25 @@ class AppliedLog:
         self.index = entry.index
         self._bytes_since += entry.size_bytes
 
-    def snapshot_if_due(self) -> SnapshotReady | None:
+    def begin_snapshot_if_due(self) -> bool:
+        """Whether one was begun: then it is for `go_on_with_snapshot`."""
         due = max(self._snapshot_every_bytes, self.snapshot_bytes)
-        if self._bytes_since < due or self._is_being_stored:
-            return None
+        if self._bytes_since < due or self._is_being_stored or self._taking is not None:
+            return False
         self._bytes_since = 0
-        self.snapshots_taken += 1
-        return SnapshotReady(self.index, self._machine.snapshot())
+        self._taking, self._taking_index = self._machine.snapshot(), self.index
+        return True
+
+    def go_on_with_snapshot(self) -> SnapshotReady | None:
+        """One step. None: there are more."""
+        assert self._taking is not None
+        try:
+            next(self._taking)
+        except StopIteration as done:
+            self._taking = None
+            self.snapshots_taken += 1
+            return SnapshotReady(self._taking_index, done.value)
+        return None
 
     def begin_storing(self, snapshot: Snapshot) -> None:
         self._is_being_stored = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from typing import Protocol
 
 from penstock.core.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage, PartitionState, TopicState
@@ -26,7 +26,7 @@ from penstock.core.metadata.records import (
     TopicCreated,
     TopicDeleted,
     decode_entry,
-    encode_entry,
+    encode_in_steps,
 )
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class MetadataMachine:
 
     def restore(self, index: int, data: bytes) -> None:
         """The image as it is in a snapshot; listeners are told the difference."""
-        before = self.copy()
+        before = self.image.copy()
         self.image.clear()
         for record in decode_entry(data):
             self.image.replay(record)
@@ -87,15 +87,12 @@ class MetadataMachine:
             self._tell_difference(self._listener, before)
         self.on_brokers()
 
-    def snapshot(self) -> bytes:
-        return encode_entry(self.image.snapshot_records())
+    def snapshot(self) -> Generator[None, None, bytes]:
+        """Of the image as it is now."""
+        return encode_in_steps(self.image.copy().each_snapshot_record())
 
     def copy(self) -> MetadataImage:
-        """The image as it is now, for somebody who reads it while this one goes on."""
-        image = MetadataImage()
-        for record in self.image.snapshot_records():
-            image.replay(record)
-        return image
+        return self.image.copy()
 
     def listen(self, listener: MetadataListener, since: MetadataImage) -> None:
         """From now on changes are told, and now what is different from `since`."""

@@ -154,8 +154,8 @@ class RaftDriver:
             self._leadership_changed(outcome.leadership)
         if outcome.committed:
             self._become_active(outcome.committed)
-            if (ready := self._applied.snapshot_if_due()) is not None:
-                self._inbox.append(ready)
+            if self._applied.begin_snapshot_if_due():
+                self._go_on_with_snapshot()
 
     def _hold_back(self, generation: int, messages: list[Message]) -> None:
         """Until that write is stable. Of acknowledgements that wait for the same write the newest is enough: a leader
@@ -243,6 +243,16 @@ class RaftDriver:
     def _restore(self, snapshot: Snapshot) -> None:
         self._applied.restore(snapshot)
         self._members = snapshot.configuration.members
+
+    def _go_on_with_snapshot(self) -> None:
+        """One step a turn: one of 10,000 partitions takes 0.2 s."""
+        if self._is_over:
+            return
+        ready = self._applied.go_on_with_snapshot()
+        if ready is None:
+            self._loop.call_soon(self._go_on_with_snapshot)
+        else:
+            self._post(ready)
 
     def _apply(self, entry: Entry) -> None:
         self._applied.apply(entry)

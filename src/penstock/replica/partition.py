@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata.image import NO_LEADER, PartitionState, effective_min_isr
@@ -112,7 +111,7 @@ class Partition(CommittedLog):
         While the log is being cut nobody can lead with it, or follow another leader: that waits for the end of the cut.
         """
         if self.log.is_being_cut:
-            self._told.append(replace(state))
+            self._told.append(state)
             return
         if state.partition_epoch < self.partition_epoch or state.leader_epoch < self.leader_epoch:
             return

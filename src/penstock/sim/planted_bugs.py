@@ -75,10 +75,8 @@ def _nothing_is_committed(original: Any) -> Any:
 
 
 def _keeps_the_epoch(original: Any) -> Any:
-    def change(partition: Any, record: Any) -> None:
-        epoch = partition.leader_epoch
-        original(partition, record)
-        partition.leader_epoch = epoch
+    def change(partition: Any, record: Any) -> Any:
+        return replace(original(partition, record), leader_epoch=partition.leader_epoch)
 
     return change
 
@@ -143,9 +141,9 @@ def _waits_on(original: Any) -> Any:
 
 
 def _drops_the_last(original: Any) -> Any:
-    def snapshot(self: Any) -> bytes:
-        encode = import_module("penstock.core.metadata.records").encode_entry
-        return bytes(encode(self.image.snapshot_records()[:-1]))
+    def snapshot(self: Any) -> Any:
+        encode = import_module("penstock.core.metadata.records").encode_in_steps
+        return encode(self.image.snapshot_records()[:-1])
 
     return snapshot
 

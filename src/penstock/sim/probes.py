@@ -243,12 +243,13 @@ class Probes:
         return overheard
 
     def _overhear_decisions(self, original: Any) -> Any:
-        def decided(partition: PartitionState, change: PartitionChanged) -> None:
+        def decided(partition: PartitionState, change: PartitionChanged) -> PartitionState:
             key = change.topic_id, change.index, partition.partition_epoch
             if key not in self._decided:  # every node hears of it
                 self._decided[key] = None
                 self.counts.update(name for name, is_it in DECIDED.items() if is_it(partition, change))
-            original(partition, change)
+            changed: PartitionState = original(partition, change)
+            return changed
 
         return decided
 

@@ -245,14 +245,15 @@ class ReplicaEars:
     # -- decisions ----------------------------------------------------------------------
 
     def _overhear_decision(self, change: Any) -> Any:
-        def overheard(state: PartitionState, changed: PartitionChanged) -> None:
-            key = changed.topic_id, state.index
-            if state.partition_epoch >= self._replicas.get(key, (-1, ()))[0]:  # the first to hear of it
-                self._note_unclean(key, state, changed)
-            change(state, changed)
+        def overheard(before: PartitionState, changed: PartitionChanged) -> PartitionState:
+            key = changed.topic_id, before.index
+            if before.partition_epoch >= self._replicas.get(key, (-1, ()))[0]:  # the first to hear of it
+                self._note_unclean(key, before, changed)
+            state: PartitionState = change(before, changed)
             self._leases.decided(key, state.leader_epoch, self._loop.world_time())
             if state.partition_epoch > self._replicas.get(key, (-1, ()))[0]:
                 self._replicas[key] = state.partition_epoch, state.replicas
+            return state
 
         return overheard
 

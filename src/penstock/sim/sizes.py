@@ -32,6 +32,7 @@ SIZES: Mapping[str, tuple[int, ...]] = {
     "penstock.coordination.hosted_shard:LOAD_BYTES": (300, 3000),
     "penstock.coordination.hosted_shard:MAX_BATCH_BYTES": (200, 2000),
     "penstock.coordination.hosted_shard:REPLAYED_IN_ONE_GO": (1, 7),
+    "penstock.core.metadata.records:PARTITIONS_IN_ONE_GO": (1, 3),
     "penstock.net.connection:MAX_CORKED_PARTS": (1, 4),
     "penstock.storage.checkpoint_builder:_SNAPSHOT_EVERY_BYTES": (0, 500, 5000),
     "penstock.storage.cleaner.rewrite:_CHUNK_BYTES": (700, 3000),
@@ -53,15 +54,17 @@ RAFT: Mapping[str, tuple[int, ...]] = {
     "snapshot_chunk_bytes": (50, 500),
     "catch_up_entries": (1, 10),
 }
+DRAWN_LAST = ("penstock.core.metadata.records:PARTITIONS_IN_ONE_GO",)
+"""Came later: what a seed draws of the others stays as it was."""
 RAFT_SETTINGS = "penstock.node.membership:_raft_settings"
 
 
 def draw_sizes(random: Random) -> dict[str, int]:
     """By place; of Raft's by name. None in half of the histories."""
     is_shrunk = random.random() < SHRINK_CHANCE
-    drawn = {
-        name: random.choice(values) for name, values in (*SIZES.items(), *RAFT.items()) if random.random() < EACH_CHANCE
-    }
+    every = {**SIZES, **RAFT}
+    order = (*(name for name in every if name not in DRAWN_LAST), *DRAWN_LAST)
+    drawn = {name: random.choice(every[name]) for name in order if random.random() < EACH_CHANCE}
     return drawn if is_shrunk else {}
 
 

@@ -232,17 +232,17 @@ def test_a_broker_alone_has_no_timer() -> None:
 def test_leaders_move_back_when_they_are_looked_for() -> None:
     async def story(there: ControllerWorld) -> None:
         await there.controller.create_topic("t", 1, -1, {0: [2, 1, 3]}, {})
-        state = there.image.topics["t"].partitions[0]
+        topic = there.image.topics["t"]
         there.fall_silent(2)
         there.break_link(2)
         await asyncio.sleep(1)
-        assert state.leader == 1
+        assert topic.partitions[0].leader == 1
         there.mend_link(2)
         await there.heartbeat(2)
         there.beat(2)
         await alter_isr(there, (1, 2, 3))
         await asyncio.sleep(11)
-        assert state.leader == 2
+        assert topic.partitions[0].leader == 2
 
     async def alter_isr(there: ControllerWorld, isr: tuple[int, ...]) -> None:
         topic = there.image.topics["t"]

@@ -283,7 +283,7 @@ def test_a_new_minimum_changes_who_is_eligible_in_the_same_entry() -> None:
             RESOURCE_TOPIC, "t", lambda _: {"min.insync.replicas": "2"}, validate_only=False
         )
         assert there.quorum.index == before + 1
-        assert state.elr == (), "the high watermark moves on without it from now on"
+        assert there.image.topics["t"].partitions[0].elr == (), "the high watermark moves on without it from now on"
 
     play(story)
 
@@ -296,8 +296,8 @@ def test_who_is_away_when_flushes_begin_is_eligible_no_more_in_the_same_entry(is
         there.fall_silent(3)
         there.break_link(3)
         await asyncio.sleep(1)
-        state = there.image.topics["t"].partitions[0]
-        assert (state.isr, state.elr) == ((2, 1), (3,))
+        topic = there.image.topics["t"]
+        assert (topic.partitions[0].isr, topic.partitions[0].elr) == ((2, 1), (3,))
         before = there.quorum.index
         if is_for_all:
             cluster_wide = {"min.insync.replicas": "2", **FLUSHES}
@@ -305,11 +305,11 @@ def test_who_is_away_when_flushes_begin_is_eligible_no_more_in_the_same_entry(is
         else:
             await there.controller.change_config(RESOURCE_TOPIC, "t", lambda _: {"min.insync.replicas": "3"}, **NOW)
         assert there.quorum.index == before + 1
-        assert state.elr == ()
+        assert topic.partitions[0].elr == ()
         there.running.refresh()
         there.mend_link(3)
         await there.register(3, b"second")  # from a crash
-        assert state.elr == ()
+        assert topic.partitions[0].elr == ()
 
     play(story, log_flush_interval_messages="1000" if is_for_all else "1")
 

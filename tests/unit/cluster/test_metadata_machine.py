@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Sequence
 
 import pytest
 
+from penstock.api.turns import drained
 from penstock.cluster.metadata_machine import MetadataMachine
+from penstock.core.metadata import records
 from penstock.core.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage, PartitionState, TopicState
 from penstock.core.metadata.records import (
     BrokerChanged,
@@ -117,7 +119,7 @@ async def test_a_snapshot_tells_the_difference() -> None:
     other.apply(5, encode_entry([PartitionChanged(A, 0, isr=(1,))]))
     machine = made_of(TWO_TOPICS)
     listener = listening(machine)
-    machine.restore(5, other.snapshot())
+    machine.restore(5, drained(other.snapshot()))
     await machine.settle()
     assert listener.heard == [
         ("deleted", "b"),
@@ -126,7 +128,7 @@ async def test_a_snapshot_tells_the_difference() -> None:
         ("created", "b", 2),
     ]
     assert machine.image.topics["b"].topic_id == bytes.fromhex(again)
-    assert machine.snapshot() == other.snapshot()
+    assert drained(machine.snapshot()) == drained(other.snapshot())
 
 
 @pytest.mark.asyncio
@@ -138,7 +140,7 @@ async def test_a_snapshot_tells_of_settings_before_partitions_that_were_changed_
     machine = made_of(TWO_TOPICS)
     listener = listening(machine)
     machine.on_settings = lambda: listener.heard.append(("settings",))
-    machine.restore(4, other.snapshot())
+    machine.restore(4, drained(other.snapshot()))
     await machine.settle()
     assert listener.heard == [("settings",), ("config", "a"), ("changed", "a", 0, 1)]
 
@@ -156,7 +158,7 @@ def test_settings_of_brokers_are_told_before_anybody_listens() -> None:
 def test_a_snapshot_of_what_is_known_tells_nothing() -> None:
     machine = made_of(TWO_TOPICS, [ConfigChanged(RESOURCE_TOPIC, "a", {"retention.ms": "1"})])
     listener = listening(machine)
-    machine.restore(9, machine.snapshot())
+    machine.restore(9, drained(machine.snapshot()))
     assert listener.heard == []
 
 
@@ -164,8 +166,19 @@ def test_overrides_that_a_snapshot_lacks_are_told() -> None:
     bare = made_of(TWO_TOPICS)
     machine = made_of(TWO_TOPICS, [ConfigChanged(RESOURCE_TOPIC, "a", {"retention.ms": "1"})])
     listener = listening(machine)
-    machine.restore(9, bare.snapshot())
+    machine.restore(9, drained(bare.snapshot()))
     assert listener.heard == [("config", "a")]
+
+
+def test_a_snapshot_is_of_the_moment_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "PARTITIONS_IN_ONE_GO", 1)
+    machine = made_of(TWO_TOPICS)
+    expected = drained(machine.snapshot())
+    taking = machine.snapshot()
+    next(taking)
+    machine.apply(2, encode_entry([PartitionChanged(A, 1, leader=1)]))
+    machine.apply(3, encode_entry([TopicDeleted(B), TopicCreated("c", "0c" * 16, ((1,),))]))
+    assert drained(taking) == expected
 
 
 def test_brokers_and_the_cluster_id_have_hooks_of_their_own() -> None:
@@ -177,7 +190,7 @@ def test_brokers_and_the_cluster_id_have_hooks_of_their_own() -> None:
     machine.apply(1, encode_entry([ClusterCreated("x" * 22), registered]))
     machine.apply(2, encode_entry([BrokerChanged(1, is_fenced=True)]))
     assert heard == ["x" * 22, "brokers", "brokers"]
-    machine.restore(3, machine.snapshot())
+    machine.restore(3, drained(machine.snapshot()))
     assert heard == ["x" * 22, "brokers", "brokers", "brokers"], "the id is the same: no news"
 
 

@@ -205,6 +205,29 @@ def test_who_was_away_for_long_gets_a_snapshot(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_a_snapshot_takes_turns_with_entries_and_is_of_the_moment_it_was_begun(seed: int) -> None:
+    with cluster(seed, voters=[1], snapshot_every=2000) as servers:
+
+        async def main() -> None:
+            await servers.start()
+            only = servers.servers[1]
+            data = [b"%03d" % number * 10 for number in range(300)]
+            between = 0
+            for first in range(0, 300, 10):
+                await asyncio.gather(*(servers.propose(1, each) for each in data[first : first + 10]))
+                between += only.quorum._applied._taking is not None
+            assert between, "entries are applied while a snapshot is being taken"
+            assert only.quorum.snapshots_taken > 1
+            await asyncio.sleep(1)
+            servers.crash(1)
+            await servers.start()
+            assert servers.servers[1].history.restores == 1
+            assert servers.servers[1].history.data == data
+
+        servers.world.run(main(), timeout_s=120)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_everybody_crashes_at_once_and_nothing_is_forgotten(seed: int) -> None:
     with cluster(seed, snapshot_every=3000) as servers:
 

@@ -48,9 +48,11 @@ def test_a_partition_that_is_named_twice_is_decided_once() -> None:
         change = IsrChange(there.image.topics["t"].topic_id, 0, state.leader_epoch, state.partition_epoch, epochs)
         codes = await there.controller.alter_partitions(1, there.epochs[1], [change, change])
         assert [answer.code for answer in codes] == [ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION]
+        state = there.image.topics["t"].partitions[0]
         assert state.partition_epoch == change.partition_epoch + 1
         answers = await there.controller.elect_leaders(ElectionKind.PREFERRED, [("t", 0), ("t", 0)])
         assert len(answers) == 1
+        state = there.image.topics["t"].partitions[0]
         assert state.leader == 2
         assert state.leader_epoch == change.leader_epoch + 1
 

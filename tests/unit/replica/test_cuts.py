@@ -88,8 +88,7 @@ class World(HostedWorld):
         topic = self.image.topics["shared"]
         old = topic.partitions[0]
         members = tuple(replicas or (self.me, LEADER))
-        state = PartitionState(0, members, leader, old.leader_epoch + 1, members)
-        state.partition_epoch = old.partition_epoch + 1
+        state = PartitionState(0, members, leader, old.leader_epoch + 1, members, old.partition_epoch + 1)
         topic.partitions[0] = state
         return self.hosted.partition_changed(topic, state)
 

@@ -40,8 +40,9 @@ class World(HostedWorld):
     def change(self, index: int, leader: int, replicas: Sequence[int]) -> None:
         topic = self.image.topics["shared"]
         old = topic.partitions[index]
-        state = PartitionState(index, tuple(replicas), leader, old.leader_epoch + 1, tuple(replicas))
-        state.partition_epoch = old.partition_epoch + 1
+        state = PartitionState(
+            index, tuple(replicas), leader, old.leader_epoch + 1, tuple(replicas), old.partition_epoch + 1
+        )
         topic.partitions[index] = state
         self.tell(state)
 

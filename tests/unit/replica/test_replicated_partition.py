@@ -89,8 +89,7 @@ class Replica:
     ) -> None:
         """Every call is a newer decision of the controller; `epoch`: a new one of the leader."""
         leader_epoch = epoch if epoch >= 0 else max(self.partition.leader_epoch, 0)
-        state = PartitionState(0, tuple(replicas), leader, leader_epoch, tuple(isr))
-        state.partition_epoch = self.partition.partition_epoch + 1
+        state = PartitionState(0, tuple(replicas), leader, leader_epoch, tuple(isr), self.partition.partition_epoch + 1)
         self.partition.apply_state(state)
 
     def append(self, value: bytes = b"v") -> int:

@@ -4,12 +4,14 @@ The same code runs for a fresh decision, at start-up and on every follower of th
 Dictionaries are insertion-ordered, so two images of one log are equal to the last byte; one made
 from `snapshot_records` is, too. The versions alone are this node's own: they only ever grow, also
 when the image is cleared and filled from a snapshot.
+
+States of partitions are values: a change puts another one in their place. So a `copy` shares them and costs little.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from penstock.core.metadata.records import (
@@ -43,7 +45,7 @@ INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state",
 NO_LEADER: Final = -1
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PartitionState:
     """Who carries a partition. Leadership changes bump the leader epoch, every change the partition epoch."""
 
@@ -173,7 +175,7 @@ class MetadataImage:
                 self.partitions_version += 1
                 topic = self.topics_by_id[bytes.fromhex(topic_id)]
                 topic.version = self.partitions_version
-                _change(topic.partitions[index], record)
+                topic.partitions[index] = _change(topic.partitions[index], record)
             case TopicCreated() | PartitionsAdded() | TopicDeleted() | PartitionRestored():
                 self.topics_version += 1
                 self.partitions_version += 1
@@ -279,23 +281,48 @@ class MetadataImage:
 
     # -- records out --------------------------------------------------------------------
 
+    def copy(self) -> MetadataImage:
+        """The image as it is now, for somebody who reads it while this one goes on."""
+        image = MetadataImage()
+        image.cluster_id = self.cluster_id
+        for topic in self.topics.values():
+            own = TopicState(topic.name, topic.topic_id, topic.partitions[:], topic.durable_from_epoch, topic.version)
+            image.topics[topic.name] = image.topics_by_id[topic.topic_id] = own
+        image.configs = self.configs.copy()  # overrides of a resource are replaced, never changed
+        image.next_producer_id = self.next_producer_id
+        image.scram = {user: mechanisms.copy() for user, mechanisms in self.scram.items()}
+        image.brokers = {broker_id: replace(broker) for broker_id, broker in self.brokers.items()}
+        image.next_broker_epoch = self.next_broker_epoch
+        image.features = self.features.copy()
+        image.peers = self.peers.copy()
+        image.topics_version = self.topics_version
+        image.partitions_version = self.partitions_version
+        image.brokers_version = self.brokers_version
+        return image
+
     def snapshot_records(self) -> list[MetadataRecord]:
         """What makes an equal image when it is replayed into an empty one."""
-        records: list[MetadataRecord] = []
+        return list(self.each_snapshot_record())
+
+    def each_snapshot_record(self) -> Iterator[MetadataRecord]:
+        """One by one; the image must stay as it is meanwhile."""
         if self.cluster_id:
-            records.append(ClusterCreated(self.cluster_id))
-        records += (FeatureChanged(name, level) for name, level in self.features.items())
-        records += (PeerAddressSet(node, host, port) for node, (host, port) in self.peers.items())
-        records += map(_registered, self.brokers.values())
+            yield ClusterCreated(self.cluster_id)
+        for name, level in self.features.items():
+            yield FeatureChanged(name, level)
+        for node, (host, port) in self.peers.items():
+            yield PeerAddressSet(node, host, port)
+        yield from map(_registered, self.brokers.values())
         if self.next_broker_epoch:
-            records.append(BrokerEpochsUsed(self.next_broker_epoch))
+            yield BrokerEpochsUsed(self.next_broker_epoch)
         for topic in self.topics.values():
-            records += _topic_records(topic)
-        records += (ConfigChanged(kind, name, dict(found)) for (kind, name), found in self.configs.items())
-        records += (each for mechanisms in self.scram.values() for each in mechanisms.values())
+            yield from _topic_records(topic)
+        for (kind, name), found in self.configs.items():
+            yield ConfigChanged(kind, name, dict(found))
+        for mechanisms in self.scram.values():
+            yield from mechanisms.values()
         if self.next_producer_id:
-            records.append(ProducerIdsAllocated(self.next_producer_id))
-        return records
+            yield ProducerIdsAllocated(self.next_producer_id)
 
 
 def effective_min_isr(
@@ -316,23 +343,20 @@ def _add_partitions(
         topic.partitions.append(PartitionState(len(topic.partitions), replicas, leader=isr[0], isr=isr))
 
 
-def _change(partition: PartitionState, change: PartitionChanged) -> None:
-    partition.partition_epoch += 1
-    if change.leader is not None:
-        partition.leader = change.leader
-        partition.leader_epoch += 1
-    if change.isr is not None:
-        partition.isr = change.isr
-    if change.replicas is not None:
-        partition.replicas = change.replicas
-    if change.adding is not None:
-        partition.adding = change.adding
-    if change.removing is not None:
-        partition.removing = change.removing
-    if change.elr is not None:
-        partition.elr = change.elr
-    if change.last_known_elr is not None:
-        partition.last_known_elr = change.last_known_elr
+def _change(partition: PartitionState, change: PartitionChanged) -> PartitionState:
+    is_elected = change.leader is not None
+    return PartitionState(
+        partition.index,
+        partition.replicas if change.replicas is None else change.replicas,
+        partition.leader if change.leader is None else change.leader,
+        partition.leader_epoch + is_elected,
+        partition.isr if change.isr is None else change.isr,
+        partition.partition_epoch + 1,
+        partition.elr if change.elr is None else change.elr,
+        partition.last_known_elr if change.last_known_elr is None else change.last_known_elr,
+        partition.adding if change.adding is None else change.adding,
+        partition.removing if change.removing is None else change.removing,
+    )
 
 
 def _registered(broker: BrokerState) -> BrokerRegistered:

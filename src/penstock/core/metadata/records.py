@@ -10,11 +10,13 @@ an older reader. An entry of the Raft log is one decision: an array of records, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from penstock.model.errors import StorageError
+
+PARTITIONS_IN_ONE_GO: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +223,23 @@ def decode(value: bytes) -> MetadataRecord:
 
 def encode_entry(records: Iterable[MetadataRecord]) -> bytes:
     return _dump([_to_json(record) for record in records])
+
+
+def encode_in_steps(records: Iterable[MetadataRecord]) -> Generator[None, None, bytes]:
+    """Returns what `encode_entry` does. A step does at most `PARTITIONS_IN_ONE_GO`, or one record."""
+    pieces: list[bytes] = []
+    some: list[dict[str, Any]] = []
+    width = 0
+    for record in records:
+        if width >= PARTITIONS_IN_ONE_GO:
+            pieces.append(_dump(some)[1:-1])
+            some, width = [], 0
+            yield
+        some.append(_to_json(record))
+        width += len(record.assignments) if isinstance(record, TopicCreated) else 1
+    if some:
+        pieces.append(_dump(some)[1:-1])
+    return b"[" + b",".join(pieces) + b"]"
 
 
 def decode_entry(value: bytes | memoryview) -> list[MetadataRecord]:

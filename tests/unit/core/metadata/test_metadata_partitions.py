@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from small_cluster import TOPIC_ID, SmallCluster
 
@@ -268,6 +270,6 @@ def test_not_all_leaders_move_at_once() -> None:
     cluster.create([1, 2], [1, 2], [1, 2])
     cluster.fence(1)
     cluster.unfence(1)
-    for partition in cluster.image.topics["t"].partitions:
-        partition.isr = (2, 1)
+    topic = cluster.image.topics["t"]
+    topic.partitions = [replace(partition, isr=(2, 1)) for partition in topic.partitions]
     assert len(partitions.preferred_imbalance(cluster.image, cluster.min_isr, limit=2)) == 2

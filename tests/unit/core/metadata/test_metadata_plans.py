@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -159,7 +160,7 @@ def test_what_nobody_leads_is_not_balanced() -> None:
     cluster = SmallCluster(1)
     cluster.apply(decisions.create_topic(cluster.image, [], "t", TOPIC_ID, 4, 1, {}, {}))
     cluster.add(2)
-    cluster.image.topics["t"].partitions[0].leader = NO_LEADER
+    cluster.image.topics["t"].partitions[0] = replace(cluster.partition, leader=NO_LEADER)
     plan = plans.balance_plan(cluster.image)
     assert 0 not in plan["t"]
     assert len(plan["t"]) == 2
@@ -219,7 +220,7 @@ def test_of_too_many_those_stay_that_are_worth_most(
     cluster = SmallCluster(4)
     cluster.create([1, 2, 3])
     cluster.fence(*fenced)
-    cluster.partition.isr, cluster.partition.elr = isr, elr
+    cluster.image.topics["t"].partitions[0] = replace(cluster.partition, isr=isr, elr=elr)
     assert plans.factor_plan(cluster.image, factor) == {"t": {0: kept}}
 
 
