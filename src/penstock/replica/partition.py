@@ -99,6 +99,8 @@ class Partition(CommittedLog):
         self.is_durable = config.flush_messages <= 1
         if self.is_durable and not was_durable:
             self._promised = self.log.log_end_offset
+            if self._followers is not None:
+                self._followers.became_durable(self.host)
             self._commit.request(self)
         elif self.is_leader:  # flushes or replicas that were waited for may no longer be needed
             self._holds(self.log.end_position() if not self.is_durable else None)
@@ -384,13 +386,26 @@ class Partition(CommittedLog):
             known = current_leader_epoch >= 0
             raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH if known else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
+    def follower_claimed(
+        self, replica_id: int, offset: int, log_start: int, now_ms: int, broker_epoch: int = -1
+    ) -> None:
+        """The replica says, apart from its fetches, that it holds everything below `offset`; of durable topics: stable."""
+        followers, follower = self._follower(replica_id, broker_epoch)
+        follower.claimed_offset = offset
+        self._follower_holds(followers, follower, offset, log_start, now_ms)
+
     def follower_fetched(
         self, replica_id: int, offset: int, log_start: int, now_ms: int, broker_epoch: int = -1
     ) -> None:
-        """The replica holds everything below `offset` (on durable topics: stable). `now_ms` is that of `Host`."""
+        """The replica holds everything below `offset`. `now_ms` is that of `Host`."""
         followers, follower = self._follower(replica_id, broker_epoch)
+        self._follower_holds(followers, follower, offset, log_start, now_ms)
+
+    def _follower_holds(
+        self, followers: Followers, follower: Follower, offset: int, log_start: int, now_ms: int
+    ) -> None:
         is_news = follower.holds(offset, log_start, self.log.log_end_offset, now_ms)
-        if replica_id not in followers.isr:
+        if follower.broker_id not in followers.isr:
             self._look_at_return(followers, follower, now_ms)
         if is_news:
             self._count_replicas()

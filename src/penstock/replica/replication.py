@@ -41,6 +41,7 @@ class Follower:
         "broker_epoch",
         "broker_id",
         "caught_up_ms",
+        "claimed_offset",
         "end_offset",
         "log_start_offset",
     )
@@ -55,6 +56,7 @@ class Follower:
     def forget(self, caught_up_ms: int) -> None:
         """What it holds is unknown; it has from now on to show it."""
         self.end_offset = UNKNOWN_OFFSET
+        self.claimed_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
         self.caught_up_ms = caught_up_ms
         self._previous_fetch_ms = caught_up_ms
@@ -79,6 +81,14 @@ class Follower:
         if self.end_offset >= leader_end:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
 
+    def hold_to_claims(self) -> None:
+        """From now on what it claims counts, and so does what it claimed: what fetches showed may not be stable."""
+        nothing_yet = min(self.end_offset, self.log_start_offset)  # an empty log has nothing to claim
+        if self.end_offset > max(self.claimed_offset, nothing_yet):
+            self.end_offset = max(self.claimed_offset, nothing_yet)
+            self.caught_up_ms = NEVER_MS
+            self._previous_leader_end = UNKNOWN_OFFSET
+
     def disown(self, offset: int, leader_end: int, now_ms: int) -> None:
         """It says itself that from `offset` on nothing there counts: nobody waits for it as for one that is late.
 
@@ -91,6 +101,7 @@ class Follower:
             self._pause_ms = min(2 * self._pause_ms, LONGEST_PAUSE_MS)
         self._disowned_ms, self._disowned_from, self._returns_from = now_ms, offset, leader_end
         self.end_offset = min(self.end_offset, offset)
+        self.claimed_offset = min(self.claimed_offset, offset)
         self.caught_up_ms = NEVER_MS
         self._previous_leader_end = UNKNOWN_OFFSET  # that it was at the end before does not make it one that keeps pace
 
@@ -120,6 +131,15 @@ class Followers:
         known, node_id = self.by_id, self._node_id
         self._replicas = tuple(replicas)
         self.by_id = {one: known.get(one) or Follower(one) for one in replicas if one != node_id}
+
+    def became_durable(self, host: Host) -> None:
+        """Of members of the ISR what fetches showed goes on to count: their lives began before the change, and after a
+        crash the controller does not trust them. Others may be in a life that began after it, or may begin one before
+        they join: it is trusted, so what it has not flushed must not count."""
+        for follower in self.by_id.values():
+            is_of_a_known_life = follower.broker_epoch in (ANY_BROKER_EPOCH, host.broker_epoch_of(follower.broker_id))
+            if follower.broker_id not in self.isr or not is_of_a_known_life:
+                follower.hold_to_claims()
 
     # -- in-sync replicas -------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ class LedPartition:
         if 0 <= leader_epoch != EPOCH:
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
 
-    def follower_fetched(self, replica_id: int, offset: int, log_start: int, now_ms: int, *, broker_epoch: int) -> None:
+    def follower_claimed(self, replica_id: int, offset: int, log_start: int, now_ms: int, *, broker_epoch: int) -> None:
         self.counted.append((replica_id, offset))
 
 

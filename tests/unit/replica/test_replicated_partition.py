@@ -103,6 +103,12 @@ class Replica:
         epoch = {2: 102, 3: 103}[replica]
         self.partition.follower_fetched(replica, offset, log_start, self.host.now_ms(), epoch)
 
+    def claimed(self, replica: int, offset: int, broker_epoch: int) -> None:
+        self.partition.follower_claimed(replica, offset, 0, self.host.now_ms(), broker_epoch)
+
+    def become_durable(self) -> None:
+        self.partition.apply_config(TopicConfig.resolve({"flush.messages": "1"}, self.broker))
+
     def pass_ms(self, ms: int) -> None:
         self.clock.ms += ms
 
@@ -983,3 +989,67 @@ class TestDeletedRecords:
         replica.alive[3] = 103
         replica.fetched(3, 2, log_start=2)
         assert done == [ErrorCode.NONE]
+
+
+class TestBecomingDurable:
+    """`flush.messages` goes to 1. A life that began after the change is trusted after a crash, so what it is counted
+    with must be stable. The leader may hear of the change when such a follower has fetched already."""
+
+    def test_what_a_follower_out_of_sync_fetched_before_does_not_bring_it_back(self) -> None:
+        replica = leading()
+        replica.append()
+        replica.state(isr=(1, 3))
+        replica.fetched(3, 1)
+        del replica.alive[2]  # fenced; the leader has not heard of its new life yet
+        replica.partition.follower_fetched(2, 1, 0, replica.host.now_ms(), 202)
+        replica.become_durable()
+        replica.alive[2] = 202
+        replica.partition.consider_returns()
+        assert replica.proposed == [], "it may not have flushed what it fetched"
+        replica.claimed(2, 1, 202)
+        assert replica.proposed == [replica.partition]
+
+    def test_nor_does_it_count_in_sync_in_a_life_that_the_leader_has_not_heard_of(self) -> None:
+        replica = leading()
+        replica.append()
+        replica.append()
+        replica.fetched(3, 1)
+        replica.partition.follower_fetched(2, 2, 0, replica.host.now_ms(), 202)
+        assert replica.partition.high_watermark == 1
+        replica.become_durable()
+        replica.flusher.let_go()
+        replica.claimed(3, 2, 103)
+        assert replica.partition.high_watermark == 1, "it never goes back, and does not go on"
+        replica.claimed(2, 2, 202)
+        assert replica.partition.high_watermark == 2
+
+    def test_what_it_claimed_before_counts(self) -> None:
+        replica = leading()
+        replica.append()
+        replica.state(isr=(1, 3))
+        replica.fetched(3, 1)
+        del replica.alive[2]
+        replica.claimed(2, 1, 202)
+        replica.become_durable()
+        replica.alive[2] = 202
+        replica.partition.consider_returns()
+        assert replica.proposed == [replica.partition], "where nobody writes it says nothing more"
+
+    def test_an_empty_follower_has_nothing_to_claim(self) -> None:
+        replica = leading()
+        replica.state(isr=(1, 3))
+        del replica.alive[2]
+        replica.partition.follower_fetched(2, 0, 0, replica.host.now_ms(), 202)
+        replica.become_durable()
+        replica.alive[2] = 202
+        replica.partition.consider_returns()
+        assert replica.proposed == [replica.partition]
+
+    def test_what_members_in_sync_fetched_before_goes_on_to_count(self) -> None:
+        replica = leading()
+        replica.append()
+        replica.fetched(3, 1)
+        replica.become_durable()
+        replica.flusher.let_go()
+        replica.claimed(2, 1, 102)
+        assert replica.partition.high_watermark == 1

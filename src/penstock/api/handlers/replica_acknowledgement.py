@@ -48,7 +48,7 @@ class AcknowledgementHandler:
                 partition.check_follower(replica_id, entry.leader_epoch)
                 # More than there is cannot have been fetched from here: a log of another leader.
                 if entry.offset <= partition.log.log_end_offset:
-                    partition.follower_fetched(
+                    partition.follower_claimed(
                         replica_id, entry.offset, entry.log_start_offset, now_ms, broker_epoch=broker_epoch
                     )
                 else:
