@@ -389,7 +389,7 @@ class Partition(CommittedLog):
     def follower_claimed(
         self, replica_id: int, offset: int, log_start: int, now_ms: int, broker_epoch: int = -1
     ) -> None:
-        """The replica says, apart from its fetches, that it holds everything below `offset`; of durable topics: stable."""
+        """The replica says, apart from fetches, that it holds everything below `offset`. On durable topics: stable."""
         followers, follower = self._follower(replica_id, broker_epoch)
         follower.claimed_offset = offset
         self._follower_holds(followers, follower, offset, log_start, now_ms)
