@@ -5,13 +5,10 @@ For a look at them alone: no session, no replica id, so it says nothing of what 
 
 from __future__ import annotations
 
-import asyncio
-
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.replica.leader_link import LeaderLink
 from penstock.replica.partition import Partition
 from penstock.wire.apis import Api
-from penstock.wire.codec import decode_response, read_response_header
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 
 NO_SESSION_EPOCH = -1
@@ -20,8 +17,6 @@ MAX_BYTES = 1 << 20
 
 async def ask_batches(link: LeaderLink, version: int, partition: Partition, offset: int) -> bytes:
     """Whole committed batches from the one that holds `offset` on; empty: there are none. Raises ApiError."""
-    if not link.is_up:
-        raise ApiError(ErrorCode.NETWORK_EXCEPTION, "the connection to the leader was lost")
     asked = FetchPartition(
         partition=partition.index,
         current_leader_epoch=partition.leader_epoch,
@@ -35,24 +30,7 @@ async def ask_batches(link: LeaderLink, version: int, partition: Partition, offs
         session_epoch=NO_SESSION_EPOCH,
         topics=[FetchTopic(topic_id=partition.topic_id, partitions=[asked])],
     )
-    answer: asyncio.Future[FetchResponse | None] = asyncio.get_running_loop().create_future()
-
-    def take(frame: memoryview) -> None:
-        if answer.done():
-            return
-        if not frame:
-            answer.set_result(None)
-            return
-        kept = memoryview(bytes(frame))  # the receive buffer is used again
-        _, at = read_response_header(Api.FETCH, version, kept)
-        message = decode_response(Api.FETCH, version, kept, at)
-        assert isinstance(message, FetchResponse)
-        answer.set_result(message)
-
-    link.send(Api.FETCH, version, request, take)
-    response = await answer
-    if response is None:
-        raise ApiError(ErrorCode.NETWORK_EXCEPTION, "the connection to the leader was lost")
+    response = await link.ask(Api.FETCH, version, request, FetchResponse)
     if response.error_code:
         raise ApiError(ErrorCode(response.error_code))
     for topic in response.responses:

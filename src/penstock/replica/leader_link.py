@@ -11,20 +11,22 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from penstock.client.frames import FrameConnection
 from penstock.client.introduction import PeerIdentity, connect_to_peer
-from penstock.model.errors import ProtocolError
+from penstock.model.errors import ApiError, ErrorCode, ProtocolError
 from penstock.wire.apis import Api
-from penstock.wire.codec import encode_request
+from penstock.wire.codec import decode_response, encode_request, read_response_header
 from penstock.wire.primitives import Message
 
 log = logging.getLogger(__name__)
 
 FIRST_RETRY_S = 0.01
 CONNECT_TIMEOUT_S = 5.0
+CONNECTION_LOST = "the connection to the leader was lost"
 
+M = TypeVar("M", bound=Message)
 Take: TypeAlias = Callable[[memoryview], None]
 
 
@@ -75,6 +77,30 @@ class LeaderLink:
         self._awaited.append((self._next_id, take))
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         self._connection.send(b"".join(part for part in parts if isinstance(part, bytes)))
+
+    async def ask(self, key: Api, version: int, request: Message, of: type[M]) -> M:
+        """The answer. Raises ApiError where there is none."""
+        if not self.is_up:
+            raise ApiError(ErrorCode.NETWORK_EXCEPTION, CONNECTION_LOST)
+        answer: asyncio.Future[M | None] = self._loop.create_future()
+
+        def take(frame: memoryview) -> None:
+            if answer.done():
+                return
+            if not frame:
+                answer.set_result(None)
+                return
+            kept = memoryview(bytes(frame))  # the receive buffer is used again
+            _, at = read_response_header(key, version, kept)
+            message = decode_response(key, version, kept, at)
+            assert isinstance(message, of)
+            answer.set_result(message)
+
+        self.send(key, version, request, take)
+        response = await answer
+        if response is None:
+            raise ApiError(ErrorCode.NETWORK_EXCEPTION, CONNECTION_LOST)
+        return response
 
     def send_frame(self, frame: bytes) -> None:
         """One that is not answered. Lost if the connection is."""
