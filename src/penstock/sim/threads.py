@@ -7,12 +7,13 @@ simulated. All of it belongs to the process that made it and ends with it.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar, cast
 
 from penstock.model.errors import CorruptBatch, StorageError
 from penstock.ports.disk import File
@@ -67,6 +68,40 @@ class _Pool:
             self._free += 1
 
 
+class _Job(Generic[T]):
+    """Not closures that name each other: there are thousands, and they would go in circles until the world ends."""
+
+    __slots__ = ("_work", "_workers", "future")
+
+    def __init__(self, workers: SimWorkers, work: Callable[[], T], future: asyncio.Future[T]) -> None:
+        self._workers = workers
+        self._work = work
+        self.future = future
+
+    def begin(self) -> None:
+        self._workers.later(self._do)
+
+    def _do(self) -> None:
+        if self._workers.is_hung(self._do):
+            return
+        result: T | None = None
+        failure: Exception | None = None
+        try:
+            result = self._work()
+        except Exception as error:  # belongs to whoever waits, as with a thread pool
+            failure = error
+        self._workers.later(self._hand_over, result, failure)
+
+    def _hand_over(self, result: T | None, failure: Exception | None) -> None:
+        self._workers.release()
+        if self.future.done():
+            return
+        if failure is not None:
+            self.future.set_exception(failure)
+        else:
+            self.future.set_result(cast(T, result))
+
+
 class SimWorkers:
     def __init__(self, loop: SimLoop, random: Random, times: DiskTimes, threads: int = 4) -> None:
         self._loop = loop
@@ -75,34 +110,22 @@ class SimWorkers:
         self._pool = _Pool(threads)
 
     def run(self, work: Callable[[], T]) -> Awaitable[T]:
-        future = self._loop.create_future()
+        job = _Job(self, work, self._loop.create_future())
+        self._pool.submit(job.begin)
+        return job.future
 
-        def begin() -> None:
-            self._loop.call_later(self._times.draw(self._random, self._times.work_s), do)
+    def later(self, callback: Callable[..., None], *args: object) -> None:
+        """After as long as work takes."""
+        self._loop.call_later(self._times.draw(self._random, self._times.work_s), callback, *args)
 
-        def do() -> None:
-            if self._times.is_hung:
-                self._loop.call_later(HUNG_POLL_S, do)
-                return
-            result: T | None = None
-            failure: Exception | None = None
-            try:
-                result = work()
-            except Exception as error:  # belongs to whoever waits, as with a thread pool
-                failure = error
-            self._loop.call_later(self._times.draw(self._random, self._times.work_s), hand_over, result, failure)
+    def is_hung(self, callback: Callable[[], None]) -> bool:
+        """Then it is called again in a while."""
+        if self._times.is_hung:
+            self._loop.call_later(HUNG_POLL_S, callback)
+        return self._times.is_hung
 
-        def hand_over(result: T | None, failure: Exception | None) -> None:
-            self._pool.release()
-            if future.done():
-                return
-            if failure is not None:
-                future.set_exception(failure)
-            else:
-                future.set_result(result)
-
-        self._pool.submit(begin)
-        return future
+    def release(self) -> None:
+        self._pool.release()
 
     def each(self, work: Callable[[A], T], items: Sequence[A], threads: int) -> Iterator[T]:
         """One after the other, here and now: no time passes while a process blocks."""
@@ -131,34 +154,33 @@ class SimFlusher:
             if self._disk.is_directory(directory):
                 mark = self._disk.names_mark(directory)
                 syncs.append(partial(self._sync_directory, directory, mark))
+        self._pool.submit(partial(self._proceed, syncs, on_stable))
 
-        def proceed() -> None:
-            """It reaches the platter some time before anybody hears of it."""
-            takes_s = self._times.draw(self._random, self._times.sync_s)
-            reaches_s = takes_s * self._random.random()
-            self._loop.call_later(reaches_s, sync, takes_s - reaches_s)
+    def _proceed(self, syncs: deque[Callable[[], None]], on_stable: OnStable) -> None:
+        """It reaches the platter some time before anybody hears of it."""
+        takes_s = self._times.draw(self._random, self._times.sync_s)
+        reaches_s = takes_s * self._random.random()
+        self._loop.call_later(reaches_s, self._sync, syncs, on_stable, takes_s - reaches_s)
 
-        def sync(rest_s: float) -> None:
-            if self._times.is_hung:
-                self._loop.call_later(HUNG_POLL_S, sync, rest_s)
-                return
-            error: OSError | None = None
-            try:
-                if syncs:
-                    syncs.popleft()()
-            except OSError as failure:
-                error = failure
-                syncs.clear()
+    def _sync(self, syncs: deque[Callable[[], None]], on_stable: OnStable, rest_s: float) -> None:
+        if self._times.is_hung:
+            self._loop.call_later(HUNG_POLL_S, self._sync, syncs, on_stable, rest_s)
+            return
+        error: OSError | None = None
+        try:
             if syncs:
-                self._loop.call_later(rest_s, proceed)
-            else:
-                self._loop.call_later(rest_s, end, error)
+                syncs.popleft()()
+        except OSError as failure:
+            error = failure
+            syncs.clear()
+        if syncs:
+            self._loop.call_later(rest_s, self._proceed, syncs, on_stable)
+        else:
+            self._loop.call_later(rest_s, self._end, on_stable, error)
 
-        def end(error: OSError | None) -> None:
-            self._pool.release()
-            on_stable(error)
-
-        self._pool.submit(proceed)
+    def _end(self, on_stable: OnStable, error: OSError | None) -> None:
+        self._pool.release()
+        on_stable(error)
 
     def _sync_directory(self, directory: str, mark: int) -> None:
         if self._disk.is_directory(directory):  # otherwise the topic was deleted meanwhile: nothing to keep
