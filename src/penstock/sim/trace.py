@@ -12,20 +12,24 @@ from collections import deque
 from collections.abc import Callable
 
 KEPT_LINES = 200_000
+HASHED_TOGETHER = 256
 
 
 class Trace:
     def __init__(self, seed: int, time: Callable[[], float], kept_lines: int = KEPT_LINES) -> None:
         self._time = time
         self._hash = hashlib.blake2b(digest_size=16)
+        self._unhashed: list[str] = []
         self._lines: deque[str] = deque(maxlen=kept_lines)
         self.count = 0
         self.note("world", f"seed {seed}")
 
     def note(self, who: str, what: str) -> None:
         line = f"{round(self._time() * 1e6):>13} {who} {what}"
-        self._hash.update(line.encode() + b"\n")
         self._lines.append(line)
+        self._unhashed.append(line)
+        if len(self._unhashed) == HASHED_TOGETHER:
+            self._hash_lines()
         self.count += 1
 
     def remark(self, who: str, what: str) -> None:
@@ -35,7 +39,12 @@ class Trace:
     @property
     def digest(self) -> str:
         """Of all lines, also those no longer kept."""
+        self._hash_lines()
         return self._hash.hexdigest()
+
+    def _hash_lines(self) -> None:
+        self._hash.update("".join(line + "\n" for line in self._unhashed).encode())
+        self._unhashed.clear()
 
     def text(self) -> str:
         """The kept lines, oldest first."""
