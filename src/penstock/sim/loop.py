@@ -18,16 +18,18 @@ SimError
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
+import math
 import sys
 from asyncio import events
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
-from contextvars import Context
+from contextvars import Context, copy_context
+from heapq import heapify, heappop, heappush
 from typing import Any, NoReturn, Protocol, TypeVar, TypeVarTuple, cast
 
-from penstock.sim.process import SimProcess, current_process, process_of
+from penstock.sim.handle import SimHandle
+from penstock.sim.process import CURRENT, SimProcess, current_process, process_of
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -77,9 +79,7 @@ class Network(Protocol):
 class SimFuture(asyncio.Future[T]):
     """Knows whose it is: what a dead process did not look at is no defect."""
 
-    def __init__(self, *, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop=loop)
-        self.process = current_process()
+    process: SimProcess | None = None
 
 
 class SimTask(asyncio.Task[T]):
@@ -89,8 +89,8 @@ class SimTask(asyncio.Task[T]):
 class SimLoop(asyncio.AbstractEventLoop):
     def __init__(self, *, max_steps: int = DEFAULT_MAX_STEPS) -> None:
         self._now_ns = 0
-        self._ready: deque[asyncio.Handle] = deque()
-        self._timers: list[tuple[float, int, asyncio.Handle]] = []
+        self._ready: deque[SimHandle] = deque()
+        self._timers: list[tuple[float, int, SimHandle]] = []
         self._sequence = 0
         self._task_count = 0
         self._tasks: dict[asyncio.Task[Any], SimProcess | None] = {}
@@ -109,8 +109,9 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def time(self) -> float:
         """As the process has it on whose behalf this code runs: its clock stood still while it was suspended."""
-        process = current_process() if self._has_slept else None
-        return (self._now_ns if process is None else self._now_ns - process.slept_ns) / NS
+        if self._has_slept and (process := CURRENT.get()) is not None:
+            return (self._now_ns - process.slept_ns) / NS
+        return self._now_ns / NS
 
     def world_time(self) -> float:
         return self._now_ns / NS
@@ -120,7 +121,9 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Handle:
         if self._is_closed:
             raise _closed()
-        handle = events.Handle(callback, args, self, context)
+        handle: SimHandle = SimHandle()
+        handle._callback, handle._args = callback, args
+        handle._context = copy_context() if context is None else context
         self._ready.append(handle)
         return handle
 
@@ -146,18 +149,19 @@ class SimLoop(asyncio.AbstractEventLoop):
         """`at` in the time of the world."""
         if self._is_closed:
             raise _closed()
-        handle = events.TimerHandle(at, callback, args, self, context)
+        handle: SimHandle = SimHandle()
+        handle._when, handle._callback, handle._args = at, callback, args
+        handle._context = copy_context() if context is None else context
         self._sequence += 1
-        heapq.heappush(self._timers, (at, self._sequence, handle))
+        heappush(self._timers, (at, self._sequence, handle))
         return handle
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Told by the handle; a cancelled timer is dropped when its time comes."""
 
     # -- futures and tasks --------------------------------------------------------------
 
     def create_future(self) -> asyncio.Future[Any]:
-        return SimFuture(loop=self)
+        future: SimFuture[Any] = SimFuture(loop=self)
+        future.process = CURRENT.get()
+        return future
 
     def create_task(
         self,
@@ -193,10 +197,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.pause(process)
         if process.suspended_ns is None:
             process.suspended_ns = self._now_ns
-            process.frozen = [timer for timer in self._timers if process_of(_context_of(timer[2])) is process]
+            process.frozen = [timer for timer in self._timers if process_of(timer[2]._context) is process]
             frozen = {timer[1] for timer in process.frozen}
             self._timers[:] = [timer for timer in self._timers if timer[1] not in frozen]
-            heapq.heapify(self._timers)
+            heapify(self._timers)
 
     def resume(self, process: SimProcess) -> None:
         if process.suspended_ns is not None:
@@ -205,7 +209,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             self._has_slept = True
             process.suspended_ns = None
             for at, sequence, handle in process.frozen:
-                heapq.heappush(self._timers, (at + slept_ns / NS, sequence, handle))
+                heappush(self._timers, (at + slept_ns / NS, sequence, handle))
             process.frozen = []
         held, process.held = process.held, None
         self._ready.extend(held or ())
@@ -225,10 +229,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         awaited = asyncio.ensure_future(cast("Awaitable[T]", future), loop=self)
         self._enter()
         try:
-            while not awaited.done():
-                self._turn(deadline_ns)
-                if self._failures:
-                    self._raise_failure()
+            self._turn_until(awaited.done, deadline_ns)
         finally:
             self._leave()
             if not awaited.done():
@@ -241,10 +242,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._is_stopping = False
         self._enter()
         try:
-            while not self._is_stopping:
-                self._turn(None)
-                if self._failures:
-                    self._raise_failure()
+            self._turn_until(lambda: self._is_stopping, None)
         finally:
             self._leave()
 
@@ -261,48 +259,52 @@ class SimLoop(asyncio.AbstractEventLoop):
         events._set_running_loop(None)
         self._is_running = False
 
-    def _turn(self, deadline_ns: int | None) -> None:
-        """What is due now, once; if nothing is, first go to when something will be."""
-        timers, ready = self._timers, self._ready
-        if not ready:
-            while timers and not _is_wanted(timers[0][2]):
-                heapq.heappop(timers)
-            if not timers:
-                raise Deadlock(f"nothing is scheduled at {self.time():.6f} s, and these wait:\n{self._waiting()}")
-            self._now_ns = max(self._now_ns, round(timers[0][0] * NS))
-        self._now_ns += RESOLUTION_NS
-        if deadline_ns is not None and self._now_ns > deadline_ns:
-            raise TimeLimit(f"not done at {self.time():.3f} s; these wait:\n{self._waiting()}")
-        now = self._now_ns / NS
-        while timers and timers[0][0] <= now:
-            ready.append(heapq.heappop(timers)[2])
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled:
-                continue
-            context: Context = handle._context  # type: ignore[attr-defined]
-            process = process_of(context)
-            if process is not None:
-                if not process.is_alive:
+    def _turn_until(self, is_over: Callable[[], bool], deadline_ns: int | None) -> None:
+        """A turn: what is due now, once; if nothing is, first go to when something will be."""
+        timers, ready, limit_ns = self._timers, self._ready, math.inf if deadline_ns is None else deadline_ns
+        while not is_over():
+            if not ready:
+                while timers and not _is_wanted(timers[0][2]):
+                    heappop(timers)
+                if not timers:
+                    raise Deadlock(f"nothing is scheduled at {self.time():.6f} s, and these wait:\n{self._waiting()}")
+                self._now_ns = max(self._now_ns, round(timers[0][0] * NS))
+            self._now_ns = now_ns = self._now_ns + RESOLUTION_NS
+            if now_ns > limit_ns:
+                raise TimeLimit(f"not done at {self.time():.3f} s; these wait:\n{self._waiting()}")
+            now = now_ns / NS
+            while timers and timers[0][0] <= now:
+                ready.append(heappop(timers)[2])
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                callback = handle._callback
+                if callback is None:
                     continue
-                if process.held is not None:
-                    process.held.append(handle)
-                    continue
-                if process.busy_until_ns > self._now_ns:
-                    self._sequence += 1
-                    heapq.heappush(timers, (process.busy_until_ns / NS, self._sequence, handle))
-                    continue
-            self.steps += 1
-            try:  # as `Handle._run` does it, without the call: there are tens of thousands in a history
-                context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as error:
-                self.call_exception_handler({"exception": error, "handle": handle})
-        if self.after_turn is not None:
-            self.after_turn()
-        if self.steps > self.max_steps:
-            raise StepLimit(f"{self.steps} callbacks by {self.time():.6f} s; these wait:\n{self._waiting()}")
+                context = handle._context
+                process = context.get(CURRENT)
+                if process is not None:
+                    if not process.is_alive:
+                        continue
+                    if process.held is not None:
+                        process.held.append(handle)
+                        continue
+                    if process.busy_until_ns > now_ns:
+                        self._sequence += 1
+                        heappush(timers, (process.busy_until_ns / NS, self._sequence, handle))
+                        continue
+                self.steps += 1
+                try:  # as `Handle._run` does it, without the call
+                    context.run(callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler({"exception": error, "handle": handle})
+            if self.after_turn is not None:
+                self.after_turn()
+            if self.steps > self.max_steps:
+                raise StepLimit(f"{self.steps} callbacks by {self.time():.6f} s; these wait:\n{self._waiting()}")
+            if self._failures:
+                self._raise_failure()
 
     def _raise_failure(self) -> NoReturn:
         failure = self._failures.pop(0)
@@ -371,8 +373,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         source = context.get("task") or context.get("future") or context.get("handle")
         if isinstance(source, SimFuture | SimTask):
             process = source.process
-        elif isinstance(source, events.Handle):
-            process = process_of(_context_of(source))
+        elif isinstance(source, SimHandle):
+            process = process_of(source._context)
         elif source is None:
             process = current_process()
         else:  # of asyncio's own making, such as gather's: whose it is cannot be told
@@ -437,16 +439,11 @@ def _closed() -> RuntimeError:
     return RuntimeError("the simulated loop is closed")
 
 
-def _is_wanted(handle: asyncio.Handle) -> bool:
-    if handle.cancelled():
+def _is_wanted(handle: SimHandle) -> bool:
+    if handle._callback is None:
         return False
-    process = process_of(_context_of(handle))
+    process = handle._context.get(CURRENT)
     return process is None or process.is_alive
-
-
-def _context_of(handle: asyncio.Handle) -> Context:
-    context: Context = handle._context  # type: ignore[attr-defined]
-    return context
 
 
 def is_fatal(error: BaseException) -> bool:

@@ -8,10 +8,12 @@ late, in their order. Must not know: disks, networks, brokers.
 
 from __future__ import annotations
 
-from asyncio import Handle
 from contextvars import Context, ContextVar, copy_context
 
-_CURRENT: ContextVar[SimProcess | None] = ContextVar("penstock_sim_process", default=None)
+from penstock.sim.handle import SimHandle
+
+CURRENT: ContextVar[SimProcess | None] = ContextVar("penstock_sim_process", default=None)
+"""Whose a context is never changes. For the loop, which asks with every callback; others ask the functions below."""
 
 
 class SimProcess:
@@ -23,13 +25,13 @@ class SimProcess:
         self.host = host
         self.name = f"{host}#{incarnation}" if incarnation else host
         self.is_alive = True
-        self.held: list[Handle] | None = None  # while paused: what was due
+        self.held: list[SimHandle] | None = None  # while paused: what was due
         self.suspended_ns: int | None = None  # since when
-        self.frozen: list[tuple[float, int, Handle]] = []  # while suspended: its timers
+        self.frozen: list[tuple[float, int, SimHandle]] = []  # while suspended: its timers
         self.busy_until_ns = 0  # with what it did in an earlier turn
         self.slept_ns = 0  # how far its clock is behind the world's
         self.context: Context = copy_context()
-        self.context.run(_CURRENT.set, self)
+        self.context.run(CURRENT.set, self)
 
     def __repr__(self) -> str:
         return f"SimProcess({self.name}{'' if self.is_alive else ', dead'})"
@@ -37,8 +39,8 @@ class SimProcess:
 
 def current_process() -> SimProcess | None:
     """The process on whose behalf this code runs; None for the world itself."""
-    return _CURRENT.get()
+    return CURRENT.get()
 
 
 def process_of(context: Context) -> SimProcess | None:
-    return context.get(_CURRENT)
+    return context.get(CURRENT)

@@ -1,0 +1,30 @@
+"""A callback that is due or will be: asyncio's handle, made without a frame of Python. A history has tens of thousands.
+
+Must not know: loops, processes. Invariant: cancelled means that there is no callback.
+"""
+
+from __future__ import annotations
+
+from asyncio import TimerHandle
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any
+
+
+class SimHandle(TimerHandle):
+    __slots__ = ()
+    __init__ = object.__init__
+    _source_traceback = _repr = None
+
+    _callback: Callable[..., object] | None
+    _args: tuple[Any, ...]
+    _context: Context
+    _when: float
+
+    def cancel(self) -> None:
+        self._callback, self._args = None, ()
+
+    def cancelled(self) -> bool:
+        return self._callback is None
+
+    _cancelled = property(cancelled)
