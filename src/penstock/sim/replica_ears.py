@@ -112,7 +112,7 @@ class ReplicaEars:
             self._chains.lose_sight(key)
             return
         disk = self._cluster.machines[node].disk
-        self._chains.committed(node, repr(leader), key, leader.log, high_watermark, disk)
+        self._chains.committed(node, leader, key, leader.log, high_watermark, disk)
 
     def look_at_members(self, replicas: Mapping[int, Iterable[Partition]]) -> None:
         """Whether in-sync replicas hold what their leaders have committed. `replicas`: what each living node hosts."""
@@ -132,7 +132,7 @@ class ReplicaEars:
                 if member is not None and member.partition_epoch <= leader.partition_epoch:
                     limit = min(leader.high_watermark, member.log.log_end_offset)
                     disk, is_excused = self._cluster.machines[number].disk, number in self._brokers.excused
-                    self._chains.holds(number, repr(member), key, member.log, limit, disk, is_excused=is_excused)
+                    self._chains.holds(number, member, key, member.log, limit, disk, is_excused=is_excused)
 
     def is_compacted(self, topic_id: bytes, index: int) -> bool:
         """At any time so far."""

@@ -133,8 +133,8 @@ class BrokerChecker:
                     replica.high_watermark,
                     log.log_start_offset,
                     log.log_end_offset,
-                    tuple(replica.isr),
-                    tuple(replica.replicas),
+                    replica.isr,
+                    replica.replicas,
                 )
                 known = known_facts.get(key)
                 is_known = known is not None and known[0] is replica
@@ -142,7 +142,7 @@ class BrokerChecker:
                     if known[1] is not log:
                         known_facts[key] = replica, log, known[2]
                     continue
-                facts = Facts(*seen)
+                facts = Facts(*seen[:6], tuple(replica.isr), tuple(replica.replicas))
                 if known is not None and is_known:
                     is_excused, is_reopened = node in self.excused, known[1] is not log
                     _check_growth(node, replica, known[2], facts, is_excused=is_excused, is_reopened=is_reopened)

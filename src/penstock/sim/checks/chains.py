@@ -75,8 +75,10 @@ class _Walked:
         if self.log is not log or self.generation != log.generation:
             return False
         segments = log.segments
-        first = segments[0].base_offset
-        kept = [segment for segment in self.segments if segment.base_offset >= first]
+        kept: Sequence[SegmentLike] = self.segments
+        if kept and kept[0] is not segments[0]:
+            first = segments[0].base_offset
+            kept = [segment for segment in kept if segment.base_offset >= first]
         return all(map(is_, kept, segments))
 
 
@@ -96,6 +98,7 @@ class _Chain:
         self._records: dict[int, list[Record]] = {}  # of batches that somebody lacks
         self._last: dict[bytes, int] = {}  # of each key, in the batches up to the one after
         self._last_end = 0
+        self._spent: set[int] = set()  # batches of which compaction may take all: what is spent stays so
         self.later: frozenset[bytes | None] = frozenset()
         """Keys beyond what is known to be committed."""
 
@@ -120,18 +123,23 @@ class _Chain:
         """Compaction may take it away."""
         if record.key is None or record.value is None or record.key in self.later:
             return True
-        for end in self.between(self._last_end, self.end):
-            self._last.update((found.key, found.offset) for found in self.records(end) if found.key is not None)
-        self._last_end = self.end
+        if self._last_end != self.end:
+            for end in self.between(self._last_end, self.end):
+                self._last.update((found.key, found.offset) for found in self.records(end) if found.key is not None)
+            self._last_end = self.end
         return self._last[record.key] > record.offset
 
     def lost_of(self, end: int, held: Sequence[Record] = ()) -> Record | None:
         """A record of this batch that is neither held nor spent. `held` has the same records, or fewer."""
+        if end in self._spent:
+            return None
         offsets = {record.offset for record in held}
-        return next(
-            (one for one in self.records(end) if one.offset not in offsets and not self.is_spent(one)),
-            None,
-        )
+        for one in self.records(end):
+            if one.offset not in offsets and not self.is_spent(one):
+                return one
+        if not offsets and not self.later:
+            self._spent.add(end)
+        return None
 
     def is_same(self, end: int, header: BatchHeader, data: bytes) -> bool:
         """A batch up to there is what was committed, or what compaction made of it."""
@@ -167,16 +175,20 @@ class ChainChecker:
         return self._chain(key).is_compacted
 
     def _chain(self, key: Key) -> _Chain:
-        return self._chains.setdefault(key, _Chain())
+        chain = self._chains.get(key)
+        if chain is None:
+            chain = self._chains[key] = _Chain()
+        return chain
 
-    def committed(self, node: int, name: str, key: Key, log: LogLike, high_watermark: int, disk: SimDisk) -> None:
-        """This leader's high watermark has come here."""
+    def committed(self, node: int, name: object, key: Key, log: LogLike, high_watermark: int, disk: SimDisk) -> None:
+        """This leader's high watermark has come here. `name`: whatever is called so, asked only if somebody wants to
+        know."""
         self._walk(node, name, key, log, high_watermark, disk, is_first=True)
 
     def holds(
         self,
         node: int,
-        name: str,
+        name: object,
         key: Key,
         log: LogLike,
         high_watermark: int,
@@ -195,7 +207,9 @@ class ChainChecker:
             if violation.what == HELD:
                 raise
 
-    def _walk(self, node: int, name: str, key: Key, log: LogLike, limit: int, disk: SimDisk, *, is_first: bool) -> None:
+    def _walk(
+        self, node: int, name: object, key: Key, log: LogLike, limit: int, disk: SimDisk, *, is_first: bool
+    ) -> None:
         if key in self._unseen:
             return
         chain, walked = self._chain(key), self._walked.get((node, key))
@@ -206,7 +220,7 @@ class ChainChecker:
             walked.segments = tuple(s for s in walked.segments if s.base_offset >= first_offset)
         else:
             if is_first:
-                _check_epochs(f"{name} on {node}", log, walked)
+                _check_epochs(node, name, log, walked)
             return
         who, start = f"{name} on {node}", log.log_start_offset
         # Judged when all of it is known: what comes later may have taken its place.
@@ -244,7 +258,7 @@ class ChainChecker:
             chain.later = frozenset()
         walked.end = max(before, limit)
         self._walked[node, key] = walked
-        _check_epochs(who, log, walked)
+        _check_epochs(node, name, log, walked)
 
     def is_sound(self, key: Key, disk: SimDisk, paths: Sequence[str], offsets: range, max_epoch: int) -> bool:
         """Whether the files of a log hold all that is committed and nothing else there, from the start of `offsets` at
@@ -312,15 +326,14 @@ def _check_held(who: str, chain: _Chain, missing: Sequence[int]) -> None:
             )
 
 
-def _check_epochs(who: str, log: LogLike, walked: _Walked) -> None:
-    start = log.log_start_offset
+def _check_epochs(node: int, name: object, log: LogLike, walked: _Walked) -> None:
+    start, epoch_of = log.log_start_offset, log.epochs.epoch_of
     for epoch, offsets in walked.epochs.items():
         for offset in offsets:
-            known = log.epochs.epoch_of(offset)
-            if offset >= start and known != epoch:
+            if offset >= start and (known := epoch_of(offset)) != epoch:
                 raise Violation(
                     "leader epochs are those of the batches",
-                    f"{who} has a batch of epoch {epoch} at offset {offset}, and remembers epoch {known} there",
+                    f"{name} on {node} has a batch of epoch {epoch} at offset {offset}, and remembers epoch {known} there",
                 )
 
 

@@ -40,10 +40,10 @@ class _Segment:
     def __init__(self, base_offset: int, content: Content) -> None:
         self.base_offset = base_offset
         self.content = content
-        self._walked = _Walked(-1, 0, base_offset)
+        self.walked = _Walked(-1, 0, base_offset)
 
     def end_offset(self) -> int:
-        content, walked = self.content, self._walked
+        content, walked = self.content, self.walked
         if walked.rewritten != content.rewritten:
             walked = _Walked(content.rewritten, 0, self.base_offset)
         if walked.position < len(content.stable):
@@ -55,7 +55,7 @@ class _Segment:
             except CorruptBatch:
                 pass  # torn, or not all of it is stable yet
             walked = _Walked(content.rewritten, position, end_offset)
-        self._walked = walked
+        self.walked = walked
         return walked.end_offset
 
 
@@ -78,8 +78,8 @@ class StableLog:
             known = {(segment.base_offset, id(segment.content)): segment for segment in self._segments}
             files = [
                 (int(name.removesuffix(".log")), content)
-                for name, content in sorted(directory.stable.items())
-                if name.endswith(".log") and isinstance(content, Content)
+                for name in sorted(name for name in directory.stable if name.endswith(".log"))
+                if isinstance(content := directory.stable[name], Content)
             ]
             self._segments = [known.get((base, id(content))) or _Segment(base, content) for base, content in files]
             self._snapshot_end = max(
@@ -89,7 +89,9 @@ class StableLog:
         for segment in self._segments:
             if end_offset is not None and segment.base_offset != end_offset and not may_have_gaps:
                 break  # recovery would go no further
-            end_offset = segment.end_offset()
+            rewritten, position, end_offset = segment.walked
+            if position != len(segment.content.stable) or rewritten != segment.content.rewritten:
+                end_offset = segment.end_offset()
         return max(end_offset or 0, self._snapshot_end)
 
 
