@@ -37,7 +37,9 @@ class Fabric(Protocol):
     trace: Trace
     context: Context
 
-    def is_up(self, host: str) -> bool: ...
+    def is_passable(self, source: str, destination: str) -> bool:
+        """The path is open, and the machine at its end is up."""
+        ...
 
     def boot_of(self, host: str) -> int:
         """How often the machine has been started."""
@@ -146,7 +148,9 @@ class Endpoint:
             raise self._error
         if self._is_write_shut or self.is_closed:
             raise BrokenPipeError(errno.EPIPE, "broken pipe")
-        taken = min(len(data), self.room_bytes)
+        taken, room = len(data), self._window_bytes - self._outstanding_bytes
+        if taken > room:
+            taken = max(room, 0)
         if self.process.is_alive:
             at = 0
             while at < taken:
@@ -208,9 +212,12 @@ class Endpoint:
 
     def _send(self, kind: int, data: bytes = b"") -> None:
         due = self._fabric.arrival_time(self.local[0], self.peer[0], len(data))
-        self._last_due = max(due, self._last_due)
-        self._under_way.append((self._last_due, kind, data))
-        self._pump_at_due()
+        if due < self._last_due:
+            due = self._last_due
+        self._last_due = due
+        self._under_way.append((due, kind, data))
+        if not self._is_pumping:
+            self._pump_at_due()
 
     def _pump_at_due(self) -> None:
         if self._under_way and not self._is_pumping and self._stalled_at is None:
@@ -218,32 +225,34 @@ class Endpoint:
             self._loop.call_at(self._under_way[0][0], self._pump, context=self._fabric.context)
 
     def _is_shut(self) -> bool:
-        fabric, peer = self._fabric, self.peer[0]
-        return self.is_hung or not fabric.is_up(peer) or not fabric.is_open(self.local[0], peer)
+        return self.is_hung or not self._fabric.is_passable(self.local[0], self.peer[0])
 
     def _pump(self) -> None:
         self._is_pumping = False
-        if not self._under_way:
+        under_way, remote = self._under_way, self.remote
+        if not under_way:
             return
         if self._is_shut():
             self._stall()
             return
         now = self._loop.time()
-        if self._fabric.boot_of(self.peer[0]) != self.remote._boot:
+        if self._fabric.boot_of(self.peer[0]) != remote._boot:
             self._break(_reset())
             return
         size = checksum = 0
-        while self._under_way and self._under_way[0][0] <= now:
-            _, kind, data = self._under_way.popleft()
+        while under_way and under_way[0][0] <= now:
+            _, kind, data = under_way.popleft()
             size += len(data)
             checksum = crc32(data, checksum)
-            if not self.remote._arrived(kind, data):
+            if not remote._arrived(kind, data):
                 self._break(_reset())
                 return
         if size:
             self._fabric.trace.note(self.name, f"{size} bytes {checksum:08x}")
-        self._pump_at_due()
-        self._forget_when_done()
+        if under_way:
+            self._pump_at_due()
+        elif self.is_closed:
+            self._fabric.forget(self)
 
     def _stall(self) -> None:
         self._stalled_at = stalled_at = self._loop.time()
@@ -318,7 +327,7 @@ class Endpoint:
             self._loop.call_soon(self._tell_writable, context=self.process.context)
 
     def _is_writable(self) -> bool:
-        return self._error is not None or self.room_bytes > 0
+        return self._error is not None or self._window_bytes > self._outstanding_bytes
 
     def _tell_readable(self) -> None:
         self._is_read_due = False

@@ -173,6 +173,9 @@ class SimNetwork:
     def is_up(self, host: str) -> bool:
         return host not in self._down
 
+    def is_passable(self, source: str, destination: str) -> bool:
+        return destination not in self._down and (source, destination) not in self._blocked
+
     def boot_of(self, host: str) -> int:
         return self._boots[host]
 
@@ -198,7 +201,9 @@ class SimNetwork:
 
     def arrival_time(self, source: str, destination: str, size: int) -> float:
         link, profile = (source, destination), self._profile(source, destination)
-        sent = max(self._busy_until.get(link, 0.0), self.loop.world_time())
+        sent, busy_until = self.loop.world_time(), self._busy_until.get(link, 0.0)
+        if sent < busy_until:
+            sent = busy_until
         sent += size / profile.bandwidth_bytes_per_s
         self._busy_until[link] = sent
         return sent + self._latency_s(profile)
