@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple, cast
 
 from penstock.config.doors import (
@@ -242,8 +243,8 @@ class BrokerConfig(NamedTuple):
         fields: dict[str, Any] = {"settings": settings, **_node(settings), **_listeners(settings)}
         for field in cls._fields:
             if field not in fields:
-                key = BROKER_KEYS[field.replace("_", ".")]
-                fields[field] = settings.first_value((key.name, *key.synonyms), unit=key.unit)
+                names, unit = _sources(field)
+                fields[field] = settings.first_value(names, unit=unit)
         config = cls(**fields)
         _check_bootstrap(config)
         if config.is_clustered:
@@ -253,6 +254,13 @@ class BrokerConfig(NamedTuple):
     def with_dynamic(self, *, cluster: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
         """The same file under other run-time settings."""
         return BrokerConfig.from_settings(Settings(dict(broker), dict(cluster), self.settings.static))
+
+
+@cache
+def _sources(field: str) -> tuple[tuple[str, ...], str]:
+    """The keys that supply it, nearest first, and its unit."""
+    key = BROKER_KEYS[field.replace("_", ".")]
+    return (key.name, *key.synonyms), key.unit
 
 
 def _read_file(path: str) -> dict[str, str]:

@@ -51,7 +51,7 @@ class Dynamic(Enum):
 LONG_MAX = 2**63 - 1
 
 _WIDTH_BITS = {ConfigType.SHORT: 15, ConfigType.INT: 31, ConfigType.LONG: 63}
-_NUMERIC = frozenset((ConfigType.SHORT, ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE))
+_NUMERIC = (ConfigType.SHORT, ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE)
 _DYNAMIC = {"r": Dynamic.READ_ONLY, "b": Dynamic.PER_BROKER, "c": Dynamic.CLUSTER_WIDE}
 _UNITS = (
     (".bytes.per.second", "bytes/s"),
@@ -84,7 +84,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 
 @cache
 def _unit_of(name: str) -> str:
-    return next((unit for suffix, unit in _UNITS if name.endswith(suffix)), "")
+    return _UNIT_OVERRIDES.get(name) or next((unit for suffix, unit in _UNITS if name.endswith(suffix)), "")
 
 
 class ConfigKey(NamedTuple):
@@ -111,11 +111,7 @@ class ConfigKey(NamedTuple):
 
     @property
     def unit(self) -> str:
-        if self.type not in _NUMERIC:
-            return ""
-        if self.name in _UNIT_OVERRIDES:
-            return _UNIT_OVERRIDES[self.name]
-        return _unit_of(self.name)
+        return _unit_of(self.name) if self.type in _NUMERIC else ""
 
     @property
     def default_value(self) -> ConfigValue:
@@ -155,19 +151,21 @@ class ConfigKey(NamedTuple):
         return ConfigError(f"Invalid value {text} for configuration {self.name}: {reason}")
 
     def _parse_number(self, text: str) -> int | float:
-        not_a_number = f"Not a number of type {self.type.name}"
         if self.type is ConfigType.DOUBLE:
             try:
                 return float(text.replace("_", "?"))
             except ValueError:
-                raise self._invalid(text, not_a_number) from None
+                raise self._not_a_number(text) from None
         if not _INTEGER.fullmatch(text):
-            raise self._invalid(text, not_a_number)
+            raise self._not_a_number(text)
         value = int(text)
         limit = 1 << _WIDTH_BITS[self.type]
         if not -limit <= value < limit:
-            raise self._invalid(text, not_a_number)
+            raise self._not_a_number(text)
         return value
+
+    def _not_a_number(self, text: str) -> ConfigError:
+        return self._invalid(text, f"Not a number of type {self.type.name}")
 
     def _check_range(self, value: int | float, text: str) -> None:
         low, high = self.minimum, self.maximum

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from penstock.config.broker_keys import BROKER_SYNONYMS, LOG_ROWS, NODE_ROWS, PENSTOCK_ROWS
 from penstock.config.broker_keys_cluster import CLUSTER_ROWS
@@ -44,10 +45,13 @@ class Settings:
 
     def value(self, name: str) -> ConfigValue:
         if name not in self._values:
-            key = BROKER_KEYS.key(name)
-            texts = (layer.get(name) for layer in (self.broker_dynamic, self.cluster_dynamic, self.static))
-            text = next((text for text in texts if text is not None), key.default)
-            self._values[name] = None if text is None else key.parse(text)
+            for layer in (self.broker_dynamic, self.cluster_dynamic, self.static):
+                text = layer.get(name)
+                if text is not None:
+                    self._values[name] = BROKER_KEYS.key(name).parse(text)
+                    break
+            else:
+                self._values[name] = _default(name)
         return self._values[name]
 
     def first_value(self, names: Iterable[str], *, unit: str) -> ConfigValue:
@@ -63,6 +67,12 @@ class Settings:
                         return value * factor if value >= 0 else -1
             return value
         return None
+
+
+@cache
+def _default(name: str) -> ConfigValue:
+    """The same in all settings: every change of one makes new ones."""
+    return BROKER_KEYS.key(name).default_value
 
 
 NOTHING_SET = Settings({}, {}, {})

@@ -9,6 +9,7 @@ field is named as its key, with _ for the dots.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple, Protocol, cast
 
 from penstock.config.keys import ConfigKey, ConfigValue, KeyTable
@@ -66,7 +67,7 @@ class TopicConfig(NamedTuple):
         settings = NOTHING_SET if broker is None else broker.settings
         fields: dict[str, Any] = {}
         for field in cls._fields:
-            fields[field] = topic_value(TOPIC_KEYS[field.replace("_", ".")], overrides, settings)
+            fields[field] = topic_value(_key(field), overrides, settings)
         fields["cleanup_policy"] = frozenset(fields["cleanup_policy"])
         # Any negative age a broker's default may hold means "never", as in Kafka.
         fields["retention_ms"] = max(fields["retention_ms"], -1)
@@ -74,6 +75,11 @@ class TopicConfig(NamedTuple):
         if segment_bytes is not None:
             fields["segment_bytes"] = TOPIC_KEYS.parse("internal.segment.bytes", segment_bytes)
         return cls(**fields)
+
+
+@cache
+def _key(field: str) -> ConfigKey:
+    return TOPIC_KEYS[field.replace("_", ".")]
 
 
 def topic_value(key: ConfigKey, overrides: Mapping[str, str], settings: Settings) -> ConfigValue:
