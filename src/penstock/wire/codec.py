@@ -29,6 +29,8 @@ Writer = Callable[[M, list[Part]], None]
 
 _readers: dict[tuple[type[Message], int], Reader[Message]] = {}
 _writers: dict[tuple[type[Message], int], Writer[Message]] = {}
+_request_writers: dict[tuple[int, int], tuple[bool, bool, Writer[Message]]] = {}
+_response_readers: dict[tuple[int, int], Reader[Message]] = {}
 _request_readers: dict[tuple[int, int], Callable[[Buffer, int, int], Read]] = {}
 _request_step_readers: dict[tuple[int, int], StepReader] = {}
 _step_writers: dict[tuple[type[Message], int], StepWriter] = {}
@@ -174,14 +176,22 @@ def encode_request(
     api_key: int, version: int, correlation_id: int, client_id: str | None, message: Message
 ) -> tuple[list[Part], int]:
     """A whole request frame and its size."""
-    spec = _spec(api_key, version)
+    known = _request_writers.get((api_key, version))
+    if known is None:
+        spec = _spec(api_key, version)
+        known = (spec.is_flexible(version), carries_records(spec.request), writer(spec.request, version))
+        _request_writers[api_key, version] = known
+    is_flexible, records, write = known
     name = b"" if client_id is None else client_id.encode()
     length = -1 if client_id is None else len(name)
     parts: list[Part] = [_REQUEST_HEADER.pack(api_key, version, correlation_id, length), name]
-    if spec.is_flexible(version):
+    if is_flexible:
         parts.append(_NO_TAGS)
-    writer(spec.request, version)(message, parts)
-    return frame(parts)
+    write(message, parts)
+    if records:
+        return frame(parts)
+    body = b"".join(parts)  # type: ignore[arg-type]  # without records there is no FileSlice
+    return [_INT32.pack(len(body)) + body], len(body) + 4
 
 
 # Responses
@@ -266,7 +276,10 @@ def read_response_header(api_key: int, version: int, buffer: Buffer, offset: int
 
 def decode_response(api_key: int, version: int, buffer: Buffer, offset: int) -> Message:
     """The response body at `offset`. Bytes after it are ignored."""
-    return reader(_spec(api_key, version).response, version)(buffer, offset)[0]
+    read = _response_readers.get((api_key, version))
+    if read is None:
+        read = _response_readers[api_key, version] = reader(_spec(api_key, version).response, version)
+    return read(buffer, offset)[0]
 
 
 def _spec(api_key: int, version: int) -> ApiSpec:

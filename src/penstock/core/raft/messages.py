@@ -17,6 +17,8 @@ ENTRY_OVERHEAD_BYTES: Final = 24
 
 
 class EntryKind(Enum):
+    __hash__ = object.__hash__  # as in `states`
+
     DATA = "data"
     NO_OP = "no-op"
     """The first entry of every term: what older terms left behind commits with it."""

@@ -25,6 +25,8 @@ from penstock.model.errors import PenstockError
 
 
 class Role(Enum):
+    __hash__ = object.__hash__  # members are one of a kind; the hash of Enum, of the name, is made in Python every time
+
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre-candidate"
     CANDIDATE = "candidate"
@@ -32,6 +34,8 @@ class Role(Enum):
 
 
 class Move(Enum):
+    __hash__ = object.__hash__
+
     SUSPECT = "suspect its leader"
     CAMPAIGN = "campaign"
     WIN = "win"
@@ -40,6 +44,8 @@ class Move(Enum):
 
 class Kind(Enum):
     """Everything that can reach a server: what its shell says first, then what other servers say."""
+
+    __hash__ = object.__hash__
 
     TICK = "Tick"
     PROPOSE = "Propose"
@@ -61,6 +67,8 @@ class Kind(Enum):
 
 
 class Reaction(Enum):
+    __hash__ = object.__hash__
+
     IGNORE = "ignore: it comes too late to matter"
     REFUSE = "refuse and name the leader"
     CHECK_LEADER = "begin an election if the time is up"
