@@ -108,7 +108,7 @@ class Watch:
             self.meter.end_turn()
         if self.judging.breaches and self.judging.is_over and (verdict := self.judging.verdict) is not None:
             raise verdict.error
-        now = self._loop.time()
+        now = self._loop.world_time()
         if now >= self._next_look_s:
             self._next_look_s = now + self._look_every_s
             with self.judging.judging():
@@ -117,6 +117,7 @@ class Watch:
     def look(self) -> None:
         self.looks += 1
         replicas: dict[int, list[Partition]] = {}
+        unclean = self.unclean
         for number, node in self._cluster.living.items():
             process = self._cluster.machines[number].process
             assert process is not None
@@ -134,11 +135,13 @@ class Watch:
             if _part(node, "partitions") is not None:
                 replicas[number] = [
                     partition
-                    for partition in node.partitions
+                    for hosted in node.partitions.by_name.values()
+                    for partition in hosted
+                    if partition is not None
                     # Begun anew it may end below where it was, for as long as nobody reads it.
                     if partition.log.offline is None
                     and not partition.log.is_being_cut
-                    and partition.topic not in self.unclean
+                    and partition.topic not in unclean
                 ]
         self.brokers.look(replicas)
         if self.looks % MEMBERS_EVERY == 0:

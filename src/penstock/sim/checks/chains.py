@@ -333,7 +333,8 @@ def _check_epochs(node: int, name: object, log: LogLike, walked: _Walked) -> Non
             if offset >= start and (known := epoch_of(offset)) != epoch:
                 raise Violation(
                     "leader epochs are those of the batches",
-                    f"{name} on {node} has a batch of epoch {epoch} at offset {offset}, and remembers epoch {known} there",
+                    f"{name} on {node} has a batch of epoch {epoch} at offset {offset}, "
+                    f"and remembers epoch {known} there",
                 )
 
 
