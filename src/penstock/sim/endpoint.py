@@ -113,8 +113,12 @@ class Endpoint:
         if self._error is not None:
             raise self._error
         if self._unread:
-            data = bytes(self._unread[:size])
-            del self._unread[:size]
+            if len(self._unread) <= size:
+                data = bytes(self._unread)
+                self._unread.clear()
+            else:
+                data = bytes(self._unread[:size])
+                del self._unread[:size]
             self.remote._read_there(len(data))
             return data
         return b"" if self._is_eof else None

@@ -38,6 +38,7 @@ RESOLUTION_NS = 1_000
 NS = 1_000_000_000
 LISTED_TASKS = 40
 DEFAULT_MAX_STEPS = 50_000_000
+FEW_TIMERS = 128
 
 
 class SimError(Exception):
@@ -91,6 +92,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._now_ns = 0
         self._ready: deque[SimHandle] = deque()
         self._timers: list[tuple[float, int, SimHandle]] = []
+        self._many_timers = FEW_TIMERS
         self._sequence = 0
         self._task_count = 0
         self._tasks: dict[asyncio.Task[Any], SimProcess | None] = {}
@@ -154,7 +156,15 @@ class SimLoop(asyncio.AbstractEventLoop):
         handle._context = copy_context() if context is None else context
         self._sequence += 1
         heappush(self._timers, (at, self._sequence, handle))
+        if len(self._timers) > self._many_timers:
+            self._drop_unwanted()
         return handle
+
+    def _drop_unwanted(self) -> None:
+        """Most timers are time limits of what ends well before, and every other one has a longer way through them."""
+        self._timers[:] = [timer for timer in self._timers if _is_wanted(timer[2])]
+        heapify(self._timers)
+        self._many_timers = max(2 * len(self._timers), FEW_TIMERS)
 
     # -- futures and tasks --------------------------------------------------------------
 
