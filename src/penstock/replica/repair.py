@@ -8,9 +8,9 @@ when its role is known. Until the replica is whole again it must not count as on
     in sync          stop fetching and tell the leader that no more than the sound part is here: it asks the
                      controller to go on without this replica
     out of sync      tell the leader the same: it may have asked for this one's return, and withdraws that. Five seconds
-                     later, if still out of sync, look at the leader's copy once more, keep what is cut
-                     (`replica.set_aside`), cut right before the damage, durably, and fetch again from there. In sync
-                     again: what was kept goes
+                     later, if still out of sync, look at the leader's copy once more, and at the damage: a read may
+                     have gone wrong. Keep what is cut (`replica.set_aside`), cut right before the damage, durably, and
+                     fetch again from there. In sync again: what was kept goes
 
 each step begun when the metadata says that the one before has taken effect (`role_changed`), and only while the others
 in sync are as many as `min.insync.replicas` asks for. With fewer, the controller would keep this replica eligible
@@ -307,6 +307,8 @@ class Repairs:
         verdict = await self._ask(partition, found)  # once more: it may be another leader, or rotten by now
         if verdict is not Verdict.DAMAGED:
             return verdict is Verdict.SOUND
+        if not await self._is_still_damaged(partition, found):
+            return True
         if not self._may_cut(partition, epoch):
             return False
         if found.is_unreadable:
@@ -322,6 +324,13 @@ class Repairs:
             await self._recovering.set_aside.was_cut(partition)
         await self._leave(partition, found.offset)
         return True
+
+    async def _is_still_damaged(self, partition: Partition, found: Found) -> bool:
+        """Memory can be wrong where the disk is not, and the leader of a compacted log has other bytes there anyway."""
+        if found.is_unreadable or found.place is None or await self._find(partition, found.place.path) is not None:
+            return True
+        log.error("%r is not cut: what was damaged when it was read can be read now", partition)
+        return False
 
     async def _ask(self, partition: Partition, found: Found) -> Verdict:
         opinion = await ask(self._following, self._workers, partition, found.place)

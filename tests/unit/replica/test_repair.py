@@ -387,6 +387,28 @@ def test_a_replica_is_not_cut_where_its_leader_has_the_same_bytes(
     run(world, main())
 
 
+def test_a_replica_is_not_cut_where_what_was_damaged_can_be_read_now(
+    world: SimWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Memory was wrong, and not the disk. The leader of a compacted log has other bytes there in any case."""
+    broker = FollowingBroker(world, settings=LAZY)
+
+    async def main() -> None:
+        partition = await follow_to(broker, 20, isr=(LEADER,))
+        compacted = b"".join(batch(offset, 1) for offset in (6, 9, 12, 19))
+        broker.leader.show = lambda request: says(records=compacted, high_watermark=20)
+        await report(broker, damage(broker, partition, 7))
+        await until(lambda: bool(broker.leader.disowned))
+        damage(broker, partition, 7)  # the bit flips back
+        await until(lambda: "can be read now" in caplog.text)
+        assert stored(partition) == [(n, 1) for n in range(20)]
+        assert broker.fetchers.repairs.repaired == 0
+        assert broker.fetchers.repairs.under_way == []
+        assert aside(broker) == []
+
+    run(world, main())
+
+
 def test_a_replica_is_not_cut_while_its_leader_cannot_show_a_sound_copy(
     world: SimWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
