@@ -16,6 +16,7 @@ from penstock.net.connection import ConnectionLimits, Handler
 from penstock.net.listener import Listener
 from penstock.ports.channel import Part, Receiver
 from penstock.ports.disk import FileSlice
+from penstock.sim.disk import SimFile
 from penstock.sim.endpoint import Endpoint
 from penstock.sim.network import Listening
 
@@ -93,7 +94,8 @@ class SimChannel:
         queue = self._queue
         if isinstance(part, FileSlice):
             room = min(part.size, self._endpoint.room_bytes)
-            data = part.file.read(part.position, room)
+            file = part.file
+            data = (file.send if isinstance(file, SimFile) else file.read)(part.position, room)
             if len(data) < room:
                 raise OSError(f"{part!r} ends before the promised size")
             sent = self._endpoint.write(data)

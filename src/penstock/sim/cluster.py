@@ -44,6 +44,8 @@ class SimCluster:
     ) -> None:
         """`joins` more are machines from the beginning and part of the cluster when they are started."""
         self.world = world
+        self.on_died: Callable[[int], None] = lambda _: None
+        """Told whose process is gone, before the next one begins."""
         self.voters = list(range(1, size + 1))
         self.ids = list(range(1, size + joins + 1))
         self.machines: dict[int, SimMachine] = {number: world.machine(host_of(number)) for number in self.ids}
@@ -178,6 +180,7 @@ class SimCluster:
 
     def died(self, number: int) -> None:
         self.nodes.pop(number, None)
+        self.on_died(number)
 
 
 def host_of(number: int) -> str:

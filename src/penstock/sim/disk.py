@@ -62,6 +62,11 @@ class SimFile:
         return len(self._check().data)
 
     def read(self, position: int, size: int) -> bytes:
+        data = self.send(position, size)
+        return data if self._disk.misread is None else self._disk.misread(self.path, position, data)
+
+    def send(self, position: int, size: int) -> bytes:
+        """As the kernel does."""
         return bytes(self._check().data[position : position + size])
 
     def write(self, position: int, parts: Sequence[Buffer]) -> int:
@@ -147,6 +152,8 @@ class SimDisk:
         self.fail_write: Callable[[str], bool] | None = None
         self.fail_call: Callable[[str, str], int | None] | None = None
         """Asked with the name of the call (one of CALLS) and the path; an errno: it fails."""
+        self.misread: Callable[[str, int, bytes], bytes] | None = None
+        """Asked with the path, the position and what is there: what a reader gets instead. What is sent is right."""
         self.crash_after: int | None = None  # the number of `changes` at which to raise SimCrash
         self.on_crash: Callable[[], None] | None = None  # told before SimCrash is raised
         self.changes = 0
@@ -281,6 +288,15 @@ class SimDisk:
         """By another one, on which there is nothing."""
         self._root = Directory()
         self.kill()
+
+    def lose(self, path: str) -> None:
+        """A directory with all that is in it, from the platter as well. The machine is down."""
+        parent, name = self._parent(path)
+        assert parent is not None
+        parent.sync()
+        parent.names.pop(name, None)
+        parent.stable.pop(name, None)
+        parent.version += 1
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         self._content(path).flip_bit(position, bit)

@@ -178,7 +178,7 @@ class DiskFaults:
             return
         disk = self._cluster.machines[number].disk
         preferred = COMPACTED[:1] if fault.kind == ROT_AND_CRASH else ROTTEN
-        place = _aid_byte(disk, random) if random.random() < AID_CHANCE else _batch_byte(disk, random, preferred)
+        place = _aid_byte(disk, random) if random.random() < AID_CHANCE else batch_byte(disk, random, preferred)
         if place is None:
             return
         self._enemy.is_alone = True
@@ -229,7 +229,7 @@ def _aid_byte(disk: SimDisk, random: Random) -> tuple[str, int] | None:
     return path, random.randrange(disk.stable_size(path))
 
 
-def _batch_byte(disk: SimDisk, random: Random, preferred: tuple[str, ...]) -> tuple[str, int] | None:
+def batch_byte(disk: SimDisk, random: Random, preferred: tuple[str, ...]) -> tuple[str, int] | None:
     """Within what the checksum of a stable batch covers; or far up in its leader epoch, which no leader had yet.
     In one of the `preferred` logs, where there is one."""
     logs = _files(disk, ".log", of=preferred) or _files(disk, ".log")

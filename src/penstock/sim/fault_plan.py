@@ -21,13 +21,17 @@ COORDINATOR_FALLS = "coordinator falls"
 LOST_DISK = "lost disk"
 FAILING_CHECKPOINT = "failing checkpoint"
 LEAP = "clock leap"
+LOST_METADATA = "lost metadata"
+LATE_FLUSH = "late flush"
+MOVED_MEANWHILE = "moved meanwhile"
+MISREAD = "misread"
 LISTENING = (*AMBUSHES, *INSIDE, ROT_AND_CRASH, COORDINATOR_FALLS)
 """For what brokers do."""
 POWER = ("crash", "blackout", "brownout", "fade out", "torn", "failing disk", "power ambush", "power cut inside")
 """The power fails, or the disk lies: fair only where every topic is durable."""
 LONE_CRASH = "lone crash"
 """The power of one machine fails, with nothing else wrong: fair also where flushing is left to the system."""
-UNSOUND = ("bit rot", ROT_AND_CRASH, LOST_DISK, LONE_CRASH)
+UNSOUND = ("bit rot", ROT_AND_CRASH, LOST_DISK, LONE_CRASH, LATE_FLUSH, MISREAD)
 """One machine loses what it had, and needs others that have it."""
 KINDS = (
     "kill",
@@ -105,7 +109,29 @@ SCENES = (
     # Of a leader whose records are kept for an hour: see `Plan.retention_ms`.
     Scene((LEAP, LEAP, "kill", "rolling restart")),
 )
-ALL_KINDS = tuple(dict.fromkeys((*KINDS, *LATER_KINDS, *(scene.kinds[0] for scene in SCENES))))
+LATER_SCENES = (
+    # A voter comes back without its metadata, and the controller dies.
+    Scene((LOST_METADATA,), is_once=True),
+    # A topic is to be flushed from now on, and a power fails before it is.
+    Scene((LATE_FLUSH,), is_once=True),
+    # A replica comes while its leader's log is compacted, and copies it batch by batch.
+    Scene(
+        (MOVED_MEANWHILE,),
+        {},
+        {"log.cleaner.backoff.ms": "300", "replica.fetch.max.bytes": "1", "replica.fetch.response.max.bytes": "1"},
+        compacted_segment_bytes=2048,
+        is_once=True,
+    ),
+    # What is read is not what is on the disk, for a moment.
+    Scene((MISREAD,), is_once=True),
+    # Nothing can be opened, again and again: also where a flush has to.
+    Scene(("no descriptors", "no descriptors", "single failure"), {"penstock.storage.segment:_OPEN_FILES": 1}),
+)
+"""Drawn by chance of their own, in histories that have none of the others."""
+RARE = (LOST_METADATA, LATE_FLUSH)
+"""Not fair everywhere, so drawn more often where they are."""
+LATER_SCENE_CHANCE = 0.4
+ALL_KINDS = tuple(dict.fromkeys((*KINDS, *LATER_KINDS, *(scene.kinds[0] for scene in (*SCENES, *LATER_SCENES)))))
 THEMES = (
     (*AMBUSHES, "power ambush", "slow disk", "isolate"),  # between two steps
     ("brownout", "fade out", "slow disk", "crash", "torn"),  # what was promised is on no platter
@@ -189,6 +215,15 @@ def draw_scene(random: Random, *, without: Sequence[str] = ()) -> Scene | None:
     """In some histories."""
     scene = random.choice(SCENES)
     return scene if random.random() < SCENE_CHANCE and scene.kinds[0] not in without else None
+
+
+def draw_later_scene(random: Random, *, is_power_fair: bool, without: Sequence[str] = ()) -> Scene | None:
+    """In some histories. Where every topic is durable, nothing is flushed late."""
+    unfair = (*without, LATE_FLUSH) if is_power_fair else without
+    scenes = [scene for scene in LATER_SCENES if scene.kinds[0] not in unfair]
+    rare = [scene for scene in scenes if scene.kinds[0] in RARE]
+    scene = random.choice((*scenes, *rare)) if scenes else None
+    return scene if random.random() < LATER_SCENE_CHANCE else None
 
 
 def staged(

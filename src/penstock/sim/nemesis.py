@@ -26,6 +26,7 @@ from penstock.sim.disk_faults import DiskFaults
 from penstock.sim.fault_plan import LEAP, LISTENING, LOST_DISK, Fault
 from penstock.sim.link_faults import LinkFaults
 from penstock.sim.passing_faults import PassingFaults
+from penstock.sim.staged_faults import StagedFaults
 
 CLOCK_JUMPS_MS = (500, 5_000, 100_000, 12 * 3_600_000, 5 * 86_400_000)
 """At most so far, in either direction: less than records and committed offsets are kept for (a week)."""
@@ -79,8 +80,16 @@ class Nemesis:
         """Told what nobody has taken over from a broker whose disk hangs."""
         self.on_lost: Callable[[int], None] = lambda _: None
         """Told whose disk is empty from now on."""
+        self.on_lost_metadata: Callable[[int], None] = lambda _: None
+        """Told who has lost what it knew of the metadata, and its votes."""
         self.replaces: Callable[[int], AbstractAsyncContextManager[None]] = lambda _: nullcontext()
         """What an operator does before such a machine comes back, and when it has everything again."""
+        self.configures: Callable[[str, str, str | None], Awaitable[None]] = _does_nothing
+        """A setting of a topic is changed; None: back to what it was planned to be. Returns when that is told."""
+        self.moves: Callable[[int], Awaitable[None]] = _does_nothing
+        """The replicas of the compacted topic are moved: to so many brokers."""
+        self.reads: Callable[[int], Awaitable[None]] = _does_nothing
+        """Somebody reads all that a broker has, for a moment."""
         self._has_lost = False
         self.counts: Counter[str] = Counter()
         self._ambushes = self.ambushes = Ambushes(self)
@@ -103,6 +112,7 @@ class Nemesis:
             **self._disks.deeds,
             **self._passing.deeds,
             **self._ambushes.deeds,
+            **StagedFaults(self).deeds,
         }
 
     async def run(self, plan: Sequence[Fault]) -> None:
@@ -369,3 +379,7 @@ class Nemesis:
             if is_so() or self._world.loop.time() >= deadline:
                 return
             await asyncio.sleep(LOOK_AGAIN_S)
+
+
+async def _does_nothing(*_: object) -> None:
+    return None

@@ -13,9 +13,12 @@ from random import Random
 from penstock.sim.fault_plan import (
     LEAP,
     LOST_DISK,
+    LOST_METADATA,
+    MOVED_MEANWHILE,
     POWER,
     UNSOUND,
     Fault,
+    draw_later_scene,
     draw_plan,
     draw_scene,
     staged,
@@ -127,15 +130,18 @@ def draw(
     if Random(f"{seed}/many").random() < MANY_CHANCE:
         topics.append(TopicPlan(MANY_TOPIC, MANY, dict(PINNED) if has_tuner else {}, used=1))
     has_voter_changes = size > 1 and Random(f"{seed}/voters").random() < VOTER_CHANGES_CHANCE
-    if size < 3:  # there must be others that have what it lost
-        without = (*without, *UNSOUND)
+    if size < 3:  # there must be others that have what it lost, or to move to
+        without = (*without, *UNSOUND, LOST_METADATA, MOVED_MEANWHILE)
     if has_voter_changes:
-        without = (*without, LOST_DISK)  # who has a vote is somebody else's business
+        without = (*without, LOST_DISK, LOST_METADATA)  # who has a vote is somebody else's business
     fault_plan = draw_plan(Random(f"{seed}/faults"), seconds, is_power_fair=is_durable, without=without)
     chance = Random(f"{seed}/later faults")
     planned = widened(fault_plan.faults, chance, is_power_fair=is_durable, without=without)
     chance = Random(f"{seed}/scene")
     scene = draw_scene(chance, without=without)
+    if scene is None:
+        chance = Random(f"{seed}/later scene")
+        scene = draw_later_scene(chance, is_power_fair=is_durable, without=without)
     if scene is not None:
         planned = staged(planned, scene, chance, is_power_fair=is_durable, without=without)
     has_unclean = size > 1 and Random(f"{seed}/unclean").random() < UNCLEAN_CHANCE
@@ -145,6 +151,7 @@ def draw(
     ending = _draw_ending(Random(f"{seed}/ending"), is_durable, planned)
     compacted_bytes = None if scene is None else scene.compacted_segment_bytes
     leaps = any(fault.kind == LEAP for fault in planned)
+    moves_meanwhile = any(fault.kind == MOVED_MEANWHILE for fault in planned)
     loses_power = any(fault.kind in POWER for fault in planned) or ending == ENDINGS[0]
     return Plan(
         seed=seed,
@@ -159,7 +166,7 @@ def draw(
         readers=random.randint(1, 2),
         has_replica_reader=Random(f"{seed}/replica reader").random() < 0.4,
         is_compacting=Random(f"{seed}/compaction").random() < 0.3 or fault_plan.is_busy or compacted_bytes is not None,
-        tombstones_go=Random(f"{seed}/tombstones").random() < 0.7,
+        tombstones_go=Random(f"{seed}/tombstones").random() < 0.7 or moves_meanwhile,
         compacted_segment_bytes=COMPACTED_SEGMENT_BYTES if compacted_bytes is None else compacted_bytes,
         members=random.choice((0, 1, 2, 3)),
         consumers=max(0, Random(f"{seed}/consumers").randint(-1, 3)),

@@ -5,6 +5,7 @@ Most were there once, and are planted as they were. See `sim.planted_bugs`.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from penstock.sim.bugs import Bug
@@ -109,6 +110,57 @@ def _renames_what_is_not_stable(original: Any) -> Any:
     return write_atomic
 
 
+def _nothing_passes(original: Any) -> Any:
+    return lambda error: False
+
+
+def _asks_once(original: Any) -> Any:
+    return lambda partition, plan: True
+
+
+def _durable_from_the_start(original: Any) -> Any:
+    def register(image: Any, *args: Any, **named: Any) -> Any:
+        before = [(topic, topic.durable_from_epoch) for topic in image.topics.values()]
+        for topic, _ in before:
+            topic.durable_from_epoch = 0
+        try:
+            return original(image, *args, **named)
+        finally:
+            for topic, epoch in before:
+                topic.durable_from_epoch = epoch
+
+    return register
+
+
+def _votes_at_once(original: Any) -> Any:
+    return lambda self, last_index: True
+
+
+def _believes_one_reader(original: Any) -> Any:
+    async def ask(*_: Any) -> Any:
+        module = import_module("penstock.replica.second_opinion")
+        return module.Opinion(module.Verdict.DAMAGED)
+
+    return ask
+
+
+def _looks_once(original: Any) -> Any:
+    async def is_still_damaged(self: Any, partition: Any, found: Any) -> bool:
+        return True
+
+    return is_still_damaged
+
+
+def _walks_from_the_start(original: Any) -> Any:
+    def find(self: Any, offset: int, *, may_have_gaps: bool = True, may_wait: bool = True) -> Any:
+        found = original(self, offset, may_have_gaps=may_have_gaps, may_wait=may_wait)
+        if found is None or found[1].base_offset > offset:  # compaction, or a header that lies
+            self.check_checksums(0, self.size if found is None else found[0])
+        return found
+
+    return find
+
+
 ERROR_BUGS = (
     Bug(
         "forgets-gaps",
@@ -181,6 +233,48 @@ ERROR_BUGS = (
         "a sync that failed is tried again, and what it says the second time is believed",
         "what is committed is on every platter",
         (("penstock.storage.group_commit:is_passing", _tries_the_sync_again),),
+    ),
+    Bug(
+        "offline-for-want",
+        "a flush that finds no descriptor takes its log offline, until a restart",
+        "want of descriptors takes nothing offline",
+        (
+            ("penstock.storage.group_commit:is_passing", _nothing_passes),
+            ("penstock.storage.growing_log:is_passing_at_open", _nothing_passes),
+        ),
+    ),
+    Bug(
+        "asks-once",
+        "whether tombstones may go is asked when a cleaning begins, and not again when a replica was added meanwhile",
+        "a replica that keeps what was deleted keeps its tombstone",
+        (("penstock.replica.cleaning:_is_still_allowed", _asks_once),),
+    ),
+    Bug(
+        "eligible-unflushed",
+        "who crashes before the first flush of a topic that became durable stays eligible to lead",
+        "who is eligible has everything committed",
+        (("penstock.core.metadata.brokers:register", _durable_from_the_start),),
+    ),
+    Bug(
+        "votes-emptied",
+        "a voter that has lost what it voted for and what it had votes at once",
+        "an emptied voter votes for nobody before it has caught up",
+        (("penstock.core.raft.node:Node.may_vote_for", _votes_at_once),),
+    ),
+    Bug(
+        "believes-one-reader",
+        "a repair cuts on the word of one reader: nobody looks again, here or at the leader's copy",
+        "no sound replica is cut by repair",
+        (
+            ("penstock.replica.repair:ask", _believes_one_reader),
+            (f"{REPAIRS}._is_still_damaged", _looks_once),
+        ),
+    ),
+    Bug(
+        "walks-from-the-start",
+        "a lookup of an offset that compaction removed reads and checks its segment from the start, on the loop",
+        "the loop never waits",
+        (("penstock.storage.segment:Segment.find", _walks_from_the_start),),
     ),
     Bug(
         "renames-unsynced",

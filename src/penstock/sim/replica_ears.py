@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.core.metadata.image import MetadataImage, PartitionState, TopicState, effective_min_isr
 from penstock.core.metadata.partition_change import Standing, Wanted
-from penstock.core.metadata.records import MetadataRecord, PartitionChanged, TopicDeleted
+from penstock.core.metadata.records import BrokerRegistered, MetadataRecord, PartitionChanged, TopicDeleted
 from penstock.replica.partition import Partition
 from penstock.sim.checks.brokers import BrokerChecker
 from penstock.sim.checks.chains import ChainChecker, Key
@@ -27,6 +27,7 @@ from penstock.sim.places import replaced
 from penstock.sim.process import current_process
 from penstock.sim.workload.unclean import UNCLEAN
 from penstock.storage.checkpoints import RECOVERY_POINTS
+from penstock.storage.durability import NO_DESCRIPTOR
 
 LOG = "penstock.replica.committed_log:CommittedLog"
 IMAGE = "penstock.core.metadata.image"
@@ -64,6 +65,9 @@ class ReplicaEars:
                 (f"{IMAGE}:_change", self._overhear_decision),
                 ("penstock.core.metadata.partition_change:change_partition", self._overhear_election),
                 (f"{IMAGE}:MetadataImage._replay_topic", self._overhear_topic),
+                (f"{IMAGE}:MetadataImage._replay_broker", self._overhear_broker),
+                ("penstock.storage.growing_log:GrowingLog.begin_flush", self._overhear_flush),
+                ("penstock.storage.growing_log:GrowingLog.end_flush", self._overhear_flush),
                 ("penstock.replica.partition:Partition.append", self._overhear_append),
                 (f"{ACCESS}.heartbeat", self._overhear_heartbeat),
                 (f"{ACCESS}.register", self._overhear_registration),
@@ -284,6 +288,38 @@ class ReplicaEars:
             if isinstance(record, TopicDeleted):
                 self._deleted[record.topic_id] = None
             replay(image, record)
+
+        return overheard
+
+    def _overhear_broker(self, replay: Any) -> Any:
+        def overheard(image: MetadataImage, record: MetadataRecord) -> None:
+            replay(image, record)
+            if isinstance(record, BrokerRegistered):
+                number = record.broker_id
+                keys = [
+                    (topic.topic_id, state.index)
+                    for topic, state in image.all_partitions()
+                    if number in state.elr and topic.name not in self.unclean
+                ]
+                with self._judging.judging():
+                    self._brokers.registered(number, record.epoch, keys)
+
+        return overheard
+
+    # -- flushes ------------------------------------------------------------------------
+
+    def _overhear_flush(self, flush: Any) -> Any:
+        """A process that may open nothing more has lost nothing: it tries again."""
+
+        def overheard(owner: Any, *args: Any) -> Any:
+            was_online = owner.offline is None
+            result = flush(owner, *args)
+            error, process = owner.offline, current_process()
+            is_out = was_online and isinstance(error, OSError) and error.errno in NO_DESCRIPTOR
+            if is_out and process is not None and self._cluster.is_serving(int(process.host.rpartition("-")[2])):
+                story = f"{owner.directory} on {process.name}: {error}"
+                self._judging.failed(Violation("want of descriptors takes nothing offline", story))
+            return result
 
         return overheard
 

@@ -21,6 +21,7 @@ from penstock.sim.tuning import Tuning
 from penstock.sim.watch import Watch
 from penstock.sim.workload.admin import Operator
 from penstock.sim.workload.caller import Caller
+from penstock.sim.workload.readers import Reader
 from penstock.sim.workload.reborn import Reborn
 from penstock.sim.workload.tuner import BROKERS, Tuner
 from penstock.sim.workload.unclean import UNCLEAN
@@ -31,6 +32,7 @@ PROGRESS_WITHIN_S = 120.0
 """Of virtual time, for each thing demanded of a healed cluster."""
 CONTROLLER = "a healed quorum has a controller"
 KEYED = Place("keyed", 0)
+SCRUBBED_S = 2.0
 
 
 class Stage:
@@ -46,7 +48,11 @@ class Stage:
         self.nemesis.on_rot = self.watch.excuse
         self.nemesis.on_stall = self.watch.stalled
         self.nemesis.on_lost = self.watch.lost_disk
+        self.nemesis.on_lost_metadata = self.watch.quorum.emptied
         self.nemesis.replaces = self._replacing
+        self.nemesis.configures = self._configure
+        self.nemesis.moves = self._move_compacted
+        self.nemesis.reads = self._read_replica
         self.keyed = History(world.loop.time)
         """Of the topic that is compacted."""
         self.trimmed = History(world.loop.time)
@@ -108,6 +114,28 @@ class Stage:
         yield
         if number in voters:
             await self.within(f"giving a vote to {number}", operator.settle(voters))
+
+    async def _configure(self, topic: str, name: str, value: str | None) -> None:
+        """None: as planned."""
+        planned = next((plan.settings for plan in self.plan.topics if plan.name == topic), {})
+        usual = {MIN_INSYNC_REPLICAS: str(min(2, self.plan.nodes))}
+        operator = Operator(self.caller("settler"), self.tuned, [], self.cluster.ids)
+        told = operator.configure(topic, name, value or planned.get(name, usual.get(name, "")))
+        await self.within(f"a setting of {topic}", told)
+
+    async def _move_compacted(self, count: int) -> None:
+        history = self.tuned if self.plan.has_tuner else self.history
+        operator = Operator(self.caller("mover"), history, [], self.cluster.ids, self._fewest_replicas)
+        await self.within("moving replicas", operator.until_told(lambda: operator.move(KEYED, count)))
+
+    async def _read_replica(self, number: int) -> None:
+        """All that this broker has, from its start."""
+        caller, time = self.caller(f"scrubber of {number}", patience_s=0.5), self.world.loop.time
+        readers = [Reader(caller, self.history, self.plan.places, lambda *_: number)]
+        if self.plan.is_compacting:
+            readers.append(Reader(caller, self.keyed, [KEYED], lambda *_: number, may_have_holes=True))
+        ends_s = time() + SCRUBBED_S
+        await asyncio.gather(*(reader.run(lambda: time() >= ends_s, 0.01) for reader in readers))
 
     def tuner(self, tuning: Tuning) -> Tuner:
         nodes = dict(zip(self.cluster.ids, self.cluster.addresses, strict=True))

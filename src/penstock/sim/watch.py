@@ -44,6 +44,7 @@ class Watch:
         self.judging = Judging(self._loop.world_time, lambda: self._loop.steps)
         platters = PlatterChecker({number: machine.disk for number, machine in cluster.machines.items()})
         self.brokers = BrokerChecker()
+        cluster.on_died = self.brokers.forget
         self._quorum_ears = QuorumEars(cluster, self.judging, platters, self._speaker)
         self.quorum = self._quorum_ears.quorum
         self._replica_ears = ReplicaEars(cluster, self.judging, self.brokers, platters)

@@ -9,6 +9,7 @@
 - What lies below the high watermark of any leader is in the log of every in-sync replica it names, from the moment on
   at which it names it, and in the log of every later leader: nobody may lead without it.
 - A reassignment takes no replica off before all that are to be are in sync.
+- A broker that comes back is eligible only for what it still holds up to the high watermark.
 - The in-sync replicas a broker goes by at a partition epoch are those of the controller's log at that epoch.
 
 Fed with whatever has the attributes below, so tests can feed it with anything. Must not know: nodes, clients, faults.
@@ -115,6 +116,9 @@ class BrokerChecker:
         self._latest: dict[Key, int] = {}  # the highest partition epoch in anybody's image
         self._cuts: list[Cut] = []  # since the last look
         self._states: dict[tuple[int, Key], int] = {}  # the partition epoch last seen in a node's image
+        self._opened: dict[tuple[int, Key], tuple[str, int]] = {}  # where a log ended when it was first seen
+        self._registered: dict[int, int] = {}  # the latest broker epoch of a node
+        self._eligible: dict[int, dict[Key, int]] = {}  # what it may lead since then, and up to where it is committed
         self.excused: dict[int, None] = {}
         """Nodes whose disk was damaged: what they lack is not held against the others."""
 
@@ -146,6 +150,10 @@ class BrokerChecker:
                 if known is not None and is_known:
                     is_excused, is_reopened = node in self.excused, known[1] is not log
                     _check_growth(node, replica, known[2], facts, is_excused=is_excused, is_reopened=is_reopened)
+                elif (node, key) not in self._opened:  # or it was moved away and back, and begins anew
+                    self._opened[node, key] = f"{replica.topic}-{replica.index}", facts.log_end
+                    if key in self._eligible.get(node, ()):
+                        self._check_eligible(node, key)
                 known_facts[key] = replica, log, facts
                 changed.append((node, replica, facts))
         if not changed:
@@ -182,6 +190,26 @@ class BrokerChecker:
                     f"{cut.log_end}, and {cut.committed} is committed",
                 )
 
+    def registered(self, node: int, epoch: int, eligible: Iterable[Key]) -> None:
+        """The controller has heard that this broker was restarted, and how: these may be led by it before others, so it
+        must not have come back with less than was committed. Nothing is committed while one outside of the in-sync
+        replicas is eligible."""
+        if epoch > self._registered.get(node, -1):
+            self._registered[node] = epoch
+            self._eligible[node] = {key: self._committed.get(key, (0, ""))[0] for key in eligible}
+            for key in self._eligible[node]:
+                self._check_eligible(node, key)
+
+    def _check_eligible(self, node: int, key: Key) -> None:
+        name, log_end = self._opened.get((node, key), ("", 0))
+        committed = self._eligible[node][key]
+        if name and log_end < committed and node not in self.excused:
+            raise Violation(
+                "who is eligible has everything committed",
+                f"{name}: {node} came back with a log that ends at {log_end}, {committed} was committed, and it stays "
+                "eligible to lead",
+            )
+
     def is_in_sync(self, node: int, key: Key) -> bool:
         """As the latest decision has it that anybody has heard of."""
         decided = self._decided.get((key, self._latest.get(key, -1)))
@@ -194,6 +222,9 @@ class BrokerChecker:
     def forget(self, node: int) -> None:
         """Its process is gone: the next one may begin lower."""
         self._facts.pop(node, None)
+        self._eligible.pop(node, None)
+        for opened in [opened for opened in self._opened if opened[0] == node]:
+            del self._opened[opened]
         for key in [key for key in self._states if key[0] == node]:
             del self._states[key]
 

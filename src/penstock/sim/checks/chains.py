@@ -3,6 +3,7 @@
 The first leader whose high watermark passes a batch says what it is: leader epoch, checksum, records. Every later
 leader and every in-sync replica must have the same, from the start of its log on, and not only as many offsets. Gaps
 are for compaction alone: a record may be missing where a later committed one has its key, or where it was a tombstone.
+Who lacks a tombstone has nothing left of what it deleted.
 And the leader epochs that a replica remembers are those of its batches: by them followers are told where to cut.
 
 What was walked once is not walked again, unless the log was cut, compacted or opened anew. Must not know: brokers,
@@ -27,6 +28,7 @@ from penstock.sim.history import Violation
 Key = tuple[bytes, int]
 HELD = "in-sync replicas hold what is committed"
 STAYS = "what is committed stays what it is"
+DELETED = "a replica that keeps what was deleted keeps its tombstone"
 
 
 class SegmentLike(Protocol):
@@ -118,6 +120,11 @@ class _Chain:
         if end not in self._records:
             self._records[end] = _decode(self.batches[end].data)
         return self._records[end]
+
+    def tombstones(self, limit: int) -> dict[bytes | None, int]:
+        """Where each key was last deleted, below that."""
+        found = (record for end in self.between(0, limit) for record in self.records(end))
+        return {record.key: record.offset for record in found if record.value is None}
 
     def is_spent(self, record: Record) -> bool:
         """Compaction may take it away."""
@@ -213,7 +220,8 @@ class ChainChecker:
         if key in self._unseen:
             return
         chain, walked = self._chain(key), self._walked.get((node, key))
-        if walked is None or not walked.goes_on(log):
+        is_new = walked is None or not walked.goes_on(log)
+        if walked is None or is_new:
             walked = _Walked(log, log.generation)
         elif walked.end < limit:
             first_offset = log.segments[0].base_offset
@@ -259,6 +267,8 @@ class ChainChecker:
         walked.end = max(before, limit)
         self._walked[node, key] = walked
         _check_epochs(node, name, log, walked)
+        if is_new and chain.is_compacted and not is_first:
+            _check_deleted(who, chain, log, limit, disk)
 
     def is_sound(self, key: Key, disk: SimDisk, paths: Sequence[str], offsets: range, max_epoch: int) -> bool:
         """Whether the files of a log hold all that is committed and nothing else there, from the start of `offsets` at
@@ -323,6 +333,24 @@ def _check_held(who: str, chain: _Chain, missing: Sequence[int]) -> None:
                 HELD,
                 f"{who} lacks the record at offset {lost.offset} (key {lost.key!r}), which is committed"
                 + (" and the last of its key" if chain.is_compacted else ""),
+            )
+
+
+def _check_deleted(who: str, chain: _Chain, log: LogLike, limit: int, disk: SimDisk) -> None:
+    """Nobody would tell it any more that the record is gone, and it may lead one day."""
+    last: dict[bytes | None, Record] = {}
+    for segment in log.segments:
+        if segment.base_offset >= limit:
+            break
+        for at, header in _batches(who, data := disk.peek(segment.path, 0, segment.size), segment.path):
+            if header.next_offset <= limit:
+                last.update((one.key, one) for one in _decode(data[at : at + header.size_bytes]))
+    deleted = chain.tombstones(limit)
+    for key, record in last.items():
+        if record.value is not None and log.log_start_offset <= record.offset < deleted.get(key, -1):
+            raise Violation(
+                DELETED,
+                f"{who} has {key!r} at offset {record.offset}, which was deleted at {deleted[key]}, and not that",
             )
 
 

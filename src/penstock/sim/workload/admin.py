@@ -254,6 +254,14 @@ class Operator:
         action = self._history.begin_admin("configure", topic, SEGMENT_BYTES, str(size))
         await self.act(action, self._ask_to_configure(topic, SEGMENT_BYTES, str(size)))
 
+    async def configure(self, topic: str, name: str, value: str) -> None:
+        """Again and again, until it is acknowledged."""
+        await self.until_told(lambda: self._set(topic, name, value))
+
+    async def _set(self, topic: str, name: str, value: str) -> bool:
+        action = self._history.begin_admin("configure", topic, name, value)
+        return await self.act(action, self._ask_to_configure(topic, name, value))
+
     async def _ask_to_configure(self, topic: str, name: str, value: str) -> None:
         resource = AlterConfigsResource(
             resource_type=TOPIC_RESOURCE,
