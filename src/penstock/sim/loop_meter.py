@@ -25,10 +25,13 @@ from penstock.sim.process import SimProcess, current_process
 
 LIMIT_S = 0.1
 IS_JUDGED = False
-"""Retention still waits for its disk on the loop, where it deletes many segments at once."""
+"""Retention still waits for its disk on the loop, where it deletes many segments at once. Checksums are judged."""
+CHECKSUMS = "checksums of"
 BYTES_STAND_FOR = 100
 READ_S_PER_BYTE = 11e-9 * BYTES_STAND_FOR
 """Whoever reads walks what was read, with its checksums: 11 ms for a megabyte."""
+SEGMENT_S = 1.0
+"""To check all of a segment: here they are small, there they have a hundred megabytes and more."""
 COLD_S = 0.008
 SYNC_S = 0.015
 NAME_S = 0.001
@@ -67,6 +70,7 @@ class LoopMeter:
                 (f"{DISK}.sync_directory", self._meter_sync_directory),
                 (f"{DISK}.rename", self._meter_name("rename")),
                 (f"{DISK}.remove", self._meter_name("remove")),
+                ("penstock.storage.segment:Segment.check_checksums", self._meter_checksums),
                 ("penstock.sim.channel:SimChannel._send_part", self._leave_out),
                 ("penstock.sim.threads:SimWorkers.run", self._leave_out_work),
             ):
@@ -82,7 +86,8 @@ class LoopMeter:
             worst = max(work, key=lambda piece: piece.takes_s)
             name = f"{worst.what} in {worst.where}"
             self.longest[name] = max(takes_s, self.longest.get(name, 0.0))
-            if IS_JUDGED and takes_s > LIMIT_S and process.is_alive and self._is_counted_on(process):
+            is_judged = IS_JUDGED or worst.what == CHECKSUMS
+            if is_judged and takes_s > LIMIT_S and process.is_alive and self._is_counted_on(process):
                 self._judging.failed(
                     Violation(
                         "the loop never waits",
@@ -105,6 +110,13 @@ class LoopMeter:
             is_cold = file._disk.is_cold
             self._spend("a read of", file.path, len(data) * READ_S_PER_BYTE + (COLD_S if is_cold else 0.0))
             return data
+
+        return metered
+
+    def _meter_checksums(self, check: Any) -> Any:
+        def metered(segment: Any, start: int, end: int) -> None:
+            self._spend(CHECKSUMS, segment.path, (end - start) / max(segment.size, 1) * SEGMENT_S)
+            check(segment, start, end)
 
         return metered
 

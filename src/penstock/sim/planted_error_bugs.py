@@ -153,7 +153,7 @@ def _looks_once(original: Any) -> Any:
 
 def _walks_from_the_start(original: Any) -> Any:
     def find(self: Any, offset: int, *, may_have_gaps: bool = True, may_wait: bool = True) -> Any:
-        found = original(self, offset, may_have_gaps=may_have_gaps, may_wait=may_wait)
+        found = original(self, offset, may_have_gaps=may_have_gaps)
         if found is None or found[1].base_offset > offset:  # compaction, or a header that lies
             self.check_checksums(0, self.size if found is None else found[0])
         return found
