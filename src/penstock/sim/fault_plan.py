@@ -25,6 +25,7 @@ LOST_METADATA = "lost metadata"
 LATE_FLUSH = "late flush"
 MOVED_MEANWHILE = "moved meanwhile"
 MISREAD = "misread"
+LOST_ANSWER = "lost answer"
 LISTENING = (*AMBUSHES, *INSIDE, ROT_AND_CRASH, COORDINATOR_FALLS)
 """For what brokers do."""
 POWER = ("crash", "blackout", "brownout", "fade out", "torn", "failing disk", "power ambush", "power cut inside")
@@ -128,10 +129,14 @@ LATER_SCENES = (
     Scene(("no descriptors", "no descriptors", "single failure"), {"penstock.storage.segment:_OPEN_FILES": 1}),
 )
 """Drawn by chance of their own, in histories that have none of the others."""
+LOST_ANSWER_CHANCE = 0.15
+"""Of a controller that gives a vote, which is taken away meanwhile: by another chance, in any history."""
 RARE = (LOST_METADATA, LATE_FLUSH)
 """Not fair everywhere, so drawn more often where they are."""
 LATER_SCENE_CHANCE = 0.4
-ALL_KINDS = tuple(dict.fromkeys((*KINDS, *LATER_KINDS, *(scene.kinds[0] for scene in (*SCENES, *LATER_SCENES)))))
+ALL_KINDS = tuple(
+    dict.fromkeys((*KINDS, *LATER_KINDS, *(scene.kinds[0] for scene in (*SCENES, *LATER_SCENES)), LOST_ANSWER))
+)
 THEMES = (
     (*AMBUSHES, "power ambush", "slow disk", "isolate"),  # between two steps
     ("brownout", "fade out", "slow disk", "crash", "torn"),  # what was promised is on no platter

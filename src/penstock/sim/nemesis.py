@@ -88,6 +88,10 @@ class Nemesis:
         """A setting of a topic is changed; None: back to what it was planned to be. Returns when that is told."""
         self.moves: Callable[[int], Awaitable[None]] = _does_nothing
         """The replicas of the compacted topic are moved: to so many brokers."""
+        self.votes: Callable[[str, int, int], Awaitable[None]] = _does_nothing
+        """A vote is given or taken away: which, whose, and by way of which broker."""
+        self.settles: Callable[[], Awaitable[None]] = _does_nothing
+        """All have the votes that they had in the beginning."""
         self.reads: Callable[[int], Awaitable[None]] = _does_nothing
         """Somebody reads all that a broker has, for a moment."""
         self._has_lost = False

@@ -12,6 +12,8 @@ from random import Random
 
 from penstock.sim.fault_plan import (
     LEAP,
+    LOST_ANSWER,
+    LOST_ANSWER_CHANCE,
     LOST_DISK,
     LOST_METADATA,
     MOVED_MEANWHILE,
@@ -147,6 +149,11 @@ def draw(
     has_unclean = size > 1 and Random(f"{seed}/unclean").random() < UNCLEAN_CHANCE
     if has_unclean and "strand" not in without:
         planned = tuple(replace(fault, kind="strand") if fault.number == 0 else fault for fault in planned)
+    chance = Random(f"{seed}/lost answer")
+    if size > 1 and not has_voter_changes and LOST_ANSWER not in without and planned:
+        last = len(planned) - 1  # nothing else is to come, or to be waited for
+        if chance.random() < LOST_ANSWER_CHANCE and planned[last].kind not in (LOST_DISK, LOST_METADATA):
+            planned = (*planned[:-1], replace(planned[last], kind=LOST_ANSWER))
     faults = [fault for fault in planned if only is None or fault.number in only]
     ending = _draw_ending(Random(f"{seed}/ending"), is_durable, planned)
     compacted_bytes = None if scene is None else scene.compacted_segment_bytes

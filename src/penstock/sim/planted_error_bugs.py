@@ -144,6 +144,10 @@ def _believes_one_reader(original: Any) -> Any:
     return ask
 
 
+def _may_be_repeated(original: Any) -> Any:
+    return True
+
+
 def _looks_once(original: Any) -> Any:
     async def is_still_damaged(self: Any, partition: Any, found: Any) -> bool:
         return True
@@ -260,6 +264,12 @@ ERROR_BUGS = (
         "a voter that has lost what it voted for and what it had votes at once",
         "an emptied voter votes for nobody before it has caught up",
         (("penstock.core.raft.node:Node.may_vote_for", _votes_at_once),),
+    ),
+    Bug(
+        "gives-a-vote-again",
+        "a request to add a voter whose answer was lost is sent once more, also when the voter was removed meanwhile",
+        "a vote is given once for each time it is asked for",
+        (("penstock.api.handlers.add_raft_voter:AddRaftVoterHandler.is_repeatable", _may_be_repeated),),
     ),
     Bug(
         "believes-one-reader",

@@ -12,8 +12,9 @@ from typing import Any
 
 from penstock.cluster.metadata_machine import MetadataMachine
 from penstock.cluster.quorum import Quorum
+from penstock.core.raft.configuration import Configuration
 from penstock.core.raft.exchange import Leadership
-from penstock.core.raft.messages import Entry, Message, RequestVote, VoteResponse
+from penstock.core.raft.messages import Entry, EntryKind, Message, RequestVote, VoteResponse
 from penstock.core.raft.node import Node
 from penstock.core.raft.states import Role
 from penstock.sim.checks.platter import PlatterChecker
@@ -107,6 +108,8 @@ class QuorumEars:
     def _overhear_commit(self, apply: Any) -> Any:
         def overheard(quorum: Quorum, entry: Entry) -> None:
             self.quorum.committed(entry.index, entry.term)
+            if entry.kind is EntryKind.CONFIGURATION:
+                self.quorum.configured(entry.index, Configuration.decode(entry.data).voters)
             apply(quorum, entry)
 
         return overheard

@@ -19,7 +19,7 @@ from penstock.sim.checks.records import check_reads, check_records
 from penstock.sim.checks.topics import check_brokers, check_topics
 from penstock.sim.checks.trimmed import check_trimmed
 from penstock.sim.checks.unclean import check_unclean
-from penstock.sim.checks.votes import check_last_voters
+from penstock.sim.checks.votes import check_given, check_last_voters
 from penstock.sim.cluster import few_entries_kept
 from penstock.sim.fault_plan import LEAP
 from penstock.sim.healed import Healed
@@ -135,6 +135,7 @@ class Scenario:
         check_topics(stage.tuned, topics)
         check_brokers(stage.tuned, BROKERS, broker_settings)
         check_last_voters(voters, healed.voters)
+        check_given(stage.votes, stage.watch.quorum.given())
 
 
 def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:

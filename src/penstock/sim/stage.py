@@ -33,6 +33,7 @@ PROGRESS_WITHIN_S = 120.0
 CONTROLLER = "a healed quorum has a controller"
 KEYED = Place("keyed", 0)
 SCRUBBED_S = 2.0
+VOTED_WITHIN_S = 6.0
 
 
 class Stage:
@@ -53,6 +54,8 @@ class Stage:
         self.nemesis.configures = self._configure
         self.nemesis.moves = self._move_compacted
         self.nemesis.reads = self._read_replica
+        self.nemesis.votes = self._vote
+        self.nemesis.settles = self._settle
         self.keyed = History(world.loop.time)
         """Of the topic that is compacted."""
         self.trimmed = History(world.loop.time)
@@ -114,6 +117,14 @@ class Stage:
         yield
         if number in voters:
             await self.within(f"giving a vote to {number}", operator.settle(voters))
+
+    async def _vote(self, verb: str, voter: int, way: int) -> None:
+        nodes = dict(zip(self.cluster.ids, self.cluster.addresses, strict=True))
+        caller = self.caller(f"{verb} {voter}", patience_s=VOTED_WITHIN_S)
+        await VoterOperator(caller, self.votes, nodes).ask(verb, voter, way)
+
+    async def _settle(self) -> None:
+        await self.within("the first voters", self.voter_operator("settler").settle(self.cluster.voters))
 
     async def _configure(self, topic: str, name: str, value: str | None) -> None:
         """None: as planned."""

@@ -22,8 +22,9 @@ from penstock.sim.campaigns import Deed
 from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.disk import SimDisk
 from penstock.sim.disk_faults import ROTTEN, batch_byte
-from penstock.sim.fault_plan import LATE_FLUSH, LOST_METADATA, MISREAD, MOVED_MEANWHILE, Fault
+from penstock.sim.fault_plan import LATE_FLUSH, LOST_ANSWER, LOST_METADATA, MISREAD, MOVED_MEANWHILE, Fault
 from penstock.sim.places import replaced
+from penstock.sim.workload.voters import GIVE, TAKE
 
 FLUSH_MESSAGES, MIN_INSYNC_REPLICAS = "flush.messages", "min.insync.replicas"
 MOST_REPLICAS = 3
@@ -44,6 +45,9 @@ MENDED_S = 9.0
 LEADERLESS_S = (1.0, 3.0)
 
 
+REPEATED_S = 1.0
+
+
 class Enemy(Protocol):
     """What `sim.nemesis.Nemesis` does for these."""
 
@@ -55,6 +59,8 @@ class Enemy(Protocol):
     configures: Callable[[str, str, str | None], Awaitable[None]]
     moves: Callable[[int], Awaitable[None]]
     reads: Callable[[int], Awaitable[None]]
+    votes: Callable[[str, int, int], Awaitable[None]]
+    settles: Callable[[], Awaitable[None]]
 
     def note(self, fault: Fault, what: str) -> None: ...
     def take(self, number: int) -> None: ...
@@ -86,6 +92,7 @@ class StagedFaults:
             LATE_FLUSH: self._fail_before_flush,
             MOVED_MEANWHILE: self._move_while_compacted,
             MISREAD: self._misread,
+            LOST_ANSWER: self._lose_answer,
         }
 
     async def _lose_metadata(self, fault: Fault, random: Random) -> None:
@@ -242,6 +249,34 @@ class StagedFaults:
         if is_noted:
             await asyncio.sleep(MENDED_S)
         await self._leave()
+
+    async def _lose_answer(self, fault: Fault, random: Random) -> None:
+        """A vote is given by way of a broker that never hears what the controller says to it. Somebody takes the vote
+        away again, and only then does the broker learn that its connection is broken: what it asked was done once."""
+        if not await self._enemy.wait_for_quiet():
+            return
+        controller = self._enemy.controller()
+        others = [number for number in self._cluster.voters if number != controller]
+        if controller is None or len(others) < 2:
+            return
+        self._enemy.is_alone = True
+        voter, way = random.sample(others, 2)
+        network = self._cluster.world.network
+        await self._enemy.votes(TAKE, voter, controller)
+        told = asyncio.ensure_future(self._enemy.votes(GIVE, voter, way))
+        await self._wait_closely(lambda: self._votes(controller, voter))
+        network.hang(host_of(way), host_of(controller))
+        self._enemy.note(fault, f"{host_of(way)} never hears that {host_of(voter)} may vote")
+        await self._enemy.votes(TAKE, voter, controller)
+        network.reset(host_of(way), host_of(controller))
+        await told
+        await asyncio.sleep(REPEATED_S)
+        await self._enemy.settles()
+        await self._leave()
+
+    def _votes(self, number: int, voter: int) -> bool:
+        node = self._cluster.living.get(number)
+        return node is not None and voter in node.membership.quorum._core.node.configuration.voters
 
     async def _leave(self) -> None:
         await self._enemy.wait_until_well()

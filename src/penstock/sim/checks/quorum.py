@@ -7,7 +7,10 @@ so a vote or an entry that a disk or a shell forgot shows. Must not know: what e
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import pairwise
 
 from penstock.sim.history import Violation
 
@@ -26,6 +29,7 @@ class QuorumChecker:
         self._votes: dict[tuple[int, int], int] = {}  # node and term -> for whom
         self._committed: dict[int, int] = {}  # term -> the highest index of one of its entries that is committed
         self._emptied: dict[int, int] = {}  # whose disk was lost, until it has what was committed then
+        self._voters: dict[int, tuple[int, ...]] = {}  # of committed configurations, by their index
         self._begun: dict[int, list[float]] = {}  # when a node began its latest terms
 
     @property
@@ -96,6 +100,15 @@ class QuorumChecker:
     def committed(self, index: int, term: int) -> None:
         """Somebody applies this entry, which was written in that term."""
         self._committed[term] = max(index, self._committed.get(term, 0))
+
+    def configured(self, index: int, voters: Sequence[int]) -> None:
+        """Somebody applies this entry, which says who votes."""
+        self._voters.setdefault(index, tuple(voters))
+
+    def given(self) -> Counter[int]:
+        """How often a vote was given to each."""
+        sets = [self._voters[index] for index in sorted(self._voters)]
+        return Counter(voter for before, after in pairwise(sets) for voter in after if voter not in before)
 
     def started(self, node: int, term: int) -> None:
         """From what is on its disk."""

@@ -32,6 +32,17 @@ def check_votes(history: History, known: Mapping[int, Sequence[int]], first: Seq
             )
 
 
+def check_given(history: History, given: Mapping[int, int]) -> None:
+    """`given`: how often each node got a vote. A request whose answer is lost may have done what it asked for, once."""
+    for node, times in given.items():
+        asked = sum(action.verb == GIVE and int(action.key) == node for action in history.admin)
+        if times > asked:
+            raise Violation(
+                "a vote is given once for each time it is asked for",
+                f"node {node} got a vote {times} times, and {asked} times somebody asked for that",
+            )
+
+
 def check_last_voters(known: Mapping[int, Sequence[int]], wanted: Sequence[int]) -> None:
     """Nobody has changed them since they were these."""
     if _agreed(known) != tuple(sorted(wanted)):

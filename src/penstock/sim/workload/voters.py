@@ -34,6 +34,7 @@ class VoterOperator:
         self._caller = caller
         self._history = history
         self._nodes = dict(nodes)
+        self._way: Address | None = None
 
     async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
         while not is_over():
@@ -90,6 +91,12 @@ class VoterOperator:
         check(found.error_code, found.error_message)
         return found
 
+    async def ask(self, verb: str, node: int, way: int) -> None:
+        """Once, by way of this broker, and whatever comes of it."""
+        self._way = self._nodes[way]
+        await self._act(verb, node, bytes(16))
+        self._way = None
+
     async def _act(self, verb: str, node: int, disk: bytes) -> None:
         action = self._history.begin_admin(verb, "", str(node))
         try:
@@ -111,13 +118,17 @@ class VoterOperator:
             listeners=[Listener(name="PLAINTEXT", host=host, port=port)],
         )
         answer = await self._caller.ask(
-            self._caller.any_address(), Api.ADD_RAFT_VOTER, request, AddRaftVoterResponse, purpose="voters"
+            self._way or self._caller.any_address(), Api.ADD_RAFT_VOTER, request, AddRaftVoterResponse, purpose="voters"
         )
         check(answer.error_code, answer.error_message)
 
     async def _take(self, node: int, disk: bytes) -> None:
         request = RemoveRaftVoterRequest(cluster_id=None, voter_id=node, voter_directory_id=disk)
         answer = await self._caller.ask(
-            self._caller.any_address(), Api.REMOVE_RAFT_VOTER, request, RemoveRaftVoterResponse, purpose="voters"
+            self._way or self._caller.any_address(),
+            Api.REMOVE_RAFT_VOTER,
+            request,
+            RemoveRaftVoterResponse,
+            purpose="voters",
         )
         check(answer.error_code, answer.error_message)
