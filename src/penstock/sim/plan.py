@@ -141,7 +141,7 @@ def draw(
     planned = widened(fault_plan.faults, chance, is_power_fair=is_durable, without=without)
     chance = Random(f"{seed}/scene")
     scene = draw_scene(chance, without=without)
-    if scene is None:
+    if scene is None and not has_voter_changes:  # which are rare enough
         chance = Random(f"{seed}/later scene")
         scene = draw_later_scene(chance, is_power_fair=is_durable, without=without)
     if scene is not None:
