@@ -32,6 +32,7 @@ class RequestContext:
         "connection",
         "correlation_id",
         "frame",
+        "is_wide",
         "slot",
         "turns",
         "version",
@@ -54,6 +55,7 @@ class RequestContext:
         self.connection = connection
         self.slot = slot
         self.frame = frame  # valid only until the handler returns
+        self.is_wide = False  # it was read in turns of its own
         self.api_key = api_key
         self.version = version
         self.correlation_id = correlation_id
@@ -67,14 +69,15 @@ class RequestContext:
             parts, _ = encode_response(self.api_key, self.version, self.correlation_id, message)
             self._reply(parts)
         else:
-            self._encode_on(response_steps(self.api_key, self.version, self.correlation_id, message))
+            self._encode_on(message, response_steps(self.api_key, self.version, self.correlation_id, message))
 
-    def _encode_on(self, steps: Generator[None, None, tuple[list[Part], int]]) -> None:
+    def _encode_on(
+        self, message: Message, steps: Generator[None, None, tuple[list[Part], int]], *, is_wide: bool = False
+    ) -> None:
         """One step; what is left is done in turns of its own."""
-        if self.connection.is_closed:
-            return
         try:
-            next(steps)
+            if not self.connection.is_closed:
+                next(steps)
         except StopIteration as done:
             self._reply(done.value[0])
         except BaseException:
@@ -82,7 +85,11 @@ class RequestContext:
             self.connection.abort(ProtocolError("internal error"))
             raise
         else:
-            self._shared_turns().call(lambda: self._encode_on(steps))
+            if not self.connection.is_closed:
+                self._shared_turns().call(lambda: self._encode_on(message, steps, is_wide=True))
+                return
+        if is_wide:
+            self._shared_turns().let_go(message)
 
     def _shared_turns(self) -> Turns:
         if self.turns is None:

@@ -112,9 +112,10 @@ class Dispatcher:
         except StopIteration as done:
             self._take(ctx, handler, done.value[0])
         else:
-            # A wide one: read from a copy, in turns of its own. Nothing overtakes it.
+            # A wide one: kept, and read in turns of its own. Nothing overtakes it.
             connection.hold()
-            ctx.frame = memoryview(bytes(frame))
+            ctx.frame = connection.keep_frame(frame)
+            ctx.is_wide = True
             self._begin(self._take_wide(ctx, handler, offset, bound))
 
     async def _take_wide(self, ctx: RequestContext, handler: Handler, offset: int, bound: int) -> None:
@@ -151,10 +152,11 @@ class Dispatcher:
                 answer = handler.handle(ctx, request)
             except (ApiError, StorageError) as error:
                 answer = _refusal(handler, request, error)
-        if answer is None:
-            return
-        if isinstance(answer, Message):
-            ctx.respond(answer)
+        if answer is None or isinstance(answer, Message):
+            if answer is not None:
+                ctx.respond(answer)
+            if ctx.is_wide:
+                self._turns.let_go(request)
         else:
             # The frame's memory is reused after this call: a handler that goes on as a
             # coroutine has copied the records it needs.
@@ -206,6 +208,8 @@ class Dispatcher:
             raise
         if response is not None:
             ctx.respond(response)
+        if ctx.is_wide:
+            self._turns.let_go(request)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)

@@ -21,6 +21,9 @@ from penstock.ports.disk import Buffer, FileSlice
 HIGH_WATER_BYTES = 1 << 20
 # sendfile of a huge range would hold the loop; give others a turn in between.
 SENDFILE_CHUNK_BYTES = 4 << 20
+# Of what sits in memory, for the same reason; and of what a peer that we hung up on sends on.
+WRITE_BYTES_PER_TURN = 256 << 10
+DISCARDED_PER_TURN_BYTES = 256 << 10
 # How long a peer may take to hang up after our last byte.
 LINGER_S = 1.0
 
@@ -125,8 +128,9 @@ class SocketChannel:
     def _write(self) -> None:
         queue = self._queue
         sock = self._sock
+        left = WRITE_BYTES_PER_TURN
         try:
-            while queue:
+            while queue and left > 0:
                 part = queue[0]
                 if isinstance(part, FileSlice):
                     sent = self._send_slice(part)
@@ -141,7 +145,11 @@ class SocketChannel:
                 else:
                     more = len(queue) > 1 and isinstance(queue[1], FileSlice)
                     size = len(part)
-                    sent = sock.send(part, socket.MSG_MORE if more else 0)
+                    if size <= left:
+                        sent = sock.send(part, socket.MSG_MORE if more else 0)
+                    else:
+                        sent = sock.send(memoryview(part)[:left])
+                    left -= sent
                     if sent < size:
                         queue[0] = memoryview(part)[sent:]
                     else:
@@ -204,9 +212,12 @@ class SocketChannel:
         self._loop.call_later(LINGER_S, self._close, None)
 
     def _discard(self) -> None:
+        left = DISCARDED_PER_TURN_BYTES
         try:
-            while self._sock.recv(1 << 16):
-                pass
+            while size := len(self._sock.recv(1 << 16)):
+                left -= size
+                if left <= 0:
+                    return
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:

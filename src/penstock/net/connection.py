@@ -13,24 +13,30 @@ all connections together (`net.request_memory`). Beyond one of them the connecti
 reading until it is met again. The receive buffer grows only as bytes really arrive, so
 announcing a large frame costs the announcer, not us.
 
-Fairness: a connection hands over TURN_BUDGET in one turn of the loop at most. What it has
-sent beyond that waits for its next turn, after everybody else's.
+Fairness: a connection hands over TURN_BUDGET in one turn of the loop at most, or what takes
+TURN_S, and reads MAX_READ_BYTES at a time. What it has sent beyond that waits in one line with
+the others of its kind, and one of them is served a turn (`net.waiting_line`): however many
+send without a pause, somebody who sends now and then waits for one budget and no more. Nodes
+of the cluster have turns of their own.
 
 Invariant: the frame handed to the handler is a view of the receive buffer and valid only
-during the call; what is kept must be copied.
+during the call; what is kept must be copied, or kept with `keep_frame`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import count
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from struct import Struct
 from typing import TypeAlias
 
 from penstock.model.errors import ProtocolError, Stranger
 from penstock.net.channel import HIGH_WATER_BYTES
 from penstock.net.request_memory import RequestMemory
+from penstock.net.waiting_line import WaitingLine
 from penstock.ports.channel import Channel, Part
 from penstock.ports.disk import FileSlice
 from penstock.wire.introduction import MAX_FRAME_BYTES as MAX_STRANGER_FRAME_BYTES
@@ -46,7 +52,10 @@ INITIAL_BUFFER_BYTES = 16 << 10
 STEADY_BUFFER_BYTES = 1 << 20
 SPARE_BYTES = 64 << 10
 IDLE_BUFFER_S = 10.0  # after that a connection gets along with its first buffer again
+MAX_READ_BYTES = 256 << 10
 TURN_BUDGET = 32
+TURN_S = 0.00015  # by the clock, over the request that exceeds it; a request alone takes a tenth of that
+LARGE_REPLY_BYTES = 16 << 10  # leaves at once, so that sending it counts
 OTHER_COST = 4  # of a request that is not pipelined; others cost 1
 MAX_CORKED_PARTS = 64  # replies gathered before the peer must prove that it takes them
 
@@ -59,7 +68,16 @@ Shortcut: TypeAlias = Callable[["Connection", int, memoryview], bool]
 class ConnectionLimits:
     """Bounds shared by the connections of a listener."""
 
-    __slots__ = ("frame_limits", "largest_frame_bytes", "max_frame_bytes", "max_in_flight", "memory", "pipelined")
+    __slots__ = (
+        "clock",
+        "frame_limits",
+        "largest_frame_bytes",
+        "line",
+        "max_frame_bytes",
+        "max_in_flight",
+        "memory",
+        "pipelined",
+    )
 
     def __init__(
         self,
@@ -68,10 +86,14 @@ class ConnectionLimits:
         pipelined: frozenset[int],
         frame_limits: Mapping[int, int] | None = None,
         memory: RequestMemory | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """`frame_limits`: by API key; what is not in there may have OTHER_FRAME_BYTES. None: all have the maximum.
 
-        Nodes of the cluster may send `max_frame_bytes` whatever the key."""
+        Nodes of the cluster may send `max_frame_bytes` whatever the key. `clock`: what is done in a turn is bounded by
+        it, too. None: by the number of requests alone."""
+        self.clock: Callable[[], float] = (lambda: 0.0) if clock is None else clock
+        self.line = WaitingLine()
         self.largest_frame_bytes = max_frame_bytes
         self.max_frame_bytes = max_frame_bytes if frame_limits is None else min(OTHER_FRAME_BYTES, max_frame_bytes)
         self.max_in_flight = max_in_flight
@@ -92,6 +114,7 @@ class Connection:
         "_flush_scheduled",
         "_handler",
         "_head_slot",
+        "_is_in_line",
         "_limits",
         "_loop",
         "_max_in_flight",
@@ -132,7 +155,7 @@ class Connection:
         self._pipelined = limits.pipelined
         self._max_in_flight = limits.max_in_flight
         self._on_closed = on_closed
-        self._buffer = bytearray(INITIAL_BUFFER_BYTES)
+        self._buffer: bytearray | mmap = bytearray(INITIAL_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._awaited_capacity = 0  # of the buffer that there is no memory for yet
         self._start = self._end = 0
@@ -141,6 +164,7 @@ class Connection:
         self._out: list[Part] = []
         self._exclusive = False
         self._blocked = False
+        self._is_in_line = False
         self._corked = False
         self._flush_scheduled = False
         self._queued_before = 0
@@ -183,7 +207,7 @@ class Connection:
     # -- bytes in -----------------------------------------------------------------------
 
     def receive_buffer(self) -> memoryview:
-        return self._view[self._end :]
+        return self._view[self._end : self._end + MAX_READ_BYTES]
 
     def received(self, size: int) -> None:
         self._end += size
@@ -211,6 +235,7 @@ class Connection:
         view = self._view
         pipelined = self._pipelined
         budget = TURN_BUDGET
+        clock, deadline = self._limits.clock, 0.0
         frame_limits, other_limit = self._limits.frame_limits, self._limits.max_frame_bytes
         largest = self._limits.largest_frame_bytes
         while not self.is_closed and not self.is_draining:
@@ -238,9 +263,11 @@ class Connection:
             if self.channel.queued_bytes > HIGH_WATER_BYTES:
                 self._block()
                 return
-            if budget <= 0:
+            if budget == TURN_BUDGET:
+                deadline = clock() + TURN_S
+            elif budget <= 0 or (clock() > deadline and not self.is_peer):
                 self._block()
-                self._loop.call_soon(self._unblock)
+                self._wait_for_turn()
                 return
             budget -= 1 if is_pipelined else OTHER_COST
             self._start = start + 4 + size
@@ -248,13 +275,42 @@ class Connection:
             self._next_slot = slot + 1
             self._exclusive = not is_pipelined
             self._handler(self, slot, view[start + 4 : start + 4 + size])
+            view = self._view  # `keep_frame` may have taken the one before
+            if not is_pipelined and self._out and self._is_large(self._out[-1]):
+                self._flush()
+
+    @staticmethod
+    def _is_large(part: Part) -> bool:
+        return isinstance(part, bytes) and len(part) > LARGE_REPLY_BYTES
+
+    def _wait_for_turn(self) -> None:
+        self._is_in_line = True
+        if self.is_peer:
+            self._loop.call_soon(self.turn_came)
+        else:
+            self._limits.line.join(self._loop, self)
+
+    def turn_came(self) -> None:
+        self._is_in_line = False
+        self._unblock()
+
+    def keep_frame(self, frame: memoryview) -> memoryview:
+        """The frame that is being handed over, for as long as it is needed.
+
+        One that fills most of the buffer takes it along, and this connection gets another: a copy of some megabytes
+        would hold the loop for a millisecond."""
+        capacity, rest = len(self._buffer), self._end - self._start
+        if capacity <= INITIAL_BUFFER_BYTES or len(frame) < capacity - capacity // 4 or rest > INITIAL_BUFFER_BYTES:
+            return memoryview(bytes(frame))
+        self._shrink_buffer(INITIAL_BUFFER_BYTES)
+        return frame
 
     def _block(self) -> None:
         self._blocked = True
         self.channel.pause_reading()
 
     def _unblock(self) -> None:
-        if self._blocked and not self.is_closed:
+        if self._blocked and not self._is_in_line and not self.is_closed:
             self._blocked = False
             self._process()
             if not self._blocked and not self.is_closed and not self.is_draining and not self._awaited_capacity:
@@ -268,6 +324,8 @@ class Connection:
         memory = self._limits.memory
         if memory.is_short and start:
             memory.touch(self)  # a request has come to its end
+        if self._blocked:
+            return  # nothing is read before the next frame was handed over
         if start == end:
             self._start = self._end = 0
             if memory.is_short and capacity > INITIAL_BUFFER_BYTES:
@@ -317,12 +375,28 @@ class Connection:
             self._shrink_buffer(INITIAL_BUFFER_BYTES)
 
     def _replace_buffer(self, capacity: int) -> None:
+        if self._has_grown(capacity):
+            return
         pending = self._end - self._start
-        buffer = bytearray(capacity)
+        buffer = _new_buffer(capacity)
         view = memoryview(buffer)
         view[:pending] = self._view[self._start : self._end]
         self._buffer, self._view = buffer, view
         self._start, self._end = 0, pending
+
+    def _has_grown(self, capacity: int) -> bool:
+        """In place, if that is possible: nothing is copied then."""
+        buffer = self._buffer
+        if self._start or not isinstance(buffer, mmap) or capacity < len(buffer):
+            return False
+        self._view.release()
+        try:
+            buffer.resize(capacity)
+        except (BufferError, OSError):  # a handler has kept a view of an earlier frame, or there is no room
+            return False
+        finally:
+            self._view = memoryview(buffer)
+        return True
 
     # -- replies out --------------------------------------------------------------------
 
@@ -421,6 +495,14 @@ class Connection:
         self._start = self._end = 0
         self._limits.memory.leave(self)
         self._on_closed(self, self._refusal or error)
+
+
+def _new_buffer(capacity: int) -> bytearray | mmap:
+    """Pages of a mapping come as bytes arrive. A bytearray is filled with zeros first: megabytes take a millisecond."""
+    if capacity >= STEADY_BUFFER_BYTES:
+        with suppress(OSError):  # as many mappings as the system allows
+            return mmap(-1, capacity, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+    return bytearray(capacity)
 
 
 def join_bytes(parts: list[Part]) -> list[Part]:

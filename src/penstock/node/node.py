@@ -119,6 +119,7 @@ class Node:
             PIPELINED,
             frame_limits((*FOR_CLIENTS, *FOR_BROKERS), self.config.socket_request_max_bytes),
             self.request_memory,
+            self._world.clock.monotonic,
         )
         self._undo.append(self._close_listeners)
         for endpoint in (*self.config.listeners, *self.config.controller_listeners):

@@ -1,9 +1,16 @@
-"""The garbage collector of a process with an event loop: a full collection stays short, however much the process holds.
+"""Python's cycle collector in a process with an event loop: every pass is short, however much the process holds.
 
-A full collection walks over everything that is not frozen, in one go, with the interpreter held: 0.3 s for the groups
-of a busy coordinator. What survived a long one is old, and is frozen: the next one walks over what came since. Frozen
-objects are freed as always when nothing refers to them; only cycles among them stay. So what lives long must not end
-in a cycle.
+Most objects are freed by their reference counts. The collector finds cycles, and it holds the interpreter while it
+looks for them. Two things make its passes long:
+
+- A pass starts after so many objects were made and not freed. A request that names 40,000 partitions makes 40,000. With
+  Python's own thresholds that was hundreds of passes of half a millisecond, and some of eight. So passes over young
+  objects are small here, and a pass over everything is rare.
+- A pass over everything walks over whatever is not frozen: 0.3 s for the groups of a busy coordinator. So what survived
+  a long pass is frozen, and the next one walks over what came since.
+
+Frozen objects are freed as always when nothing refers to them; only cycles among them stay. So what lives long must not
+end in a cycle.
 
 Must not know: whose objects these are.
 """
@@ -17,6 +24,8 @@ from typing import Final
 
 FULL: Final = 2
 LONG_S: Final = 0.02
+THRESHOLDS: Final = (500, 2, 1000)
+"""Net allocations for a pass over the youngest; such passes for one over the middle; those for one over everything."""
 
 
 class Collector:
@@ -34,9 +43,10 @@ class Collector:
         gc.callbacks.remove(self.collected)
 
     def settle(self) -> None:
-        """Freeze what is there, without a full collection. Young garbage goes first."""
-        gc.collect(1)
+        """The process has started: what is there stays, and is not walked again. Young garbage goes first."""
+        gc.collect(1)  # not the old ones: with thousands of partitions that holds the loop for half a second
         self._freeze()
+        gc.set_threshold(*THRESHOLDS)
 
     def collected(self, phase: str, info: Mapping[str, int]) -> None:
         """As `gc.callbacks` has it. Called in any thread, with the interpreter held."""

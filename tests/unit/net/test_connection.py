@@ -11,8 +11,11 @@ import pytest
 from penstock.net.channel import HIGH_WATER_BYTES
 from penstock.net.connection import (
     INITIAL_BUFFER_BYTES,
+    LARGE_REPLY_BYTES,
+    MAX_READ_BYTES,
     OTHER_COST,
     TURN_BUDGET,
+    TURN_S,
     Connection,
     ConnectionLimits,
     join_bytes,
@@ -55,7 +58,12 @@ class FakeChannel:
 
 
 class Harness:
-    def __init__(self, max_in_flight: int = 5) -> None:
+    def __init__(
+        self,
+        max_in_flight: int = 5,
+        clock: Callable[[], float] | None = None,
+        limits: ConnectionLimits | None = None,
+    ) -> None:
         self.channel = FakeChannel()
         self.handled: list[tuple[int, bytes]] = []
         self.answer: Callable[[int, bytes], bytes | None] = lambda slot, frame: None
@@ -64,7 +72,7 @@ class Harness:
             asyncio.get_running_loop(),
             self.channel,
             self._handle,
-            ConnectionLimits(MAX_FRAME, max_in_flight, frozenset({PIPELINED_KEY})),
+            limits or ConnectionLimits(MAX_FRAME, max_in_flight, frozenset({PIPELINED_KEY}), clock=clock),
             lambda connection, error: self.errors.append(error),
         )
 
@@ -290,3 +298,119 @@ async def test_requests_that_are_not_pipelined_cost_more() -> None:
     for _ in range(10):
         await turn()
     assert len(harness.handled) == 50
+
+
+async def test_what_takes_long_waits_for_the_next_turn() -> None:
+    """Few requests may take as long as many: a turn is bounded by the clock, too."""
+    now = 0.0
+    harness = Harness(clock=lambda: now)
+
+    def slow(slot: int, body: bytes) -> bytes:
+        nonlocal now
+        now += TURN_S * 0.6
+        return b""
+
+    harness.answer = slow
+    harness.feed(frame(PIPELINED_KEY) * 9)
+    handed_over = [len(harness.handled)]
+    while handed_over[-1] < 9:
+        await asyncio.sleep(0)
+        handed_over.append(len(harness.handled))
+    assert handed_over == [2, 4, 6, 8, 9]
+    assert harness.channel.is_reading
+
+
+async def test_those_that_never_pause_share_one_turn() -> None:
+    """However many they are, somebody who sends now and then waits for one of them."""
+    limits = ConnectionLimits(MAX_FRAME, 1000, frozenset({PIPELINED_KEY}))
+    greedy = [Harness(limits=limits) for _ in range(5)]
+    for harness in greedy:
+        harness.answer = lambda slot, body: b""
+        harness.feed(frame(PIPELINED_KEY) * TURN_BUDGET * 2)
+    done = [sum(len(harness.handled) for harness in greedy)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+        done.append(sum(len(harness.handled) for harness in greedy))
+    assert done == [TURN_BUDGET * (5 + turns) for turns in range(6)]
+    assert all(harness.channel.is_reading for harness in greedy)
+    assert not len(limits.line)
+
+
+async def test_an_answer_is_no_turn_out_of_order() -> None:
+    """Whoever waits in line is not served when an earlier request of it is answered."""
+    harness = Harness(max_in_flight=1000)
+    harness.feed(frame(PIPELINED_KEY) * (TURN_BUDGET * 3))
+    harness.connection.reply(0, [b"x"])
+    harness.connection.writable()
+    assert len(harness.handled) == TURN_BUDGET
+    await asyncio.sleep(0)
+    assert len(harness.handled) == TURN_BUDGET * 2
+
+
+async def test_nodes_of_the_cluster_wait_in_no_line() -> None:
+    limits = ConnectionLimits(MAX_FRAME, 1000, frozenset({PIPELINED_KEY}))
+    greedy, node = [Harness(limits=limits) for _ in range(5)], Harness(limits=limits)
+    node.connection.is_peer = True
+    for harness in (*greedy, node):
+        harness.answer = lambda slot, body: b""
+        harness.feed(frame(PIPELINED_KEY) * TURN_BUDGET * 2)
+    await asyncio.sleep(0)
+    assert len(node.handled) == TURN_BUDGET * 2
+
+
+async def test_one_that_ended_holds_up_nobody_in_line() -> None:
+    limits = ConnectionLimits(MAX_FRAME, 1000, frozenset({PIPELINED_KEY}))
+    first, second = Harness(limits=limits), Harness(limits=limits)
+    for harness in (first, second):
+        harness.answer = lambda slot, body: b""
+        harness.feed(frame(PIPELINED_KEY) * TURN_BUDGET * 2)
+    first.connection.abort()
+    await turn()
+    assert len(second.handled) == TURN_BUDGET * 2
+
+
+async def test_a_large_answer_leaves_before_the_next_request() -> None:
+    harness = Harness()
+    harness.answer = lambda slot, body: bytes(LARGE_REPLY_BYTES + 1)
+    harness.feed(frame(BARRIER_KEY) * 3)
+    assert harness.channel.sends == 3
+
+
+async def test_reads_are_bounded() -> None:
+    harness = Harness()
+    harness.feed(frame(PIPELINED_KEY, bytes(MAX_FRAME - 100))[:-1])
+    assert len(harness.connection.receive_buffer()) >= 1
+    sizes: list[int] = []
+    rest = memoryview(frame(PIPELINED_KEY, bytes(MAX_FRAME - 100)) * 2)
+    other = Harness()
+    while rest:
+        buffer = other.connection.receive_buffer()
+        size = min(len(buffer), len(rest))
+        buffer[:size] = rest[:size]
+        other.connection.received(size)
+        sizes.append(size)
+        rest = rest[size:]
+    assert max(sizes) == MAX_READ_BYTES
+    assert len(other.handled) == 2
+
+
+async def test_a_frame_that_is_kept_survives_the_next() -> None:
+    """A large one takes the buffer along; the connection goes on with another."""
+    harness = Harness()
+    kept: list[memoryview] = []
+    harness.connection.use(lambda connection, slot, given: kept.append(connection.keep_frame(given)))
+    bodies = [bytes([at]) * size for at, size in enumerate((MAX_FRAME - 100, 100, MAX_FRAME // 2, 20_000), 1)]
+    harness.feed(b"".join(frame(PIPELINED_KEY, body) for body in bodies))
+    assert [bytes(one[8:]) for one in kept] == bodies
+    assert harness.connection.memory.used_bytes == len(harness.connection._buffer) - INITIAL_BUFFER_BYTES
+
+
+async def test_a_buffer_grows_though_somebody_looks_at_a_frame() -> None:
+    harness = Harness()
+    seen: list[memoryview] = []
+    harness.connection.use(lambda connection, slot, given: seen.append(given))
+    large = frame(PIPELINED_KEY, b"x" * (MAX_FRAME - 100))
+    harness.feed(frame(PIPELINED_KEY, b"y" * 100) + large + large[:-1])
+    harness.feed(large[-1:])
+    assert len(seen) == 3
+    assert bytes(seen[-1][8:]) == b"x" * (MAX_FRAME - 100)

@@ -1,8 +1,9 @@
-"""A full collection that took long is not repeated over the same objects."""
+"""The cycle collector in a broker: small passes, hardly ever a large one, and none twice over the same objects."""
 
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -27,10 +28,11 @@ class Process:
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    found = Collector()
+    found, thresholds = Collector(), gc.get_threshold()
     yield found
     if found.collected in gc.callbacks:
         found.stop()
+    gc.set_threshold(*thresholds)
     gc.unfreeze()
 
 
@@ -76,3 +78,20 @@ def test_it_listens_until_it_is_stopped(collector: Collector) -> None:
     assert collector.collected in gc.callbacks
     collector.stop()
     assert collector.collected not in gc.callbacks
+
+
+def test_a_wide_request_starts_no_pass_over_everything(collector: Collector) -> None:
+    collector.settle()
+    passes: Counter[int] = Counter()
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        passes[info["generation"]] += phase == "start"
+
+    gc.callbacks.append(note)
+    try:
+        kept = [[at] for at in range(200_000)]
+    finally:
+        gc.callbacks.remove(note)
+    assert len(kept) == 200_000
+    assert passes[0] > 100
+    assert passes[2] == 0

@@ -1,0 +1,40 @@
+"""Connections that have sent more than one turn's share, in the order in which they came: one is served a turn.
+
+Must not know: what a turn's share is. Whoever is in line is in it once, and may leave by ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+
+class Waiting(Protocol):
+    def turn_came(self) -> None: ...
+
+
+class WaitingLine:
+    """Of all connections of a broker."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: deque[Waiting] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def join(self, loop: asyncio.AbstractEventLoop, waiting: Waiting) -> None:
+        self._waiting.append(waiting)
+        if len(self._waiting) == 1:
+            loop.call_soon(self._serve, loop)
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        first = self._waiting[0]
+        try:
+            first.turn_came()  # which may join again, at the end
+        finally:
+            self._waiting.popleft()
+            if self._waiting:
+                loop.call_soon(self._serve, loop)
