@@ -19,6 +19,7 @@ from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
 from penstock.coordination.consumer_groups import ConsumerSettingsOf, ImageTopics
 from penstock.coordination.hosted_shard import HostedShard, News, Operation
+from penstock.coordination.notices import Notices
 from penstock.coordination.regex_matching import RegexMatching
 from penstock.core.group.consumer_group import ConsumerGroup
 from penstock.core.group.settings import GroupSettings
@@ -80,6 +81,7 @@ class GroupCoordinator:
         self._settings = GroupSettings.from_config(running.current)
         self._consumer_settings = ConsumerSettingsOf(running, image)
         self.regexes = RegexMatching(image, workers)
+        self._notices = Notices(loop.time)
         self._make_shard = partial(
             GroupShard,
             topics=ImageTopics(image),
@@ -153,6 +155,7 @@ class GroupCoordinator:
             lambda topic: topic in image.topics,
             self._make_shard,
             self._may_lead,
+            self._notices,
         )
         self._epochs[partition.index] = partition.leader_epoch
         shard.start()

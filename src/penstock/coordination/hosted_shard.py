@@ -27,6 +27,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from penstock.coordination.loading import Latest, read_latest
+from penstock.coordination.notices import Notices
 from penstock.core.group.exchange import Outcome, Reply, Token
 from penstock.core.group.records import CoordinatorRecord
 from penstock.core.group.settings import GroupSettings
@@ -80,6 +81,7 @@ class HostedShard:
         topic_exists: Callable[[str], bool],
         make_shard: Callable[[GroupSettings], GroupShard] = GroupShard,
         may_lead: Callable[[], bool] = lambda: True,
+        notices: Notices | None = None,
     ) -> None:
         """`may_lead`: False when this broker has not heard from the controller for so long that others may lead."""
         self._loop = loop
@@ -90,6 +92,7 @@ class HostedShard:
         self._topic_exists = topic_exists
         self._make_shard = make_shard
         self._may_lead = may_lead
+        self._notices = notices or Notices(loop.time)
         self.shard = make_shard(settings)
         self._refusal: ErrorCode | None = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self._waiting: dict[Token, asyncio.Future[Any]] = {}
@@ -305,8 +308,9 @@ class HostedShard:
                 return
             for record in outcome.records:
                 self.shard.replay(record)
-        for notice in outcome.notices:
-            log.info("%s", notice)
+        if outcome.notices or outcome.idle_notices:
+            self._notices.say(outcome.notices)
+            self._notices.say_of_idle(outcome.idle_notices)
         if outcome.replies:
             if self._end <= self.partition.high_watermark:
                 self._release(outcome.replies)

@@ -24,6 +24,8 @@ class RegexMatching:
         self._image = image
         self._workers = workers
         self._lock = asyncio.Lock()
+        self._names: list[str] = []
+        self._names_version: int | None = None
         self.jobs = 0
 
     def is_ready(self, regexes: Iterable[str]) -> bool:
@@ -41,11 +43,18 @@ class RegexMatching:
     async def _match(self, regex: str) -> None:
         async with self._lock:
             image = self._image
-            names = list(image.topics)
+            names = self._sorted_names()
             is_done = topic_regex.is_prepared(regex, image.topics, image.topics_version)
             while not is_done:
                 self.jobs += 1
                 is_done = await self._workers.run(partial(topic_regex.prepare, regex, names, NAMES_AT_A_TIME))
             version = image.topics_version
-            if not topic_regex.is_prepared(regex, image.topics, version) and list(image.topics) == names:
-                topic_regex.settle(regex, image.topics, version)
+            if not topic_regex.is_prepared(regex, image.topics, version) and self._sorted_names() is names:
+                topic_regex.settle(regex, image.topics, version, names)
+
+    def _sorted_names(self) -> list[str]:
+        """Of all topics; the same list as long as they are the same."""
+        version = self._image.topics_version
+        if self._names_version != version:
+            self._names, self._names_version = sorted(self._image.topics), version
+        return self._names

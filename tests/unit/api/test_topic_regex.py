@@ -34,10 +34,9 @@ def test_usual_ones_are_not(regex: str) -> None:
 def test_what_is_prepared_is_known_for_these_topics_alone() -> None:
     names, regex = dict.fromkeys(NAMES), r"topic-.*5"
     assert not is_prepared(regex, names, 1)
-    assert not prepare(regex, list(names), 50)
-    assert not prepare(regex, list(names), 50)
-    assert prepare(regex, list(names), 50)
-    topic_regex.settle(regex, names, 1)
+    ordered = sorted(names)
+    assert [prepare(regex, ordered, 50) for _ in range(3)] == [False, False, True]
+    topic_regex.settle(regex, names, 1, ordered)
     assert is_prepared(regex, names, 1)
     assert matching_topics(regex, names, 1) == matching_topics(regex, NAMES)
     names["topic-more-5"] = None
@@ -46,14 +45,34 @@ def test_what_is_prepared_is_known_for_these_topics_alone() -> None:
     assert not is_prepared(regex, dict(names), 2), "of another broker"
 
 
+def test_names_that_are_known_are_not_matched_again() -> None:
+    """Nor is the loop left with walking over them."""
+    names, regex = dict.fromkeys(NAMES), r"topic-.*7"
+    expression = topic_regex._compiled(regex)
+    assert isinstance(expression, topic_regex._Expression)
+    recorder = expression._compiled = Recorder(expression._compiled)
+    before = sorted(names)
+    while not prepare(regex, before, 50):
+        pass
+    names["topic-more-7"] = None
+    after = sorted(names)
+    while not prepare(regex, after, 50):
+        pass
+    topic_regex.settle(regex, names, 2, after)
+    assert recorder.calls == len(names)
+    assert matching_topics(regex, names, 2) == tuple(name for name in after if name.endswith("7"))
+
+
 class Recorder:
     """A compiled expression that notes which thread matches."""
 
     def __init__(self, compiled: Any) -> None:
         self.compiled = compiled
         self.threads: set[str] = set()
+        self.calls = 0
 
     def fullmatch(self, name: str) -> Any:
+        self.calls += 1
         self.threads.add(threading.current_thread().name)
         return self.compiled.fullmatch(name)
 

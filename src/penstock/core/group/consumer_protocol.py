@@ -268,7 +268,9 @@ class ConsumerProtocol:
         for event in draft.events:
             self._stories.tell(group_id, event)
             if event.what is What.ASSIGNED:
-                out.notices.append(_notice(group_id, event, self._stories.of(group_id)))
+                has_work = any(count for _, count in event.assigned)
+                notices = out.notices if has_work else out.idle_notices
+                notices.append(_notice(group_id, event, self._stories.of(group_id)))
 
     def loaded(self, group: ConsumerGroup, settings: ConsumerSettings, now_ms: int) -> None:
         """After a restart or a change of coordinator: every session begins anew."""

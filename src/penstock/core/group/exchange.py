@@ -23,12 +23,14 @@ Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 class Outcome:
     """Intentions: what to append, whom to answer once that is committed, what to log."""
 
-    __slots__ = ("is_continued", "notices", "records", "reload_if_lost", "replies")
+    __slots__ = ("idle_notices", "is_continued", "notices", "records", "reload_if_lost", "replies")
 
     def __init__(self) -> None:
         self.records: list[CoordinatorRecord] = []
         self.replies: list[tuple[Token, Reply]] = []
         self.notices: list[str] = []
+        self.idle_notices: list[str] = []
+        """Of groups that have nothing to read."""
         self.reload_if_lost = False
         """Soft state moved together with the records: if they cannot be appended, load the shard anew."""
         self.is_continued = False

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import lru_cache
-from itertools import islice
 from typing import Any, Final
 
 from penstock.model.errors import ApiError, ErrorCode
@@ -24,6 +23,8 @@ MAX_PROGRAM: Final = 2000
 """Instructions of the compiled form. Most expressions have less than a hundred; `\\p{L}+` has 1,200."""
 MAX_PER_GROUP: Final = 100
 EXPRESSIONS_KEPT: Final = 256
+KNOWN_AT_A_TIME: Final = 500
+"""Names that are only looked up: a thread holds the interpreter for as long as it does that."""
 
 
 def matching_topics(regex: str, names: Collection[str], version: int | None = None) -> tuple[str, ...]:
@@ -41,22 +42,28 @@ def is_prepared(regex: str, names: Collection[str], version: int) -> bool:
 
 
 def prepare(regex: str, names: Sequence[str], limit: int) -> bool:
-    """Match up to `limit` names that are not known yet. Whether all are. May run in a thread, one at a time."""
+    """Match up to `limit` names that are not known yet. Whether all are. May run in a thread, one at a time.
+
+    Goes on where it stopped as long as `names` is the same object: each call costs what it matches."""
     found = _compiled(regex)
     return isinstance(found, ApiError) or found.learn(names, limit)
 
 
-def settle(regex: str, names: Collection[str], version: int) -> None:
-    """All of them are known: have the answer ready."""
+def settle(regex: str, names: Collection[str], version: int, prepared: Sequence[str]) -> None:
+    """Have the answer ready: all of `prepared` are known, which are `names`, sorted."""
     found = _compiled(regex)
     if not isinstance(found, ApiError):
-        found.among(names, version)
+        found.settle(names, version, prepared)
 
 
 class _Expression:
     def __init__(self, compiled: Any) -> None:
         self._compiled = compiled
         self._known: dict[str, bool] = {}
+        self._learning: Sequence[str] | None = None
+        self._learned = 0
+        self._found: list[str] = []
+        """Of the first so many of those."""
         self._answer: tuple[Collection[str], int, tuple[str, ...]] | None = None
 
     def knows(self, names: Collection[str], version: int) -> bool:
@@ -64,11 +71,28 @@ class _Expression:
         return answer is not None and answer[0] is names and answer[1] == version
 
     def learn(self, names: Sequence[str], limit: int) -> bool:
+        if self._learning is not names:
+            self._learning, self._learned, self._found = names, 0, []
         known = self._known
-        missing = [name for name in names if name not in known]
-        for name in islice(missing, limit):
-            known[name] = self._compiled.fullmatch(name) is not None
-        return len(missing) <= limit
+        at, end = self._learned, min(self._learned + KNOWN_AT_A_TIME, len(names))
+        while at < end and limit > 0:
+            name = names[at]
+            is_match = known.get(name)
+            if is_match is None:
+                is_match = known[name] = self._compiled.fullmatch(name) is not None
+                limit -= 1
+            if is_match:
+                self._found.append(name)
+            at += 1
+        self._learned = at
+        return at == len(names)
+
+    def settle(self, names: Collection[str], version: int, prepared: Sequence[str]) -> None:
+        if self._learning is prepared and self._learned == len(prepared):
+            self._answer = names, version, tuple(self._found)
+            self._learning, self._found = None, []
+        else:
+            self.among(names, version)
 
     def among(self, names: Collection[str], version: int | None) -> tuple[str, ...]:
         answer = self._answer
