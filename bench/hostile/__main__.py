@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -30,13 +31,17 @@ class Row:
     title: str
     alone_ms: list[float] = field(default_factory=list)
     beside_ms: list[float] = field(default_factory=list)
+    control_ms: list[float] = field(default_factory=list)
+    """Beside a process that takes as much of a processor as the peer and sends nothing."""
+    peer_share: float = 0.0
+    waited_share: float = 0.0
+    """Of the time beside the peer: the broker's loop had work and no processor."""
     memory_mb: tuple[float, float, float] = (0.0, 0.0, 0.0)
     lines: int = 0
     broken: str = ""
 
-    @property
-    def ratio(self) -> float:
-        return percentile(self.beside_ms, 0.99) / percentile(self.alone_ms, 0.99)
+    def ratio(self, measured: list[float]) -> float:
+        return percentile(measured, 0.99) / percentile(self.alone_ms, 0.99)
 
     def cells(self) -> list[str]:
         before, peak, after = self.memory_mb
@@ -45,7 +50,9 @@ class Row:
             f"{percentile(self.alone_ms, 0.5):.2f} / {percentile(self.alone_ms, 0.99):.2f}",
             f"{percentile(self.beside_ms, 0.5):.2f} / {percentile(self.beside_ms, 0.99):.2f}",
             f"{max(self.beside_ms):.0f}",
-            f"{self.ratio:.1f}",
+            f"{self.ratio(self.beside_ms):.1f}",
+            f"{self.ratio(self.control_ms):.1f}",
+            f"{self.peer_share:.0%} / {self.waited_share:.1%}",
             f"{before:.0f} / {peak:.0f} / {after:.0f}",
             str(self.lines),
             self.broken or "yes",
@@ -58,6 +65,8 @@ HEADER = [
     "beside p50 / p99 ms",
     "worst ms",
     "p99 ratio",
+    "of a busy loop alike",
+    "peer's CPU / loop waits for CPU",
     "MB before / peak / after",
     "log lines",
     "promises kept",
@@ -92,14 +101,36 @@ def probe(healthy: Peer, seconds: float) -> list[float]:
 
 def beside(healthy: Peer, scenario: Scenario, stage: Stage, seconds: float, row: Row) -> None:
     """The same while the peer is at work."""
-    command = [sys.executable, "-m", "bench.hostile.attack", scenario.name]
-    command += [str(stage.port), str(stage.http_port), str(stage.line_port), str(stage.scale), str(seconds + 1)]
-    peer = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    arguments = [scenario.name, str(stage.port), str(stage.http_port), str(stage.line_port), str(stage.scale)]
+    before, begun = cpu_of_children_s(), time.monotonic()
+    took, code, said = probe_beside("bench.hostile.attack", [*arguments, str(seconds + 1)], healthy, seconds)
+    row.peer_share = (cpu_of_children_s() - before) / (time.monotonic() - begun)
+    row.beside_ms += took
+    if code:
+        row.broken = said or f"the peer ended with code {code}"
+
+
+def control(healthy: Peer, seconds: float, row: Row) -> None:
+    """The same beside somebody who has nothing to do with the broker."""
+    row.control_ms += probe_beside("bench.hostile.burn", [f"{row.peer_share:.3f}", str(seconds + 1)], healthy, seconds)[
+        0
+    ]
+
+
+def cpu_of_children_s() -> float:
+    """Of those that have ended: the broker is none of them."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def probe_beside(module: str, arguments: list[str], healthy: Peer, seconds: float) -> tuple[list[float], int, str]:
+    peer = subprocess.Popen([sys.executable, "-m", module, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert peer.stdout is not None
+    took: list[float] = []
     try:
         if peer.stdout.readline() != "begun\n":
-            raise BrokerFailed(f"the peer of {scenario.name} did not begin")
-        row.beside_ms += probe(healthy, seconds)
+            raise BrokerFailed(f"the peer of {module} {' '.join(arguments)} did not begin")
+        took = probe(healthy, seconds)
     finally:
         try:
             peer.wait(END_S)
@@ -108,8 +139,7 @@ def beside(healthy: Peer, scenario: Scenario, stage: Stage, seconds: float, row:
             peer.wait()
         said = peer.stdout.read().strip()
         peer.stdout.close()
-    if peer.returncode:
-        row.broken = said or f"the peer ended with code {peer.returncode}"
+    return took, peer.returncode, said
 
 
 def measure(scenario: Scenario, home: Path, seconds: float, rounds: int, scale: float) -> Row:
@@ -124,11 +154,16 @@ def measure(scenario: Scenario, home: Path, seconds: float, rounds: int, scale: 
         scenario.prepare(stage)
         with Peer(victim.port) as healthy:
             probe(healthy, 0.5)
-            lines = victim.lines()
+            lines, waited_s = victim.lines(), 0.0
             with victim.peak_of_memory() as memory:
                 for _ in range(rounds):
                     row.alone_ms += probe(healthy, seconds)
+                    waited_s -= victim.waited_for_cpu_s()
+                    begun = time.monotonic()
                     beside(healthy, scenario, stage, seconds, row)
+                    waited_s += victim.waited_for_cpu_s()
+                    row.waited_share = waited_s / rounds / (time.monotonic() - begun)
+                    control(healthy, seconds, row)
                 row.lines = victim.lines() - lines
                 time.sleep(SETTLE_S)
         row.memory_mb = memory[0], memory[1], memory[2]
@@ -166,7 +201,15 @@ def main() -> int:
             print("  " + " | ".join(row.cells()), file=sys.stderr, flush=True)
     print(table(rows))
     if asked.save:
-        kept = [asdict(row) | {"alone_ms": summary(row.alone_ms), "beside_ms": summary(row.beside_ms)} for row in rows]
+        kept = [
+            asdict(row)
+            | {
+                "alone_ms": summary(row.alone_ms),
+                "beside_ms": summary(row.beside_ms),
+                "control_ms": summary(row.control_ms),
+            }
+            for row in rows
+        ]
         RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
     return 1 if any(row.broken for row in rows) else 0
 

@@ -34,6 +34,10 @@ class Victim(Penstock):
     def lines(self) -> int:
         return len(self.log.read_text(errors="replace").splitlines())
 
+    def waited_for_cpu_s(self) -> float:
+        """How long the thread of the loop was ready to run and did not, since the start."""
+        return int(Path(f"/proc/{self.pid}/task/{self.pid}/schedstat").read_text().split()[1]) / 1e9
+
     @contextmanager
     def peak_of_memory(self) -> Iterator[list[float]]:
         """Megabytes at the beginning, at most, and at the end."""
