@@ -44,7 +44,7 @@ class Timers:
         self._every(
             min(settings.log_flush_scheduler_interval_ms, 1000) / 1000,
             "flush",
-            self._housekeeping.flush_overdue,
+            self._flush_overdue,
         )
         self._every(settings.log_retention_check_interval_ms / 1000, "retention", self._apply_retention)
         self._every(settings.log_flush_offset_checkpoint_interval_ms / 1000, "checkpoint", self._checkpoint)
@@ -61,6 +61,9 @@ class Timers:
             work()
 
         self._timers[name] = self._loop.call_later(interval_s, tick)
+
+    def _flush_overdue(self) -> None:
+        self._run(self._housekeeping.flush_overdue)
 
     def _checkpoint(self) -> None:
         self._run(self._housekeeping.checkpoint)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
 
 from penstock.model.errors import NotCached, StorageError
@@ -24,6 +24,7 @@ from penstock.storage.timestamps import SegmentTimes
 log = logging.getLogger(__name__)
 
 PIECE = 64  # partitions that are looked after in one turn
+LOOKED_AT_PER_TURN = 200  # partitions that mostly need nothing
 
 
 class Housekeeping:
@@ -51,10 +52,18 @@ class Housekeeping:
 
     # -- logs ---------------------------------------------------------------------------
 
-    def flush_overdue(self) -> None:
+    async def _in_pieces(self) -> AsyncIterator[Partition]:
+        """All partitions, with a turn for everybody else after some of them: thousands take milliseconds."""
+        for number, partition in enumerate(list(self._partitions), 1):
+            if not partition.is_deleted and not partition.log.is_closed:  # meanwhile
+                yield partition
+            if number % LOOKED_AT_PER_TURN == 0:
+                await asyncio.sleep(0)
+
+    async def flush_overdue(self) -> None:
         """`flush.ms`: logs whose oldest unflushed message has waited long enough."""
         now_ms = self._clock.now_ms()
-        for partition in self._partitions:
+        async for partition in self._in_pieces():
             first = partition.log.first_unflushed_ms
             if first is not None and now_ms - first >= partition.config.flush_ms:
                 self._commit.request(partition)
@@ -115,7 +124,7 @@ class Housekeeping:
         """Segments set aside `file.delete.delay.ms` ago go for good, in a worker."""
         now_ms = self._clock.now_ms()
         due: list[Log] = []
-        for partition in self._partitions:
+        async for partition in self._in_pieces():
             if not partition.log.has_deleted_files:
                 self._deleted_since.pop(partition, None)
             elif now_ms - self._deleted_since.setdefault(partition, now_ms) >= partition.config.file_delete_delay_ms:

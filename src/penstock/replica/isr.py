@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from penstock.core.metadata.requests import IsrAnswer, IsrChange, ReplicaEpoch
@@ -27,6 +28,7 @@ Alter: TypeAlias = Callable[[Sequence[IsrChange]], Awaitable[Sequence[IsrAnswer]
 
 RETRY_S = 0.05
 RETURNS_EVERY_S = 0.5
+LOOKED_AT_PER_TURN = 200
 SAID_AGAIN_AFTER_S = 30.0
 
 # The controller has decided something else: what, the metadata will say.
@@ -156,13 +158,24 @@ class IsrKeeper:
         is_shrink_due = now_s >= self._shrink_at_s
         if is_shrink_due:
             self._shrink_at_s = now_s + self._host.lag_time_max_ms / 2000
-        for partition in self._partitions:
+        self._look_at(list(self._partitions), 0, is_shrink_due=is_shrink_due)
+
+    def _look_at(self, partitions: list[Partition], first: int, *, is_shrink_due: bool) -> None:
+        """Some a turn: thousands would hold the loop for milliseconds, twice a second."""
+        if self._is_stopped:
+            return
+        for partition in partitions[first : first + LOOKED_AT_PER_TURN]:
+            if partition.is_deleted:
+                continue  # meanwhile
             if is_shrink_due:
                 consider_shrinking(partition)
             if len(partition.isr) < len(partition.replicas):
                 partition.consider_returns()
             if partition.log.offline is not None or self._host.is_disk_hung:
                 self._host.on_offline(partition)
+        first += LOOKED_AT_PER_TURN
+        if first < len(partitions):
+            self._loop.call_soon(partial(self._look_at, partitions, first, is_shrink_due=is_shrink_due))
 
     def ask_for(self, partition: Partition) -> None:
         self._queue[partition] = None

@@ -778,6 +778,30 @@ class TestKeeper:
         replica.state(isr=(1,))
         assert replica.told == [ErrorCode.NONE]
 
+    async def test_many_partitions_are_looked_at_some_a_turn(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(isr, "LOOKED_AT_PER_TURN", 2)
+        replicas = [leading() for _ in range(5)]
+        looked_at: list[Partition] = []
+        monkeypatch.setattr(isr, "consider_shrinking", looked_at.append)
+
+        async def alter(changes: Sequence[IsrChange]) -> list[IsrAnswer]:
+            return []
+
+        partitions = [one.partition for one in replicas]
+        keeper = IsrKeeper(partitions, replicas[0].host, alter, asyncio.get_running_loop())
+        keeper._tick()
+        counts = [len(looked_at)]
+        for _ in range(2):
+            await asyncio.sleep(0)
+            counts.append(len(looked_at))
+        assert counts == [2, 4, 5]
+        assert looked_at == partitions
+        keeper._shrink_at_s = 0.0
+        keeper._tick()
+        keeper.stop()
+        await asyncio.sleep(0)
+        assert len(looked_at) == 7
+
 
 class TestFollowing:
     def copy(self, leader: Replica, offset: int = 0) -> bytes:
