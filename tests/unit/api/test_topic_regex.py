@@ -117,3 +117,15 @@ def test_a_group_has_a_bounded_number(wire: WireClient) -> None:
     GroupClient(wire, "many-expressions").find()
     codes = [beat(wire, "many-expressions", f"{at:022}", f"none-{at}").error_code for at in range(MAX_PER_GROUP + 1)]
     assert codes == [0] * MAX_PER_GROUP + [ErrorCode.INVALID_REGULAR_EXPRESSION]
+
+
+def test_groups_that_match_nothing_fill_no_log(
+    wire: WireClient, wire_broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    GroupClient(wire, "quiet-0").find()
+    caplog.set_level("INFO")
+    for at in range(20):
+        assert beat(wire, f"quiet-{at}", f"{at:022}", f"matches-nothing-{at}").error_code == 0
+    said = [line for line in caplog.messages if "has a target" in line]
+    assert len(said) <= 2  # an interval may have ended meanwhile
+    assert wire_broker._running.groups._notices._idle._unsaid >= 10
