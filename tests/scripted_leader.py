@@ -228,9 +228,8 @@ class FollowingBroker:
         host.on_offline = self.fetchers.withdrawals.look_at
         self.clock = ports.clock
 
-    async def batch_at(self, partition: Partition, offset: int) -> int:
-        owner = partition.log
-        return owner.position_of(offset).offset if offset < owner.log_end_offset else offset
+    async def least_end_after_cut(self, partition: Partition, offset: int) -> int:
+        return partition.log.least_end_after_cut(offset)
 
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
         if self.lowering is not None:

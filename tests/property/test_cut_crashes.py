@@ -12,6 +12,7 @@ from tests.hosted_world import HostedWorld, Workers
 
 from penstock.model.errors import StorageError
 from penstock.records.batch import iterate_headers
+from penstock.records.builder import Record, build_batch
 from penstock.replica.divergence import Recovering
 from penstock.replica.partition import Partition
 from penstock.sim.disk import SimCrash
@@ -111,6 +112,76 @@ def test_a_cut_leaves_no_hole_wherever_the_machine_stops(change: object) -> None
             assert log.offline is None, f"step {step}, seed {seed}: {log.offline}"
             assert offsets(log) == list(range(log.log_start_offset, log.log_end_offset)), f"step {step}, seed {seed}"
     assert step > 10, "there was something to stop in"
+
+
+# -- where compaction left gaps ----------------------------------------------------------------------------------------
+
+KEPT = [0, 1, 5, 6, 7, 20, 21, 30, 31, 39, 45, 46, 47]
+"""What a leader that was compacted has; the offsets between them belong to no batch. Two or three fill a segment."""
+
+
+def with_gaps(seed: int) -> tuple[HostedWorld, Partition]:
+    world = HostedWorld({"t": TOPIC | {"internal.segment.bytes": "200"}})
+    world.disk.random = Random(seed)
+    partition = world.hosted.get("t", 0)
+    partition._follow()
+    for offset in KEPT:
+        data = build_batch([Record(b"k%d" % offset, b"v", (), 1)], base_offset=offset, leader_epoch=0)
+        partition.append_fetched(data, partition.leader_epoch, offset + 1, 0, 0)
+    asyncio.run(world.hosted.housekeeping.checkpoint())
+    assert partition.log.persisted_recovery_point == partition.log.log_end_offset == 48
+    return world, partition
+
+
+@pytest.mark.parametrize("offset", [4, 5, 8, 13, 20, 22, 31, 40, 42, 45, 46])
+def test_a_cut_in_a_gap_leaves_a_log_that_opens_wherever_the_machine_stops(offset: int) -> None:
+    step, is_done = 0, False
+    while not is_done:
+        step += 1
+        for seed in range(MIXTURES):
+            world, partition = with_gaps(seed)
+            world.disk.crash_after = world.disk.changes + step
+            try:
+                asyncio.run(cut_by_a_worker(world, partition, offset))
+                is_done = True
+            except SimCrash:
+                pass
+            world.disk.crash_after = None
+            world.disk.crash()
+            world.open()
+            log = world.hosted.get("t", 0).log
+            where = f"step {step}, seed {seed}"
+            assert log.offline is None, f"{where}: {log.offline}"
+            left = offsets(log)
+            assert left == KEPT[: len(left)], where
+            assert [one for one in KEPT if one < offset] == left[: sum(one < offset for one in KEPT)], where
+            if is_done:
+                assert log.log_end_offset == partition.log.log_end_offset == left[-1] + 1, where
+    assert step > 4, "there was something to stop in"
+
+
+@pytest.mark.parametrize("offset", [4, 13, 42, 45])
+def test_a_log_cut_in_a_gap_opens_after_a_clean_stop(offset: int) -> None:
+    world, partition = with_gaps(0)
+    asyncio.run(cut_by_a_worker(world, partition, offset))
+    assert partition.high_watermark == partition.log.log_end_offset
+    world.close()
+    world.open()
+    log = world.hosted.get("t", 0).log
+    assert log.offline is None, log.offline
+    assert offsets(log) == [one for one in KEPT if one < offset]
+
+
+def test_a_cut_to_records_that_were_deleted_leaves_an_empty_log() -> None:
+    world, partition = with_gaps(0)
+    partition.log.advance_log_start(41)
+    asyncio.run(cut_by_a_worker(world, partition, 43))
+    assert (partition.log.log_start_offset, partition.log.log_end_offset) == (41, 41)
+    assert partition.high_watermark == 41
+    world.disk.crash()
+    world.open()
+    log = world.hosted.get("t", 0).log
+    assert (log.offline, log.log_start_offset, log.log_end_offset) == (None, 41, 41)
 
 
 async def test_a_cut_lowers_the_cleaned_offset_on_disk_before_it_begins() -> None:

@@ -173,8 +173,8 @@ class CommittedLog:
         """Raises StorageError where it failed: then the log is offline."""
         try:
             self.log.end_cut(cut)
-            if cut.is_anew:
-                self.high_watermark = cut.end_offset
+            if cut.remainder is not None and cut.remainder.is_anew:
+                self.high_watermark = cut.remainder.end_offset
             self._cut_to_end()
         finally:
             self._notify()  # who waits behind the new end is out of range, or the log is offline

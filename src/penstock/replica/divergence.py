@@ -33,8 +33,8 @@ class Bounds(NamedTuple):
 
 
 class RecoveryPoints(Protocol):
-    async def batch_at(self, partition: Partition, offset: int) -> int:
-        """Where the batch that holds the offset begins: a cut takes it as a whole."""
+    async def least_end_after_cut(self, partition: Partition, offset: int) -> int:
+        """A cut takes the batch that holds the offset as a whole, and a gap before it: the log ends here or later."""
         ...
 
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
@@ -136,7 +136,7 @@ class Recovering:
         while True:
             while (other := self._under_way.get(partition)) is not None:
                 await asyncio.wait([other])
-            keep = end() if is_whole else await self._points.batch_at(partition, end())
+            keep = end() if is_whole else await self._points.least_end_after_cut(partition, end())
             # In any case: a checkpoint under way may be about to write a higher one.
             await self._points.lower_recovery_point(partition, keep)
             if partition.leader_epoch != leader_epoch or partition.is_leader or partition.is_deleted:

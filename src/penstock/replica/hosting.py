@@ -340,8 +340,8 @@ class HostedPartitions:
             fresh.config = partition.log.config  # as it is by now
         return fresh
 
-    async def batch_at(self, partition: Partition, offset: int) -> int:
-        return await self.housekeeping.batch_at(partition, offset)
+    async def least_end_after_cut(self, partition: Partition, offset: int) -> int:
+        return await self.housekeeping.least_end_after_cut(partition, offset)
 
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
         """Before a log is cut to `offset`. The cut must begin in the same turn: a checkpoint may come next."""

@@ -200,13 +200,11 @@ class Housekeeping:
         except StorageError as error:
             log.error("checkpoint of %r: %s", partition, error)
 
-    async def batch_at(self, partition: Partition, offset: int) -> int:
-        """Where the batch that holds the offset begins: a cut takes it as a whole. Raises StorageError."""
+    async def least_end_after_cut(self, partition: Partition, offset: int) -> int:
+        """What the recovery point is lowered to before a cut at the offset. Raises StorageError."""
         owner = partition.log
-        if offset >= owner.log_end_offset:
-            return offset
         try:
-            return owner.position_of(offset, may_wait=False).offset
+            return owner.least_end_after_cut(offset, may_wait=False)
         except NotCached:
             lookup = owner.lookup(offset, 0)
         try:
@@ -214,7 +212,7 @@ class Housekeeping:
         except OSError as error:
             raise StorageError(f"cannot read {partition!r} at offset {offset}: {error}") from error
         owner.end_lookup(lookup)
-        return owner.position_of(offset).offset
+        return owner.least_end_after_cut(offset)
 
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
         """Before a log is cut to `offset`. The cut must begin in the same turn: a checkpoint may come next.

@@ -6,30 +6,41 @@
              replayed. The log's segments belong to the worker meanwhile
     end      `Log.end_cut`, on the loop: the log may be used again, or is offline because a step failed
 
+Where compaction left a gap before the cut, the log ends where its last batch does, as recovery would find it: the
+worker has looked, and says so.
+
 Must not know: what is cut, and why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from penstock.storage.producer_state import ProducerStates
 
 
-class Cut:
-    __slots__ = ("_files", "end_offset", "failure", "is_anew", "producers")
+class Remainder(NamedTuple):
+    """Of a log that was cut."""
 
-    def __init__(self, end_offset: int, files: Callable[[], ProducerStates], *, is_anew: bool = False) -> None:
-        """`files` makes the files what the log says already; it returns the state of producers before `end_offset`."""
+    producers: ProducerStates  # before its end
+    end_offset: int
+    is_anew: bool  # it has no batch
+
+
+class Cut:
+    __slots__ = ("_files", "end_offset", "failure", "remainder")
+
+    def __init__(self, end_offset: int, files: Callable[[], Remainder]) -> None:
+        """`files` makes the files what the log says already, `end_offset` being its end or a little beyond."""
         self._files = files
         self.end_offset = end_offset
-        self.is_anew = is_anew  # nothing of the log stays
-        self.producers: ProducerStates | None = None
+        self.remainder: Remainder | None = None
         self.failure: Exception | None = None
 
     def run(self) -> None:
         """Blocks; may run in a thread. `Log.end_cut` raises what went wrong."""
         try:
-            self.producers = self._files()
+            self.remainder = self._files()
         except Exception as error:  # the log must not be used afterwards, whatever it is
             self.failure = error

@@ -30,7 +30,7 @@ from penstock.ports.disk import Disk, File
 from penstock.storage import rolling
 from penstock.storage.cleaner.plan import RewrittenSegment
 from penstock.storage.cleaner.swap import Swap
-from penstock.storage.cut import Cut
+from penstock.storage.cut import Cut, Remainder
 from penstock.storage.durability import LogCheckpoint
 from penstock.storage.growing_log import GrowingLog
 from penstock.storage.log_config import LogConfig
@@ -150,7 +150,7 @@ class Log(GrowingLog):
 
         The files follow in `Cut.run`, which blocks, and `end_cut` ends it: then the cut is stable, and nothing cut can
         come back behind what is appended next. The caller has persisted a recovery point and a cleaned offset of at
-        most `offset` before. Not `may_wait`: NotCached where the place has to be read first.
+        most `least_end_after_cut` before. Not `may_wait`: NotCached where the place has to be read first.
         """
         self._check_usable()
         if offset >= self.log_end_offset:
@@ -165,6 +165,19 @@ class Log(GrowingLog):
         self.epochs.truncate_from_end(end_offset)
         return self._begin(Cut(end_offset, partial(self._cut_files, segment, position, end_offset, self._take_swap())))
 
+    def least_end_after_cut(self, offset: int, *, may_wait: bool = True) -> int:
+        """Wherever a machine stops in a cut at `offset` or after it, recovery finds the log to end here or later.
+
+        With gaps that is not where the batch begins which is cut: the one before it may end earlier, and recovery
+        knows the end of the last batch alone. Not `may_wait`: as in `begin_cut`, with what that will look up.
+        """
+        if offset >= self.log_end_offset:
+            return offset
+        begin = self.position_of(offset, may_wait=may_wait).offset
+        if not self._may_have_gaps:
+            return begin
+        return min(offset, self._segments.bases[max(bisect_right(self._segments.bases, offset) - 1, 0)])
+
     def begin_anew(self, offset: int) -> Cut:
         """Drop everything; the next batch gets `offset`. As `begin_cut`; until the end the log is empty."""
         self._check_usable()
@@ -172,21 +185,26 @@ class Log(GrowingLog):
         self.persisted_recovery_point = min(self.persisted_recovery_point, offset)
         self.cleaned_offset = min(self.cleaned_offset, offset)
         self.epochs.truncate_from_end(0)
-        return self._begin(Cut(offset, partial(self._drop_files, offset, self._take_swap()), is_anew=True))
+        return self._begin(Cut(offset, partial(self._drop_files, offset, self._take_swap())))
 
     def _begin(self, cut: Cut) -> Cut:
         self.is_being_cut = self._log_disk.is_guarded = True
         self._segments.active.limit_bytes = 0
         return cut
 
-    def _cut_files(self, segment: Segment, position: int, end_offset: int, swap: Swap | None) -> ProducerStates:
+    def _cut_files(self, segment: Segment, position: int, end_offset: int, swap: Swap | None) -> Remainder:
         """Of `begin_cut`. Blocks."""
         if swap is not None:
             swap.cancel()
         first = self._segments.items.index(segment)
-        if segment.base_offset > end_offset:
+        if segment.base_offset > end_offset:  # compaction left nothing from there on in the one before
             self._drop_from(first)
-            self._segments.add(end_offset)
+            end_offset = self._end_of_last_batch(end_offset)
+            last = self._segments.active
+            if last.size:
+                self._segments.add(end_offset)
+            else:
+                last.cut(0, last.base_offset)
         else:
             self._drop_from(first + 1)
             self._unsynced.forget([segment])
@@ -195,11 +213,22 @@ class Log(GrowingLog):
             file.sync()
             segment.cut(position, end_offset)
             self._unsynced.paths += [segment.index.path, segment.time_index.path]
+            end_offset = self._end_of_last_batch(end_offset)
+        if end_offset < self.log_start_offset:  # what was kept was deleted before
+            return self._drop_files(self.log_start_offset, None)
         self._unsynced.names_changed()
         self._sync_names()
-        return self._checkpoints.producers_after_cut(self.producers, end_offset)
+        producers = self._checkpoints.producers_after_cut(self.producers, end_offset)
+        return Remainder(producers, end_offset, is_anew=False)
 
-    def _drop_files(self, offset: int, swap: Swap | None) -> ProducerStates:
+    def _end_of_last_batch(self, cut: int) -> int:
+        """Where the log ends after the segments behind the cut are gone."""
+        if not self._may_have_gaps:
+            return cut
+        last = self._segments.active
+        return min(last.load_tail(last.size), cut)
+
+    def _drop_files(self, offset: int, swap: Swap | None) -> Remainder:
         """Of `begin_anew`. Blocks."""
         if swap is not None:
             swap.cancel()
@@ -211,19 +240,22 @@ class Log(GrowingLog):
         self._segments.add(offset)
         self._unsynced.names_changed()
         self._sync_names()
-        return ProducerStates()
+        return Remainder(ProducerStates(), offset, is_anew=True)
 
     def end_cut(self, cut: Cut) -> None:
         """After `Cut.run`: the log may be used again. Raises what failed there; then the log is offline."""
         self.is_being_cut = self._log_disk.is_guarded = False
         if self.is_closed:
             return  # in the middle of it: nobody needs it any more
-        if cut.producers is None:
+        if cut.remainder is None:
             self._cut_failed(cut)
-        self.producers = cut.producers
-        if cut.is_anew:
-            self.log_start_offset = self.log_end_offset = self.stable_offset = cut.end_offset
-            self._flush_begun_offset = cut.end_offset
+        self.producers, end_offset, is_anew = cut.remainder
+        if is_anew:
+            self.log_start_offset = self.log_end_offset = self.stable_offset = end_offset
+            self._flush_begun_offset = end_offset
+        elif end_offset < self.log_end_offset:
+            self._ends_at(end_offset)
+        self.epochs.truncate_from_end(self.log_end_offset)
         if self.offline is not None:
             raise LogOffline(self.directory, self.offline)
 

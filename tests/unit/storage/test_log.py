@@ -293,17 +293,21 @@ def test_what_was_fetched_with_gaps_and_flushed_is_there_after_a_crash(disk: Sim
     assert log.segment_bases == [0, 2, 7]
 
 
-@pytest.mark.parametrize(("offset", "bases"), [(3, [0, 2]), (2, [0, 2]), (8, [0, 2, 7]), (7, [0, 2, 7])])
-def test_a_cut_where_compaction_left_nothing(disk: SimDisk, offset: int, bases: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("offset", "end", "bases"), [(3, 2, [0, 2]), (2, 2, [0, 2]), (8, 7, [0, 2, 7]), (7, 7, [0, 2, 7])]
+)
+def test_a_cut_where_compaction_left_nothing_ends_the_log_with_its_last_batch(
+    disk: SimDisk, offset: int, end: int, bases: list[int]
+) -> None:
     log = followed_with_gaps(disk)
     assert log.truncate_to(offset)
-    assert log.log_end_offset == offset
+    assert log.log_end_offset == end
     assert log.segment_bases == bases
     assert not log.truncate_to(offset)
-    assert append(log) == offset
+    assert append(log) == end
     flush(log, disk)
     disk.crash()
-    assert open_log(disk, COMPACTED).log_end_offset == offset + 1
+    assert open_log(disk, COMPACTED).log_end_offset == end + 1
 
 
 def test_a_cut_into_a_gap_too_wide_for_one_segment(disk: SimDisk) -> None:
@@ -313,11 +317,11 @@ def test_a_cut_into_a_gap_too_wide_for_one_segment(disk: SimDisk) -> None:
     log.append_replicated(far.to_bytes(8, "big") + batch([NOW_MS])[8:], NOW_MS)
     assert log.segment_bases == [0, far]
     assert log.truncate_to(7)
-    assert (log.log_end_offset, log.segment_bases) == (7, [0, 7])
-    assert append(log) == 7
+    assert (log.log_end_offset, log.segment_bases) == (1, [0, 1])
+    assert append(log) == 1
     piece = log.read(1, 10_000)
     assert piece is not None
-    assert piece.next_offset == 8
+    assert piece.next_offset == 2
 
 
 # -- read ----------------------------------------------------------------------------------------------------
