@@ -231,6 +231,9 @@ class FollowingBroker:
     async def least_end_after_cut(self, partition: Partition, offset: int) -> int:
         return partition.log.least_end_after_cut(offset)
 
+    async def deletion_ended(self, partition: Partition) -> None:
+        assert not partition.log.is_deleting
+
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
         if self.lowering is not None:
             await self.lowering

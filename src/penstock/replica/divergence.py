@@ -37,6 +37,10 @@ class RecoveryPoints(Protocol):
         """A cut takes the batch that holds the offset as a whole, and a gap before it: the log ends here or later."""
         ...
 
+    async def deletion_ended(self, partition: Partition) -> None:
+        """No old segments of its log are being deleted: a cut waits for that."""
+        ...
+
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
         """What is on disk is at most `offset` when this returns, and nobody raises it before the caller acts."""
         ...
@@ -136,12 +140,13 @@ class Recovering:
         while True:
             while (other := self._under_way.get(partition)) is not None:
                 await asyncio.wait([other])
+            await self._points.deletion_ended(partition)
             keep = end() if is_whole else await self._points.least_end_after_cut(partition, end())
             # In any case: a checkpoint under way may be about to write a higher one.
             await self._points.lower_recovery_point(partition, keep)
             if partition.leader_epoch != leader_epoch or partition.is_leader or partition.is_deleted:
                 return  # others decide about this log now
-            if partition in self._under_way:
+            if partition in self._under_way or partition.log.is_deleting:
                 continue
             try:
                 cut = begin(tries == MOST_TRIES)

@@ -33,6 +33,7 @@ class Host:
         "lease",
         "node_id",
         "on_append_failed",
+        "on_log_start",
         "on_offline",
         "on_told",
         "own_broker_epoch",
@@ -57,6 +58,8 @@ class Host:
         """Told, repeatedly, of a partition whose log is offline or whose disk hangs."""
         self.on_told: Callable[[Partition], None] = _unheard
         """Told of a partition that hears late, after a cut of its log, what the metadata says of it."""
+        self.on_log_start: Callable[[Partition], None] = _unheard
+        """Told of a follower whose log start has moved as its leader's did."""
         self.on_append_failed: Callable[[Partition], None] = _unheard
         """Told, repeatedly, of a partition that leads here and could not store what it was sent: a full disk, say."""
 

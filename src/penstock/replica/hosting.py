@@ -85,6 +85,7 @@ class HostedPartitions:
         self._outdated: list[str] = []  # directories that were set aside, and may go
         self._doubtful: dict[Partition, None] = {}  # perhaps of an earlier stay, and kept while nobody leads
         self.housekeeping = Housekeeping(self, self._offsets, commit, workers, clock)
+        self.host.on_log_start = self.housekeeping.log_start_moved
         self._has_strays = False
 
     def _broker_epoch_of(self, broker_id: int) -> int | None:
@@ -342,6 +343,9 @@ class HostedPartitions:
 
     async def least_end_after_cut(self, partition: Partition, offset: int) -> int:
         return await self.housekeeping.least_end_after_cut(partition, offset)
+
+    async def deletion_ended(self, partition: Partition) -> None:
+        await self.housekeeping.deletion_ended(partition)
 
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
         """Before a log is cut to `offset`. The cut must begin in the same turn: a checkpoint may come next."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 
 from penstock.model.errors import NotCached, StorageError
@@ -16,6 +16,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.workers import Workers
 from penstock.replica.offset_files import Key, OffsetFiles
 from penstock.replica.partition import Partition
+from penstock.storage.deletion import Deletion
 from penstock.storage.durability import LogCheckpoint
 from penstock.storage.group_commit import GroupCommit
 from penstock.storage.log import Log
@@ -44,6 +45,9 @@ class Housekeeping:
         self._clock = clock
         self._checkpointing = asyncio.Lock()
         self._deleted_since: dict[Partition, int] = {}
+        self._deleting: dict[Log, asyncio.Task[int]] = {}
+        self._moved: dict[Partition, None] = {}  # log starts that are to be written
+        self._moving: asyncio.Task[None] | None = None
         self._may_lag_disk = False  # what the partitions take for persisted, after a writing that failed half way
 
     def forget(self, partition: Partition) -> None:
@@ -78,7 +82,7 @@ class Housekeeping:
         for first in range(0, len(hosted), PIECE):
             piece = hosted[first : first + PIECE]
             await self._learn_times(piece)
-            removed += self._apply_retention(piece)
+            removed += await self._apply_retention(piece)
             await asyncio.sleep(0)
         return removed
 
@@ -97,28 +101,72 @@ class Housekeeping:
                     log.error("retention of %r: %s", partition, failure)
                 partition.log.end_time_lookup(times)
 
-    def _apply_retention(self, partitions: Sequence[Partition]) -> int:
-        now_ms = self._clock.now_ms()
+    async def _apply_retention(self, partitions: Sequence[Partition]) -> int:
         removed = 0
         for partition in partitions:
-            owner = partition.log
-            if partition.is_deleted or owner.offline is not None or owner.is_being_cleaned or owner.is_being_cut:
-                continue
-            try:
-                bases = partition.log.apply_retention(now_ms, partition.high_watermark, may_wait=False)
-            except (StorageError, OSError) as error:
-                log.error("retention of %r: %s", partition, error)
-                continue
-            if bases:
-                partition.log_start_moved()
-                log.info(
-                    "%r: retention removed %d segment(s), log start is %d",
-                    partition,
-                    len(bases),
-                    partition.log.log_start_offset,
-                )
-            removed += len(bases)
+            if not partition.log.is_being_cleaned:
+                removed += await self._delete(partition, self._begin_retention)
         return removed
+
+    def _begin_retention(self, partition: Partition) -> Deletion | None:
+        return partition.log.begin_retention(self._clock.now_ms(), partition.high_watermark)
+
+    async def delete_below_start(self, partitions: Iterable[Partition]) -> None:
+        """After delete-records: whole segments below the log start go."""
+        for partition in partitions:
+            await self._delete(partition, lambda one: one.log.begin_trimming())
+
+    def log_start_moved(self, partition: Partition) -> None:
+        """Of a follower: it is put on the disk soon, or a crash would bring back what was deleted everywhere."""
+        self._moved[partition] = None
+        if self._moving is None:
+            self._moving = asyncio.ensure_future(self._settle_log_starts())
+
+    async def _settle_log_starts(self) -> None:
+        try:
+            while self._moved:
+                moved, self._moved = list(self._moved), {}
+                await self.persist_offsets()
+                await self.delete_below_start(moved)
+        except StorageError as error:
+            log.error("log starts are not on the disk yet, the next checkpoint writes them: %s", error)
+        finally:
+            self._moving = None
+
+    async def _delete(self, partition: Partition, begin: Callable[[Partition], Deletion | None]) -> int:
+        """How many segments went. On a task of its own: who asked for it may be cancelled, and the worker is not."""
+        owner = partition.log
+        if partition.is_deleted or owner.offline is not None or owner.is_being_cut or owner in self._deleting:
+            return 0
+        try:
+            deletion = begin(partition)
+        except (StorageError, OSError) as error:
+            log.error("retention of %r: %s", partition, error)
+            return 0
+        if deletion is None:
+            return 0
+        partition.log_start_moved()
+        task = self._deleting[owner] = asyncio.ensure_future(self._finish_deletion(partition, owner, deletion))
+        task.add_done_callback(lambda _: self._deleting.pop(owner, None))
+        return await asyncio.shield(task)
+
+    async def _finish_deletion(self, partition: Partition, owner: Log, deletion: Deletion) -> int:
+        await self._workers.run(deletion.run)
+        try:
+            bases = owner.end_deletion(deletion)
+        except StorageError as error:
+            log.error("retention of %r: %s", partition, error)
+            return deletion.gone
+        if bases:
+            log.info(
+                "%r: retention removed %d segment(s), log start is %d", partition, len(bases), owner.log_start_offset
+            )
+        return len(bases)
+
+    async def deletion_ended(self, partition: Partition) -> None:
+        """No segments of its log are being deleted."""
+        while (task := self._deleting.get(partition.log)) is not None:
+            await asyncio.wait([task])
 
     async def remove_deleted_files(self) -> None:
         """Segments set aside `file.delete.delay.ms` ago go for good, in a worker."""

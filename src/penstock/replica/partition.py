@@ -490,8 +490,9 @@ class Partition(CommittedLog):
             self._committed(target)
         start = min(log_start_offset, self.high_watermark)
         if start > owner.log_start_offset:
-            owner.advance_log_start(start)
+            owner.move_log_start(start)
             self.log_start_moved()
+            self.host.on_log_start(self)
         self._flush_what_is_due()
 
     def _flush_what_is_due(self) -> None:
@@ -514,7 +515,7 @@ class Partition(CommittedLog):
                 if owner.offline is None:
                     owner.truncate_fully_and_start_at(start)  # or its end would lie below the high watermark
                 raise
-            owner.advance_log_start(min(start, owner.log_end_offset))
+            owner.move_log_start(min(start, owner.log_end_offset))
             self._cut_to_end()
         else:
             owner.append_replicated(data, now_ms, self.leader_epoch)
@@ -527,7 +528,10 @@ class Partition(CommittedLog):
     # -- housekeeping -----------------------------------------------------------------------------------------
 
     def delete_records(self, before_offset: int) -> int:
-        """Move the log start; -1 means the high watermark. Returns the new log start."""
+        """Move the log start; -1 means the high watermark. Returns the new log start.
+
+        Whole segments below it are for `Housekeeping.delete_below_start`.
+        """
         self.check_leading()
         self.check_online()
         target = self.high_watermark if before_offset == -1 else before_offset
@@ -536,7 +540,7 @@ class Partition(CommittedLog):
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"cannot delete {self!r} up to {before_offset}: its high watermark is {self.high_watermark}",
             )
-        self.log.advance_log_start(target)
+        self.log.move_log_start(target)
         self._notify()  # followers delete as they hear of it
         return self.log.log_start_offset
 

@@ -72,7 +72,7 @@ CHANGES: Mapping[str, str] = {
     "a log is begun anew": "penstock.storage.log:Log._drop_files",
     "a replica starts over": "penstock.replica.hosting:HostedPartitions.start_over",
     "a segment is rolled": "penstock.storage.growing_log:GrowingLog._roll",
-    "segments are deleted": "penstock.storage.log:Log._delete_oldest",
+    "segments are deleted": "penstock.storage.deletion:Deletion.run",
     "a compacted segment is swapped in": "penstock.storage.log:Log.end_swap",
     "logs are checkpointed": "penstock.replica.housekeeping:Housekeeping.checkpoint",
     "offsets are checkpointed": "penstock.replica.housekeeping:Housekeeping.persist_offsets",

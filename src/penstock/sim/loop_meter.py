@@ -24,8 +24,6 @@ from penstock.sim.places import replaced
 from penstock.sim.process import SimProcess, current_process
 
 LIMIT_S = 0.1
-IS_JUDGED = False
-"""Retention still waits for its disk on the loop, where it deletes many segments at once. Checksums are judged."""
 CHECKSUMS = "checksums of"
 BYTES_STAND_FOR = 100
 READ_S_PER_BYTE = 11e-9 * BYTES_STAND_FOR
@@ -86,8 +84,7 @@ class LoopMeter:
             worst = max(work, key=lambda piece: piece.takes_s)
             name = f"{worst.what} in {worst.where}"
             self.longest[name] = max(takes_s, self.longest.get(name, 0.0))
-            is_judged = IS_JUDGED or worst.what == CHECKSUMS
-            if is_judged and takes_s > LIMIT_S and process.is_alive and self._is_counted_on(process):
+            if takes_s > LIMIT_S and process.is_alive and self._is_counted_on(process):
                 self._judging.failed(
                     Violation(
                         "the loop never waits",

@@ -51,6 +51,14 @@ def _lowers_nothing(original: Any) -> Any:
     return lower
 
 
+def _deletes_on_the_loop(original: Any) -> Any:
+    async def finish(self: Any, partition: Any, owner: Any, deletion: Any) -> int:
+        deletion.run()
+        return len(owner.end_deletion(deletion))
+
+    return finish
+
+
 def _waits(original: Any) -> Any:
     return lambda self: self.start()
 
@@ -195,6 +203,12 @@ ERROR_BUGS = (
         "a log is cut while the recovery point on its disk lies above the cut",
         "a cut lowers first what recovery goes by",
         ((f"{HOUSEKEEPING}.lower_recovery_point", _lowers_nothing),),
+    ),
+    Bug(
+        "deletes-on-the-loop",
+        "retention waits for its disk on the event loop, once a segment",
+        "the loop never waits",
+        ((f"{HOUSEKEEPING}._finish_deletion", _deletes_on_the_loop),),
     ),
     Bug(
         "waits-for-its-disk",

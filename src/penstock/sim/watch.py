@@ -19,7 +19,7 @@ from penstock.sim.checks.files import batches, check_equal_keys, check_equal_log
 from penstock.sim.checks.platter import PlatterChecker
 from penstock.sim.checks.topics import TopicFacts
 from penstock.sim.checks.unclean import UncleanElection
-from penstock.sim.cluster import SimCluster
+from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.history import Place, Violation
 from penstock.sim.judging import Judging
 from penstock.sim.loop_meter import LoopMeter
@@ -102,7 +102,9 @@ class Watch:
             self.quorum.forget(number)
 
     def _is_counted_on(self, process: SimProcess) -> bool:
-        return self._cluster.is_serving(int(process.host.rpartition("-")[2]))
+        """Not the driver: where it looks into files, a judge does."""
+        is_broker = process.host.startswith(host_of(0)[:-1])
+        return is_broker and self._cluster.is_serving(int(process.host.rpartition("-")[2]))
 
     def _after_turn(self) -> None:
         if self.meter.work:

@@ -6,16 +6,66 @@ sync. Must not know: when a checkpoint is due, where its recovery point is kept.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
+
 from penstock.ports.disk import Disk
 from penstock.storage.durability import EpochsFile, LogCheckpoint, Unsynced
+from penstock.storage.files import write_atomic
 from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
 from penstock.storage.leader_epochs import LeaderEpochs
 from penstock.storage.producer_state import ProducerStates
 from penstock.storage.recovery import replay_producers
+from penstock.storage.segment import Segment
 from penstock.storage.segments import Segments
 from penstock.storage.snapshots import Snapshots
 
 _SNAPSHOT_EVERY_BYTES = 4 << 20  # at a checkpoint; less is replayed from the headers as fast
+
+
+class ProducersBefore:
+    """Before batches are deleted, a stable snapshot knows what they said of producers. A worker sees to that."""
+
+    __slots__ = ("_disk", "_files", "_is_needed", "_needless", "_segments", "_snapshots", "_waiting", "offset")
+
+    def __init__(
+        self, disk: Disk, snapshots: Snapshots, doomed: Sequence[Segment], offset: int, *, is_needed: bool
+    ) -> None:
+        self._disk = disk
+        self._snapshots = snapshots
+        self.offset = offset
+        self._is_needed = is_needed and snapshots.path(offset) not in snapshots.stable_paths
+        self._waiting = snapshots.waiting_at(offset)
+        self._files = snapshots.copy_of_files()
+        self._needless = snapshots.needless_before(offset)
+        self._segments = [segment.view() for segment in doomed] if self._is_needed else []
+
+    def make_stable(self) -> None:
+        """Blocks; in a thread. Raises OSError, CorruptBatch."""
+        if not self._is_needed:
+            return
+        if self._waiting is not None:
+            write_atomic(self._disk, self._waiting.path, self._waiting.producers.encode())
+            return
+        files, offset = self._files, self.offset
+        newest = files.load_newest(offset)
+        if newest is None or newest[0] != offset:
+            start = self._segments[0].base_offset
+            files.take(replay_producers(self._segments, files, start, offset), offset)
+        files.make_stable(offset)
+
+    def remove_needless(self) -> None:
+        """When the batches are gone. Blocks; in a thread. Raises OSError."""
+        for offset in self._needless:
+            with suppress(FileNotFoundError):
+                self._disk.remove(self._files.path(offset))
+
+    def end(self, *, is_stable: bool, are_removed: bool) -> None:
+        """On the loop again: how far the worker came."""
+        if is_stable and self._is_needed:
+            self._snapshots.is_there(self.offset, self._waiting)
+        if are_removed:
+            self._snapshots.were_removed(self._needless)
 
 
 class CheckpointBuilder:
@@ -108,18 +158,9 @@ class CheckpointBuilder:
         self._snapshot_bytes = self._segments.size_bytes
         return self.snapshots.take_later(producers, offset)
 
-    def secure_producers(self, producers: ProducerStates, offset: int) -> None:
-        """Before the batches below `offset` go, a stable snapshot knows what they said of producers.
-
-        Blocks only when no checkpoint has made it stable yet.
-        """
-        snapshots, segments = self.snapshots, self._segments
-        if not len(producers) or snapshots.path(offset) in snapshots.stable_paths:
-            return
-        newest = snapshots.load_newest(offset)
-        if newest is None or newest[0] != offset:
-            snapshots.take(replay_producers(segments.items, snapshots, segments.bases[0], offset), offset)
-        snapshots.make_stable(offset)
+    def producers_before(self, producers: ProducerStates, doomed: Sequence[Segment], offset: int) -> ProducersBefore:
+        """Before the batches of `doomed`, all below `offset`, go: for a worker."""
+        return ProducersBefore(self._disk, self.snapshots, doomed, offset, is_needed=len(producers) > 0)
 
     def producers_after_cut(self, producers: ProducerStates, end_offset: int) -> ProducerStates:
         """The state before `end_offset`, where the log was cut. Blocks."""

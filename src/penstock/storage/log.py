@@ -11,8 +11,9 @@ Invariants
 - A failed write leaves the log as it was.
 - The recovery point written to disk never exceeds `stable_offset`, and the files of a `LogCheckpoint` are stable
   before it is. Whoever truncates writes a lowered recovery point and cleaned offset first.
-- The name of a segment is stable before the next segment is created. Retention drops segments oldest first, a cut
-  drops them from the end: after a crash there is no hole beyond the recovery point, except where content was lost.
+- The name of a segment is stable before the next segment is created. Retention drops segments oldest first
+  (`storage.deletion`), a cut drops them from the end: after a crash there is no hole beyond the recovery point, except
+  where content was lost.
 - What was cut or deleted does not come back behind what is appended afterwards: see `begin_cut`.
 - Compaction replaces sealed segments below the persisted recovery point, in two steps (`begin_swap`, `end_swap`);
   whoever deletes or truncates in between cancels it. See `cleaner/swap.py`.
@@ -25,12 +26,13 @@ from bisect import bisect_right
 from functools import partial
 from typing import NoReturn
 
-from penstock.model.errors import ApiError, ErrorCode, LogOffline, StorageError
+from penstock.model.errors import ApiError, ErrorCode, LogBusy, LogOffline, StorageError
 from penstock.ports.disk import Disk, File
 from penstock.storage import rolling
 from penstock.storage.cleaner.plan import RewrittenSegment
 from penstock.storage.cleaner.swap import Swap
 from penstock.storage.cut import Cut, Remainder
+from penstock.storage.deletion import Deletion
 from penstock.storage.durability import LogCheckpoint
 from penstock.storage.growing_log import GrowingLog
 from penstock.storage.log_config import LogConfig
@@ -50,6 +52,7 @@ class Log(GrowingLog):
         self.snapshots = recovered.snapshots
         self.persisted_recovery_point = recovered.recovery_point  # whoever persists one may raise it
         self.was_opened = True  # False: a placeholder, which knows nothing of the files
+        self.is_deleting = False  # a worker has the oldest segments: see `storage.deletion`
         self.is_being_cleaned = False  # retention waits, as its segments may be replaced at any moment
         self._swap: Swap | None = None
 
@@ -153,6 +156,7 @@ class Log(GrowingLog):
         most `least_end_after_cut` before. Not `may_wait`: NotCached where the place has to be read first.
         """
         self._check_usable()
+        self._check_not_deleting()
         if offset >= self.log_end_offset:
             return None
         if offset < self.log_start_offset:
@@ -181,11 +185,17 @@ class Log(GrowingLog):
     def begin_anew(self, offset: int) -> Cut:
         """Drop everything; the next batch gets `offset`. As `begin_cut`; until the end the log is empty."""
         self._check_usable()
+        self._check_not_deleting()
         self._ends_at(self.log_start_offset)
         self.persisted_recovery_point = min(self.persisted_recovery_point, offset)
         self.cleaned_offset = min(self.cleaned_offset, offset)
         self.epochs.truncate_from_end(0)
         return self._begin(Cut(offset, partial(self._drop_files, offset, self._take_swap())))
+
+    def _check_not_deleting(self) -> None:
+        """Raises LogBusy: behind segments that a crash brings back there would be a hole."""
+        if self.is_deleting:
+            raise LogBusy(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"old segments of {self.directory} are being deleted")
 
     def _begin(self, cut: Cut) -> Cut:
         self.is_being_cut = self._log_disk.is_guarded = True
@@ -303,7 +313,14 @@ class Log(GrowingLog):
         return self._disk.open(path)
 
     def advance_log_start(self, offset: int) -> bool:
-        """Records below `offset` are deleted: whole segments below it go. False when they were gone before."""
+        """Records below `offset` are deleted: whole segments below it go. False when they were gone before. Blocks."""
+        if not self.move_log_start(offset):
+            return False
+        self._delete_here(self.begin_trimming())
+        return True
+
+    def move_log_start(self, offset: int) -> bool:
+        """Records below `offset` are gone. Their segments go with the next retention, or `begin_trimming`."""
         self._check_usable()
         if offset > self.log_end_offset:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is beyond the end {self.log_end_offset}")
@@ -311,14 +328,22 @@ class Log(GrowingLog):
             return False
         self.log_start_offset = offset
         self.epochs.truncate_from_start(offset)
-        self._delete_oldest(bisect_right(self._segments.bases, offset) - 1)
         return True
 
-    def apply_retention(self, now_ms: int, high_watermark: int, *, may_wait: bool = True) -> list[int]:
-        """Delete the segments that are too old or too many, below the high watermark; their base offsets.
+    def begin_trimming(self) -> Deletion | None:
+        """Of the segments below the log start. None: there are none. See `begin_deletion`."""
+        self._check_usable()
+        return self.begin_deletion(bisect_right(self._segments.bases, self.log_start_offset) - 1)
 
-        May block for a moment: a segment is deleted only when the one after it is there to stay. If all have
-        expired, a new one is rolled first. Not `may_wait`: segments whose age nobody has looked up are left alone.
+    def apply_retention(self, now_ms: int, high_watermark: int) -> list[int]:
+        """Delete the segments that are too old or too many; their base offsets. Blocks. See `begin_retention`."""
+        return self._delete_here(self.begin_retention(now_ms, high_watermark, may_wait=True))
+
+    def begin_retention(self, now_ms: int, high_watermark: int, *, may_wait: bool = False) -> Deletion | None:
+        """Of the segments that are too old or too many, below the high watermark. None: there are none.
+
+        If all have expired, a new one is rolled first. Not `may_wait`: segments whose age nobody has looked up are left
+        alone.
         """
         self._check_usable()
         config = self._config
@@ -334,38 +359,44 @@ class Log(GrowingLog):
         )
         if count == len(self._segments):
             self.roll(now_ms)
-        return self._delete_oldest(count)
+        return self.begin_deletion(count)
 
-    def _delete_oldest(self, count: int) -> list[int]:
-        if count <= 0:
-            return []
+    def begin_deletion(self, count: int) -> Deletion | None:
+        """From now on the log begins with the segment after its oldest `count`. None: there is nothing to delete, or
+        others are just being deleted. The files follow in `Deletion.run`, which blocks, and `end_deletion` ends it."""
+        if count <= 0 or self.is_deleting:
+            return None
         segments = self._segments
-        deleted: list[int] = []
-        try:
-            self._cancel_swap()
-            self._checkpoints.secure_producers(self.producers, segments.bases[count])
-            if not segments.items[count].is_name_stable:
-                self._sync_names()
-            if segments.bases[count] > self.persisted_recovery_point or not self.gaps.is_contiguous:
-                # Recovery would scan these segments, and take a hole among them, or one that comes back without
-                # its content, for the end of the log; or for what compaction left, and with an old segment keys would
-                # come back whose deletion is gone. So they go one by one, oldest first, and the last one for good
-                # with the next flush, or before the next ones go.
-                if self._unsynced.has_names:
-                    self._sync_names()
-                self._unsynced.names_changed()
-                while count > 1:
-                    deleted += self._drop_segments(0, 1)
-                    self._disk.sync_directory(self.directory)
-                    count -= 1
-            deleted += self._drop_segments(0, count)
-            self.snapshots.drop_before(segments.bases[0])
-        except OSError as error:
-            raise StorageError(f"{self.directory}: cannot delete segments: {error}") from error
-        finally:  # some of them may be gone
-            self.log_start_offset = max(self.log_start_offset, segments.bases[0])
-            self.epochs.truncate_from_start(self.log_start_offset)
-        return deleted
+        start = segments.bases[count]
+        producers = self._checkpoints.producers_before(self.producers, segments.items[:count], start)
+        doomed = segments.withdraw(count)
+        self._hints.clear()
+        self._unsynced.forget([one.segment for one in doomed])  # what is put back is below the log start
+        self.log_start_offset = max(self.log_start_offset, start)
+        self.epochs.truncate_from_start(self.log_start_offset)
+        self.is_deleting = self._log_disk.is_guarded = True
+        return Deletion(self._disk, self.directory, doomed, self._take_swap(), producers)
+
+    def end_deletion(self, deletion: Deletion) -> list[int]:
+        """After `Deletion.run`: the base offsets of the segments that are gone. Raises StorageError if some are not."""
+        self.is_deleting = self._log_disk.is_guarded = False
+        if self.is_closed:
+            return []  # in the middle of it: whoever opens the log next finds what is left
+        gone, left = deletion.doomed[: deletion.gone], deletion.doomed[deletion.gone :]
+        self._segments.were_set_aside(deletion.aside)
+        self._unsynced.names_changed()
+        if left:
+            self._segments.put_back(left)
+        deletion.end_snapshots()
+        if deletion.failure is not None:
+            raise StorageError(f"{self.directory}: cannot delete segments: {deletion.failure}") from deletion.failure
+        return [one.segment.base_offset for one in gone]
+
+    def _delete_here(self, deletion: Deletion | None) -> list[int]:
+        if deletion is None:
+            return []
+        deletion.run()
+        return self.end_deletion(deletion)
 
     def _drop_from(self, first: int) -> None:
         """The last segment first, each for good before the next: what a crash leaves has no hole."""
@@ -397,7 +428,7 @@ class Log(GrowingLog):
         """Before `swap` is committed. False: the log is no longer what it was made from. Raises StorageError."""
         if self.offline is not None or self.is_closed or self._swap is not None or generation != self._generation:
             return False
-        if self.is_being_cut:
+        if self.is_being_cut or self.is_deleting:  # then one that was cancelled may still be on its way out
             return False
         if self._segments.run_of(swap.bases) is None:
             return False
@@ -502,7 +533,7 @@ class Log(GrowingLog):
             self._make_stable_for_good()
         if clean:
             self.remove_deleted()  # else with the directory, or when the log is opened next
-        if self.is_being_cut:
+        if self.is_being_cut or self.is_deleting:
             self._log_disk.let_go()
         self.is_closed = True
         self._segments.active.limit_bytes = 0

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from penstock.model.errors import NotCached
 from penstock.ports.disk import Disk
 from penstock.records.batch import BatchHeader
 from penstock.storage.files import DELETED, INDEX, LOG, SEGMENT_SUFFIXES, SWAP, TIME_INDEX, file_path
 from penstock.storage.segment import OpenFiles, Segment
+
+
+class Doomed(NamedTuple):
+    """A segment that is no longer the log's, and whose files are still there."""
+
+    segment: Segment
+    size: int
+    names: Sequence[tuple[str, str]]  # of the log and its indexes: now, and set aside
 
 
 class Segments:
@@ -102,13 +112,37 @@ class Segments:
         return doomed
 
     def _rename_aside(self, segment: Segment, suffix: str) -> None:
-        path = file_path(self._directory, segment.base_offset, suffix)
+        path, aside = self._names_of(segment, suffix)
         if self._disk.exists(path):
-            # Not over one set aside before: freeing a large file takes its time.
-            self._set_aside_count += 1
-            aside = f"{path}.{self._set_aside_count}{DELETED}"
             self._disk.rename(path, aside)
             self._deleted_paths.append(aside)
+
+    def _names_of(self, segment: Segment, suffix: str) -> tuple[str, str]:
+        """Now, and set aside: not over one set aside before, as freeing a large file takes its time."""
+        path = file_path(self._directory, segment.base_offset, suffix)
+        self._set_aside_count += 1
+        return path, f"{path}.{self._set_aside_count}{DELETED}"
+
+    def withdraw(self, count: int) -> list[Doomed]:
+        """The oldest ones, to be set aside by a worker: then `were_set_aside`, and `put_back` of what is left."""
+        doomed: list[Doomed] = []
+        for segment in self.items[:count]:
+            names = [self._names_of(segment, suffix) for suffix in (LOG, INDEX, TIME_INDEX)]
+            doomed.append(Doomed(segment, segment.size, names))
+            segment.size = 0  # no hint leads here any more
+            segment.release()
+        del self.items[:count], self.bases[:count]
+        return doomed
+
+    def were_set_aside(self, paths: Sequence[str]) -> None:
+        self._deleted_paths += paths
+
+    def put_back(self, left: Sequence[Doomed]) -> None:
+        for one in left:
+            one.segment.size = one.size
+        self.items[:0] = [one.segment for one in left]
+        self.bases[:0] = [one.segment.base_offset for one in left]
+        self._set_aside_count += 1
 
     def run_of(self, bases: list[int]) -> tuple[int, int] | None:
         """Where sealed segments with exactly these bases follow each other: [first, last). None: nowhere."""

@@ -107,6 +107,26 @@ class Snapshots:
                 self._torn.add(offset)
         return None
 
+    def copy_of_files(self) -> Snapshots:
+        """For a worker, which may take one more and make it stable: then `is_there`."""
+        copy = Snapshots(self._disk, self._directory, self._files)
+        copy._torn |= self._torn
+        copy._doubtful |= self._doubtful
+        return copy
+
+    def waiting_at(self, offset: int) -> WaitingSnapshot | None:
+        return self._waiting.get(offset)
+
+    def is_there(self, offset: int, waited: WaitingSnapshot | None) -> None:
+        """A worker has made it stable; `waited`: from what it was written."""
+        self._add(offset)
+        if waited is not None and self._waiting.get(offset) is waited:
+            self._is_stable(waited)
+        else:
+            self._torn.discard(offset)
+            self._doubtful.discard(self.path(offset))
+            self.stable_paths.add(self.path(offset))
+
     def make_stable(self, offset: int) -> None:
         """Blocks."""
         waiting = self._waiting.get(offset)
@@ -153,8 +173,14 @@ class Snapshots:
         self._drop([offset for offset in useless if offset != end_offset])
         self._disk.sync_directory(self._directory)
 
-    def drop_before(self, start_offset: int) -> None:
-        self._drop([offset for offset in self._files[:-2] if offset < start_offset])
+    def needless_before(self, start_offset: int) -> list[int]:
+        """Offsets of the files that are not needed any more if the log starts there."""
+        return [offset for offset in self._files[:-2] if offset < start_offset]
+
+    def were_removed(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            if offset in self.offsets:
+                self._forget(offset)
 
     def drop_strays(self, segment_bases: Collection[int]) -> None:
         self._drop([offset for offset in self._files[:-2] if offset not in segment_bases])
@@ -168,13 +194,15 @@ class Snapshots:
 
     def _drop(self, offsets: list[int]) -> None:
         for offset in offsets:
-            path = self.path(offset)
-            if self._waiting.pop(offset, None) is None:
-                self._disk.remove(path)
-            else:
-                with suppress(FileNotFoundError):  # a checkpoint that failed may have come this far
-                    self._disk.remove(path)
-            self.offsets.remove(offset)
-            self._torn.discard(offset)
-            self.stable_paths.discard(path)
-            self._doubtful.discard(path)
+            # It waits, unless a checkpoint that failed has come this far; or a deletion has removed it just now.
+            with suppress(FileNotFoundError):
+                self._disk.remove(self.path(offset))
+            self._forget(offset)
+
+    def _forget(self, offset: int) -> None:
+        path = self.path(offset)
+        self._waiting.pop(offset, None)
+        self.offsets.remove(offset)
+        self._torn.discard(offset)
+        self.stable_paths.discard(path)
+        self._doubtful.discard(path)

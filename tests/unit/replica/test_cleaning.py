@@ -153,14 +153,18 @@ async def test_a_topic_deleted_meanwhile(moment: type[Outcome]) -> None:
     assert not [name for name in world.disk.list_directory("/data") if name.startswith("t-0")]
 
 
+def delete(partition: Partition, before_offset: int) -> None:
+    partition.delete_records(before_offset)
+    deletion = partition.log.begin_trimming()
+    assert deletion is not None
+    deletion.run()
+    assert partition.log.end_deletion(deletion)
+
+
 async def test_records_deleted_meanwhile_make_it_start_over() -> None:
     world = World({"t": {}})
     partition = world.fill("t")
-    world.rewriter.meanwhile = lambda outcome: None if partition.log.log_start_offset else delete()
-
-    def delete() -> None:
-        partition.delete_records(3)
-
+    world.rewriter.meanwhile = lambda outcome: None if partition.log.log_start_offset else delete(partition, 3)
     assert await world.cleaning.run() == 0
     assert world.leftovers("t") == []
     assert world.offsets("t") == [3, 4, 5, 6]
@@ -175,7 +179,7 @@ async def test_records_deleted_while_the_swap_is_committed_cancel_it() -> None:
 
     def before() -> None:
         if world.leftovers("t") and not partition.log.log_start_offset:
-            partition.delete_records(3)
+            delete(partition, 3)
 
     world.workers.before = before
     assert await world.cleaning.run() == 0
@@ -223,7 +227,14 @@ async def test_retention_waits_for_the_cleaning() -> None:
     partition = world.fill("t")
     world.clock.ms += 1000
     removed: list[int] = []
-    world.rewriter.meanwhile = lambda outcome: removed.append(world.hosted.housekeeping._apply_retention([partition]))
+
+    def retain(outcome: Outcome) -> None:
+        try:
+            world.hosted.housekeeping._apply_retention([partition]).send(None)
+        except StopIteration as end:  # at once
+            removed.append(end.value)
+
+    world.rewriter.meanwhile = retain
     assert await world.cleaning.run() == 1
     assert removed == [0, 0]
     assert await world.hosted.housekeeping.apply_retention() == 2

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from penstock.sim import loop_meter
 from penstock.sim.judging import Judging
 from penstock.sim.loop_meter import LIMIT_S, SYNC_S, LoopMeter
 from penstock.sim.world import SimMachine, SimPorts, SimWorld
@@ -20,8 +19,7 @@ def world() -> SimWorld:
 
 
 @pytest.fixture
-def judging(world: SimWorld, monkeypatch: pytest.MonkeyPatch) -> Judging:
-    monkeypatch.setattr(loop_meter, "IS_JUDGED", True)
+def judging(world: SimWorld) -> Judging:
     return Judging(world.loop.world_time, lambda: world.loop.steps)
 
 

@@ -271,13 +271,13 @@ def test_small_segments_become_one_of_at_most_segment_bytes() -> None:
     assert timestamp.offset == 0
 
 
-def test_no_more_than_a_hundred_segments_become_one() -> None:
+def test_no_more_segments_become_one_than_the_loop_can_rename_in_a_turn() -> None:
     scene = Scene()
-    for number in range(120):
+    for number in range(40):
         scene.append((b"%d" % number, b"1"))
         scene.log.roll(NOW_MS)
     scene.clean()
-    assert scene.log.segment_bases == [0, 100, 120]
+    assert scene.log.segment_bases == [0, 16, 32, 40]
 
 
 def test_a_segment_that_need_not_change_is_left_alone() -> None:

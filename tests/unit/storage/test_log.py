@@ -822,13 +822,15 @@ def test_after_a_start_ages_are_learned_in_a_worker_and_only_as_far_as_needed(
     log = open_log(disk, config, clean=True, recovery_point=12)
     monkeypatch.setattr("penstock.storage.segment.Segment.load_max_timestamp", None)  # on the loop it would read
     now_ms = NOW_MS + 1000 + 350  # the first two segments are too old
-    assert log.apply_retention(now_ms, 12, may_wait=False) == []
+    assert log.begin_retention(now_ms, 12) is None
     times = log.times_to_learn(now_ms - 1000)
     assert times is not None
     times.run()
     assert len(times.learning.largest) == 3, "the first that is young enough is the last one looked at"
     assert log.end_time_lookup(times)
-    assert log.apply_retention(now_ms, 12, may_wait=False) == [0, 2]
+    deletion = log.begin_retention(now_ms, 12)
+    assert deletion is not None
+    assert [one.segment.base_offset for one in deletion.doomed] == [0, 2]
     assert log.times_to_learn(now_ms - 1000) is None
 
 

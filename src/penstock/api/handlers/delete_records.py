@@ -45,6 +45,7 @@ class DeleteRecordsHandler:
             await flush
         topics: list[DeleteRecordsTopicResult] = []
         moved: list[tuple[DeleteRecordsPartitionResult, Partition]] = []
+        trimmed: list[Partition] = []
         async for topic in ctx.pace.each(request.topics):
             results: list[DeleteRecordsPartitionResult] = []
             async for asked in ctx.pace.each(topic.partitions):
@@ -54,6 +55,7 @@ class DeleteRecordsHandler:
                     if "delete" not in partition.config.cleanup_policy:
                         raise ApiError(ErrorCode.POLICY_VIOLATION)
                     result.low_watermark = partition.delete_records(asked.offset)
+                    trimmed.append(partition)
                     if partition.followers is not None:
                         moved.append((result, partition))
                 except (ApiError, StorageError) as error:
@@ -61,6 +63,7 @@ class DeleteRecordsHandler:
                 results.append(result)
             topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
         await self._partitions.housekeeping.persist_offsets()
+        await self._partitions.housekeeping.delete_below_start(trimmed)
         if moved:
             await _everywhere(moved, request.timeout_ms / 1000)
         return DeleteRecordsResponse(topics=topics)

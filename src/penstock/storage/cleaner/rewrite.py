@@ -51,7 +51,7 @@ from penstock.storage.segment import MAX_RELATIVE_OFFSET, OpenFiles, Segment
 from penstock.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 
 _CHUNK_BYTES = 1 << 20
-_MAX_SOURCES = 100  # of one new segment: the broker's loop renames them all at once
+_MAX_SOURCES = 16  # of one new segment: the broker's loop renames their files in one turn
 
 Spend = Callable[[int], None]  # told of bytes before they are read or written; may wait
 
