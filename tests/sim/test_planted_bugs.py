@@ -58,6 +58,7 @@ FOUND_BY: dict[str, int] = {
     "promises-its-end": 0,
     "keeps-its-minimum": 5,
     "repairs-in-sync": 21,
+    "deletes-on-the-loop": 0,
     "waits-for-its-disk": 36,
     "syncs-again": 3,
     "offline-for-want": 10,
