@@ -121,7 +121,7 @@ class Revivals:
             return False  # the leader still counts on what is here
         if not (partition.is_leader or self._is_heard(partition)):
             return False
-        if partition.flush_state != IDLE or old.is_being_cleaned or old.is_being_cut:
+        if partition.flush_state != IDLE or old.is_being_cleaned or old.is_being_cut or old.is_deleting:
             return False  # somebody is at work on the old one
         end, high_watermark, promised = old.log_end_offset, partition.high_watermark, partition.promised_offset
         try:
@@ -140,7 +140,13 @@ class Revivals:
             is_alone = len(partition.replicas) == 1
             if fresh.log_end_offset < (high_watermark if is_alone else end):
                 fresh.close(clean=False)
-                log.error("%r stays offline: of %d offsets %d are left", partition, end, fresh.log_end_offset)
+                log.error(
+                    "%r stays offline: of %d offsets %d are left, and only a new leader epoch may go on from there; "
+                    "restart this broker, or bring other replicas back",
+                    partition,
+                    end,
+                    fresh.log_end_offset,
+                )
                 return False
         elif was_needed and fresh.offline is None and fresh.log_end_offset < promised:
             fresh.close(clean=False)

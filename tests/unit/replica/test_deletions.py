@@ -239,3 +239,19 @@ async def test_deleted_records_take_their_segments_with_them() -> None:
     await world.hosted.housekeeping.delete_below_start([partition])
     assert world.log.segment_bases == BASES[3:]
     assert world.log.log_start_offset == 13
+
+
+async def test_a_followers_log_start_is_on_the_disk_at_once() -> None:
+    """All replicas have said that the records are gone: a crash must not bring them back."""
+    world = World()
+    partition = world.partition
+    partition._follow()
+    partition.append_fetched(b"", partition.leader_epoch, COUNT, 13, 0)
+    assert world.log.log_start_offset == 13
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert world.log.segment_bases == BASES[3:]
+    world.disk.crash()
+    world.open()
+    log = world.hosted.get("t", 0).log
+    assert (log.log_start_offset, values(log)) == (13, list(range(13, COUNT)))
