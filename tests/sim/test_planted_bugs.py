@@ -34,7 +34,7 @@ FOUND_BY: dict[str, int] = {
     "forgets-producers": 4,
     "remembers-one-batch": 15,
     "unclean-election": 2,
-    "answers-before-commit": 13,
+    "answers-before-commit": 4,
     "compacts-too-much": 8,
     "gives-twice": 10,
     "join-never-ends": 0,
