@@ -69,7 +69,7 @@ FOUND_BY: dict[str, int] = {
     "believes-one-reader": 102,
     "walks-from-the-start": 9,
     "renames-unsynced": 0,
-    "forgets-gaps": 0,
+    "forgets-gaps": 39,
     "clean-for-good": 0,
     "undoes-every-swap": 22,
 }

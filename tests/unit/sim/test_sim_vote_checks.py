@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.sim.checks.votes import check_last_voters, check_votes
+from penstock.sim.checks.votes import check_given, check_last_voters, check_votes
 from penstock.sim.history import History, Outcome, Violation
 from penstock.sim.workload.voters import GIVE, TAKE
 
@@ -60,3 +60,10 @@ def test_the_last_voters_stay_who_they_are() -> None:
     with pytest.raises(Violation) as caught:
         check_last_voters({1: (1, 3), 2: (1, 3)}, (1, 2, 3))
     assert caught.value.what == "the voters stay who they are"
+
+
+def test_a_vote_that_is_given_more_often_than_asked_for_is_found() -> None:
+    told = history((GIVE, 3, UNKNOWN))
+    check_given(told, {3: 1})
+    with pytest.raises(Violation, match="a vote is given once"):
+        check_given(told, {3: 2})
