@@ -531,6 +531,7 @@ class MetadataWorld:
             ),
             vouched=isr,
         )
+        state = topic.partitions[state.index]
         if state.leader == leader:
             self.advance(topic, state, self.logs[topic.topic_id, state.index])
 

@@ -109,7 +109,10 @@ class Housekeeping:
         return removed
 
     def _begin_retention(self, partition: Partition) -> Deletion | None:
-        return partition.log.begin_retention(self._clock.now_ms(), partition.high_watermark)
+        deletion = partition.log.begin_retention(self._clock.now_ms(), partition.high_watermark)
+        if partition.log.wants_flush:  # the last segment goes when another can take its place
+            self._commit.request(partition)
+        return deletion
 
     async def delete_below_start(self, partitions: Iterable[Partition]) -> None:
         """After delete-records: whole segments below the log start go."""

@@ -71,6 +71,7 @@ class Partition(CommittedLog):
         """Follows nobody until `apply_state`."""
         super().__init__(topic, topic_id, index, log, config, high_watermark)
         self._commit = commit
+        log.is_flushed_by_owner = True
         self.host = host
         self.leader = NO_LEADER
         self.leader_epoch = -1
@@ -272,7 +273,7 @@ class Partition(CommittedLog):
                     self._committed(end)
             elif len(self.isr) == 1:
                 self._count_replicas()
-            if log.has_unsynced_segments or log.unflushed_messages >= self.config.flush_messages:
+            if log.wants_flush or log.unflushed_messages >= self.config.flush_messages:
                 self._commit.request(self)
         if self._followers is not None:
             tell(self.tail_waiters, self)
@@ -335,6 +336,7 @@ class Partition(CommittedLog):
         """Another log is in place of one that was offline: see `replica.revival` for what may be in it."""
         was_opened = self.log.was_opened
         self.log = log
+        log.is_flushed_by_owner = True
         self.high_watermark = min(max(self.high_watermark, log.log_start_offset), log.log_end_offset)
         self._end = log.end_position()
         if self.is_leader:
@@ -500,7 +502,7 @@ class Partition(CommittedLog):
         if self.is_durable:
             if owner.stable_offset < owner.log_end_offset:
                 self._commit.request(self)
-        elif owner.has_unsynced_segments or owner.unflushed_messages >= self.config.flush_messages:
+        elif owner.wants_flush or owner.unflushed_messages >= self.config.flush_messages:
             self._commit.request(self)
 
     def _append_fetched(self, data: Buffer, now_ms: int) -> None:

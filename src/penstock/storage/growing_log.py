@@ -56,6 +56,9 @@ class GrowingLog:
         self.first_unflushed_ms: int | None = None
         self._flush_begun_offset = self.stable_offset
         self._is_flushing = False
+        self.is_flushed_by_owner = False
+        """Whoever appends flushes soon when `wants_flush` says so: a roll may wait for that, and syncs nothing."""
+        self._is_roll_put_off = False
         self.is_being_cut = False  # its files are with a worker: see `storage.cut`
         self._generation = 0  # a flush or slice of before a truncation says nothing about what came after
         self._unsynced = Unsynced(
@@ -209,7 +212,9 @@ class GrowingLog:
         try:
             if segment.limit_bytes == 0 or not segment.size:
                 rolling.arm(segment, self._config, timestamp)
-            if rolling.must_roll(segment, self._config, size, last_offset, timestamp):
+            if rolling.must_roll(segment, self._config, size, last_offset, timestamp) and not self._puts_off_roll(
+                is_full=rolling.is_at_its_end(segment, size, last_offset)
+            ):
                 # What a leader has compacted comes with gaps. One between two segments would look like a loss after a
                 # crash, so a segment begins where the one before it ends.
                 is_far = last_offset - self.log_end_offset > MAX_RELATIVE_OFFSET
@@ -236,15 +241,23 @@ class GrowingLog:
         raise StorageError(f"cannot append to {segment.path}: {error}") from error
 
     def roll(self, now_ms: int) -> bool:
-        """Seal the active segment and start a new one; False when it is empty."""
+        """Seal the active segment and start a new one; False when it is empty, or while that is put off."""
         self._check_usable()
-        if not self._segments.active.size:
+        if not self._segments.active.size or self._puts_off_roll(is_full=False):
             return False
         try:
             self._roll(self.log_end_offset)
         except OSError as error:
             raise StorageError(f"{self.directory}: cannot roll: {error}") from error
         return True
+
+    def _puts_off_roll(self, *, is_full: bool) -> bool:
+        """A segment outgrows its limits rather than have the loop wait for a sync of its name. See `_roll`."""
+        is_put_off = self.is_flushed_by_owner and not is_full and not self._segments.active.is_name_stable
+        self._is_roll_put_off = is_put_off
+        if is_put_off:
+            self._unsynced.names_changed()
+        return is_put_off
 
     def _roll(self, base_offset: int) -> Segment:
         """What must be synced goes to the next flush or checkpoint. On OSError nothing has changed.
@@ -476,9 +489,10 @@ class GrowingLog:
     # -- flush -----------------------------------------------------------------------------------------------
 
     @property
-    def has_unsynced_segments(self) -> bool:
-        """Whether a sealed segment waits for a flush: it holds a descriptor and the recovery point back."""
-        return bool(self._unsynced.segments)
+    def wants_flush(self) -> bool:
+        """Whatever the settings say. A sealed segment waits for one: it holds a descriptor and the recovery point back.
+        Or a roll does."""
+        return bool(self._unsynced.segments) or self._is_roll_put_off
 
     @property
     def unflushed_messages(self) -> int:

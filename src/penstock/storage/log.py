@@ -357,8 +357,8 @@ class Log(GrowingLog):
             self.log_end_offset,
             may_wait=may_wait,
         )
-        if count == len(self._segments):
-            self.roll(now_ms)
+        if count == len(self._segments) and not self.roll(now_ms):
+            count -= 1
         return self.begin_deletion(count)
 
     def begin_deletion(self, count: int) -> Deletion | None:

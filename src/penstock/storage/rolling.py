@@ -9,6 +9,8 @@ from penstock.storage.log_config import LogConfig
 from penstock.storage.segment import MAX_RELATIVE_OFFSET, UNKNOWN_TIMESTAMP, Segment
 from penstock.storage.segments import Segments
 
+MAX_SEGMENT_BYTES = 2**31 - 1
+
 
 def is_index_full(segment: Segment, config: LogConfig) -> bool:
     """As far as the files can be opened to tell: the batch that asks is written already."""
@@ -27,6 +29,11 @@ def must_roll(segment: Segment, config: LogConfig, size: int, last_offset: int, 
         or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
         or is_index_full(segment, config)
     )
+
+
+def is_at_its_end(segment: Segment, size: int, last_offset: int) -> bool:
+    """Whether the format has no room for the batch: positions and relative offsets have 31 bits."""
+    return segment.size + size > MAX_SEGMENT_BYTES or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
 
 
 def arm(segment: Segment, config: LogConfig, timestamp: int) -> None:

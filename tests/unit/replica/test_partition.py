@@ -20,7 +20,7 @@ from penstock.replica.host import Host
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
 from penstock.sim.disk import SimDisk
-from penstock.storage.group_commit import GroupCommit
+from penstock.storage.group_commit import GroupCommit, flush_blocking
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 
@@ -131,15 +131,57 @@ def test_every_so_many_messages_a_flush_starts_behind_the_acknowledgement() -> N
 def test_a_roll_starts_a_flush_also_when_flushing_is_left_to_the_system() -> None:
     world = World({"flush.messages": NEVER})
     world.append()
-    world.partition.log.roll(NOW_MS)
+    flush_blocking(world.disk, world.partition.log)
+    world.append()
+    assert world.partition.log.roll(NOW_MS)
     assert world.flusher.held == []
     world.append()
     assert len(world.flusher.held) == 1
     world.flusher.let_go()
-    assert world.partition.log.stable_offset == 2
-    assert not world.partition.log.has_unsynced_segments
+    assert world.partition.log.stable_offset == 3
+    assert not world.partition.log.wants_flush
     world.append()
     assert world.flusher.held == []
+
+
+def test_a_full_segment_grows_on_until_its_name_is_stable() -> None:
+    """If the next one survives a crash, so must this one, and the loop does not wait for a sync."""
+    world = World({"flush.messages": NEVER})
+    log = world.partition.log
+    log.config = LogConfig(segment_bytes=100)
+    world.disk.fail_sync = lambda path: True
+    for _ in range(3):
+        world.append()
+    assert len(log.segments) == 1
+    assert len(world.flusher.held) == 1
+    world.disk.fail_sync = None
+    world.flusher.let_go()
+    world.append()
+    assert len(log.segments) == 2
+
+
+def test_a_segment_that_the_format_has_no_room_in_waits_for_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.storage.rolling.MAX_SEGMENT_BYTES", 100)
+    world = World({"flush.messages": NEVER})
+    log = world.partition.log
+    log.config = LogConfig(segment_bytes=100)
+    world.append()
+    world.append()
+    assert len(log.segments) == 2
+    world.disk.crash()
+    assert "00000000000000000000.log" in world.disk.list_directory("/data/t-0")
+
+
+def test_retention_keeps_the_last_segment_until_its_name_is_stable() -> None:
+    world = World({"flush.messages": NEVER})
+    log = world.partition.log
+    log.config = LogConfig(retention_ms=1)
+    world.append()
+    later_ms = NOW_MS + 1000
+    assert log.begin_retention(later_ms, 1) is None
+    assert log.wants_flush
+    flush_blocking(world.disk, log)
+    assert log.begin_retention(later_ms, 1) is not None
 
 
 def test_changing_the_policy_releases_or_holds_from_then_on() -> None:

@@ -332,12 +332,13 @@ def test_damage_somewhere_is_found_in_any_segment(world: SimWorld) -> None:
         await broker.follow(isr=(LEADER,))
         partition = broker.partitions[0]
         await until(ends_at(partition, 20))
-        assert len(partition.log.segments) == 4
+        assert len(partition.log.segments) > 2
+        damaged = partition.log.segments[-2]
         broker.leader.respond = serve(20)
-        broker.machine.disk.flip_bit(partition.log.segments[2].path, 65)
+        broker.machine.disk.flip_bit(damaged.path, 65)
         await report(broker, None)
         await until(lambda: broker.fetchers.repairs.repaired == 1)
-        assert broker.lowered[-1] == (partition, 9)  # the batch before the damaged segment
+        assert broker.lowered[-1] == (partition, damaged.base_offset - 1)  # the batch before the damaged segment
         await until(ends_at(partition, 20))
 
     run(world, main())
