@@ -64,6 +64,7 @@ FOUND_BY: dict[str, int] = {
     "renames-unsynced": 0,
     "forgets-gaps": 0,
     "clean-for-good": 0,
+    "forgets-in-no-time": 84,
     "undoes-every-swap": 22,
 }
 

@@ -67,6 +67,29 @@ KINDS = (
     "bit rot",
     "clock",
 )
+PROMPT = (
+    "kill",
+    "crash",
+    LONE_CRASH,
+    "blackout",
+    "brownout",
+    "one by one",
+    "fade out",
+    "torn",
+    *AMBUSHES,
+    "stop",
+    "rolling restart",
+    "reset",
+    "bad writes",
+    "full disk",
+    "cold cache",
+    "passing errors",
+    "passing shortage",
+    "no descriptors",
+    *INSIDE,
+    COORDINATOR_FALLS,
+)
+"""Nothing that clients sent arrives long after, and clocks go on as they did."""
 PASSING = (
     "passing errors",
     "passing shortage",

@@ -78,10 +78,7 @@ class Healed:
     async def probe(self) -> None:
         """A write that is acknowledged, for every partition."""
         stage = self._stage
-        lanes = [
-            IdempotentLane(stage.caller(f"probe:{place}"), stage.history, place, stage.now_ms)
-            for place in self._living_places()
-        ]
+        lanes = [stage.lane(stage.caller(f"probe:{place}"), stage.history, place) for place in self._living_places()]
         if stage.plan.is_compacting:
             lanes.append(KeyedLane(stage.caller(f"probe:{KEYED}"), stage.keyed, KEYED, stage.now_ms))
         for lane in lanes:
@@ -199,7 +196,7 @@ class Healed:
     async def trim(self) -> None:
         """After a write: up to there, until that is acknowledged; then every replica begins there."""
         stage = self._stage
-        lane = IdempotentLane(stage.caller("probe:trimmed"), stage.trimmed, TRIMMED, stage.now_ms)
+        lane = stage.lane(stage.caller("probe:trimmed"), stage.trimmed, TRIMMED)
         await stage.within(f"a write to {TRIMMED}", lane.run(partial(_has_written, lane), 0.0))
         offset = max(write.offset for write in stage.trimmed.writes)
         trimmer = Trimmer(stage.caller("last trimmer"), stage.trimmed)

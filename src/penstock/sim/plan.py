@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from penstock.sim.fault_plan import (
+    ALL_KINDS,
     LEAP,
     LOST_ANSWER,
     LOST_ANSWER_CHANCE,
@@ -18,6 +19,7 @@ from penstock.sim.fault_plan import (
     LOST_METADATA,
     MOVED_MEANWHILE,
     POWER,
+    PROMPT,
     UNSOUND,
     Fault,
     draw_later_scene,
@@ -41,6 +43,11 @@ MANY_TOPIC, MANY, MANY_CHANCE = "many", 24, 0.06
 RETENTION_MS = 3_600_000
 COMPACTED_SEGMENT_BYTES = 8192
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
+FORGETTING_CHANCE, FORGOTTEN_AFTER_S = 0.08, 1.2
+FORGETTING = {
+    "producer.id.expiration.ms": str(round(FORGOTTEN_AFTER_S * 1000)),
+    "log.retention.check.interval.ms": "50",  # when silent ones are looked for
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,9 @@ class Plan:
     """By retention, too."""
     retention_ms: int | None
     """And by age: only where clocks leap further than that."""
+    forgotten_after_s: float | None
+    """Brokers forget producers that are silent for so long: where nothing holds requests back, nor turns clocks. What
+    arrives late of a producer that was forgotten is written twice, as in Kafka."""
     has_reborn: bool
     """A topic is deleted and made again while it is used."""
     has_voter_changes: bool
@@ -136,6 +146,9 @@ def draw(
         without = (*without, *UNSOUND, LOST_METADATA, MOVED_MEANWHILE)
     if has_voter_changes:
         without = (*without, LOST_DISK, LOST_METADATA)  # who has a vote is somebody else's business
+    forgets = Random(f"{seed}/forgetting").random() < FORGETTING_CHANCE
+    if forgets:
+        without = (*without, *(kind for kind in ALL_KINDS if kind not in PROMPT))
     fault_plan = draw_plan(Random(f"{seed}/faults"), seconds, is_power_fair=is_durable, without=without)
     chance = Random(f"{seed}/later faults")
     planned = widened(fault_plan.faults, chance, is_power_fair=is_durable, without=without)
@@ -159,6 +172,7 @@ def draw(
     compacted_bytes = None if scene is None else scene.compacted_segment_bytes
     leaps = any(fault.kind == LEAP for fault in planned)
     moves_meanwhile = any(fault.kind == MOVED_MEANWHILE for fault in planned)
+    is_compacting = Random(f"{seed}/compaction").random() < 0.3 or fault_plan.is_busy or compacted_bytes is not None
     loses_power = any(fault.kind in POWER for fault in planned) or ending == ENDINGS[0]
     return Plan(
         seed=seed,
@@ -166,13 +180,17 @@ def draw(
         joins=1 if size > 1 and random.random() < 0.15 else 0,
         seconds=seconds,
         is_durable=is_durable,
-        settings={**draw_settings(Random(f"{seed}/settings")), **(scene.settings if scene is not None else {})},
+        settings={
+            **draw_settings(Random(f"{seed}/settings")),
+            **(scene.settings if scene is not None else {}),
+            **(FORGETTING if forgets else {}),
+        },
         sizes={**draw_sizes(Random(f"{seed}/sizes")), **(scene.sizes if scene is not None else {})},
         topics=tuple(topics),
         producers=random.randint(1, 2),
         readers=random.randint(1, 2),
         has_replica_reader=Random(f"{seed}/replica reader").random() < 0.4,
-        is_compacting=Random(f"{seed}/compaction").random() < 0.3 or fault_plan.is_busy or compacted_bytes is not None,
+        is_compacting=is_compacting and not forgets,
         tombstones_go=Random(f"{seed}/tombstones").random() < 0.7 or moves_meanwhile,
         compacted_segment_bytes=COMPACTED_SEGMENT_BYTES if compacted_bytes is None else compacted_bytes,
         members=random.choice((0, 1, 2, 3)),
@@ -180,7 +198,8 @@ def draw(
         has_trimmed=trimming.random() < 0.3 or leaps,
         is_retaining=trimming.random() < 0.6,
         retention_ms=RETENTION_MS if leaps else None,
-        has_reborn=Random(f"{seed}/reborn").random() < 0.3,
+        forgotten_after_s=FORGOTTEN_AFTER_S if forgets else None,
+        has_reborn=Random(f"{seed}/reborn").random() < 0.3 and not forgets,
         has_voter_changes=has_voter_changes,
         has_operator=random.random() < 0.5 or fault_plan.is_busy,
         has_unclean=has_unclean,

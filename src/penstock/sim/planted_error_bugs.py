@@ -173,7 +173,17 @@ def _walks_from_the_start(original: Any) -> Any:
     return find
 
 
+def _forgets_in_no_time(original: Any) -> Any:
+    return lambda self, now_ms, expiration_ms: original(self, now_ms, expiration_ms // 1000)
+
+
 ERROR_BUGS = (
+    Bug(
+        "forgets-in-no-time",
+        "producers are forgotten after a thousandth of producer.id.expiration.ms",
+        "nothing comes twice",
+        (("penstock.storage.producer_state:ProducerStates.expire", _forgets_in_no_time),),
+    ),
     Bug(
         "forgets-gaps",
         "whether a log has gaps goes by its policy of today",

@@ -159,6 +159,11 @@ CALLS: tuple[Call, ...] = (
     ),
     Call("a log begun anew", "penstock.storage.log:Log.begin_anew"),
     Call("damage cut out", "penstock.replica.repair:Repairs._cut"),
+    Call(
+        "a silent producer forgotten",
+        "penstock.storage.producer_state:ProducerStates.expire",
+        lambda ids, *_: bool(ids),
+    ),
     Call("a log offline", "penstock.replica.partition:Partition._went_offline"),
     Call(
         "a leader's lease over",

@@ -21,6 +21,7 @@ from penstock.sim.tuning import Tuning
 from penstock.sim.watch import Watch
 from penstock.sim.workload.admin import Operator
 from penstock.sim.workload.caller import Caller
+from penstock.sim.workload.producers import IdempotentLane
 from penstock.sim.workload.readers import Reader
 from penstock.sim.workload.reborn import Reborn
 from penstock.sim.workload.tuner import BROKERS, Tuner
@@ -88,6 +89,9 @@ class Stage:
         if self.reborn is not None:
             self.reborn.introduce(caller)
         return caller
+
+    def lane(self, caller: Caller, history: History, place: Place) -> IdempotentLane:
+        return IdempotentLane(caller, history, place, self.now_ms, self.plan.forgotten_after_s)
 
     def _client(self, name: str) -> str:
         """The machine a client runs on: a few share one."""

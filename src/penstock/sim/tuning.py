@@ -111,7 +111,7 @@ CLUSTER_WIDE_ONLY = ("min.insync.replicas", "log.flush.interval.messages")
 
 LEFT_ALONE: Mapping[str, str] = {
     "unclean.leader.election.enable": "of all topics at once: the others are judged by losing nothing",
-    "producer.id.expiration.ms": "a producer that is forgotten may repeat what it wrote: idempotent lanes judge that",
+    "producer.id.expiration.ms": "a producer that is forgotten may repeat what it wrote: lanes must know of it before",
 }
 
 ON_OFFSETS = ("compression.type", "index.interval.bytes", "min.insync.replicas", "segment.index.bytes", "segment.ms")

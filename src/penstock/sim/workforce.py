@@ -16,7 +16,7 @@ from penstock.sim.workload.consumers import ConsumerMember
 from penstock.sim.workload.keyed import KeyedLane
 from penstock.sim.workload.loners import Loner
 from penstock.sim.workload.members import Member
-from penstock.sim.workload.producers import IdempotentLane, PlainWriter
+from penstock.sim.workload.producers import PlainWriter
 from penstock.sim.workload.readers import Reader
 from penstock.sim.workload.reborn import Reborn
 from penstock.sim.workload.strangers import Impostor
@@ -86,7 +86,7 @@ class Workforce:
             name = f"p{number}"
             caller = stage.caller(name)
             for place in random.sample(places, random.randint(1, len(places))):
-                lane = IdempotentLane(caller, stage.history, place, stage.now_ms)
+                lane = stage.lane(caller, stage.history, place)
                 writers.append(stage.spawn(name, lane.run(stage.has_ended, random.uniform(0.08, 0.6))))
         caller = stage.caller("plain")
         for place in [Place(PLAIN_TOPIC, 0), *random.sample(places, random.randint(0, len(places)))]:
@@ -130,7 +130,7 @@ class Workforce:
             others.append(stage.spawn("impostor", impostor.run(stage.has_ended, 0.4)))
         if plan.has_trimmed:
             for number in range(2):
-                lane = IdempotentLane(stage.caller(f"t{number}"), stage.trimmed, TRIMMED, stage.now_ms)
+                lane = stage.lane(stage.caller(f"t{number}"), stage.trimmed, TRIMMED)
                 writers.append(stage.spawn("trimmed", lane.run(stage.has_ended, 0.15)))
             trimmed = TrimmedReader(stage.caller("trimmed"), stage.trimmed, [TRIMMED])
             others.append(stage.spawn("trimmed", trimmed.run(stage.has_ended, 0.1)))

@@ -7,7 +7,18 @@ from random import Random
 
 import pytest
 
-from penstock.sim.fault_plan import FAILING_CHECKPOINT, LEAP, LOST_DISK, POWER, SCENES, Fault, Scene, draw_scene, staged
+from penstock.sim.fault_plan import (
+    FAILING_CHECKPOINT,
+    LEAP,
+    LOST_DISK,
+    POWER,
+    PROMPT,
+    SCENES,
+    Fault,
+    Scene,
+    draw_scene,
+    staged,
+)
 from penstock.sim.plan import RETENTION_MS, draw
 from penstock.sim.scenario import play
 
@@ -38,6 +49,23 @@ def test_a_lost_disk_is_drawn_only_where_others_have_everything() -> None:
     assert all(plan.nodes >= 3 and not plan.has_voter_changes for plan in losing)
     alone = [fault.kind for seed in range(400) for fault in draw(seed, nodes=1).faults]
     assert LOST_DISK not in alone
+
+
+def test_producers_are_forgotten_only_where_nothing_of_theirs_arrives_late() -> None:
+    forgetting = [plan for plan in map(draw, range(400)) if plan.forgotten_after_s is not None]
+    assert 10 < len(forgetting) < 60
+    for plan in forgetting:
+        assert {fault.kind for fault in plan.faults} <= set(PROMPT)
+        assert not plan.is_compacting
+        assert not plan.has_reborn
+
+
+def test_a_lane_that_was_forgotten_goes_on_where_it_was() -> None:
+    plan = next(plan for plan in map(draw, range(400)) if plan.forgotten_after_s is not None)
+    verdict = play(replace(plan, faults=(), ending=""))
+    assert verdict.is_good, verdict.story
+    assert verdict.probes["a silent producer forgotten"]
+    assert verdict.troubles["slept"]
 
 
 @pytest.mark.parametrize("kind", [FAILING_CHECKPOINT, LEAP])

@@ -3,6 +3,10 @@
 A lane is one producer id on one partition. It sends a few batches at once, and when anything goes wrong it sends all
 that was not acknowledged again, in order and under the same sequence numbers, wherever the leader is by then: so each
 of its records is in the log exactly once and in order, or the broker is to blame. Must not know: faults, checkers.
+
+Where brokers forget producers that are silent for a while, a lane does as a careful client: it sends nothing again
+after half of that time, but begins anew under another id. After a long silence one batch goes alone, for a broker that
+has forgotten a lane takes whatever number comes first.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from penstock.client.errors import error_code
 from penstock.model.errors import ApiError, ErrorCode
@@ -32,6 +37,9 @@ MAX_IN_FLIGHT = 5
 MAX_RECORDS = 4
 PADDING = b"." * 200
 RETRY_S = 0.05
+SLEEP_CHANCE = 0.1
+SLEEPS = 2.5
+"""Times the time after which it is forgotten: brokers look for silent producers now and then."""
 LONGEST_RETRY_S = 0.4
 GIVE_UP_AFTER = 40
 # The broker kept nothing of it: what was not idempotent may be called refused.
@@ -75,10 +83,19 @@ def _result(answer: ProduceResponse) -> PartitionProduceResponse:
 
 
 class IdempotentLane:
-    def __init__(self, caller: Caller, history: History, place: Place, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        caller: Caller,
+        history: History,
+        place: Place,
+        now_ms: Callable[[], int],
+        forgotten_after_s: float | None = None,
+    ) -> None:
         self._caller = caller
         self._history = history
         self._now_ms = now_ms
+        self._forgotten_after_s = forgotten_after_s
+        self._lives = 1
         self.place = place
         self.name = f"{caller.name}:{place}"
         self.producer_id = -1
@@ -92,12 +109,17 @@ class IdempotentLane:
         """Whether its topic is no more: what is not acknowledged then never will be."""
 
     async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
-        random = self._caller.random
+        random, was_asleep = self._caller.random, False
         while not is_over():
             await self._introduce()
-            batches = [self._batch() for _ in range(random.randint(1, MAX_IN_FLIGHT))]
+            batches = [self._batch() for _ in range(1 if was_asleep else random.randint(1, MAX_IN_FLIGHT))]
+            was_asleep = False
             await self.deliver(batches)
             await self._caller.pause(pause_s)
+            if self._forgotten_after_s is not None and random.random() < SLEEP_CHANCE and not is_over():
+                await self._caller.pause(SLEEPS * self._forgotten_after_s)
+                self._caller.counts["slept"] += 1
+                was_asleep = True
 
     async def _introduce(self) -> None:
         while self.producer_id < 0:
@@ -138,7 +160,12 @@ class IdempotentLane:
     async def deliver(self, batches: Sequence[_Batch]) -> None:
         waiting = list(batches)
         self._out_of_order = tries = 0
+        time, patience_s = asyncio.get_running_loop().time, (self._forgotten_after_s or inf) / 2
+        until_s = time() + patience_s
         while waiting and not self.is_gone():
+            if time() > until_s:
+                self._begin_anew(waiting)
+                return
             if self._out_of_order >= GIVE_UP_AFTER:
                 raise Violation(
                     "a repeat is known as such",
@@ -153,6 +180,15 @@ class IdempotentLane:
                 await self._caller.pause(min(RETRY_S * 2**tries, LONGEST_RETRY_S))
                 await self._caller.look_again(self.place)
                 tries = min(tries + 1, 10)
+
+    def _begin_anew(self, batches: Sequence[_Batch]) -> None:
+        """Nobody knows what became of them, and to send them again may be to write them twice."""
+        for write in (write for batch in batches for write in batch.writes):
+            self._history.end_write(write, Outcome.UNKNOWN, -1)
+        self._caller.counts["gave up"] += 1
+        self._lives += 1
+        self.name = f"{self._caller.name}:{self.place}#{self._lives}"
+        self.producer_id, self.next_number = -1, 0
 
     async def _try(self, batches: list[_Batch]) -> list[_Batch]:
         """Those that have to be sent again, in order."""
