@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -434,9 +435,9 @@ async def test_start_takes_over_what_is_led_here() -> None:
 async def test_the_coordinator_of_a_group_is_the_leader_that_the_metadata_name() -> None:
     broker = Broker()
     partitions = broker.image.topics[OFFSETS_TOPIC].partitions
-    partitions[AT].leader = 3
+    partitions[AT] = replace(partitions[AT], leader=3)
     assert broker.coordinator.leader_of(GROUP) == 3
-    partitions[AT].leader = -1
+    partitions[AT] = replace(partitions[AT], leader=-1)
     assert broker.coordinator.leader_of(GROUP) is None
     assert Broker(has_topic=False).coordinator.leader_of(GROUP) is None
 
