@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 DELETED_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 MAX_FILE_NAME = 255
+MOST_NAMED = 100  # in one log line
 METADATA_DIRECTORY = "__cluster_metadata-0"
 _OF_A_PARTITION = re.compile(rf"{re.escape(PARTITION_METADATA)}|[0-9]{{20}}\.log")
 _DELETED = re.compile(rf".+\.[0-9a-f]{{32}}{DELETED_SUFFIX}")
@@ -152,11 +153,23 @@ class LogDirectories:
 
     def set_strays_aside(self, known: Collection[str]) -> None:
         """Those that look like partitions and are none of the known ones."""
+        strays: list[str] = []
         for name in self._disk.list_directory(self.path):
             if name in known or name == METADATA_DIRECTORY or not name.rpartition("-")[2].isdigit():
                 continue
             if self._is_partition(f"{self.path}/{name}"):
-                self.set_aside(f"{self.path}/{name}", STRAY_SUFFIX, "is no partition of this broker's")
+                aside = self.set_aside(f"{self.path}/{name}", STRAY_SUFFIX)
+                if aside is not None:
+                    strays.append(aside)
+        if strays:
+            more = len(strays) - MOST_NAMED
+            log.warning(
+                "%d director%s of partitions that the metadata does not place on this broker: set aside as %s. "
+                "The broker never reads nor removes them again; they may be deleted if nobody misses those topics",
+                len(strays),
+                "y" if len(strays) == 1 else "ies",
+                ", ".join(strays[:MOST_NAMED]) + (f" and {more} more" if more > 0 else ""),
+            )
 
     def _is_partition(self, path: str) -> bool:
         """By what it holds: a name that ends in a number proves nothing."""
