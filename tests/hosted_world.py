@@ -113,14 +113,14 @@ class HostedWorld:
             self.image.replay(ConfigChanged(2, name, overrides))
         self.open()
 
-    def open(self, *, is_image_current: bool = True) -> None:
+    def open(self) -> None:
         self.clock, self.workers = FixedClock(), Workers()
         broker, _ = BrokerConfig.load(None, {"log.dirs": "/data", "log.cleaner.dedupe.buffer.size": "100000"})
         commit = GroupCommit(lambda callback: callback(), Flusher(self.disk))
         self.hosted = HostedPartitions(
             self.disk, "/data", broker, self.image, commit, self.workers, self.clock, NoEntropy()
         )
-        self.report = self.hosted.open_all(lambda done, total: None, threads=1, is_image_current=is_image_current)
+        self.report = self.hosted.open_all(lambda done, total: None, threads=1)
 
     def close(self) -> None:
         self.hosted.close_all(lambda done, total: None, threads=1)

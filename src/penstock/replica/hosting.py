@@ -5,7 +5,7 @@ every partition of every request; where a partition has no replica here the list
 Files are the business of `log_directories`, what logs need now and then that of `housekeeping`.
 
 Files of a partition that the metadata does not place here are nobody's, but only metadata that
-is current may say so: see `open_all` and `set_strays_aside`.
+is current may say so: see `open_all`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,6 @@ class HostedPartitions:
         self._doubtful: dict[Partition, None] = {}  # perhaps of an earlier stay, and kept while nobody leads
         self.housekeeping = Housekeeping(self, self._offsets, commit, workers, clock)
         self.host.on_log_start = self.housekeeping.log_start_moved
-        self._has_strays = False
 
     def _broker_epoch_of(self, broker_id: int) -> int | None:
         broker = self._image.brokers.get(broker_id)
@@ -137,21 +136,17 @@ class HostedPartitions:
 
     # -- start and stop -----------------------------------------------------------------
 
-    def open_all(
-        self, progress: Callable[[int, int], None], threads: int, *, is_image_current: bool = True
-    ) -> OpeningReport:
+    def open_all(self, progress: Callable[[int, int], None], threads: int) -> OpeningReport:
         """Open every log of the image. Blocks; runs before the loop serves anyone.
 
-        A node that has not caught up with the cluster passes `is_image_current=False`: then files and checkpoints
-        that the image does not know are kept for topics it will hear of, until `set_strays_aside`.
+        The image knows of this life's registration (`Membership.join`), and so of all that was decided in earlier ones:
+        directories and checkpoints of partitions that it does not place here are nobody's. They are set aside.
         """
         self._directories.was_clean = checkpoints.take_clean_shutdown_marker(self._disk, self.directory)
         self._offsets.read()
         self.set_aside.read()
         deleted = self._directories.deleted()
-        self._has_strays = True
-        if is_image_current:
-            self._set_stray_directories_aside()
+        self._set_strays_aside()
         report = OpeningReport(was_clean=self._directories.was_clean)
         total = sum(len(topic.partitions) for topic in self._image.topics.values())
         for topic in self._image.topics.values():
@@ -159,8 +154,8 @@ class HostedPartitions:
             self._host(topic, topic.partitions, report)
             progress(report.partitions, total)
         self._secure_recovered(threads)
-        if is_image_current:
-            self._forget_strays()
+        self._offsets.forget_all(self)
+        self.set_aside.forget_others({(partition.topic_id, partition.index) for partition in self})
         self._forget_earlier_stays()
         if deleted:
             self._directories.remove(f"{self.directory}/{name}" for name in deleted)
@@ -180,18 +175,7 @@ class HostedPartitions:
             if error is not None:
                 log.critical("%s", error)
 
-    def set_strays_aside(self) -> None:
-        """The image is current now: what it does not place here belongs to nobody. Blocks for a moment."""
-        if self._has_strays:
-            self._set_stray_directories_aside()
-            self._forget_strays()
-
-    def _forget_strays(self) -> None:
-        self._has_strays = False
-        self._offsets.forget_all(self)
-        self.set_aside.forget_others({(partition.topic_id, partition.index) for partition in self})
-
-    def _set_stray_directories_aside(self) -> None:
+    def _set_strays_aside(self) -> None:
         known = {
             f"{topic.name}-{state.index}"
             for topic in self._image.topics.values()
@@ -371,7 +355,7 @@ class HostedPartitions:
                 failures[0],
             )
         self._offsets.prepare(self)()
-        if is_clean and (self._directories.was_clean or not self._has_strays):  # what was not opened is as it was left
+        if is_clean:
             checkpoints.write_clean_shutdown_marker(self._disk, self.directory, broker_epoch)
 
     def _close_one(self, partition: Partition) -> str | None:
@@ -389,7 +373,7 @@ class HostedPartitions:
     # -- metadata changes ---------------------------------------------------------------
 
     def _clear_the_way(self, topic: TopicState, states: Sequence[PartitionState]) -> None:
-        """What lies in the place of a new partition is its own if it says so: this node hears late of the topic."""
+        """What lies in the place of a new partition is its own if it says so: it could not be set aside before."""
         for state in states:
             path = f"{self.directory}/{topic.name}-{state.index}"
             is_here = self.host.node_id in state.replicas

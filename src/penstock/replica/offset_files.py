@@ -2,7 +2,7 @@
 high watermarks.
 
 They are read once. What they say of a partition is its own as soon as it is opened; the rest is written again with
-every file, for partitions that this broker has not heard of yet, until `forget_all` says that there are none.
+every file until all are opened: then `forget_all` says that it is nobody's.
 Writing is prepared on the loop and may be done in a worker, by one at a time: see `Housekeeping.checkpoint`.
 
 The files know topics by their names. What they say of one that is gone must be off the disk before another of that name

@@ -282,38 +282,37 @@ def filled() -> World:
     return world
 
 
-def reopen(world: World, *, is_image_current: bool) -> None:
-    """The broker starts with metadata that ends before the topic was made."""
+def reopen(world: World) -> None:
+    """The broker starts when the topic is gone."""
     world.image.replay(TopicDeleted(SHARED.hex()))
-    world.open(is_image_current=is_image_current)
+    world.open()
     world.watch()
 
 
-def test_files_of_a_topic_it_has_not_heard_of_yet_are_kept_for_it() -> None:
+def test_what_is_left_of_a_topic_that_is_gone_is_a_stray() -> None:
     world = filled()
-    reopen(world, is_image_current=False)
-    assert world.directories() == ["shared-0"]
-    asyncio.run(world.hosted.housekeeping.checkpoint())
-    world.create([world.me])
-    world.hosted.set_strays_aside()
-    partition = world.hosted.get("shared", 0)
-    assert partition.log.log_end_offset == 1
-    assert partition.log.persisted_recovery_point == 1
-    assert world.directories() == ["shared-0"]
-
-
-def test_once_the_metadata_is_current_they_are_strays() -> None:
-    world = filled()
-    reopen(world, is_image_current=False)
-    world.hosted.set_strays_aside()
+    reopen(world)
     (name,) = world.directories()
     assert name.endswith("-stray")
     assert ("shared", 0) not in checkpoints.read_offsets(world.disk, f"/data/{checkpoints.RECOVERY_POINTS}")
 
 
-def test_a_new_topic_of_the_same_name_does_not_inherit() -> None:
+@pytest.mark.parametrize("is_in_the_way", [False, True])
+def test_a_new_topic_of_the_same_name_does_not_inherit(is_in_the_way: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the start could not set the directory aside."""
     world = filled()
-    reopen(world, is_image_current=False)
+    rename = world.disk.rename
+
+    def refuse(old: str, new: str) -> None:
+        if world.disk.is_directory(old):
+            raise OSError(errno.EIO, old)
+        rename(old, new)
+
+    with monkeypatch.context() as broken:
+        if is_in_the_way:
+            broken.setattr(world.disk, "rename", refuse)
+        reopen(world)
+    assert (world.directories() == ["shared-0"]) == is_in_the_way
     other_id = bytes([8] * 16)
     world.image.replay(TopicCreated("shared", other_id.hex(), ((world.me,),)))
     world.hosted.topic_created(world.image.topics["shared"])
@@ -408,14 +407,6 @@ def test_a_topic_made_anew_while_the_broker_was_away_begins_empty(heard: str) ->
     assert found_after_a_crash(world) == (None, 0, 1)
 
 
-def test_what_was_not_opened_after_a_crash_must_not_pass_for_clean() -> None:
-    world = filled()
-    reopen(world, is_image_current=False)
-    world.close()
-    assert not world.disk.exists(f"/data/{checkpoints.CLEAN_SHUTDOWN}")
-    assert checkpoints.read_offsets(world.disk, f"/data/{checkpoints.RECOVERY_POINTS}")["shared", 0] == 1
-
-
 def test_a_replica_that_is_not_assigned_any_more_at_start_is_a_stray() -> None:
     world = filled()
     topic = world.image.topics["shared"]
@@ -435,7 +426,6 @@ def test_directories_of_others_are_left_alone(name: str) -> None:
         world.disk.open(f"/data/{name}/{file}", create=True).close()
     world.disk.open("/data/notes-2", create=True).close()
     world.open()
-    world.hosted.set_strays_aside()
     names = [entry for entry in world.disk.list_directory("/data") if "node" in entry or "-delete" in entry]
     assert names == [name]
     assert world.disk.list_directory(f"/data/{name}") == ["meta.properties", "t-0"]
