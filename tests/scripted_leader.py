@@ -191,6 +191,7 @@ class FollowingBroker:
         self.partitions: list[Partition] = []
         self.broker_epoch = 40
         self.lowered: list[tuple[Partition, int]] = []
+        self.persisted = 0
         self.lowering: Coroutine[Any, Any, None] | None = None  # what happens while it is being written
         self.addresses: dict[int, tuple[str, int]] = {LEADER: ("leader", PORT)}
 
@@ -239,6 +240,9 @@ class FollowingBroker:
             await self.lowering
         self.lowered.append((partition, offset))
         partition.log.persisted_recovery_point = min(partition.log.persisted_recovery_point, offset)
+
+    async def persist_offsets(self) -> None:
+        self.persisted += 1
 
     @property
     def set_aside(self) -> SetAside:

@@ -174,7 +174,8 @@ class CommittedLog:
         try:
             self.log.end_cut(cut)
             if cut.remainder is not None and cut.remainder.is_anew:
-                self.high_watermark = cut.remainder.end_offset
+                self.high_watermark = self.log.log_start_offset
+                self._end = self.log.end_position()
             self._cut_to_end()
         finally:
             self._notify()  # who waits behind the new end is out of range, or the log is offline

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 from penstock.model.errors import NotCached
 from penstock.ports.workers import Workers
+from penstock.records.batch import read_header
 from penstock.replica.partition import Partition
 from penstock.replica.set_aside import SetAside
 from penstock.storage.cut import Cut
@@ -43,6 +44,10 @@ class RecoveryPoints(Protocol):
 
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
         """What is on disk is at most `offset` when this returns, and nobody raises it before the caller acts."""
+        ...
+
+    async def persist_offsets(self) -> None:
+        """Where logs start, among others, is on the disk as of now."""
         ...
 
     def start_over(self, partition: Partition) -> Cut:
@@ -108,6 +113,21 @@ class Recovering:
             partition,
             lambda: min(offset, partition.log.log_start_offset),
             lambda _: partition.begin_anew(offset),
+            is_whole=True,
+        )
+
+    async def begin_below(self, partition: Partition, batch: bytes, now_ms: int) -> None:
+        """The empty log begins in the middle of this batch of its leader's (`Partition.batch_around_start`).
+
+        The name of its file does not say any more where it starts: that is on the disk before, and a crash in between
+        leaves an empty log that starts where it did.
+        """
+        base_offset, leader_epoch = read_header(batch).base_offset, partition.leader_epoch
+        await self._points.persist_offsets()
+        await self._cut(
+            partition,
+            lambda: base_offset,
+            lambda _: partition.begin_below(batch, leader_epoch, now_ms),
             is_whole=True,
         )
 

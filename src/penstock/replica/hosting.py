@@ -335,6 +335,9 @@ class HostedPartitions:
         """Before a log is cut to `offset`. The cut must begin in the same turn: a checkpoint may come next."""
         await self.housekeeping.lower_recovery_point(partition, offset)
 
+    async def persist_offsets(self) -> None:
+        await self.housekeeping.persist_offsets()
+
     def close_all(self, progress: Callable[[int, int], None], threads: int, broker_epoch: int = -1) -> None:
         """Clean shutdown: everything stable, indexes and snapshots written, marker last. Blocks."""
         partitions = list(self)

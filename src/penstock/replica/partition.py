@@ -20,9 +20,9 @@ from collections.abc import Callable
 
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata.image import NO_LEADER, PartitionState, effective_min_isr
-from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, StorageError
 from penstock.ports.disk import Buffer
-from penstock.records.batch import HEADER_SIZE, BatchHeader, read_header
+from penstock.records.batch import HEADER_SIZE, BatchHeader, iterate_headers, read_header
 from penstock.replica.committed_log import CommitCallback, CommittedLog, tell
 from penstock.replica.host import Host
 from penstock.replica.replication import NEVER_MS, Follower, Followers
@@ -483,7 +483,7 @@ class Partition(CommittedLog):
         self.check_online()
         owner = self.log
         if len(data) >= HEADER_SIZE:
-            self._append_fetched(data, now_ms)
+            owner.append_replicated(data, now_ms, self.leader_epoch)
         elif len(data):
             raise StorageError(f"{self!r}: {len(data)} bytes are too few for a batch")
         target = min(high_watermark, owner.log_end_offset)
@@ -505,22 +505,32 @@ class Partition(CommittedLog):
         elif owner.wants_flush or owner.unflushed_messages >= self.config.flush_messages:
             self._commit.request(self)
 
-    def _append_fetched(self, data: Buffer, now_ms: int) -> None:
+    def batch_around_start(self, data: Buffer) -> bytes | None:
+        """The first batch that a fetch brought, if the empty log here begins in the middle of it. CorruptBatch.
+
+        The leader's records were deleted up to there: the batch comes whole, and so does its beginning. Not for
+        `append_fetched`, as the log's file bears the name of its first batch: see `begin_below`.
+        """
         owner = self.log
-        start = owner.log_start_offset
-        if start == owner.log_end_offset and read_header(data).base_offset < start:
-            # The leader's records were deleted up to the middle of a batch: it comes whole, and so does its beginning.
-            owner.truncate_fully_and_start_at(read_header(data).base_offset)
-            try:
-                owner.append_replicated(data, now_ms, self.leader_epoch)
-            except StorageError:
-                if owner.offline is None:
-                    owner.truncate_fully_and_start_at(start)  # or its end would lie below the high watermark
-                raise
-            owner.move_log_start(min(start, owner.log_end_offset))
-            self._cut_to_end()
-        else:
-            owner.append_replicated(data, now_ms, self.leader_epoch)
+        if owner.log_start_offset != owner.log_end_offset or len(data) < HEADER_SIZE:
+            return None
+        header = read_header(data)
+        if not owner.begins_inside(header):
+            return None
+        batch = bytes(memoryview(data)[: header.size_bytes])
+        for at, _ in iterate_headers(batch, owner.directory):
+            if header.leader_epoch > self.leader_epoch:
+                reason = f"leader epoch {header.leader_epoch}, expected up to {self.leader_epoch}"
+                raise CorruptBatch(owner.directory, at, reason)
+        return batch
+
+    def begin_below(self, batch: bytes, leader_epoch: int, now_ms: int) -> Cut | None:
+        """As `begin_anew`, with a `batch_around_start` that the leader of `leader_epoch` sent: the log has it when
+        `end_cut` returns, before anything that the metadata says counts. None: log or leader are others by now."""
+        if leader_epoch != self.leader_epoch or not self.log.begins_inside(read_header(batch)):
+            return None
+        log.info("%r: begins with the batch in which its start %d lies", self, self.log.log_start_offset)
+        return self.log.begin_below(batch, now_ms, self.leader_epoch)
 
     def check_following(self, leader_epoch: int) -> None:
         """Whoever fetched for an earlier role of this partition is too late. Raises ApiError."""

@@ -287,6 +287,10 @@ class ReplicaFetcher:
             self._follower.quota.record(size, now_s)
         log_start = partition.log.log_start_offset
         try:
+            first = partition.batch_around_start(records) if records else None
+            if first is not None:
+                self._hold_for(followed, self._recovering.begin_below(partition, first, now_ms))
+                return
             partition.append_fetched(
                 records or b"", followed.asked_epoch, data.high_watermark, data.log_start_offset, now_ms
             )

@@ -158,6 +158,7 @@ CALLS: tuple[Call, ...] = (
         lambda cut, log, offset, **_: cut is not None and offset > 0,
     ),
     Call("a log begun anew", "penstock.storage.log:Log.begin_anew"),
+    Call("a log begun inside a batch", "penstock.storage.log:Log.begin_below"),
     Call("damage cut out", "penstock.replica.repair:Repairs._cut"),
     Call(
         "a silent producer forgotten",

@@ -4,7 +4,8 @@
              a checkpoint of it until the end
     run      in a worker: segments are dropped from the end, a sync each, the last one is truncated, producers are
              replayed. The log's segments belong to the worker meanwhile
-    end      `Log.end_cut`, on the loop: the log may be used again, or is offline because a step failed
+    end      `Log.end_cut`, on the loop: the log may be used again, or is offline because a step failed. One that
+             begins inside a batch has the batch by then
 
 Where compaction left a gap before the cut, the log ends where its last batch does, as recovery would find it: the
 worker has looked, and says so.
@@ -29,7 +30,7 @@ class Remainder(NamedTuple):
 
 
 class Cut:
-    __slots__ = ("_files", "end_offset", "failure", "remainder")
+    __slots__ = ("_files", "append_first", "end_offset", "failure", "remainder")
 
     def __init__(self, end_offset: int, files: Callable[[], Remainder]) -> None:
         """`files` makes the files what the log says already, `end_offset` being its end or a little beyond."""
@@ -37,6 +38,8 @@ class Cut:
         self.end_offset = end_offset
         self.remainder: Remainder | None = None
         self.failure: Exception | None = None
+        self.append_first: Callable[[], None] | None = None
+        """What the log holds when it may be used again. Part of the end, on the loop."""
 
     def run(self) -> None:
         """Blocks; may run in a thread. `Log.end_cut` raises what went wrong."""

@@ -27,7 +27,8 @@ from functools import partial
 from typing import NoReturn
 
 from penstock.model.errors import ApiError, ErrorCode, LogBusy, LogOffline, StorageError
-from penstock.ports.disk import Disk, File
+from penstock.ports.disk import Buffer, Disk, File
+from penstock.records.batch import BatchHeader, read_header
 from penstock.storage import rolling
 from penstock.storage.cleaner.plan import RewrittenSegment
 from penstock.storage.cleaner.swap import Swap
@@ -192,6 +193,33 @@ class Log(GrowingLog):
         self.epochs.truncate_from_end(0)
         return self._begin(Cut(offset, partial(self._drop_files, offset, self._take_swap())))
 
+    def begins_inside(self, header: BatchHeader) -> bool:
+        """Whether the log is empty and begins in the middle of this batch."""
+        start = self.log_start_offset
+        return start == self.log_end_offset and header.base_offset < start <= header.last_offset
+
+    def begin_below(self, batch: Buffer, now_ms: int, max_epoch: int) -> Cut:
+        """Of a log that `begins_inside` this batch, a sound one: its files begin anew where the batch does, and in the
+        end it has the batch, and the start it had. As `begin_anew`; the caller has persisted the log start, too.
+
+        Where the batch cannot be written the log is offline in the end: it would end before its start.
+        """
+        start = self.log_start_offset
+        cut = self.begin_anew(read_header(batch).base_offset)
+
+        def append() -> None:
+            try:
+                self.append_replicated(batch, now_ms, max_epoch)
+            except StorageError as error:
+                self.log_start_offset = self.log_end_offset = self.stable_offset = start
+                cause = error.__cause__ if isinstance(error.__cause__, OSError) else OSError(errno.EIO, str(error))
+                self._go_offline(cause)
+                raise LogOffline(self.directory, cause) from error
+            self.move_log_start(start)
+
+        cut.append_first = append
+        return cut
+
     def _check_not_deleting(self) -> None:
         """Raises LogBusy: behind segments that a crash brings back there would be a hole."""
         if self.is_deleting:
@@ -268,6 +296,8 @@ class Log(GrowingLog):
         self.epochs.truncate_from_end(self.log_end_offset)
         if self.offline is not None:
             raise LogOffline(self.directory, self.offline)
+        if cut.append_first is not None:
+            cut.append_first()
 
     def _cut_failed(self, cut: Cut) -> NoReturn:
         error = cut.failure

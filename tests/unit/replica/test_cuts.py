@@ -18,6 +18,7 @@ from penstock.records.batch import iterate_headers, read_header
 from penstock.records.builder import Record, build_batch
 from penstock.replica.divergence import Recovering
 from penstock.replica.partition import Partition
+from penstock.sim.disk import SimCrash
 from penstock.storage import checkpoints
 from penstock.storage.log import Log
 
@@ -331,6 +332,93 @@ async def test_a_log_begun_anew_is_empty_where_it_was_until_its_files_are_gone()
     assert "shared" not in {topic for topic, _ in starts}
     await world.end(task)
     assert (log.log_start_offset, log.log_end_offset, log.stable_offset, world.partition.high_watermark) == (100,) * 4
+
+
+FIRST, START, END = 40, 43, 45
+
+
+async def starting_inside_a_batch() -> tuple[World, bytes]:
+    """An empty log, and the leader's batch in the middle of which it starts."""
+    world = World()
+    await world.recovering.start_anew(world.partition, START)
+    records = [Record(b"k", b"of the leader", (), 1) for _ in range(END - FIRST)]
+    return world, build_batch(records, base_offset=FIRST, leader_epoch=1)
+
+
+async def test_a_log_begins_inside_a_batch_without_a_file_that_the_loop_touches() -> None:
+    world, batch = await starting_inside_a_batch()
+    partition, log = world.partition, world.partition.log
+    world.held.is_held = True
+    task = asyncio.ensure_future(world.recovering.begin_below(partition, batch, 0))
+    await world.held.asked.wait()
+    changes = world.disk.changes
+    world.follow(leader=world.me)
+    await asyncio.sleep(0)
+    assert world.disk.changes == changes
+    assert (log.log_start_offset, log.log_end_offset, partition.high_watermark) == (START, START, START)
+    seen: list[tuple[int, int, int, bool]] = []
+
+    class Parked:
+        def notify(self, told: Any) -> None:
+            seen.append((told.log.log_start_offset, told.high_watermark, told.log.log_end_offset, told.is_leader))
+
+    partition.waiters[Parked()] = None
+    await world.end(task)
+    assert seen[0] == (START, START, END, False), "nobody hears of an earlier start"
+    assert partition.is_leader
+    assert partition.epoch_start_offset == END
+    assert (log.log_start_offset, log.log_end_offset) == (START, END)
+    assert values(log) == [FIRST]
+
+
+async def test_a_batch_of_a_leader_that_was_replaced_begins_nothing() -> None:
+    world, batch = await starting_inside_a_batch()
+    world.workers.before = lambda: world.follow(leader=3, replicas=(world.me, LEADER, 3)) and None
+    truncations = world.recovering.truncations
+    await world.recovering.begin_below(world.partition, batch, 0)
+    assert world.recovering.truncations == truncations
+    assert (world.partition.log.log_start_offset, world.partition.log.log_end_offset) == (START, START)
+
+
+async def test_a_log_whose_first_batch_cannot_be_written_is_offline_and_starts_where_it_did() -> None:
+    world, batch = await starting_inside_a_batch()
+    partition = world.partition
+    world.disk.fail_write = lambda path: path.endswith(".log")
+    with pytest.raises(LogOffline):
+        await world.recovering.begin_below(partition, batch, 0)
+    world.disk.fail_write = None
+    assert partition.log.offline is not None
+    assert partition.high_watermark == START
+    fresh = await world.hosted.reopen(partition)
+    assert (fresh.offline, fresh.log_start_offset, fresh.log_end_offset) == (None, START, START)
+    partition.reopened(fresh)
+    await world.recovering.begin_below(partition, batch, 0)
+    assert (fresh.log_start_offset, fresh.log_end_offset, partition.high_watermark) == (START, END, START)
+
+
+async def test_a_log_that_begins_inside_a_batch_starts_there_wherever_the_machine_stops() -> None:
+    step, is_done = 0, False
+    ends: set[int] = set()
+    while not is_done:
+        step += 1
+        world, batch = await starting_inside_a_batch()
+        world.disk.crash_after = world.disk.changes + step
+        try:
+            await world.recovering.begin_below(world.partition, batch, 0)
+            await world.hosted.housekeeping.checkpoint()
+            is_done = True
+        except SimCrash:
+            pass
+        world.disk.crash_after = None
+        world.disk.crash()
+        world.open()
+        log: Any = world.hosted.get("shared", 0).log
+        assert log.offline is None, f"step {step}: {log.offline}"
+        assert log.log_start_offset == START, f"step {step}"
+        assert values(log) == ([FIRST] if log.log_end_offset == END else []), f"step {step}"
+        ends.add(log.log_end_offset)
+    assert step > 10, "there was something to stop in"
+    assert ends == {START, END}
 
 
 async def test_a_stop_while_a_log_is_cut_is_not_clean() -> None:

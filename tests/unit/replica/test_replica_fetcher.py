@@ -362,6 +362,36 @@ def test_below_the_leaders_log_start_everything_begins_anew_there(world: SimWorl
     run(world, main())
 
 
+def test_a_log_that_starts_in_the_middle_of_a_batch_has_the_batch_from_its_beginning(world: SimWorld) -> None:
+    """Records were deleted up to there. The leader sends no batch in part, and none to who asks below its start."""
+    broker = FollowingBroker(world, settings=LAZY)
+
+    async def main() -> None:
+        await broker.start()
+        partition = broker.partitions[0]
+        broker.leader.answers.append(says(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+        broker.leader.other_answers += [bound(107), bound(103)]
+        await broker.follow(epoch=2)
+        await until(lambda: partition.log.log_start_offset == 103)
+        damaged = bytearray(batch(100, 2, count=5))
+        damaged[-1] ^= 1
+        sent = [bytes(damaged), batch(100, 3, count=5), batch(100, 2, count=5) + batches(105, 1, epoch=2)]
+        for data in sent:
+            broker.leader.answers.append(says(records=data, high_watermark=106, log_start_offset=103))
+        broker.leader.release()
+        await until(ends_at(partition, 105))
+        assert broker.persisted == 1, "the two that are damaged begin nothing"
+        assert partition.log.log_start_offset == partition.high_watermark == 103
+        assert partition.log.segment_bases == [100]
+        broker.leader.answers.append(says(records=batches(105, 2, epoch=2), high_watermark=106, log_start_offset=103))
+        broker.leader.release()
+        await until(ends_at(partition, 107))
+        assert (partition.log.log_start_offset, partition.high_watermark) == (103, 106)
+        assert stored(partition) == [(100, 2), (105, 2), (106, 2)]
+
+    run(world, main())
+
+
 def test_an_offset_that_is_refused_although_the_leader_has_it_is_asked_for_now_and_then(
     world: SimWorld, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,7 +14,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata.image import PartitionState
 from penstock.core.metadata.requests import IsrAnswer, IsrChange, ReplicaEpoch
-from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogOffline, StorageError
+from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogOffline
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.replica import isr
@@ -962,7 +962,7 @@ class TestFollowing:
         assert piece is not None
         assert piece.position + piece.size == partition.log.segments[0].size
 
-    def test_a_batch_that_begins_before_the_start_comes_whole(self) -> None:
+    def starting_inside(self) -> tuple[Replica, Replica]:
         leader, follower = self.following()
         data = build_batch([Record(None, b"v", (), NOW_MS) for _ in range(5)])
         leader.partition.append(read_header(data), data, NOW_MS)
@@ -970,29 +970,39 @@ class TestFollowing:
         leader.fetched(3, 5)
         leader.partition.delete_records(3)
         follower.partition.truncate_fully_and_start_at(3)
-        follower.partition.append_fetched(self.copy(leader, 3), 1, 5, 3, NOW_MS)
-        assert follower.partition.log.log_start_offset == 3
-        assert follower.partition.log.log_end_offset == 5
-        found = follower.partition.read(3, 1000)
+        return leader, follower
+
+    def test_a_batch_that_begins_before_the_start_comes_whole(self) -> None:
+        leader, follower = self.starting_inside()
+        partition = follower.partition
+        batch = partition.batch_around_start(self.copy(leader, 3))
+        assert batch is not None
+        cut = partition.begin_below(batch, 1, NOW_MS)
+        assert cut is not None
+        cut.run()
+        partition.end_cut(cut)
+        log = partition.log
+        assert (log.log_start_offset, partition.high_watermark, log.log_end_offset) == (3, 3, 5)
+        assert log.epochs.entries() == [(1, 3)]
+        partition.append_fetched(b"", 1, 5, 3, NOW_MS)
+        found = partition.read(3, 1000)
         assert found is not None
         assert found.next_offset == 5
 
-    def test_a_batch_that_begins_before_the_start_and_cannot_be_written_changes_nothing(self) -> None:
-        leader, follower = self.following()
-        data = build_batch([Record(None, b"v", (), NOW_MS) for _ in range(5)])
-        leader.partition.append(read_header(data), data, NOW_MS)
-        leader.fetched(2, 5)
-        leader.fetched(3, 5)
-        leader.partition.delete_records(3)
-        follower.partition.truncate_fully_and_start_at(3)
-        follower.disk.fail_write = lambda path: path.endswith(".log")
-        with pytest.raises(StorageError):
-            follower.partition.append_fetched(self.copy(leader, 3), 1, 5, 3, NOW_MS)
-        log = follower.partition.log
-        assert log.log_start_offset == follower.partition.high_watermark == log.log_end_offset == 3
-        follower.disk.fail_write = None
-        follower.partition.append_fetched(self.copy(leader, 3), 1, 5, 3, NOW_MS)
-        assert (log.log_start_offset, log.log_end_offset, follower.partition.high_watermark) == (3, 5, 5)
+    def test_only_an_empty_log_begins_inside_a_batch(self) -> None:
+        leader, follower = self.starting_inside()
+        partition, data = follower.partition, self.copy(leader, 3)
+        assert partition.batch_around_start(b"") is None
+        batch = partition.batch_around_start(data)
+        assert batch is not None
+        assert partition.begin_below(batch, 2, NOW_MS) is None, "sent by another leader"
+        for start in (0, 5, 6):
+            partition.truncate_fully_and_start_at(start)
+            assert partition.batch_around_start(data) is None
+            assert partition.begin_below(batch, 1, NOW_MS) is None
+        partition.truncate_fully_and_start_at(0)
+        partition.append_fetched(data, 1, 5, 3, NOW_MS)
+        assert partition.batch_around_start(data) is None
 
 
 class TestDeletedRecords:
