@@ -21,9 +21,8 @@ T = TypeVar("T")
 ITEMS_PER_TURN: Final = 32
 COUNTED_PER_TURN: Final = 2048
 FREED_PER_TURN: Final = 2048
-REFERENCES_OF_FREE: Final = 3  # `arrays`, `array`, and the argument of the call that counts
-NARROW_ITEMS: Final = 256
-"""Arrays up to here are looked into for arrays within them."""
+TAKEN_APART_PER_TURN: Final = 128
+"""Items that have arrays of their own: each of these is looked at."""
 
 
 def drained(steps: Generator[None, None, T]) -> T:
@@ -36,20 +35,20 @@ def drained(steps: Generator[None, None, T]) -> T:
             return result
 
 
-def _wide_arrays(message: Message) -> list[list[object]]:
-    """Those within narrow ones included."""
-    found: list[list[object]] = []
-    for field in message.FIELDS:
-        value = getattr(message, field[0], None)
-        if not isinstance(value, list):
-            continue
-        if len(value) > FREED_PER_TURN:
-            found.append(value)
-        elif len(value) <= NARROW_ITEMS:
-            for item in value:
-                if isinstance(item, Message):
-                    found += _wide_arrays(item)
-    return found
+def _arrays(message: object) -> list[list[object]]:
+    if not isinstance(message, Message):
+        return []
+    values = (getattr(message, field[0], None) for field in message.FIELDS)
+    return [value for value in values if isinstance(value, list) and value]
+
+
+def _references(arrays: list[list[object]]) -> int:
+    """To the last of the arrays, with those that asking makes."""
+    array = arrays[-1]
+    return getrefcount(array)
+
+
+NO_OTHERS: Final = _references([[]])
 
 
 class Turns:
@@ -79,17 +78,23 @@ class Turns:
         """Free a wide message some items a turn: 40,000 at once take more than a millisecond.
 
         Called by whoever drops it within this turn. An array that somebody else has by then stays as it is."""
-        if arrays := _wide_arrays(message):
+        if arrays := _arrays(message):
             self.call(lambda: self._free(arrays))
 
     def _free(self, arrays: list[list[object]]) -> None:
-        array = arrays[-1]
-        if getrefcount(array) > REFERENCES_OF_FREE:
-            arrays.pop()
-        else:
-            del array[-FREED_PER_TURN:]
-            if not array:
+        """Arrays within the items of others go first."""
+        left = TAKEN_APART_PER_TURN
+        while arrays and left > 0:
+            left -= 1
+            if not arrays[-1] or _references(arrays) > NO_OTHERS:
                 arrays.pop()
+            elif inner := _arrays(arrays[-1][-1]):
+                del arrays[-1][-1]
+                arrays += inner
+                inner.clear()  # nobody else has them
+            else:
+                left -= min(len(arrays[-1]), FREED_PER_TURN) * TAKEN_APART_PER_TURN // FREED_PER_TURN
+                del arrays[-1][-FREED_PER_TURN:]
         if arrays:
             self.call(lambda: self._free(arrays))
 

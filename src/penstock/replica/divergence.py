@@ -166,7 +166,10 @@ class Recovering:
             await self._points.lower_recovery_point(partition, keep)
             if partition.leader_epoch != leader_epoch or partition.is_leader or partition.is_deleted:
                 return  # others decide about this log now
-            if partition in self._under_way or partition.log.is_deleting:
+            if partition in self._under_way:
+                continue
+            if partition.log.is_deleting:  # begun meanwhile; or its worker is gone, as this node stops
+                await asyncio.sleep(0)
                 continue
             try:
                 cut = begin(tries == MOST_TRIES)

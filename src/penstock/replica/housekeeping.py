@@ -109,10 +109,7 @@ class Housekeeping:
         return removed
 
     def _begin_retention(self, partition: Partition) -> Deletion | None:
-        deletion = partition.log.begin_retention(self._clock.now_ms(), partition.high_watermark)
-        if partition.log.wants_flush:  # the last segment goes when another can take its place
-            self._commit.request(partition)
-        return deletion
+        return partition.log.begin_retention(self._clock.now_ms(), partition.high_watermark)
 
     async def delete_below_start(self, partitions: Iterable[Partition]) -> None:
         """After delete-records: whole segments below the log start go."""
@@ -146,6 +143,8 @@ class Housekeeping:
         except (StorageError, OSError) as error:
             log.error("retention of %r: %s", partition, error)
             return 0
+        if owner.wants_flush:  # segments go when they were flushed; the last one when another can take its place
+            self._commit.request(partition)
         if deletion is None:
             return 0
         partition.log_start_moved()

@@ -103,6 +103,8 @@ class Partition(CommittedLog):
             if self._followers is not None:
                 self._followers.became_durable(self.host)
             self._commit.request(self)
+            if not self.is_leader and self.log.stable_offset >= self.log.log_end_offset:
+                self._claim()  # no flush will: there is nothing to flush
         elif self.is_leader:  # flushes or replicas that were waited for may no longer be needed
             self._holds(self.log.end_position() if not self.is_durable else None)
 
@@ -327,10 +329,13 @@ class Partition(CommittedLog):
             if self.is_durable and self.log.stable_offset < self.log.log_end_offset:
                 self._commit.request(self)  # it counted for nothing, as the log was cut: what is left needs another
         elif not self.is_leader:
-            if self.when_claimed is not None:  # also where flushing is left to the system by now: who leads may wait
-                self.when_claimed(self)
+            self._claim()  # also where flushing is left to the system by now: who leads may wait
         elif self.is_durable:
             self._holds(ticket.end)
+
+    def _claim(self) -> None:
+        if self.when_claimed is not None:
+            self.when_claimed(self)
 
     def reopened(self, log: Log) -> None:
         """Another log is in place of one that was offline: see `replica.revival` for what may be in it."""

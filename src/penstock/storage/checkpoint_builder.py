@@ -62,6 +62,7 @@ class ProducersBefore:
 
     def end(self, *, is_stable: bool, are_removed: bool) -> None:
         """On the loop again: how far the worker came."""
+        self._snapshots.doubt(self._files)
         if is_stable and self._is_needed:
             self._snapshots.is_there(self.offset, self._waiting)
         if are_removed:
@@ -79,6 +80,7 @@ class CheckpointBuilder:
         "_segments",
         "_snapshot_bytes",
         "_unsynced",
+        "is_deleting",
         "snapshots",
     )
 
@@ -99,6 +101,7 @@ class CheckpointBuilder:
         self.snapshots = snapshots
         self._snapshot_bytes = segments.size_bytes  # what the log held at the last snapshot
         self._prepared = 0
+        self.is_deleting = False  # old segments, in a worker
 
     def prepare(
         self, producers: ProducerStates, log_end_offset: int, stable_offset: int, *, closing: bool
@@ -126,7 +129,8 @@ class CheckpointBuilder:
         """It is stable. Raises OSError."""
         if checkpoint.waiting:
             self.snapshots.were_written(checkpoint.waiting)
-            self.snapshots.drop_strays(self._segments.bases)
+            if not self.is_deleting:  # the worker may need those of segments that are on their way out
+                self.snapshots.drop_strays(self._segments.bases)
 
     def put_back(self, checkpoint: LogCheckpoint) -> None:
         """It could not be made stable: the next one has to."""

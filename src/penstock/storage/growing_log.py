@@ -492,7 +492,7 @@ class GrowingLog:
     def wants_flush(self) -> bool:
         """Whatever the settings say. A sealed segment waits for one: it holds a descriptor and the recovery point back.
         Or a roll does."""
-        return bool(self._unsynced.segments) or self._is_roll_put_off
+        return bool(self._unsynced.segments) or (self._is_roll_put_off and not self._segments.active.is_name_stable)
 
     @property
     def unflushed_messages(self) -> int:

@@ -394,9 +394,13 @@ class Log(GrowingLog):
     def begin_deletion(self, count: int) -> Deletion | None:
         """From now on the log begins with the segment after its oldest `count`. None: there is nothing to delete, or
         others are just being deleted. The files follow in `Deletion.run`, which blocks, and `end_deletion` ends it."""
+        segments = self._segments
+        if self.is_flushed_by_owner:
+            # What no flush has covered stays. A flush that ends before its files are gone would leave it out, and after
+            # a power failure recovery would take what is left of it for the end of the log.
+            count = min(count, bisect_right(segments.bases, self.stable_offset) - 1)
         if count <= 0 or self.is_deleting:
             return None
-        segments = self._segments
         start = segments.bases[count]
         producers = self._checkpoints.producers_before(self.producers, segments.items[:count], start)
         doomed = segments.withdraw(count)
@@ -404,12 +408,12 @@ class Log(GrowingLog):
         self._unsynced.forget([one.segment for one in doomed])  # what is put back is below the log start
         self.log_start_offset = max(self.log_start_offset, start)
         self.epochs.truncate_from_start(self.log_start_offset)
-        self.is_deleting = self._log_disk.is_guarded = True
+        self.is_deleting = self._log_disk.is_guarded = self._checkpoints.is_deleting = True
         return Deletion(self._disk, self.directory, doomed, self._take_swap(), producers)
 
     def end_deletion(self, deletion: Deletion) -> list[int]:
         """After `Deletion.run`: the base offsets of the segments that are gone. Raises StorageError if some are not."""
-        self.is_deleting = self._log_disk.is_guarded = False
+        self.is_deleting = self._log_disk.is_guarded = self._checkpoints.is_deleting = False
         if self.is_closed:
             return []  # in the middle of it: whoever opens the log next finds what is left
         gone, left = deletion.doomed[: deletion.gone], deletion.doomed[deletion.gone :]

@@ -114,6 +114,10 @@ class Snapshots:
         copy._doubtful |= self._doubtful
         return copy
 
+    def doubt(self, worker: Snapshots) -> None:
+        """Whatever its last sync failed of: to sync that again would not make it stable."""
+        self._doubtful |= worker._doubtful
+
     def waiting_at(self, offset: int) -> WaitingSnapshot | None:
         return self._waiting.get(offset)
 

@@ -45,6 +45,19 @@ def test_what_is_prepared_is_known_for_these_topics_alone() -> None:
     assert not is_prepared(regex, dict(names), 2), "of another broker"
 
 
+def test_topics_that_are_gone_are_forgotten() -> None:
+    regex = r"gone-.*9"
+    expression = topic_regex._compiled(regex)
+    assert isinstance(expression, topic_regex._Expression)
+    for round_ in range(60):
+        names = dict.fromkeys(f"gone-{round_}-{at}" for at in range(100))
+        ordered = sorted(names)
+        while not prepare(regex, ordered, 500):
+            pass
+        topic_regex.settle(regex, names, round_, ordered)
+    assert len(expression._known) < 1500
+
+
 def test_names_that_are_known_are_not_matched_again() -> None:
     """Nor is the loop left with walking over them."""
     names, regex = dict.fromkeys(NAMES), r"topic-.*7"

@@ -6,6 +6,8 @@ import asyncio
 import weakref
 from itertools import pairwise
 
+import pytest
+
 from penstock.api.turns import FREED_PER_TURN, Turns
 from penstock.wire.codec import encode_response, response_steps
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -53,9 +55,41 @@ async def test_what_somebody_else_holds_stays_whole() -> None:
     assert len(kept) == ITEMS
 
 
-async def test_a_narrow_message_takes_no_turn() -> None:
+@pytest.mark.parametrize(("topics", "partitions"), [(2000, 5), (300, 100), (3, 3000)])
+async def test_arrays_within_arrays_are_freed_some_items_a_turn(topics: int, partitions: int) -> None:
     turns = Turns()
-    turns.let_go(FetchRequest(topics=[FetchTopic(topic="t", partitions=[FetchPartition()])]))
+    alive = weakref.WeakSet[_Watched]()
+    request = FetchRequest(topics=[])
+    for number in range(topics):
+        watched = [_Watched(partition=index) for index in range(partitions)]
+        alive.update(watched)
+        request.topics.append(FetchTopic(topic=str(number), partitions=[*watched]))
+    del watched
+    turns.let_go(request)
+    del request
+    left = [len(alive)]
+    while left[-1]:
+        await asyncio.sleep(0)
+        left.append(len(alive))
+    assert left[0] == topics * partitions
+    most = 2 * FREED_PER_TURN
+    assert all(before - after <= most for before, after in pairwise(left))
+
+
+async def test_a_small_item_that_somebody_holds_stays_whole() -> None:
+    turns = Turns()
+    request = FetchRequest(topics=[FetchTopic(topic=str(at), partitions=[FetchPartition()]) for at in range(500)])
+    kept = request.topics[250]
+    turns.let_go(request)
+    del request
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(kept.partitions) == 1
+
+
+async def test_a_message_without_arrays_takes_no_turn() -> None:
+    turns = Turns()
+    turns.let_go(FetchRequest())
     await asyncio.sleep(0)
     assert turns.taken == 0
 

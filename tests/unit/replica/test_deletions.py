@@ -6,6 +6,7 @@ import asyncio
 import errno
 from contextlib import suppress
 from random import Random
+from typing import Any
 
 import pytest
 from test_cuts import HeldWorkers
@@ -18,9 +19,14 @@ from penstock.records.builder import Record, build_batch
 from penstock.replica.divergence import Recovering
 from penstock.replica.partition import Partition
 from penstock.sim.disk import SimCrash, SimDisk
+from penstock.storage.group_commit import flush_blocking
 from penstock.storage.log import Log
+from penstock.storage.log_config import LogConfig
+from penstock.storage.producer_state import ProducerStates
+from penstock.storage.recovery import replay_producers
 
 COUNT = 40
+NOW_MS = 1_700_000_000_000
 BASES = [0, 4, 8, 12, 16, 20, 24, 28, 32, 36]
 RETENTION = {"internal.segment.bytes": "320", "retention.bytes": "560", "flush.messages": "1"}
 
@@ -255,3 +261,94 @@ async def test_a_followers_log_start_is_on_the_disk_at_once() -> None:
     world.open()
     log = world.hosted.get("t", 0).log
     assert (log.log_start_offset, values(log)) == (13, list(range(13, COUNT)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_no_flush_has_covered_is_not_deleted(seed: int) -> None:
+    """A flush that ends before its files are gone would leave it out, and a torn segment ends the log."""
+    disk = SimDisk(Random(seed))
+    disk.make_directory("/data")
+    disk.sync_directory("")
+
+    def opened() -> Log:
+        config = LogConfig(segment_bytes=320)
+        return Log.open(
+            disk, "/data/t-0", config, recovery_point=0, log_start_offset=0, clean_shutdown=False, now_ms=NOW_MS
+        )
+
+    log = opened()
+    for number in range(40):
+        data = build_batch([Record(b"k", b"v%02d" % number, (), NOW_MS)])
+        log.append(read_header(data), data, 0, NOW_MS)
+    log.is_flushed_by_owner = True
+    count = len(log.segment_bases) - 2
+    assert log.begin_deletion(count) is None
+    flush_blocking(disk, log)
+    assert log.begin_deletion(count) is not None
+    disk.crash()
+    assert opened().log_end_offset == 40
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_snapshot_whose_sync_failed_is_written_again(seed: int) -> None:
+    """To sync it again says nothing: the kernel took its pages for clean."""
+    world = World(SimDisk(Random(seed)))
+    await world.hosted.housekeeping.checkpoint()
+    world.disk.kill()
+    path = f"{world.log.directory}/{32:020d}.snapshot"
+    file = world.disk.open(path)
+    data = file.read(0, file.size())
+    file.close()
+    world.disk.remove(path)  # as a crash leaves it: in the page cache alone
+    world.disk.sync_directory(world.log.directory)
+    file = world.disk.open(path, create=True)
+    file.write(0, (data,))
+    file.close()
+    world.open()
+    world.partition = world.hosted.get("t", 0)
+    failed: list[str] = []
+
+    def fails_once(name: str) -> bool:
+        if name != path or failed:
+            return False
+        failed.append(name)
+        return True
+
+    world.disk.fail_sync = fails_once
+    await world.hosted.housekeeping.apply_retention()
+    assert failed
+    await world.hosted.housekeeping.apply_retention()
+    assert world.log.segment_bases == [32, 36]
+    world.disk.crash()
+    file = world.disk.open(path)
+    assert file.read(0, file.size()) == data
+
+
+async def test_a_checkpoint_meanwhile_leaves_the_snapshots_that_the_worker_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(**{"retention.bytes": "-1"})
+    await world.hosted.housekeeping.checkpoint()
+    world.partition.delete_records(12)
+    await world.hosted.housekeeping.delete_below_start([world.partition])
+    log = world.log
+    log.snapshots._drop([32])  # lost in a crash
+    world.partition.delete_records(33)
+    world.held.is_held = True
+    task = asyncio.ensure_future(world.hosted.housekeeping.delete_below_start([world.partition]))
+    await world.held.asked.wait()
+    world.held.is_held = False
+    for number in range(COUNT, COUNT + 12):
+        world.append_next(number)
+    await world.hosted.housekeeping.checkpoint()
+    found: list[object] = []
+
+    def replay(segments: Any, files: Any, start: int, offset: int) -> ProducerStates:
+        found.append(files.load_newest(offset))
+        return replay_producers(segments, files, start, offset)
+
+    monkeypatch.setattr("penstock.storage.checkpoint_builder.replay_producers", replay)
+    world.held.go_on.set()
+    await task
+    assert found
+    assert None not in found

@@ -184,6 +184,19 @@ def test_retention_keeps_the_last_segment_until_its_name_is_stable() -> None:
     assert log.begin_retention(later_ms, 1) is not None
 
 
+def test_a_roll_that_was_put_off_asks_for_no_flush_once_the_name_is_stable() -> None:
+    world = World({"flush.messages": NEVER})
+    log = world.partition.log
+    log.config = LogConfig(retention_ms=1)
+    world.append()
+    assert log.begin_retention(NOW_MS + 1000, 1) is None
+    flush_blocking(world.disk, log)
+    log.config = LogConfig()
+    for _ in range(3):
+        world.append()
+    assert world.flusher.held == []
+
+
 def test_changing_the_policy_releases_or_holds_from_then_on() -> None:
     world = World()
     world.append()

@@ -23,7 +23,7 @@ from penstock.replica.host import Host
 from penstock.replica.isr import IsrKeeper, change_of, consider_shrinking, go_on_without, take_answer
 from penstock.replica.partition import Partition
 from penstock.sim.disk import SimDisk
-from penstock.storage.group_commit import GroupCommit
+from penstock.storage.group_commit import GroupCommit, flush_blocking
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 
@@ -1087,3 +1087,18 @@ class TestBecomingDurable:
         replica.flusher.let_go()
         replica.claimed(2, 1, 102)
         assert replica.partition.high_watermark == 1
+
+
+def test_a_follower_with_nothing_to_flush_claims_when_its_topic_becomes_durable() -> None:
+    leader, follower = Replica(), Replica(node_id=2)
+    leader.state()
+    leader.append()
+    follower.state(leader=1, isr=(1, 3))
+    piece = leader.partition.log.read(0, 1 << 20)
+    assert piece is not None
+    follower.partition.append_fetched(piece.read(), follower.partition.leader_epoch, 1, 0, NOW_MS)
+    flush_blocking(follower.disk, follower.partition.log)
+    claims: list[Partition] = []
+    follower.partition.when_claimed = claims.append
+    follower.become_durable()
+    assert claims == [follower.partition]

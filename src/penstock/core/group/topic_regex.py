@@ -73,6 +73,7 @@ class _Expression:
     def learn(self, names: Sequence[str], limit: int) -> bool:
         if self._learning is not names:
             self._learning, self._learned, self._found = names, 0, []
+            self._forget_topics_gone(len(names))
         known = self._known
         at, end = self._learned, min(self._learned + KNOWN_AT_A_TIME, len(names))
         while at < end and limit > 0:
@@ -94,13 +95,16 @@ class _Expression:
         else:
             self.among(names, version)
 
+    def _forget_topics_gone(self, there_are: int) -> None:
+        if len(self._known) > 2 * there_are + 1000:
+            self._known.clear()  # most of it is about topics that are gone
+
     def among(self, names: Collection[str], version: int | None) -> tuple[str, ...]:
         answer = self._answer
         if answer is not None and answer[0] is names and answer[1] == version:
             return answer[2]
         known = self._known
-        if len(known) > 2 * len(names) + 1000:
-            known.clear()  # most of it is about topics that are gone
+        self._forget_topics_gone(len(names))
         found: list[str] = []
         for name in names:
             is_match = known.get(name)
