@@ -204,14 +204,25 @@ class Watch:
         return [(state.leader, state.replicas) for state in states if state.leader in self._cluster.ids]
 
     def held_up(self, number: int) -> list[str]:
-        """Partitions of several replicas that this node leads and whose last records are not stable on its disk."""
+        """Partitions of several replicas that this node leads and whose last records are not stable on its disk. None
+        where nobody could decide that another leads them: too few of the voters have a disk that answers."""
         node = self._cluster.living.get(number)
+        if not self._can_decide_without(number):
+            return []
         return [
             f"{partition.topic}-{partition.index}"
             for partition in (_part(node, "partitions") or () if node is not None else ())
             if partition.is_leader and len(partition.replicas) > 1 and partition.is_durable
             if partition.log.stable_offset < partition.log.log_end_offset
         ]
+
+    def _can_decide_without(self, number: int) -> bool:
+        return all(
+            2 * sum(voter != number for voter in membership.quorum.status.configuration.voters)
+            > len(membership.quorum.status.configuration.voters)
+            for node in self._cluster.living.values()
+            if (membership := _part(node, "membership")) is not None
+        )
 
     def offline(self) -> list[int]:
         """Nodes with a log that serves no more until they are restarted."""

@@ -5,8 +5,9 @@ the log ends. Crash: every batch from the recovery point on is checked; at the f
 comes after was never stable. Below the recovery point everything is stable, so damage there is no torn tail: it is
 never cut but raised as CorruptBatch, at open if it is in the way and else when it is read.
 
-What is cut stays cut: truncations and removals are synced before anything is appended on top. Where a flush comes
-before every acknowledgement, what was scanned is written once more: see `files.write_again`.
+What is cut stays cut: truncations and removals are synced before anything is appended on top. What was scanned is
+written once more, also where flushing is left to the system: a sync may have failed in the life before, and the next
+one would say that all is well. See `files.write_again`.
 """
 
 from __future__ import annotations
@@ -304,8 +305,7 @@ class RecoveredLog:
             self.report.truncated_bytes += size - end
             self.report.messages.append(f"cut {size - end} bytes off the end: {bad}")
         segment.size = end
-        if self.config.flush_messages <= 1:
-            write_again(file, position, end)
+        write_again(file, position, end)
         self.report.scanned_bytes += size - position
         self.log_end_offset = offset
         return end == size

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from penstock.model.errors import StorageError
+from penstock.model.errors import LogOffline, StorageError
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.sim.disk import SimCrash, SimDisk
@@ -308,3 +308,40 @@ def test_retention_makes_the_snapshot_that_waits_stable_before_it_deletes() -> N
         producer = log.producers.get(7)
         assert producer is not None, f"seed {seed}"
         assert producer.last_sequence == 19
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_a_failed_sync_left_in_memory_is_written_again_by_the_next_process(seed: int) -> None:
+    """Also where flushing is left to the system: the next sync says that all is well, and recovery points go by it."""
+    disk = SimDisk(Random(seed))
+    disk.make_directory("/data")
+    disk.sync_directory("")
+
+    def opened(recovery_point: int) -> Log:
+        return Log.open(
+            disk,
+            "/data/t-0",
+            LogConfig(flush_messages=2**63 - 1),
+            recovery_point=recovery_point,
+            log_start_offset=0,
+            clean_shutdown=False,
+            now_ms=NOW_MS,
+        )
+
+    log = opened(0)
+    for number in range(10):
+        data = build_batch([Record(b"k", b"v%d" % number * 200, (), NOW_MS)])
+        log.append(read_header(data), data, 0, NOW_MS)
+    disk.fail_sync = lambda path: path.endswith(".log")
+    with pytest.raises(LogOffline):
+        flush_blocking(disk, log)
+    disk.fail_sync = None
+    disk.kill()
+    log = opened(0)
+    flush_blocking(disk, log)
+    assert log.stable_offset == 10
+    disk.crash()
+    log = opened(10)
+    piece = log.read(0, 1 << 20)
+    assert piece is not None
+    assert log.verify_slice(piece).next_offset == 10
