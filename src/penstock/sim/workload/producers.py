@@ -5,8 +5,8 @@ that was not acknowledged again, in order and under the same sequence numbers, w
 of its records is in the log exactly once and in order, or the broker is to blame. Must not know: faults, checkers.
 
 Where brokers forget producers that are silent for a while, a lane does as a careful client: it sends nothing again
-after half of that time, but begins anew under another id. After a long silence one batch goes alone, for a broker that
-has forgotten a lane takes whatever number comes first.
+after half of that time, but begins anew under another id. Then, and after a long silence, one batch goes alone, for a
+broker that does not know a lane takes whatever number comes first.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ class IdempotentLane:
         self._now_ms = now_ms
         self._forgotten_after_s = forgotten_after_s
         self._lives = 1
+        self._acknowledged_s = -inf
         self.place = place
         self.name = f"{caller.name}:{place}"
         self.producer_id = -1
@@ -109,17 +110,21 @@ class IdempotentLane:
         """Whether its topic is no more: what is not acknowledged then never will be."""
 
     async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
-        random, was_asleep = self._caller.random, False
+        random = self._caller.random
         while not is_over():
             await self._introduce()
-            batches = [self._batch() for _ in range(1 if was_asleep else random.randint(1, MAX_IN_FLIGHT))]
-            was_asleep = False
+            batches = [self._batch() for _ in range(1 if self._may_be_unknown() else random.randint(1, MAX_IN_FLIGHT))]
             await self.deliver(batches)
             await self._caller.pause(pause_s)
             if self._forgotten_after_s is not None and random.random() < SLEEP_CHANCE and not is_over():
                 await self._caller.pause(SLEEPS * self._forgotten_after_s)
                 self._caller.counts["slept"] += 1
-                was_asleep = True
+
+    def _may_be_unknown(self) -> bool:
+        """Or forgotten before the batches that come next have arrived."""
+        if self._forgotten_after_s is None:
+            return False
+        return asyncio.get_running_loop().time() - self._acknowledged_s > self._forgotten_after_s / 4
 
     async def _introduce(self) -> None:
         while self.producer_id < 0:
@@ -188,7 +193,7 @@ class IdempotentLane:
         self._caller.counts["gave up"] += 1
         self._lives += 1
         self.name = f"{self._caller.name}:{self.place}#{self._lives}"
-        self.producer_id, self.next_number = -1, 0
+        self.producer_id, self.next_number, self._acknowledged_s = -1, 0, -inf
 
     async def _try(self, batches: list[_Batch]) -> list[_Batch]:
         """Those that have to be sent again, in order."""
@@ -222,6 +227,7 @@ class IdempotentLane:
                 left.append(batch)
             else:
                 batch.acknowledge(self._history, result.base_offset)
+                self._acknowledged_s = asyncio.get_running_loop().time()
         return left
 
 
