@@ -366,6 +366,7 @@ class Node:
         self.revivals.stop()
         self.isr.stop()
         await self.fetchers.stop()
+        await self.partitions.settled()
 
     async def _stop_groups(self) -> None:
         self.groups.stop()

@@ -10,6 +10,7 @@ is current may say so: see `open_all`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -83,6 +84,7 @@ class HostedPartitions:
         self._directories = LogDirectories(disk, directory, self._offsets, clock, entropy)
         self.set_aside = SetAside(disk, directory, workers, entropy)
         self._outdated: list[str] = []  # directories that were set aside, and may go
+        self._holding: dict[Partition, asyncio.Task[None]] = {}  # back, until nothing speaks of a former one
         self._doubtful: dict[Partition, None] = {}  # perhaps of an earlier stay, and kept while nobody leads
         self.housekeeping = Housekeeping(self, self._offsets, commit, workers, clock)
         self.host.on_log_start = self.housekeeping.log_start_moved
@@ -204,6 +206,7 @@ class HostedPartitions:
         report: OpeningReport | None = None,
     ) -> Partition:
         path = f"{self.directory}/{topic.name}-{state.index}"
+        has_former = report is None and self._clear_the_way((topic.name, state.index), path)
         known = self._offsets.take((topic.name, state.index))
         opened = self._directories.open(path, settings, known, topic.topic_id)
         is_doubtful = self._may_be_of_an_earlier_stay(state, config, opened) and self._disk.exists(path)
@@ -237,6 +240,8 @@ class HostedPartitions:
             # What lies beyond it may differ from what other replicas hold: a sole one has no such doubts.
             high_watermark=known.high_watermark if len(state.replicas) > 1 else None,
         )
+        if has_former:
+            self._hold(partition)
         partition.apply_state(state)
         if is_doubtful and state.leader == NO_LEADER:
             self._doubtful[partition] = None
@@ -308,6 +313,9 @@ class HostedPartitions:
         )
         was_clean = self._directories.was_clean and not old.was_opened
 
+        if self._offsets.speaks_of_former((partition.topic, partition.index)):
+            await self._forget_former(partition)
+
         def open_again() -> Log:
             old.close(clean=False)
             # With a flush before every acknowledgement recovery writes what it has scanned once more.
@@ -375,22 +383,51 @@ class HostedPartitions:
 
     # -- metadata changes ---------------------------------------------------------------
 
-    def _clear_the_way(self, topic: TopicState, states: Sequence[PartitionState]) -> None:
-        """What lies in the place of a new partition is its own if it says so: it could not be set aside before."""
-        for state in states:
-            path = f"{self.directory}/{topic.name}-{state.index}"
-            is_here = self.host.node_id in state.replicas
-            if is_here and self._disk.exists(path):
-                if checkpoints.read_partition_metadata(self._disk, path) == topic.topic_id:
-                    continue
-                self._directories.set_aside(path, STRAY_SUFFIX, "is in the way of a new partition")
-            self._offsets.forget((topic.name, state.index))
-            self._directories.is_haunted |= is_here and self._offsets.still_says((topic.name, state.index))
-        if self._directories.is_haunted:
-            self._exorcise()
+    def _clear_the_way(self, key: Key, path: str) -> bool:
+        """For a partition that is new here. Whether something on the disk may still speak of a former one: of a topic
+        that is made again at once, of files that could not be set aside when they should have been."""
+        is_in_the_way = self._disk.exists(path)
+        if is_in_the_way:
+            self._directories.set_aside(path, STRAY_SUFFIX, "is in the way of a new partition", sync=False)
+        self._offsets.forget(key)
+        return is_in_the_way or self._offsets.speaks_of_former(key)
+
+    def _hold(self, partition: Partition) -> None:
+        """Nobody uses the partition until nothing on the disk speaks of the former one. A worker sees to that."""
+        cut = partition.log.hold() if partition.log.offline is None else None
+        task = self._holding[partition] = asyncio.ensure_future(self._release(partition, cut))
+        task.add_done_callback(lambda _: self._holding.pop(partition, None))
+
+    async def _release(self, partition: Partition, cut: Cut | None) -> None:
+        try:
+            await self._forget_former(partition)
+        except (StorageError, OSError) as error:
+            if cut is None:
+                log.error("offsets of a deleted partition may be taken for those of %r: %s", partition, error)
+            else:
+                cut.failure = error
+        else:
+            if cut is not None:
+                cut.run()
+        if cut is not None:
+            try:
+                partition.end_cut(cut)
+            except StorageError as error:
+                log.error("%r: what is left of a deleted partition of this name is in the way: %s", partition, error)
+
+    async def _forget_former(self, partition: Partition) -> None:
+        """Stable when this returns. Raises StorageError or OSError."""
+        if not partition.is_deleted:
+            await self.housekeeping.erase([(partition.topic, partition.index)])
+            await self._workers.run(partial(self._disk.sync_directory, self.directory))
+
+    async def settled(self) -> None:
+        """No partition is held back any more."""
+        while self._holding:
+            await asyncio.wait(list(self._holding.values()))
 
     def _exorcise(self) -> None:
-        """Write the files beside the logs anew. Blocks for a moment; rare, as when a topic is made again at once."""
+        """Write the files beside the logs anew. Blocks."""
         try:
             self._offsets.prepare(self)()
             self._directories.is_haunted = False
@@ -405,12 +442,9 @@ class HostedPartitions:
         self._add(topic, len(self.by_name[topic.name]))
 
     def _add(self, topic: TopicState, first: int) -> None:
-        states = topic.partitions[first:]
-        self._clear_the_way(topic, states)
-        self._host(topic, states)
-        self._forget_earlier_stays()
+        self._host(topic, topic.partitions[first:])
         for partition in self.by_name[topic.name][first:]:
-            if partition is not None:
+            if partition is not None and not partition.is_told_later:
                 self.on_role(partition)
 
     def partition_changed(self, topic: TopicState, state: PartitionState) -> Awaitable[None] | None:
@@ -428,16 +462,13 @@ class HostedPartitions:
         if not is_here:
             return removal
         if partition is None:
-            self._clear_the_way(topic, [state])
             config = self.resolve_config(topic.name)
             partition = self._open_partition(topic, state, config, log_config(config, self.broker))
             partitions[state.index] = partition
-            self._forget_earlier_stays()
         else:
             partition.apply_state(state)
-            if partition.is_told_later:
-                return removal
-        self.on_role(partition)
+        if not partition.is_told_later:
+            self.on_role(partition)
         return removal
 
     def topic_deleted(self, name: str, topic_id: bytes) -> Awaitable[None]:

@@ -287,9 +287,9 @@ class Housekeeping:
             await self._persist_offsets()
 
     async def erase(self, keys: Iterable[Key]) -> None:
-        """Nothing on the disk speaks of these partitions any more. Raises StorageError."""
+        """Nothing on the disk speaks of former partitions of these names any more. Raises StorageError."""
         async with self._checkpointing:
-            if any(self._offsets.still_says(key) for key in keys):  # else others went with them
+            if any(self._offsets.speaks_of_former(key) for key in keys):  # else others went with them
                 await self._persist_offsets()
 
     async def _persist_offsets(self, risen: Sequence[tuple[Partition, int]] = ()) -> None:

@@ -127,15 +127,17 @@ class LogDirectories:
             return error
         return None
 
-    def set_aside(self, path: str, suffix: str, reason: str | None = None) -> str | None:
-        """Rename a directory out of the way of its name; the new path, or None when that failed."""
+    def set_aside(self, path: str, suffix: str, reason: str | None = None, *, sync: bool = True) -> str | None:
+        """Rename a directory out of the way of its name; the new path, or None when that failed.
+
+        Not `sync`: the caller sees to it that a stray's new name is stable before another directory takes the old one.
+        """
         name = path.rpartition("/")[2]
         unique = f".{self._entropy.random_bytes(16).hex()}{suffix}"
         aside = f"{self.path}/{name[: MAX_FILE_NAME - len(unique)]}{unique}"
         try:
             self._disk.rename(path, aside)
-            if suffix == STRAY_SUFFIX:
-                # Stable before another directory takes the old name: a crash could leave that one alone.
+            if suffix == STRAY_SUFFIX and sync:
                 self._disk.sync_directory(self.path)
         except OSError as error:
             log.error("cannot set %s aside: %s", path, error)

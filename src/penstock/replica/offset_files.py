@@ -6,7 +6,7 @@ every file until all are opened: then `forget_all` says that it is nobody's.
 Writing is prepared on the loop and may be done in a worker, by one at a time: see `Housekeeping.checkpoint`.
 
 The files know topics by their names. What they say of one that is gone must be off the disk before another of that name
-takes in anything: after a crash the new one would be cut to the old one's offsets (`forget`, `still_says`).
+takes in anything: after a crash the new one would be cut to the old one's offsets (`forget`, `speaks_of_former`).
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class OffsetFiles:
         self.turn += 1
         self._gone[key] = self.turn
 
-    def still_says(self, key: Key) -> bool:
-        """Whether a file may speak of the partition, until the next writing."""
-        return key in self._said
+    def speaks_of_former(self, key: Key) -> bool:
+        """Whether a file may speak of a partition of this name that is gone. Until all files are written again."""
+        return key in self._gone and key in self._said
 
     def written_since(self, turn: int) -> None:
         """Nothing that was prepared before `turn` will be written any more."""
@@ -107,6 +107,7 @@ class OffsetFiles:
         cleaned = self._cleaned | _cleaned_offsets(hosted)
         high_watermarks = self._high_watermarks | _high_watermarks(hosted)
         turn = self.turn
+        self._said = self._said | dict.fromkeys(recovery_points)  # whoever is forgotten from now on may be written
 
         def write() -> None:
             with self._is_writing:
@@ -124,6 +125,7 @@ class OffsetFiles:
     def prepare_high_watermarks(self, partitions: Iterable[Partition]) -> Callable[[], None]:
         high_watermarks = self._high_watermarks | _high_watermarks(partitions)
         turn = self.turn
+        self._said = self._said | dict.fromkeys(high_watermarks)
 
         def write() -> None:
             with self._is_writing:

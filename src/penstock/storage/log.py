@@ -193,6 +193,14 @@ class Log(GrowingLog):
         self.epochs.truncate_from_end(0)
         return self._begin(Cut(offset, partial(self._drop_files, offset, self._take_swap())))
 
+    def hold(self) -> Cut:
+        """Nobody uses the log until `end_cut`, and nothing of it changes: something else has to be done first."""
+        self._check_usable()
+        return self._begin(Cut(self.log_end_offset, self._as_it_is))
+
+    def _as_it_is(self) -> Remainder:
+        return Remainder(self.producers, self.log_end_offset, is_anew=False)
+
     def begins_inside(self, header: BatchHeader) -> bool:
         """Whether the log is empty and begins in the middle of this batch."""
         start = self.log_start_offset

@@ -47,9 +47,13 @@ class World(HostedWorld):
         self.tell(state)
 
     def tell(self, state: PartitionState) -> None:
+        asyncio.run(self._tell(state))
+
+    async def _tell(self, state: PartitionState) -> None:
         removal = self.hosted.partition_changed(self.image.topics["shared"], state)
         if removal is not None:
-            asyncio.run(_finished(removal))
+            await removal
+        await self.hosted.settled()
 
     def directories(self) -> list[str]:
         return sorted(name for name in self.disk.list_directory("/data") if name.startswith("shared"))
@@ -313,9 +317,7 @@ def test_a_new_topic_of_the_same_name_does_not_inherit(is_in_the_way: bool, monk
             broken.setattr(world.disk, "rename", refuse)
         reopen(world)
     assert (world.directories() == ["shared-0"]) == is_in_the_way
-    other_id = bytes([8] * 16)
-    world.image.replay(TopicCreated("shared", other_id.hex(), ((world.me,),)))
-    world.hosted.topic_created(world.image.topics["shared"])
+    asyncio.run(_recreated(world))
     partition = world.hosted.get("shared", 0)
     assert (partition.log.log_end_offset, partition.log.persisted_recovery_point) == (0, 0)
     assert [name.endswith("-stray") for name in world.directories()] == [True]
@@ -330,10 +332,18 @@ def delete(world: World) -> Any:
     return world.hosted.topic_deleted("shared", SHARED)
 
 
-def make_anew(world: World) -> None:
-    """Another topic of the same name, with a record that is acknowledged."""
+async def _recreated(world: World) -> None:
+    create_again(world)
+    await world.hosted.settled()
+
+
+def create_again(world: World) -> None:
+    """Another topic of the same name."""
     world.image.replay(TopicCreated("shared", AGAIN.hex(), ((world.me,),)))
     world.hosted.topic_created(world.image.topics["shared"])
+
+
+def write_to_new(world: World) -> None:
     partition = world.hosted.get("shared", 0)
     world.append(partition, b"new")
     assert partition.log.stable_offset == 1
@@ -361,7 +371,8 @@ def found_after_a_crash(world: World) -> tuple[object, int, int]:
 def test_a_topic_made_anew_keeps_its_records_when_the_broker_crashes() -> None:
     world = long_lived()
     removal = delete(world)
-    make_anew(world)
+    asyncio.run(_recreated(world))
+    write_to_new(world)
     removal.close()
     assert found_after_a_crash(world) == (None, 0, 1)
 
@@ -373,17 +384,78 @@ def test_a_checkpoint_that_began_before_the_topic_was_deleted_says_nothing_of_th
     def delete_meanwhile() -> None:
         world.workers.before = lambda: None
         removals.append(delete(world))
-        make_anew(world)
+        create_again(world)
 
     async def persist() -> None:
         world.workers.before = delete_meanwhile
         await world.hosted.housekeeping.persist_offsets()
+        await world.hosted.settled()
+        write_to_new(world)
         world.disk.crash()
         for removal in removals:
             removal.close()
 
     asyncio.run(persist())
     assert found_after_a_crash(world) == (None, 0, 1)
+
+
+def test_a_topic_made_anew_waits_for_a_worker_and_not_the_loop_for_the_disk() -> None:
+    world = long_lived()
+
+    async def recreate() -> None:
+        removal = delete(world)
+        changes = world.disk.changes
+        create_again(world)
+        partition = world.hosted.get("shared", 0)
+        assert world.disk.changes == changes
+        assert (partition.is_leader, partition.log.is_being_cut) == (False, True)
+        with pytest.raises(ApiError) as refused:
+            world.append(partition, b"too early")
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        world.roles.clear()
+        await world.hosted.settled()
+        assert world.roles == [("shared-0", True, False)]
+        assert ("shared", 0) not in checkpoints.read_offsets(world.disk, f"/data/{checkpoints.LOG_START_OFFSETS}")
+        write_to_new(world)
+        removal.close()
+
+    asyncio.run(recreate())
+    assert found_after_a_crash(world) == (None, 0, 1)
+
+
+def test_a_topic_made_anew_is_offline_while_the_disk_still_speaks_of_the_last_one() -> None:
+    world = long_lived()
+
+    async def recreate() -> None:
+        delete(world).close()
+        world.workers.error = OSError(errno.EIO, "input/output error")
+        create_again(world)
+        await world.hosted.settled()
+        partition = world.hosted.get("shared", 0)
+        assert partition.log.offline is not None
+        world.workers.error = None
+        partition.reopened(await world.hosted.reopen(partition))
+        write_to_new(world)
+
+    asyncio.run(recreate())
+    assert found_after_a_crash(world) == (None, 0, 1)
+
+
+def test_a_topic_made_anew_may_go_again_at_once() -> None:
+    world = long_lived()
+
+    async def recreate() -> None:
+        removals = [delete(world)]
+        create_again(world)
+        world.image.replay(TopicDeleted(AGAIN.hex()))
+        removals.append(world.hosted.topic_deleted("shared", AGAIN))
+        await world.hosted.settled()
+        for removal in removals:
+            await removal
+
+    asyncio.run(recreate())
+    assert world.directories() == []
+    assert "shared" not in world.hosted.by_name
 
 
 @pytest.mark.parametrize("heard", ["nothing", "of its deletion", "of its deletion long ago"])
