@@ -28,7 +28,7 @@ from penstock.core.group.story import StoryEvent
 from penstock.core.metadata.image import MetadataImage, TopicState
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.ports.clock import Clock
-from penstock.ports.workers import Workers
+from penstock.ports.workers import RecordWorkers, Workers
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
 
@@ -69,6 +69,7 @@ class GroupCoordinator:
         controller: ControllerSide,
         partitions: HostedPartitions,
         workers: Workers,
+        record_workers: RecordWorkers,
         clock: Clock,
     ) -> None:
         self._loop = loop
@@ -80,7 +81,7 @@ class GroupCoordinator:
         self._clock = clock
         self._settings = GroupSettings.from_config(running.current)
         self._consumer_settings = ConsumerSettingsOf(running, image)
-        self.regexes = RegexMatching(image, workers)
+        self.regexes = RegexMatching(image, record_workers)
         self._notices = Notices(loop.time)
         self._make_shard = partial(
             GroupShard,

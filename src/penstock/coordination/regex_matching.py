@@ -1,28 +1,31 @@
-"""Regular expressions of consumer groups, matched in a worker before a group asks.
+"""Regular expressions of consumer groups, matched in a process of its own before a group asks.
 
-One at a time for the whole broker, some names at a time: expressions of hostile clients take one worker, and others get
-that one in between. Must not know: what groups do with what matches.
+One at a time for the whole broker, some names at a time: expressions of hostile clients take that one process, and
+lookups by time get it in between. Must not know: what groups do with what matches.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
-from functools import partial
 from typing import Final
 
 from penstock.core.group import topic_regex
 from penstock.core.metadata.image import MetadataImage
-from penstock.ports.workers import Workers
+from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.ports.workers import RecordWorkers
 
-NAMES_AT_A_TIME: Final = 50
+log = logging.getLogger(__name__)
+
+NAMES_AT_A_TIME: Final = 100
 ROUNDS: Final = 3
 
 
 class RegexMatching:
-    def __init__(self, image: MetadataImage, workers: Workers) -> None:
+    def __init__(self, image: MetadataImage, processes: RecordWorkers) -> None:
         self._image = image
-        self._workers = workers
+        self._processes = processes
         self._lock = asyncio.Lock()
         self._names: list[str] = []
         self._names_version: int | None = None
@@ -33,7 +36,10 @@ class RegexMatching:
         return all(topic_regex.is_prepared(regex, names, version) for regex in regexes)
 
     async def prepare(self, regexes: list[str]) -> None:
-        """Topics may come meanwhile: what is left after some rounds is matched when the group asks."""
+        """Topics may come meanwhile: what is left after some rounds is matched when the group asks.
+
+        COORDINATOR_LOAD_IN_PROGRESS where the process is lost: the member tries again.
+        """
         for _ in range(ROUNDS):
             for regex in regexes:
                 await self._match(regex)
@@ -44,13 +50,31 @@ class RegexMatching:
         async with self._lock:
             image = self._image
             names = self._sorted_names()
-            is_done = topic_regex.is_prepared(regex, image.topics, image.topics_version)
-            while not is_done:
-                self.jobs += 1
-                is_done = await self._workers.run(partial(topic_regex.prepare, regex, names, NAMES_AT_A_TIME))
+            if topic_regex.is_prepared(regex, image.topics, image.topics_version):
+                return
+            if not topic_regex.makes_sense(regex):
+                await self._learn(regex, [])  # whether there are topics or not
+            while (unknown := topic_regex.unknown(regex, names, NAMES_AT_A_TIME)) is not None:
+                if unknown:
+                    await self._learn(regex, unknown)
+                else:
+                    await asyncio.sleep(0)
             version = image.topics_version
             if not topic_regex.is_prepared(regex, image.topics, version) and self._sorted_names() is names:
                 topic_regex.settle(regex, image.topics, version, names)
+
+    async def _learn(self, regex: str, names: list[str]) -> None:
+        self.jobs += 1
+        try:
+            topic_regex.learn(regex, names, await self._processes.look_up(topic_regex.match, regex, names))
+        except ApiError as error:
+            if error.code is not ErrorCode.INVALID_REGULAR_EXPRESSION:  # it took too long
+                message = f"SubscribedTopicRegex `{regex}` takes too long to match."
+                error = ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, message)
+            topic_regex.refuse(regex, error)
+        except StorageError as error:
+            log.warning("the topics of a subscription could not be matched, its member tries again: %s", error)
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "Topics could not be matched just now.") from error
 
     def _sorted_names(self) -> list[str]:
         """Of all topics; the same list as long as they are the same."""

@@ -294,7 +294,13 @@ class Node:
         self._undo.append(self._stop_fetchers)
         self.isr = IsrKeeper(self.partitions, self.partitions.host, membership.access.alter_partitions, self._loop)
         self.groups = GroupCoordinator(
-            self._loop, self.running, membership.access, self.partitions, self._workers, self.clock
+            self._loop,
+            self.running,
+            membership.access,
+            self.partitions,
+            self._workers,
+            self._record_workers,
+            self.clock,
         )
         self._undo.append(self._stop_groups)
         advertised = {

@@ -20,7 +20,8 @@ class Workers(Protocol):
 
 
 class RecordWorkers(Protocol):
-    """Work on the records of a batch: decompressing, walking over them. Elsewhere than the interpreter of the loop.
+    """Work on what clients sent, elsewhere than in the interpreter of the loop: decompressing the records of a batch,
+    walking over them, matching regular expressions.
 
     `work` is a function of a module, `args` and outcome are plain values (they are pickled). What it raises comes back
     if it is an ApiError; StorageError where it could not be done: the process died, or took too long.
@@ -31,5 +32,5 @@ class RecordWorkers(Protocol):
         ...
 
     def look_up(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
-        """For lookups by time, which have a lane of their own."""
+        """For lookups by time and regular expressions, which have a lane of their own."""
         ...

@@ -2,10 +2,10 @@
 
 Python threads share one interpreter: a thread that walks over a million records holds up the loop for as long. So that
 happens in small processes. One is started when there is work and none is free; each does one call at a time, and a
-thread waits for its answer. Producers have `MOST` of them at a time and lookups by time one: neither waits for the
-other. A call has `CALL_CPU_S` of processor time, and `CALL_S` by the clock. One that dies or takes too long is killed,
-and the next call gets another. One that has had nothing to do for `IDLE_S` is ended. None outlives the process that
-started it: when its input ends, so does it.
+thread waits for its answer. Producers have `MOST` of them at a time; lookups by time and regular expressions have one:
+neither waits for the other. A call has `CALL_CPU_S` of processor time, and `CALL_S` by the clock. One that dies or
+takes too long is killed, and the next call gets another. One that has had nothing to do for `IDLE_S` is ended. None
+outlives the process that started it: when its input ends, so does it.
 
 A call there and its answer back are a length of four bytes and a pickle; both ends are ours.
 """

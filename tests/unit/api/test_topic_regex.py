@@ -1,8 +1,7 @@
-"""Expressions of clients are bounded, and run in a worker."""
+"""Expressions of clients are bounded, and run in another process."""
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -10,8 +9,17 @@ from group_client import GroupClient
 from wire_client import WireClient
 
 from penstock.core.group import topic_regex
-from penstock.core.group.topic_regex import MAX_PER_GROUP, MAX_PROGRAM, is_prepared, matching_topics, prepare
-from penstock.model.errors import ApiError, ErrorCode
+from penstock.core.group.topic_regex import (
+    MAX_PER_GROUP,
+    MAX_PROGRAM,
+    is_prepared,
+    learn,
+    match,
+    matching_topics,
+    settle,
+    unknown,
+)
+from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.testing import Broker
 from penstock.wire.apis import Api
 from penstock.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -31,12 +39,21 @@ def test_usual_ones_are_not(regex: str) -> None:
     assert isinstance(matching_topics(regex, NAMES), tuple)
 
 
+def prepare(regex: str, names: list[str], limit: int = 50) -> int:
+    """As the broker has it done; how many names were matched."""
+    matched = 0
+    while (some := unknown(regex, names, limit)) is not None:
+        learn(regex, some, match(regex, some))
+        matched += len(some)
+    return matched
+
+
 def test_what_is_prepared_is_known_for_these_topics_alone() -> None:
     names, regex = dict.fromkeys(NAMES), r"topic-.*5"
     assert not is_prepared(regex, names, 1)
     ordered = sorted(names)
-    assert [prepare(regex, ordered, 50) for _ in range(3)] == [False, False, True]
-    topic_regex.settle(regex, names, 1, ordered)
+    assert prepare(regex, ordered) == len(names)
+    settle(regex, names, 1, ordered)
     assert is_prepared(regex, names, 1)
     assert matching_topics(regex, names, 1) == matching_topics(regex, NAMES)
     names["topic-more-5"] = None
@@ -47,47 +64,34 @@ def test_what_is_prepared_is_known_for_these_topics_alone() -> None:
 
 def test_topics_that_are_gone_are_forgotten() -> None:
     regex = r"gone-.*9"
-    expression = topic_regex._compiled(regex)
-    assert isinstance(expression, topic_regex._Expression)
     for round_ in range(60):
         names = dict.fromkeys(f"gone-{round_}-{at}" for at in range(100))
         ordered = sorted(names)
-        while not prepare(regex, ordered, 500):
-            pass
-        topic_regex.settle(regex, names, round_, ordered)
-    assert len(expression._known) < 1500
+        prepare(regex, ordered)
+        settle(regex, names, round_, ordered)
+    assert len(topic_regex._expression(regex).known) < 1500
 
 
-def test_names_that_are_known_are_not_matched_again() -> None:
+def test_names_that_are_known_are_not_matched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is the loop left with walking over them."""
     names, regex = dict.fromkeys(NAMES), r"topic-.*7"
-    expression = topic_regex._compiled(regex)
-    assert isinstance(expression, topic_regex._Expression)
-    recorder = expression._compiled = Recorder(expression._compiled)
-    before = sorted(names)
-    while not prepare(regex, before, 50):
-        pass
+    prepare(regex, sorted(names))
     names["topic-more-7"] = None
     after = sorted(names)
-    while not prepare(regex, after, 50):
-        pass
-    topic_regex.settle(regex, names, 2, after)
-    assert recorder.calls == len(names)
+    assert prepare(regex, after) == 1
+    monkeypatch.setattr(topic_regex, "_program", forbidden)
+    settle(regex, names, 2, after)
     assert matching_topics(regex, names, 2) == tuple(name for name in after if name.endswith("7"))
 
 
-class Recorder:
-    """A compiled expression that notes which thread matches."""
+def test_many_names_are_looked_through_some_at_a_time() -> None:
+    names, regex = [f"many-{at:05}" for at in range(3 * topic_regex.KNOWN_AT_A_TIME)], "many-.*1"
+    learn(regex, names, match(regex, names))
+    assert [unknown(regex, names, 50) for _ in range(3)] == [[], [], None]
 
-    def __init__(self, compiled: Any) -> None:
-        self.compiled = compiled
-        self.threads: set[str] = set()
-        self.calls = 0
 
-    def fullmatch(self, name: str) -> Any:
-        self.calls += 1
-        self.threads.add(threading.current_thread().name)
-        return self.compiled.fullmatch(name)
+def forbidden(regex: str) -> Any:
+    raise AssertionError(f"{regex} was compiled in the broker's process")
 
 
 def beat(wire: WireClient, group: str, member: str, regex: str) -> Any:
@@ -104,26 +108,39 @@ def beat(wire: WireClient, group: str, member: str, regex: str) -> Any:
     )
 
 
-def test_the_loop_matches_nothing(wire: WireClient, wire_broker: Broker) -> None:
+def test_the_loop_matches_nothing(wire: WireClient, wire_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     GroupClient(wire, "loop-matches-nothing").find()
     first = wire.create_topic()
     for _ in range(60):
         wire.create_topic()
     regex = f"{first}|loop-matches-nothing"
-    expression = topic_regex._compiled(regex)
-    assert isinstance(expression, topic_regex._Expression)
-    recorder = expression._compiled = Recorder(expression._compiled)
+    monkeypatch.setattr(topic_regex, "_program", forbidden)
     jobs = wire_broker._running.groups.regexes.jobs
     reply = beat(wire, "loop-matches-nothing", "m" * 22, regex)
     assert (reply.error_code, reply.error_message) == (0, None)
-    assert wire_broker._running.groups.regexes.jobs - jobs >= 2
-    assert recorder.threads
-    assert all(name.startswith("penstock-worker") for name in recorder.threads), recorder.threads
-    recorder.threads.clear()
+    assert wire_broker._running.groups.regexes.jobs > jobs
     another = wire.create_topic()
     beat(wire, "loop-matches-nothing", "n" * 22, regex)
-    assert expression._known[another] is False
-    assert all(name.startswith("penstock-worker") for name in recorder.threads), recorder.threads
+    assert topic_regex._expression(regex).known[another] is False
+    refused = beat(wire, "loop-matches-nothing", "o" * 22, "(")
+    assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert "`(` is not a valid regular expression" in refused.error_message
+
+
+def test_a_process_that_is_lost_costs_a_member_another_try(
+    wire: WireClient, wire_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    GroupClient(wire, "process-lost").find()
+    wire.create_topic()
+
+    async def lost(*_: object) -> None:
+        raise StorageError("the process died")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(wire_broker._running.groups.regexes._processes, "look_up", lost)
+        reply = beat(wire, "process-lost", "m" * 22, "process-.*")
+        assert reply.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert beat(wire, "process-lost", "m" * 22, "process-.*").error_code == 0
 
 
 def test_a_group_has_a_bounded_number(wire: WireClient) -> None:

@@ -32,6 +32,7 @@ from penstock.model.errors import ApiError, ErrorCode
 from penstock.replica.host import Host
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
+from penstock.sim.threads import SimRecordWorkers
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -114,6 +115,7 @@ class Broker:
             self.controller,
             cast(HostedPartitions, self.hosted),
             Workers(),
+            SimRecordWorkers(Workers()),
             self.clock,
         )
 

@@ -5,8 +5,9 @@ length of a topic's name: RE2 does that, `re` does not. What it costs a name is 
 size of its compiled form. What an expression said of a name is kept, so that a new topic costs
 each expression one match, however many groups and topics there are.
 
-Even so a thousand names may take a second. Whoever runs the groups calls `prepare` in a worker
-first; then the answer for these topics is there when a group asks.
+Even so a thousand names may take a second, and RE2 holds the interpreter while it matches one.
+Whoever runs the groups has `match` called in another process first, and tells what it said
+(`learn`); then the answer for these topics is there when a group asks.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MAX_PROGRAM: Final = 2000
 MAX_PER_GROUP: Final = 100
 EXPRESSIONS_KEPT: Final = 256
 KNOWN_AT_A_TIME: Final = 500
-"""Names that are only looked up: a thread holds the interpreter for as long as it does that."""
+"""Names that are only looked up: that is done on the loop."""
 
 
 def matching_topics(regex: str, names: Collection[str], version: int | None = None) -> tuple[str, ...]:
@@ -37,29 +38,52 @@ def matching_topics(regex: str, names: Collection[str], version: int | None = No
 
 def is_prepared(regex: str, names: Collection[str], version: int) -> bool:
     """Whether the answer is known already."""
-    found = _compiled(regex) if regex in _seen else None
-    return isinstance(found, ApiError) or (found is not None and found.knows(names, version))
+    return _expression(regex).knows(names, version)
 
 
-def prepare(regex: str, names: Sequence[str], limit: int) -> bool:
-    """Match up to `limit` names that are not known yet. Whether all are. May run in a thread, one at a time.
+def unknown(regex: str, names: Sequence[str], limit: int) -> list[str] | None:
+    """Up to `limit` names of which nothing is known yet. None: all are known. Empty: ask again, there are more to look
+    through.
 
-    Goes on where it stopped as long as `names` is the same object: each call costs what it matches."""
-    found = _compiled(regex)
-    return isinstance(found, ApiError) or found.learn(names, limit)
+    Goes on where it stopped as long as `names` is the same object.
+    """
+    return _expression(regex).unknown(names, limit)
+
+
+def makes_sense(regex: str) -> bool:
+    """As far as is known."""
+    return _expression(regex).makes_sense
+
+
+def learn(regex: str, names: Sequence[str], matched: Sequence[bool]) -> None:
+    """What `match` said of these names: then the expression makes sense."""
+    expression = _expression(regex)
+    expression.makes_sense = True
+    expression.known.update(zip(names, matched, strict=True))
+
+
+def refuse(regex: str, error: ApiError) -> None:
+    """What `match` said of the expression. Kept: clients ask again."""
+    _expression(regex).refusal = error
 
 
 def settle(regex: str, names: Collection[str], version: int, prepared: Sequence[str]) -> None:
     """Have the answer ready: all of `prepared` are known, which are `names`, sorted."""
-    found = _compiled(regex)
-    if not isinstance(found, ApiError):
-        found.settle(names, version, prepared)
+    _expression(regex).settle(names, version, prepared)
+
+
+def match(regex: str, names: Sequence[str]) -> list[bool]:
+    """Which of the names match as a whole. INVALID_REGULAR_EXPRESSION where the expression makes no sense."""
+    program = _program(regex)
+    return [program.fullmatch(name) is not None for name in names]
 
 
 class _Expression:
-    def __init__(self, compiled: Any) -> None:
-        self._compiled = compiled
-        self._known: dict[str, bool] = {}
+    def __init__(self, regex: str) -> None:
+        self._regex = regex
+        self.makes_sense = False
+        self.refusal: ApiError | None = None
+        self.known: dict[str, bool] = {}
         self._learning: Sequence[str] | None = None
         self._learned = 0
         self._found: list[str] = []
@@ -68,48 +92,52 @@ class _Expression:
 
     def knows(self, names: Collection[str], version: int) -> bool:
         answer = self._answer
-        return answer is not None and answer[0] is names and answer[1] == version
+        return self.refusal is not None or (answer is not None and answer[0] is names and answer[1] == version)
 
-    def learn(self, names: Sequence[str], limit: int) -> bool:
+    def unknown(self, names: Sequence[str], limit: int) -> list[str] | None:
+        if self.refusal is not None:
+            return None
         if self._learning is not names:
             self._learning, self._learned, self._found = names, 0, []
             self._forget_topics_gone(len(names))
-        known = self._known
-        at, end = self._learned, min(self._learned + KNOWN_AT_A_TIME, len(names))
-        while at < end and limit > 0:
-            name = names[at]
-            is_match = known.get(name)
-            if is_match is None:
-                is_match = known[name] = self._compiled.fullmatch(name) is not None
-                limit -= 1
+        known, at = self.known, self._learned
+        end = min(at + KNOWN_AT_A_TIME, len(names))
+        while at < end and (is_match := known.get(names[at])) is not None:
             if is_match:
-                self._found.append(name)
+                self._found.append(names[at])
             at += 1
         self._learned = at
-        return at == len(names)
+        if at == len(names):
+            return None
+        return [name for name in names[at:end] if name not in known][:limit]
 
     def settle(self, names: Collection[str], version: int, prepared: Sequence[str]) -> None:
         if self._learning is prepared and self._learned == len(prepared):
             self._answer = names, version, tuple(self._found)
             self._learning, self._found = None, []
-        else:
+        elif self.refusal is None:
             self.among(names, version)
 
     def _forget_topics_gone(self, there_are: int) -> None:
-        if len(self._known) > 2 * there_are + 1000:
-            self._known.clear()  # most of it is about topics that are gone
+        if len(self.known) > 2 * there_are + 1000:
+            self.known.clear()  # most of it is about topics that are gone
 
     def among(self, names: Collection[str], version: int | None) -> tuple[str, ...]:
+        if self.refusal is not None:
+            raise ApiError(self.refusal.code, self.refusal.message)
         answer = self._answer
         if answer is not None and answer[0] is names and answer[1] == version:
             return answer[2]
-        known = self._known
+        if not self.makes_sense:
+            _program(self._regex)
+            self.makes_sense = True
+        known = self.known
         self._forget_topics_gone(len(names))
         found: list[str] = []
         for name in names:
             is_match = known.get(name)
             if is_match is None:
-                is_match = known[name] = self._compiled.fullmatch(name) is not None
+                is_match = known[name] = _program(self._regex).fullmatch(name) is not None
             if is_match:
                 found.append(name)
         matched = tuple(sorted(found))
@@ -118,29 +146,19 @@ class _Expression:
         return matched
 
 
+@lru_cache(EXPRESSIONS_KEPT)
 def _expression(regex: str) -> _Expression:
-    found = _compiled(regex)
-    if isinstance(found, ApiError):
-        raise ApiError(found.code, found.message)
-    return found
-
-
-_seen: dict[str, None] = {}
-"""Expressions that were compiled, the last ones: whether `_compiled` has one must not take compiling it."""
+    return _Expression(regex)
 
 
 @lru_cache(EXPRESSIONS_KEPT)
-def _compiled(regex: str) -> _Expression | ApiError:
-    """What cannot be compiled is kept, too: clients ask again."""
-    _seen.pop(regex, None)
-    _seen[regex] = None
-    if len(_seen) > EXPRESSIONS_KEPT:
-        _seen.pop(next(iter(_seen)), None)
+def _program(regex: str) -> Any:
+    """The compiled form."""
     # Imported on first use: few groups subscribe by expression, every broker starts.
     import re2
 
     if len(regex.encode()) > MAX_LENGTH:
-        return ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, "SubscribedTopicRegex is longer than 32767 bytes.")
+        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, "SubscribedTopicRegex is longer than 32767 bytes.")
     options = re2.Options()
     options.log_errors = False
     try:
@@ -148,14 +166,14 @@ def _compiled(regex: str) -> _Expression | ApiError:
     except re2.error as error:
         reason = error.args[0] if error.args else ""
         said = reason.decode(errors="replace") if isinstance(reason, bytes) else reason
-        return ApiError(
+        raise ApiError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
             f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {said}.",
-        )
+        ) from error
     if compiled.programsize > MAX_PROGRAM:
-        return ApiError(
+        raise ApiError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
             f"SubscribedTopicRegex is too complex: its compiled form has {compiled.programsize} instructions, "
             f"{MAX_PROGRAM} are allowed.",
         )
-    return _Expression(compiled)
+    return compiled
