@@ -51,6 +51,7 @@ FOUND_BY: dict[str, int] = {
     "gives-up-with-its-vote": 179,
     "impatient-alone": 5,
     "forgets-in-no-time": 324,
+    "inherits-offsets": 45,
     "forgets-gaps": 0,
     "clean-for-good": 0,
     "clean-too-early": 14,

@@ -1,7 +1,7 @@
 """Regular expressions of consumer groups, matched in a process of its own before a group asks.
 
-One at a time for the whole broker, some names at a time: expressions of hostile clients take that one process, and
-lookups by time get it in between. Must not know: what groups do with what matches.
+One at a time for the whole broker, some names at a time: expressions of hostile clients take that one process, which
+gets the processor time that nobody else wants. Must not know: what groups do with what matches.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RegexMatching:
     async def _learn(self, regex: str, names: list[str]) -> None:
         self.jobs += 1
         try:
-            topic_regex.learn(regex, names, await self._processes.look_up(topic_regex.match, regex, names))
+            topic_regex.learn(regex, names, await self._processes.call_patiently(topic_regex.match, regex, names))
         except ApiError as error:
             if error.code is not ErrorCode.INVALID_REGULAR_EXPRESSION:  # it took too long
                 message = f"SubscribedTopicRegex `{regex}` takes too long to match."

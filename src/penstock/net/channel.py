@@ -22,7 +22,7 @@ HIGH_WATER_BYTES = 1 << 20
 # sendfile of a huge range would hold the loop; give others a turn in between.
 SENDFILE_CHUNK_BYTES = 4 << 20
 # Of what sits in memory, for the same reason; and of what a peer that we hung up on sends on.
-WRITE_BYTES_PER_TURN = 256 << 10
+WRITE_BYTES_PER_TURN = 64 << 10
 DISCARDED_PER_TURN_BYTES = 256 << 10
 # How long a peer may take to hang up after our last byte.
 LINGER_S = 1.0

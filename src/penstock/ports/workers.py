@@ -32,5 +32,9 @@ class RecordWorkers(Protocol):
         ...
 
     def look_up(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
-        """For lookups by time and regular expressions, which have a lane of their own."""
+        """For lookups by time, which have a lane of their own."""
+        ...
+
+    def call_patiently(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
+        """For regular expressions: done when the processor has nothing else to do."""
         ...

@@ -2,10 +2,10 @@
 
 Python threads share one interpreter: a thread that walks over a million records holds up the loop for as long. So that
 happens in small processes. One is started when there is work and none is free; each does one call at a time, and a
-thread waits for its answer. Producers have `MOST` of them at a time; lookups by time and regular expressions have one:
-neither waits for the other. A call has `CALL_CPU_S` of processor time, and `CALL_S` by the clock. One that dies or
-takes too long is killed, and the next call gets another. One that has had nothing to do for `IDLE_S` is ended. None
-outlives the process that started it: when its input ends, so does it.
+thread waits for its answer. Producers have `MOST` of them at a time, lookups by time one, and regular expressions one
+that gets the processor time nobody else wants: none waits for another. A call has `CALL_CPU_S` of processor time, and
+`CALL_S` by the clock. One that dies or takes too long is killed, and the next call gets another. One that has had
+nothing to do for `IDLE_S` is ended. None outlives the process that started it: when its input ends, so does it.
 
 A call there and its answer back are a length of four bytes and a pickle; both ends are ours.
 """
@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, TypeVar
+from typing import IO, NamedTuple, TypeVar
 
 import penstock
 from penstock.model.errors import ApiError, StorageError
@@ -32,6 +32,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 MODULE = "penstock.runtime.record_worker"
+PATIENT = "patient"  # its argument: it runs when the processor has nothing else to do
 MOST = 2
 CALL_CPU_S = 10.0  # what is bounded as it should be takes a fraction of that
 CALL_S = 30.0  # by the clock, for a process that is not let run
@@ -39,13 +40,20 @@ IDLE_S = 60.0
 LENGTH_BYTES = 4
 
 
+class _Idle(NamedTuple):
+    since: float
+    process: subprocess.Popen[bytes]
+    is_patient: bool
+
+
 class RecordProcesses:
     def __init__(self, loop: asyncio.AbstractEventLoop, most: int = MOST) -> None:
         self._loop = loop
         self._threads = ThreadPoolExecutor(most, thread_name_prefix="penstock-records")
         self._lookup_threads = ThreadPoolExecutor(1, thread_name_prefix="penstock-lookups")
+        self._patient_threads = ThreadPoolExecutor(1, thread_name_prefix="penstock-patient")
         self._lock = threading.Lock()
-        self._idle: list[tuple[float, subprocess.Popen[bytes]]] = []  # since when; the one last used is last
+        self._idle: list[_Idle] = []  # the one last used is last
         self._busy: dict[int, subprocess.Popen[bytes]] = {}
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
@@ -54,7 +62,7 @@ class RecordProcesses:
     @property
     def pids(self) -> list[int]:
         with self._lock:
-            return sorted([process.pid for _, process in self._idle] + [one.pid for one in self._busy.values()])
+            return sorted([one.process.pid for one in self._idle] + [one.pid for one in self._busy.values()])
 
     def call(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
         return self._submit(self._threads, work, args)
@@ -62,12 +70,15 @@ class RecordProcesses:
     def look_up(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
         return self._submit(self._lookup_threads, work, args)
 
+    def call_patiently(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
+        return self._submit(self._patient_threads, work, args, is_patient=True)
+
     def _submit(
-        self, threads: ThreadPoolExecutor, work: Callable[..., T], args: tuple[object, ...]
+        self, threads: ThreadPoolExecutor, work: Callable[..., T], args: tuple[object, ...], *, is_patient: bool = False
     ) -> asyncio.Future[T]:
         if self._timer is None:
             self._timer = self._loop.call_later(IDLE_S, self._rest)
-        return self._loop.run_in_executor(threads, self._call, work, args)
+        return self._loop.run_in_executor(threads, self._call, work, args, is_patient)
 
     def close(self) -> None:
         """Whoever waits for an answer is told that there will be none."""
@@ -75,11 +86,11 @@ class RecordProcesses:
             self._timer.cancel()
         with self._lock:
             self._is_closed = True
-            processes = [process for _, process in self._idle] + list(self._busy.values())
+            processes = [one.process for one in self._idle] + list(self._busy.values())
             self._idle = []
         for process in processes:
             process.kill()
-        for threads in (self._threads, self._lookup_threads):
+        for threads in (self._threads, self._lookup_threads, self._patient_threads):
             threads.shutdown(wait=True, cancel_futures=True)
         for process in processes:
             _reap(process)
@@ -88,8 +99,8 @@ class RecordProcesses:
         """On the loop, now and then: an idle process costs memory and nothing else."""
         with self._lock:
             limit = time.monotonic() - IDLE_S
-            ended = [process for since, process in self._idle if since < limit]
-            self._idle = [one for one in self._idle if one[0] >= limit]
+            ended = [one.process for one in self._idle if one.since < limit]
+            self._idle = [one for one in self._idle if one.since >= limit]
             is_over = not self._idle and not self._busy
         self._timer = None if is_over else self._loop.call_later(IDLE_S, self._rest)
         for process in ended:
@@ -98,8 +109,8 @@ class RecordProcesses:
 
     # -- in a thread ------------------------------------------------------------------------
 
-    def _call(self, work: Callable[..., T], args: tuple[object, ...]) -> T:
-        process = self._take()
+    def _call(self, work: Callable[..., T], args: tuple[object, ...], is_patient: bool) -> T:
+        process = self._take(is_patient=is_patient)
         is_well = False
         try:
             body = pickle.dumps((work, args, CALL_CPU_S), pickle.HIGHEST_PROTOCOL)
@@ -113,7 +124,7 @@ class RecordProcesses:
                 raise StorageError(f"records could not be looked into: {error or 'the process died'}") from error
             is_well = True
         finally:
-            self._give_back(process, is_well=is_well)
+            self._give_back(process, is_patient=is_patient, is_well=is_well)
         outcome, failure = pickle.loads(answer)
         if isinstance(failure, ApiError):
             raise failure
@@ -122,15 +133,15 @@ class RecordProcesses:
         result: T = outcome
         return result
 
-    def _take(self) -> subprocess.Popen[bytes]:
+    def _take(self, *, is_patient: bool) -> subprocess.Popen[bytes]:
         with self._lock:
-            while self._idle and not self._is_closed:
-                process = self._idle.pop()[1]
-                if process.poll() is None:
-                    self._busy[process.pid] = process
-                    return process
-                _reap(process)
-        process = self._start()
+            for one in [one for one in reversed(self._idle) if one.is_patient == is_patient and not self._is_closed]:
+                self._idle.remove(one)
+                if one.process.poll() is None:
+                    self._busy[one.process.pid] = one.process
+                    return one.process
+                _reap(one.process)
+        process = self._start(is_patient=is_patient)
         with self._lock:
             if self._is_closed:
                 process.kill()
@@ -140,23 +151,23 @@ class RecordProcesses:
             self.started += 1
         return process
 
-    def _give_back(self, process: subprocess.Popen[bytes], *, is_well: bool) -> None:
+    def _give_back(self, process: subprocess.Popen[bytes], *, is_patient: bool, is_well: bool) -> None:
         with self._lock:
             self._busy.pop(process.pid, None)
             if is_well and not self._is_closed:
-                self._idle.append((time.monotonic(), process))
+                self._idle.append(_Idle(time.monotonic(), process, is_patient))
                 return
         process.kill()
         _reap(process)
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self, *, is_patient: bool) -> subprocess.Popen[bytes]:
         if self._is_closed:
             raise StorageError("the broker is stopping")
         source = os.path.dirname(os.path.dirname(os.path.abspath(penstock.__file__)))
         path = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
         try:
             return subprocess.Popen(
-                [sys.executable, "-m", MODULE],
+                [sys.executable, "-m", MODULE, *([PATIENT] if is_patient else [])],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 bufsize=0,

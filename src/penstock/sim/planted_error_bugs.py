@@ -177,7 +177,17 @@ def _forgets_in_no_time(original: Any) -> Any:
     return lambda self, now_ms, expiration_ms: original(self, now_ms, expiration_ms // 1000)
 
 
+def _speaks_of_nobody(original: Any) -> Any:
+    return lambda self, key: False
+
+
 ERROR_BUGS = (
+    Bug(
+        "inherits-offsets",
+        "a topic is written to while files on the disk still speak of the deleted one whose name it has",
+        "leader epochs are those of the batches",
+        (("penstock.replica.offset_files:OffsetFiles.speaks_of_former", _speaks_of_nobody),),
+    ),
     Bug(
         "forgets-in-no-time",
         "producers are forgotten after a thousandth of producer.id.expiration.ms",

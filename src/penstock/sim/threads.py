@@ -202,6 +202,9 @@ class SimRecordWorkers:
     def look_up(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
         return self.call(work, *args)
 
+    def call_patiently(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
+        return self.call(work, *args)
+
     def close(self) -> None:
         """Nothing to let go of: it ends with the machine."""
 

@@ -137,7 +137,7 @@ def test_a_process_that_is_lost_costs_a_member_another_try(
         raise StorageError("the process died")
 
     with monkeypatch.context() as broken:
-        broken.setattr(wire_broker._running.groups.regexes._processes, "look_up", lost)
+        broken.setattr(wire_broker._running.groups.regexes._processes, "call_patiently", lost)
         reply = beat(wire, "process-lost", "m" * 22, "process-.*")
         assert reply.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert beat(wire, "process-lost", "m" * 22, "process-.*").error_code == 0
