@@ -318,7 +318,7 @@ class RaftStore:
         if index is not None and index > log.log_start_offset:
             log.advance_log_start(index)
         log.remove_deleted()
-        flush_blocking(self._disk, log)
+        flush_blocking(self._disk, log, is_tried_again=True)
         for name in checkpoint_names(self._disk, self.directory)[:-1]:
             self._disk.remove(f"{self.directory}/{name}")
 

@@ -23,6 +23,7 @@ from penstock.storage.cut import Cut
 
 log = logging.getLogger(__name__)
 
+RETRY_S = 1.0
 MOST_TRIES = 3  # to begin a cut without a wait for the disk
 
 
@@ -64,6 +65,7 @@ class Recovering:
         self._points = points
         self._workers = workers
         self._under_way: dict[Partition, asyncio.Task[None]] = {}
+        self._is_stopping = False
         self.truncations = 0
 
     @property
@@ -139,7 +141,8 @@ class Recovering:
         await self._cut(partition, lambda: offset, lambda may_wait: partition.begin_cut(offset, may_wait=may_wait))
 
     async def settled(self) -> None:
-        """No cut is under way any more."""
+        """No cut is under way any more. This node stops: one that is put off is left to recovery."""
+        self._is_stopping = True
         while self._under_way:
             await asyncio.wait(list(self._under_way.values()))
 
@@ -186,5 +189,9 @@ class Recovering:
 
     async def _finish(self, partition: Partition, cut: Cut) -> None:
         await self._workers.run(cut.run)
+        while cut.is_put_off and not self._is_stopping:
+            log.warning("%r: its cut waits for a file descriptor: %s", partition, cut.failure)
+            await asyncio.sleep(RETRY_S)
+            await self._workers.run(cut.run)
         # Only when the worker is done with the files; else the log stays as it is, and nobody uses it.
         partition.end_cut(cut)

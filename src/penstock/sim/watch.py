@@ -204,16 +204,21 @@ class Watch:
         return [(state.leader, state.replicas) for state in states if state.leader in self._cluster.ids]
 
     def held_up(self, number: int) -> list[str]:
-        """Partitions of several replicas that this node leads and whose last records are not stable on its disk. None
-        where nobody could decide that another leads them: too few of the voters have a disk that answers."""
+        """Partitions of several replicas that this node leads, by its own word and by the controller's, and whose last
+        records are not stable on its disk. None where nobody could decide that another leads them: too few of the
+        voters have a disk that answers."""
         node = self._cluster.living.get(number)
-        if not self._can_decide_without(number):
+        controller = self.controller()
+        if node is None or controller is None or not self._can_decide_without(number):
             return []
+        topics = self._cluster.living[controller].image.topics
         return [
             f"{partition.topic}-{partition.index}"
-            for partition in (_part(node, "partitions") or () if node is not None else ())
+            for partition in _part(node, "partitions") or ()
             if partition.is_leader and len(partition.replicas) > 1 and partition.is_durable
             if partition.log.stable_offset < partition.log.log_end_offset
+            # The node itself may not hear of it: its metadata log is on the same disk.
+            if partition.topic in topics and topics[partition.topic].partitions[partition.index].leader == number
         ]
 
     def _can_decide_without(self, number: int) -> bool:

@@ -37,6 +37,8 @@ class SyncedLog(Protocol):
 
     def end_flush(self, flush: Flush, error: OSError | None) -> None: ...
 
+    def put_off_flush(self, flush: Flush) -> None: ...
+
     def take_offline(self, error: OSError) -> None: ...
 
 
@@ -177,11 +179,17 @@ class GroupCommit:
                 callback()
 
 
-def flush_blocking(disk: Disk, log: SyncedLog) -> None:
-    """Make what `log` holds stable, here and now: for start-up, when no loop runs yet."""
+def flush_blocking(disk: Disk, log: SyncedLog, *, is_tried_again: bool = False) -> None:
+    """Make what `log` holds stable, here and now: for start-up, when no loop runs yet.
+
+    `is_tried_again`: where no descriptor is left it raises FlushPutOff, and the caller comes again.
+    """
     try:
         ticket = log.begin_flush()
-    except FlushPutOff as error:  # nobody is there to try again, and whoever opens it would serve what is not stable
+    except FlushPutOff as error:
+        if is_tried_again:
+            raise
+        # Nobody is there to try again, and whoever opens it would serve what is not stable.
         log.take_offline(error.cause)
         raise LogOffline(log.directory, error.cause) from error
     if ticket is None:
@@ -192,6 +200,9 @@ def flush_blocking(disk: Disk, log: SyncedLog) -> None:
         for path in ticket.directories:
             disk.sync_directory(path)
     except OSError as error:
+        if is_tried_again and is_passing(error):
+            log.put_off_flush(ticket)
+            raise FlushPutOff(error) from error
         log.end_flush(ticket, error)
         raise LogOffline(log.directory, error) from error
     log.end_flush(ticket, None)

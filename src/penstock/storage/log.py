@@ -56,6 +56,7 @@ class Log(GrowingLog):
         self.is_deleting = False  # a worker has the oldest segments: see `storage.deletion`
         self.is_being_cleaned = False  # retention waits, as its segments may be replaced at any moment
         self._swap: Swap | None = None
+        self._put_off: Cut | None = None
 
     @classmethod
     def open(
@@ -136,18 +137,28 @@ class Log(GrowingLog):
 
         Blocks: the cut is stable on return. See `begin_cut`.
         """
+        self._finish_cut()
         return self._cut_here(self.begin_cut(offset))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the next batch gets `offset`. Blocks; see `truncate_to`."""
+        self._finish_cut()
         self._cut_here(self.begin_anew(offset))
 
     def _cut_here(self, cut: Cut | None) -> bool:
+        """Raises StorageError where it is put off: whoever cuts next, at this place or another, finishes it first."""
         if cut is None:
             return False
         cut.run()
+        if cut.is_put_off:
+            self._put_off = cut
+            raise StorageError(f"{self.directory}: a cut is put off: {cut.failure}") from cut.failure
         self.end_cut(cut)
         return True
+
+    def _finish_cut(self) -> None:
+        cut, self._put_off = self._put_off, None
+        self._cut_here(cut)
 
     def begin_cut(self, offset: int, *, may_wait: bool = True) -> Cut | None:
         """From now on the log ends at `offset`, or where its batch begins. None: there is nothing to drop.
@@ -198,7 +209,7 @@ class Log(GrowingLog):
         self._check_usable()
         return self._begin(Cut(self.log_end_offset, self._as_it_is))
 
-    def _as_it_is(self) -> Remainder:
+    def _as_it_is(self, is_again: bool) -> Remainder:
         return Remainder(self.producers, self.log_end_offset, is_anew=False)
 
     def begins_inside(self, header: BatchHeader) -> bool:
@@ -238,11 +249,16 @@ class Log(GrowingLog):
         self._segments.active.limit_bytes = 0
         return cut
 
-    def _cut_files(self, segment: Segment, position: int, end_offset: int, swap: Swap | None) -> Remainder:
+    def _cut_files(
+        self, segment: Segment, position: int, end_offset: int, swap: Swap | None, is_again: bool
+    ) -> Remainder:
         """Of `begin_cut`. Blocks."""
+        if is_again:
+            self._disk.sync_directory(self.directory)  # what was dropped before
         if swap is not None:
             swap.cancel()
-        first = self._segments.items.index(segment)
+        segments = self._segments.items
+        first = segments.index(segment) if segment in segments else len(segments)
         if segment.base_offset > end_offset:  # compaction left nothing from there on in the one before
             self._drop_from(first)
             end_offset = self._end_of_last_batch(end_offset)
@@ -261,7 +277,7 @@ class Log(GrowingLog):
             self._unsynced.paths += [segment.index.path, segment.time_index.path]
             end_offset = self._end_of_last_batch(end_offset)
         if end_offset < self.log_start_offset:  # what was kept was deleted before
-            return self._drop_files(self.log_start_offset, None)
+            return self._drop_files(self.log_start_offset, None, is_again)
         self._unsynced.names_changed()
         self._sync_names()
         producers = self._checkpoints.producers_after_cut(self.producers, end_offset)
@@ -274,8 +290,10 @@ class Log(GrowingLog):
         last = self._segments.active
         return min(last.load_tail(last.size), cut)
 
-    def _drop_files(self, offset: int, swap: Swap | None) -> Remainder:
+    def _drop_files(self, offset: int, swap: Swap | None, is_again: bool) -> Remainder:
         """Of `begin_anew`. Blocks."""
+        if is_again and self._is_directory_there:
+            self._disk.sync_directory(self.directory)
         if swap is not None:
             swap.cancel()
         if not self._is_directory_there:

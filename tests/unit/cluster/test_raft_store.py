@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from dataclasses import dataclass, field
 from random import Random
 
@@ -17,7 +18,7 @@ from penstock.core.raft.terms import HEALED_TERM, LAST_TERM
 from penstock.model.errors import StorageError
 from penstock.records.batch import iterate_headers
 from penstock.records.builder import Record, build_batch
-from penstock.sim.disk import SimCrash, SimDisk
+from penstock.sim.disk import NEED_A_DESCRIPTOR, SimCrash, SimDisk
 from penstock.sim.world import SimPorts, SimWorld
 from penstock.storage.files import write_whole
 from penstock.storage.group_commit import GroupCommit, flush_blocking
@@ -454,6 +455,58 @@ def test_a_full_disk_is_waited_out() -> None:
             await asyncio.sleep(3)
             assert told == ["entry 1", "entry 2", "vote"]
             assert not store.is_stalled
+
+        async def main() -> None:
+            await world.machine("node-1").start(program)
+
+        world.run(main(), timeout_s=60)
+
+
+@pytest.mark.parametrize("step", range(1, 9))
+@pytest.mark.parametrize("kind", ["truncate", "replace", "compact"])
+def test_want_of_descriptors_is_waited_out(kind: str, step: int) -> None:
+    snapshot = Snapshot(5, 1, VOTERS, b"state")
+    outcome = {
+        "truncate": Outcome(truncate_from=3),
+        "replace": Outcome(snapshot_to_store=Snapshot(20, 2, VOTERS, b"state"), truncate_from=1),
+        "compact": Outcome(snapshot_to_store=snapshot, compact_to=4),
+    }[kind]
+    with SimWorld(7) as world:
+
+        async def program(ports: SimPorts) -> None:
+            ports.disk.make_directory(DATA)
+            store = RaftStore(ports.disk, DATA, ports.clock, segment_bytes=150)
+            store.attach(ports.loop, GroupCommit(ports.loop.call_soon, ports.flusher), ports.workers)
+            failed: list[Exception] = []
+            told: list[str] = []
+            store.on_failed = failed.append
+            store.store(Outcome(hard_state=FIRST_TERM), lambda: None)
+            for index in range(1, 9):
+                store.store(Outcome(append=[entry(index)]), lambda: None)
+                await store.settled()
+            calls = 0
+
+            def no_descriptor(call: str, path: str) -> int | None:
+                nonlocal calls
+                calls += call in NEED_A_DESCRIPTOR
+                return errno.EMFILE if call in NEED_A_DESCRIPTOR and step <= calls < step + 2 else None
+
+            ports.disk.fail_call = no_descriptor
+            store.store(outcome, lambda: told.append("done"))
+            await asyncio.sleep(10)
+            ports.disk.fail_call = None
+            assert calls > step
+            assert (failed, store.log.offline, told) == ([], None, ["done"])
+            expected = store.stored()
+            ports.disk.crash()
+            found = RaftStore(ports.disk, DATA, Clock()).stored()
+            assert found.snapshot == expected.snapshot
+            indexes = [one.index for one in found.entries]
+            if kind == "compact":  # whole segments go, and may go later
+                assert indexes == list(range(indexes[0], 9))
+                assert indexes[0] <= 5
+            else:
+                assert indexes == ([1, 2] if kind == "truncate" else [])
 
         async def main() -> None:
             await world.machine("node-1").start(program)

@@ -16,9 +16,10 @@ from penstock.core.metadata.records import ConfigChanged, TopicCreated, TopicDel
 from penstock.model.errors import ApiError, ErrorCode, LogBusy, LogOffline, StorageError
 from penstock.records.batch import iterate_headers, read_header
 from penstock.records.builder import Record, build_batch
+from penstock.replica import divergence
 from penstock.replica.divergence import Recovering
 from penstock.replica.partition import Partition
-from penstock.sim.disk import SimCrash
+from penstock.sim.disk import NEED_A_DESCRIPTOR, SimCrash
 from penstock.storage import checkpoints
 from penstock.storage.log import Log
 
@@ -289,6 +290,55 @@ async def test_a_log_whose_cut_fails_is_offline_and_hears_what_the_metadata_says
     log = world.hosted.get("shared", 0).log
     assert values(log) == list(range(log.log_end_offset))
     assert log.log_end_offset >= CUT
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+@pytest.mark.parametrize("step", range(1, 9))
+async def test_a_cut_waits_for_a_descriptor_and_goes_on(
+    step: int, is_whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever none is left: nothing is offline, and nothing that was cut comes back after a crash."""
+    monkeypatch.setattr(divergence, "RETRY_S", 0)
+    world = World()
+    log, calls, failed = world.partition.log, 0, 0
+
+    def no_descriptor(call: str, path: str) -> int | None:
+        nonlocal calls, failed
+        if call in NEED_A_DESCRIPTOR and log.is_being_cut:
+            calls += 1
+            if step <= calls < step + 3:
+                failed += 1
+                return errno.EMFILE
+        return None
+
+    world.disk.fail_call = no_descriptor
+    if is_whole:
+        await world.recovering.start_anew(world.partition, COUNT + 5)
+    else:
+        await world.recovering.cut_at(world.partition, CUT)
+    assert failed == 3 or (is_whole and calls < step)
+    assert log.offline is None
+    assert not log.is_being_cut
+    assert values(log) == ([] if is_whole else list(range(CUT)))
+    world.disk.fail_call = None
+    world.disk.crash()
+    world.open()
+    log = world.hosted.get("shared", 0).log
+    assert (log.offline, log.log_end_offset) == (None, COUNT + 5 if is_whole else CUT)
+    assert values(log) == ([] if is_whole else list(range(CUT)))
+
+
+async def test_a_stop_waits_for_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    log = world.partition.log
+    world.disk.fail_call = lambda call, path: errno.EMFILE if call in NEED_A_DESCRIPTOR and log.is_being_cut else None
+    monkeypatch.setattr(divergence, "RETRY_S", 0)
+    task = asyncio.ensure_future(world.recovering.cut_at(world.partition, CUT))
+    await asyncio.sleep(0.01)
+    assert not task.done()
+    await world.recovering.settled()
+    with pytest.raises(LogOffline):
+        await task
 
 
 async def test_a_cut_ends_also_if_who_asked_for_it_does_not_wait() -> None:
