@@ -1,7 +1,7 @@
 """Regular expressions of consumer groups, matched in a process of its own before a group asks.
 
 One at a time for the whole broker, some names at a time: expressions of hostile clients take that one process, which
-gets the processor time that nobody else wants. Must not know: what groups do with what matches.
+has a low priority. Must not know: what groups do with what matches.
 """
 
 from __future__ import annotations

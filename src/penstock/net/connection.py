@@ -16,9 +16,8 @@ announcing a large frame costs the announcer, not us.
 Fairness: a connection hands over TURN_BUDGET in one turn of the loop at most, or what takes
 TURN_S, and reads MAX_READ_BYTES at a time. What it has sent beyond that waits in one line with
 the others of its kind, and one of them is served a turn (`net.waiting_line`): however many
-send without a pause, somebody who sends now and then waits for one budget and no more. Those
-that keep the loop busy and bring no records have a small share of it together while others are
-there. Nodes of the cluster have turns of their own.
+send without a pause, somebody who sends now and then waits for one budget and no more. Nodes
+of the cluster have turns of their own.
 
 Invariant: the frame handed to the handler is a view of the receive buffer and valid only
 during the call; what is kept must be copied, or kept with `keep_frame`.
@@ -37,7 +36,7 @@ from typing import TypeAlias
 from penstock.model.errors import ProtocolError, Stranger
 from penstock.net.channel import HIGH_WATER_BYTES
 from penstock.net.request_memory import RequestMemory
-from penstock.net.waiting_line import GREEDY_S, SHARE_S, WINDOW_S, WaitingLine
+from penstock.net.waiting_line import WaitingLine
 from penstock.ports.channel import Channel, Part
 from penstock.ports.disk import FileSlice
 from penstock.wire.introduction import MAX_FRAME_BYTES as MAX_STRANGER_FRAME_BYTES
@@ -58,8 +57,6 @@ TURN_BUDGET = 32
 TURN_S = 0.00015  # by the clock, over the request that exceeds it; a request alone takes a tenth of that
 LARGE_REPLY_BYTES = 16 << 10  # leaves at once, so that sending it counts
 OTHER_COST = 4  # of a request that is not pipelined; others cost 1
-PRODUCE_KEY = 0
-MANY_RECORDS_BYTES = 1 << 10  # in the answer of a pipelined request: it is a fetch that found something
 MAX_CORKED_PARTS = 64  # replies gathered before the peer must prove that it takes them
 
 _numbers = count(1)
@@ -115,11 +112,9 @@ class Connection:
         "_end",
         "_exclusive",
         "_flush_scheduled",
-        "_greedy_until",
         "_handler",
         "_head_slot",
         "_is_in_line",
-        "_last_key",
         "_limits",
         "_loop",
         "_max_in_flight",
@@ -130,10 +125,8 @@ class Connection:
         "_queued_before",
         "_ready",
         "_refusal",
-        "_spent_s",
         "_start",
         "_view",
-        "_window_ends",
         "channel",
         "id",
         "is_closed",
@@ -172,8 +165,6 @@ class Connection:
         self._exclusive = False
         self._blocked = False
         self._is_in_line = False
-        self._last_key = PRODUCE_KEY
-        self._spent_s = self._window_ends = self._greedy_until = 0.0
         self._corked = False
         self._flush_scheduled = False
         self._queued_before = 0
@@ -225,11 +216,8 @@ class Connection:
 
     def _process(self) -> None:
         self._corked = True
-        clock = self._limits.clock
-        began = clock()
-        self._last_key = PRODUCE_KEY
         try:
-            self._hand_over_frames(began)
+            self._hand_over_frames()
         except ProtocolError as error:
             self.abort(error)
         except BaseException as error:
@@ -238,43 +226,16 @@ class Connection:
             raise
         finally:
             self._corked = False
-        brings_records = self._last_key == PRODUCE_KEY or self._finds_records()
         if self._out:
             self._flush()
-        if not brings_records:
-            self._charge(clock() - began)
         if not self.is_closed:
             self._make_room()
 
-    def _finds_records(self) -> bool:
-        if self._last_key not in self._pipelined:
-            return False
-        return any(isinstance(part, FileSlice) or len(part) >= MANY_RECORDS_BYTES for part in self._out)
-
-    def _charge(self, seconds: float) -> None:
-        self._spent_s += seconds
-        if self._greedy_until:
-            self._limits.line.greedy_spent(seconds)
-
-    def _pause_s(self, now: float) -> float:
-        """Before the next request is handed over: of one that has had more than its share. See `net.waiting_line`."""
-        if now >= self._window_ends:
-            self._window_ends, self._spent_s = now + WINDOW_S, 0.0
-        elif self._spent_s > SHARE_S:
-            self._greedy_until = now + GREEDY_S
-        if not self._greedy_until:
-            self._limits.line.company_came(self.number, now)
-            return 0.0
-        if now >= self._greedy_until:
-            self._greedy_until = 0.0
-            return 0.0
-        return self._limits.line.pause_of_greedy(self.number, now)
-
-    def _hand_over_frames(self, now: float) -> None:
+    def _hand_over_frames(self) -> None:
         view = self._view
         pipelined = self._pipelined
         budget = TURN_BUDGET
-        clock, deadline = self._limits.clock, now + TURN_S
+        clock, deadline = self._limits.clock, 0.0
         frame_limits, other_limit = self._limits.frame_limits, self._limits.max_frame_bytes
         largest = self._limits.largest_frame_bytes
         while not self.is_closed and not self.is_draining:
@@ -303,18 +264,13 @@ class Connection:
                 self._block()
                 return
             if budget == TURN_BUDGET:
-                if not self.is_peer and (pause_s := self._pause_s(now)) > 0.0:
-                    self._block()
-                    self._is_in_line = True
-                    self._loop.call_later(pause_s, self.turn_came)
-                    return
+                deadline = clock() + TURN_S
             elif budget <= 0 or (clock() > deadline and not self.is_peer):
                 self._block()
                 self._wait_for_turn()
                 return
             budget -= 1 if is_pipelined else OTHER_COST
             self._start = start + 4 + size
-            self._last_key = key
             slot = self._next_slot
             self._next_slot = slot + 1
             self._exclusive = not is_pipelined

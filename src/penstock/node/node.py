@@ -336,6 +336,7 @@ class Node:
         self.partitions.on_role = self._role_changed
         self.partitions.host.on_offline = self._cannot_be_used
         self.partitions.host.on_append_failed = self.fetchers.withdrawals.cannot_append
+        self.disk_watch.waiting_since_s.append(self.partitions.held_since_s)
         self.disk_watch.on_change.append(self._disk_hung)
         self.partitions.host.is_disk_hung = self.disk_watch.is_hung
         self.membership.lifecycle.on_lease_over = self._lease_over
@@ -356,6 +357,8 @@ class Node:
 
     def _disk_hung(self, is_hung: bool) -> None:
         self.partitions.host.is_disk_hung = is_hung
+        if is_hung:
+            self.partitions.disk_hung()
         for partition in self.partitions:
             self.fetchers.withdrawals.look_at(partition)
 

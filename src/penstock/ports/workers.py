@@ -36,5 +36,5 @@ class RecordWorkers(Protocol):
         ...
 
     def call_patiently(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
-        """For regular expressions: done when the processor has nothing else to do."""
+        """For regular expressions: a lane of their own, with a lower priority."""
         ...

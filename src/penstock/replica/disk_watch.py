@@ -38,7 +38,7 @@ class DiskWatch:
         `last_ended_s`: when one last ended that had taken about so many seconds or more."""
         self._loop = loop
         self.directory = directory
-        self._waiting_since_s = waiting_since_s
+        self.waiting_since_s = list(waiting_since_s)
         self._last_ended_s = last_ended_s
         self._limit_ms = limit_ms
         self._probe = probe
@@ -65,7 +65,7 @@ class DiskWatch:
     @property
     def waited_s(self) -> float:
         """For the oldest flush that is under way."""
-        since_s = [found for ask in self._waiting_since_s if (found := ask()) is not None]
+        since_s = [found for ask in self.waiting_since_s if (found := ask()) is not None]
         return self._loop.time() - min(since_s) if since_s else 0.0
 
     def _tick(self) -> None:

@@ -11,6 +11,7 @@ is current may say so: see `open_all`.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ from penstock.storage.probe import REVIVAL_PROBE, probe
 
 log = logging.getLogger(__name__)
 
+SETTLING_S = 0.1  # between two looks
 LACKING = "may lack deletions of keys, and is fetched anew"
 
 
@@ -50,6 +52,16 @@ class OpeningReport:
     scanned_bytes: int = 0
     truncated_bytes: int = 0
     rebuilt_indexes: int = 0
+
+
+@dataclass(slots=True)
+class _Held:
+    """A partition that nobody may use yet."""
+
+    cut: Cut | None
+    """Ends it; None: its log was offline, or is because the disk hangs."""
+    since_s: float
+    task: asyncio.Task[None]
 
 
 class HostedPartitions:
@@ -84,7 +96,7 @@ class HostedPartitions:
         self._directories = LogDirectories(disk, directory, self._offsets, clock, entropy)
         self.set_aside = SetAside(disk, directory, workers, entropy)
         self._outdated: list[str] = []  # directories that were set aside, and may go
-        self._holding: dict[Partition, asyncio.Task[None]] = {}  # back, until nothing speaks of a former one
+        self._holding: dict[Partition, _Held] = {}  # back, until nothing speaks of a former one
         self._doubtful: dict[Partition, None] = {}  # perhaps of an earlier stay, and kept while nobody leads
         self.housekeeping = Housekeeping(self, self._offsets, commit, workers, clock)
         self.host.on_log_start = self.housekeeping.log_start_moved
@@ -206,7 +218,7 @@ class HostedPartitions:
         report: OpeningReport | None = None,
     ) -> Partition:
         path = f"{self.directory}/{topic.name}-{state.index}"
-        has_former = report is None and self._clear_the_way((topic.name, state.index), path)
+        is_in_the_way = report is None and self._clear_the_way((topic.name, state.index), path)
         known = self._offsets.take((topic.name, state.index))
         opened = self._directories.open(path, settings, known, topic.topic_id)
         is_doubtful = self._may_be_of_an_earlier_stay(state, config, opened) and self._disk.exists(path)
@@ -240,8 +252,8 @@ class HostedPartitions:
             # What lies beyond it may differ from what other replicas hold: a sole one has no such doubts.
             high_watermark=known.high_watermark if len(state.replicas) > 1 else None,
         )
-        if has_former:
-            self._hold(partition)
+        if is_in_the_way or (report is None and self._offsets.speaks_of_former((topic.name, state.index))):
+            self._hold(partition, is_in_the_way=is_in_the_way)
         partition.apply_state(state)
         if is_doubtful and state.leader == NO_LEADER:
             self._doubtful[partition] = None
@@ -314,7 +326,7 @@ class HostedPartitions:
         was_clean = self._directories.was_clean and not old.was_opened
 
         if self._offsets.speaks_of_former((partition.topic, partition.index)):
-            await self._forget_former(partition)
+            await self._forget_former(partition, is_in_the_way=True)
 
         def open_again() -> Log:
             old.close(clean=False)
@@ -384,47 +396,71 @@ class HostedPartitions:
     # -- metadata changes ---------------------------------------------------------------
 
     def _clear_the_way(self, key: Key, path: str) -> bool:
-        """For a partition that is new here. Whether something on the disk may still speak of a former one: of a topic
-        that is made again at once, of files that could not be set aside when they should have been."""
+        """For a partition that is new here. Whether files of a former one were in its place: they could not be set
+        aside when they should have been."""
         is_in_the_way = self._disk.exists(path)
         if is_in_the_way:
             self._directories.set_aside(path, STRAY_SUFFIX, "is in the way of a new partition", sync=False)
         self._offsets.forget(key)
-        return is_in_the_way or self._offsets.speaks_of_former(key)
+        return is_in_the_way
 
-    def _hold(self, partition: Partition) -> None:
-        """Nobody uses the partition until nothing on the disk speaks of the former one. A worker sees to that."""
+    def _hold(self, partition: Partition, *, is_in_the_way: bool) -> None:
+        """Nobody uses the partition until nothing on the disk speaks of the former one, as of a topic that is made
+        again at once. A worker sees to that."""
         cut = partition.log.hold() if partition.log.offline is None else None
-        task = self._holding[partition] = asyncio.ensure_future(self._release(partition, cut))
-        task.add_done_callback(lambda _: self._holding.pop(partition, None))
+        work = self._release(partition, is_in_the_way=is_in_the_way)
+        since_s = asyncio.get_running_loop().time()
+        held = self._holding[partition] = _Held(cut, since_s, asyncio.ensure_future(work))
+        held.task.add_done_callback(lambda _: self._holding.pop(partition, None))
+        if self.host.is_disk_hung:
+            self.disk_hung()
 
-    async def _release(self, partition: Partition, cut: Cut | None) -> None:
+    async def _release(self, partition: Partition, *, is_in_the_way: bool) -> None:
+        failure: StorageError | OSError | None = None
         try:
-            await self._forget_former(partition)
+            await self._forget_former(partition, is_in_the_way=is_in_the_way)
         except (StorageError, OSError) as error:
-            if cut is None:
-                log.error("offsets of a deleted partition may be taken for those of %r: %s", partition, error)
-            else:
-                cut.failure = error
-        else:
-            if cut is not None:
-                cut.run()
-        if cut is not None:
-            try:
-                partition.end_cut(cut)
-            except StorageError as error:
-                log.error("%r: what is left of a deleted partition of this name is in the way: %s", partition, error)
+            failure = error
+        self._end_hold(partition, failure)
 
-    async def _forget_former(self, partition: Partition) -> None:
+    def _end_hold(self, partition: Partition, failure: StorageError | OSError | None) -> None:
+        """With a failure the log is offline, and comes back as others do: see `reopen`."""
+        held = self._holding[partition]
+        cut, held.cut = held.cut, None
+        if cut is None:
+            if failure is not None:
+                log.error("%r: the disk still speaks of a deleted partition of this name: %s", partition, failure)
+            return
+        if failure is None:
+            cut.run()
+        else:
+            cut.failure = failure
+        try:
+            partition.end_cut(cut)
+        except StorageError as error:
+            log.error("%r waits for the disk to forget a deleted partition of this name: %s", partition, error)
+
+    def disk_hung(self) -> None:
+        """Partitions that wait for it are offline: another replica may lead them."""
+        for partition, held in list(self._holding.items()):
+            if held.cut is not None:
+                self._end_hold(partition, OSError(errno.ETIMEDOUT, "the disk hangs"))
+
+    def held_since_s(self) -> float | None:
+        """Since when a partition has been waiting for the disk; None: none does."""
+        return min((held.since_s for held in self._holding.values()), default=None)
+
+    async def _forget_former(self, partition: Partition, *, is_in_the_way: bool) -> None:
         """Stable when this returns. Raises StorageError or OSError."""
         if not partition.is_deleted:
             await self.housekeeping.erase([(partition.topic, partition.index)])
-            await self._workers.run(partial(self._disk.sync_directory, self.directory))
+            if is_in_the_way:
+                await self._workers.run(partial(self._disk.sync_directory, self.directory))
 
     async def settled(self) -> None:
-        """No partition is held back any more."""
-        while self._holding:
-            await asyncio.wait(list(self._holding.values()))
+        """No partition is held back any more, but for a disk that hangs."""
+        while any(held.cut is not None for held in self._holding.values()):
+            await asyncio.wait([held.task for held in self._holding.values()], timeout=SETTLING_S)
 
     def _exorcise(self) -> None:
         """Write the files beside the logs anew. Blocks."""

@@ -3,7 +3,7 @@
 Python threads share one interpreter: a thread that walks over a million records holds up the loop for as long. So that
 happens in small processes. One is started when there is work and none is free; each does one call at a time, and a
 thread waits for its answer. Producers have `MOST` of them at a time, lookups by time one, and regular expressions one
-that gets the processor time nobody else wants: none waits for another. A call has `CALL_CPU_S` of processor time, and
+of a lower priority: none waits for another. A call has `CALL_CPU_S` of processor time, and
 `CALL_S` by the clock. One that dies or takes too long is killed, and the next call gets another. One that has had
 nothing to do for `IDLE_S` is ended. None outlives the process that started it: when its input ends, so does it.
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 MODULE = "penstock.runtime.record_worker"
-PATIENT = "patient"  # its argument: it runs when the processor has nothing else to do
+PATIENT = "patient"  # its argument: it has a lower priority
 MOST = 2
 CALL_CPU_S = 10.0  # what is bounded as it should be takes a fraction of that
 CALL_S = 30.0  # by the clock, for a process that is not let run

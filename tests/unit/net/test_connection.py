@@ -12,21 +12,18 @@ from penstock.net.channel import HIGH_WATER_BYTES
 from penstock.net.connection import (
     INITIAL_BUFFER_BYTES,
     LARGE_REPLY_BYTES,
-    MANY_RECORDS_BYTES,
     MAX_READ_BYTES,
     OTHER_COST,
-    PRODUCE_KEY,
     TURN_BUDGET,
     TURN_S,
     Connection,
     ConnectionLimits,
     join_bytes,
 )
-from penstock.net.waiting_line import SHARE_S, WINDOW_S
 from penstock.ports.channel import Part
 from penstock.ports.disk import FileSlice
 
-PIPELINED_KEY, FETCH_KEY, BARRIER_KEY = 0, 1, 3
+PIPELINED_KEY, BARRIER_KEY = 0, 3
 MAX_FRAME = 1 << 20
 
 
@@ -370,88 +367,6 @@ async def test_one_that_ended_holds_up_nobody_in_line() -> None:
     first.connection.abort()
     await turn()
     assert len(second.handled) == TURN_BUDGET * 2
-
-
-def _costly(clock: list[float], seconds: float, answer: bytes = b"") -> Callable[[int, bytes], bytes]:
-    def handle(slot: int, body: bytes) -> bytes:
-        clock[0] += seconds
-        return answer
-
-    return handle
-
-
-def _pair(clock: list[float]) -> tuple[Harness, Harness]:
-    limits = ConnectionLimits(MAX_FRAME, 5, frozenset({PRODUCE_KEY, FETCH_KEY}), clock=lambda: clock[0])
-    return Harness(limits=limits), Harness(limits=limits)
-
-
-def _ask_on_and_on(clock: list[float], greedy: Harness, other: Harness | None, key: int = BARRIER_KEY) -> int:
-    """Each request when the one before is answered, for ten windows; how many were handled in the last nine."""
-    handled, end = 0, clock[0] + 10 * WINDOW_S
-    first_ends = clock[0] + WINDOW_S
-    while clock[0] < end and greedy.channel.is_reading:
-        greedy.feed(frame(key))
-        if other is not None:
-            other.feed(frame(PRODUCE_KEY))
-        clock[0] += 0.00001
-        handled += clock[0] > first_ends
-    return handled
-
-
-async def test_one_that_brings_nothing_and_never_pauses_does_pause_beside_others() -> None:
-    clock = [1.0]
-    greedy, other = _pair(clock)
-    greedy.answer, other.answer = _costly(clock, 0.0001), _costly(clock, 0.00001)
-    other.feed(frame(PRODUCE_KEY))
-    began = clock[0]
-    _ask_on_and_on(clock, greedy, other)
-    assert not greedy.channel.is_reading
-    assert clock[0] - began < WINDOW_S
-    assert len(greedy.handled) <= 2 + 2 * SHARE_S / 0.0001, "its own share, and that of all who are greedy"
-    waiting = len(greedy.handled)
-    clock[0] += WINDOW_S
-    await asyncio.sleep(2 * WINDOW_S)
-    assert len(greedy.handled) == waiting + 1, "its last request was not lost"
-    assert greedy.channel.is_reading
-
-
-async def test_alone_it_need_not_pause() -> None:
-    clock = [1.0]
-    greedy, _ = _pair(clock)
-    greedy.answer = _costly(clock, 0.0001)
-    assert _ask_on_and_on(clock, greedy, None) > 9 * WINDOW_S / 0.00012
-    assert greedy.channel.is_reading
-
-
-@pytest.mark.parametrize(
-    ("key", "answer"), [(PRODUCE_KEY, b""), (FETCH_KEY, bytes(MANY_RECORDS_BYTES))], ids=["produced", "fetched"]
-)
-async def test_records_make_nobody_pause(key: int, answer: bytes) -> None:
-    clock = [1.0]
-    busy, other = _pair(clock)
-    busy.answer, other.answer = _costly(clock, 0.0001, answer), _costly(clock, 0.00001)
-    other.feed(frame(PRODUCE_KEY))
-    assert _ask_on_and_on(clock, busy, other, key) > 9 * WINDOW_S / 0.00025
-    assert busy.channel.is_reading
-
-
-async def test_many_that_never_pause_have_one_share_together() -> None:
-    clock = [1.0]
-    limits = ConnectionLimits(MAX_FRAME, 5, frozenset({PRODUCE_KEY, FETCH_KEY}), clock=lambda: clock[0])
-    greedy, other = [Harness(limits=limits) for _ in range(8)], Harness(limits=limits)
-    other.answer = _costly(clock, 0.0)
-    for one in greedy:
-        one.answer = _costly(clock, 2 * SHARE_S)
-        one.feed(frame(BARRIER_KEY))
-        other.feed(frame(PRODUCE_KEY))
-        one.feed(frame(BARRIER_KEY))  # in its window: it is greedy from now on
-    clock[0] += 2 * WINDOW_S
-    other.feed(frame(PRODUCE_KEY))
-    before = sum(len(one.handled) for one in greedy)
-    for one in greedy:
-        if one.channel.is_reading:
-            one.feed(frame(BARRIER_KEY))
-    assert sum(len(one.handled) for one in greedy) - before <= 2
 
 
 async def test_a_large_answer_leaves_before_the_next_request() -> None:

@@ -441,6 +441,45 @@ def test_a_topic_made_anew_is_offline_while_the_disk_still_speaks_of_the_last_on
     assert found_after_a_crash(world) == (None, 0, 1)
 
 
+@pytest.mark.parametrize("is_known", [False, True], ids=["found out meanwhile", "known before"])
+def test_a_topic_made_anew_on_a_disk_that_hangs_is_offline(is_known: bool) -> None:
+    """So another replica may lead it. It comes back with the disk."""
+    world = long_lived()
+
+    async def recreate() -> None:
+        answers = asyncio.Event()
+        run = world.workers.run
+
+        def hangs(work: Any) -> Any:
+            async def later() -> Any:
+                await answers.wait()
+                return await run(work)
+
+            return later()
+
+        world.workers.run = hangs  # type: ignore[method-assign]
+        delete(world).close()
+        world.hosted.host.is_disk_hung = is_known
+        create_again(world)
+        partition = world.hosted.get("shared", 0)
+        if not is_known:
+            await asyncio.sleep(0)
+            assert world.hosted.held_since_s() is not None
+            assert partition.log.is_being_cut
+            world.hosted.disk_hung()
+        assert partition.log.offline is not None
+        assert partition.is_leader, "it may resign"
+        await world.hosted.settled()
+        answers.set()
+        partition.reopened(await world.hosted.reopen(partition))
+        await asyncio.sleep(0.01)
+        assert world.hosted.held_since_s() is None
+        write_to_new(world)
+
+    asyncio.run(recreate())
+    assert found_after_a_crash(world) == (None, 0, 1)
+
+
 def test_a_topic_made_anew_may_go_again_at_once() -> None:
     world = long_lived()
 

@@ -55,14 +55,14 @@ async def test_calls_at_the_same_time_have_a_few_of_them(processes: RecordProces
     assert 1 <= processes.started <= record_processes.MOST
 
 
-async def test_patient_calls_get_the_processor_time_that_nobody_wants(processes: RecordProcesses) -> None:
+async def test_patient_calls_have_a_lower_priority(processes: RecordProcesses) -> None:
     hasty = await processes.call(os.getpid)
     patient = await processes.call_patiently(os.getpid)
     assert patient != hasty
     assert await processes.call_patiently(os.getpid) == patient
     assert await processes.look_up(os.getpid) == hasty
-    if hasattr(os, "SCHED_IDLE"):
-        assert [os.sched_getscheduler(pid) for pid in (hasty, patient)] == [os.SCHED_OTHER, os.SCHED_IDLE]
+    lower, lowest = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (hasty, patient))
+    assert os.getpriority(os.PRIO_PROCESS, 0) < lower < lowest
 
 
 async def test_a_producers_batch_does_not_wait_for_lookups(processes: RecordProcesses) -> None:
