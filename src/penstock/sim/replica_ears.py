@@ -144,7 +144,7 @@ class ReplicaEars:
 
     def _look_at_platters(self, leader: Partition, high_watermark: int) -> None:
         def is_excused(member: int) -> bool:
-            has_yet_to_hear = not self._is_durable_on(member, leader)
+            has_yet_to_hear = not self._is_durable_on(member, leader) or self._counts_from_before(member, leader)
             return has_yet_to_hear or member in self._brokers.excused or self._has_moved_on(leader, member)
 
         place = Place(leader.topic, leader.index)
@@ -164,6 +164,16 @@ class ReplicaEars:
         hosted = () if node is None else getattr(node, "partitions", ())
         key = leader.topic_id, leader.index
         return all(replica.is_durable for replica in hosted if (replica.topic_id, replica.index) == key)
+
+    def _counts_from_before(self, member: int, leader: Partition) -> bool:
+        """What a member showed by fetches, before the topic was to be flushed, goes on to count: should it crash now,
+        the controller does not trust it."""
+        follower = None if leader.followers is None else leader.followers.by_id.get(member)
+        node = self._cluster.living.get(leader.node_id)
+        topic = None if node is None else node.image.topics_by_id.get(leader.topic_id)
+        if follower is None or topic is None or not topic.durable_from_epoch:
+            return False
+        return follower.end_offset > follower.claimed_offset
 
     def _has_moved_on(self, leader: Partition, member: int) -> bool:
         """The topic was deleted, or the replica moved away, and this leader has not heard of it yet."""
