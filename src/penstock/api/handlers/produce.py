@@ -24,6 +24,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from penstock.api.bounds import RECORDS
 from penstock.api.context import RequestContext
+from penstock.api.early_batches import EarlyBatches
 from penstock.api.leader_hints import EndpointOf, LeaderHints, nowhere
 from penstock.api.produce_lane import ACKS_ALL, LaneReply, ProduceLane
 from penstock.api.produced_batch import (
@@ -142,6 +143,7 @@ class ProduceHandler:
         self._traffic = traffic
         self._times = times
         self._hints = LeaderHints(partitions, endpoint_of)
+        self._early = EarlyBatches()
 
     def handle(
         self, ctx: RequestContext, request: ProduceRequest
@@ -211,6 +213,7 @@ class ProduceHandler:
             else:
                 partitions = self._partitions.by_name.get(topic.name)
                 missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            named = topic.topic_id if by_id else topic.name
             entries: list[PartitionProduceResponse] = []
             response.responses.append(
                 TopicProduceResponse(topic_id=topic.topic_id, name=topic.name, partition_responses=entries)
@@ -226,10 +229,12 @@ class ProduceHandler:
                     continue
                 if partitions is None or not 0 <= data.index < len(partitions):
                     _set_error(entry, missing if partitions is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    self._early.refuse(named, data.index, data.records, self._clock.monotonic())
                     continue
                 partition = partitions[data.index]
                 if partition is None or not partition.is_leader:
                     _set_error(entry, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                    self._early.refuse(named, data.index, data.records, self._clock.monotonic())
                     is_elsewhere = True
                     continue
                 if partition.topic in INTERNAL_TOPICS:
@@ -245,6 +250,9 @@ class ProduceHandler:
                     is_prepared = id(data) in prepared
                     if is_prepared and (refusal := prepared[id(data)]) is not None:
                         raise refusal
+                    if self._early:
+                        producers = partition.log.producers
+                        self._early.check(named, data.index, records, producers, self._clock.monotonic())
                     end = self._append(ctx.version, acks, partition, records, now_ms, entry, is_prepared=is_prepared)
                 except (ApiError, StorageError) as error:
                     _set_error(entry, ErrorCode(error.code), str(error))

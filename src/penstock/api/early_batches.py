@@ -1,0 +1,74 @@
+"""Batches of idempotent producers that came before their partition did.
+
+A client sends the next batches before it hears that the first was refused. Where the partition is led here by then, and
+knows nothing of the producer, the second would be appended: the first, sent again, could never be. The log remembers
+batches that it refused itself (`ProducerStates.refuse`). This remembers those that no log has seen: of a topic that is
+being made, of a leader that has just been elected.
+
+Must not know: why a batch was refused.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.ports.disk import Buffer
+from penstock.records.batch import HEADER_SIZE, BatchHeader, read_header
+from penstock.storage.producer_state import ProducerStates
+
+REMEMBERED: Final = 1000
+REMEMBERED_S: Final = 5.0
+"""What was on its way behind a refused batch has arrived by then."""
+
+
+class _Refused(NamedTuple):
+    epoch: int
+    sequence: int
+    until_s: float
+
+
+class EarlyBatches:
+    def __init__(self) -> None:
+        self._refused: dict[tuple[bytes | str, int, int], _Refused] = {}
+
+    def __len__(self) -> int:
+        return len(self._refused)
+
+    def refuse(self, topic: bytes | str, index: int, records: object, now_s: float) -> None:
+        """Of a partition that is not led here. The first that is refused counts."""
+        header = _header(records)
+        if header is None or header.producer_id < 0:
+            return
+        key = topic, index, header.producer_id
+        found = self._refused.get(key)
+        if found is None or found.until_s <= now_s or found.epoch < header.producer_epoch:
+            if len(self._refused) >= REMEMBERED:
+                self._refused.clear()
+            self._refused[key] = _Refused(header.producer_epoch, header.base_sequence, now_s + REMEMBERED_S)
+
+    def check(self, topic: bytes | str, index: int, records: Buffer, producers: ProducerStates, now_s: float) -> None:
+        """Raises OUT_OF_ORDER_SEQUENCE_NUMBER where an earlier batch has yet to come again."""
+        header = _header(records)
+        if header is None:
+            return
+        key = topic, index, header.producer_id
+        found = self._refused.get(key)
+        if found is None:
+            return
+        is_over = found.until_s <= now_s or producers.get(header.producer_id) is not None
+        if is_over or found.epoch != header.producer_epoch or found.sequence == header.base_sequence:
+            del self._refused[key]
+            return
+        raise ApiError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"producer {header.producer_id} comes with sequence {header.base_sequence}, and {found.sequence} was "
+            "refused before",
+        )
+
+
+def _header(records: object) -> BatchHeader | None:
+    """Of what may be no batch at all."""
+    if not isinstance(records, (bytes, bytearray, memoryview)) or len(records) < HEADER_SIZE:
+        return None
+    return read_header(records)
