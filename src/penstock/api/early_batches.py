@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.ports.disk import Buffer
 from penstock.records.batch import HEADER_SIZE, BatchHeader, read_header
-from penstock.storage.producer_state import ProducerStates
+from penstock.storage.producer_state import ProducerStates, is_later
 
 REMEMBERED: Final = 1000
 REMEMBERED_S: Final = 5.0
@@ -36,13 +36,14 @@ class EarlyBatches:
         return len(self._refused)
 
     def refuse(self, topic: bytes | str, index: int, records: object, now_s: float) -> None:
-        """Of a partition that is not led here. The first that is refused counts."""
+        """Of a partition that is not led here. The first of its producer counts."""
         header = _header(records)
         if header is None or header.producer_id < 0:
             return
         key = topic, index, header.producer_id
         found = self._refused.get(key)
-        if found is None or found.until_s <= now_s or found.epoch < header.producer_epoch:
+        is_over = found is None or found.until_s <= now_s or found.epoch < header.producer_epoch
+        if is_over or (found is not None and is_later(found.sequence, header.base_sequence)):
             if len(self._refused) >= REMEMBERED:
                 self._refused.clear()
             self._refused[key] = _Refused(header.producer_epoch, header.base_sequence, now_s + REMEMBERED_S)
@@ -57,7 +58,7 @@ class EarlyBatches:
         if found is None:
             return
         is_over = found.until_s <= now_s or producers.get(header.producer_id) is not None
-        if is_over or found.epoch != header.producer_epoch or found.sequence == header.base_sequence:
+        if is_over or found.epoch != header.producer_epoch or not is_later(header.base_sequence, found.sequence):
             del self._refused[key]
             return
         raise ApiError(

@@ -36,6 +36,7 @@ from penstock.records.builder import iterate_records
 
 REMEMBERED_BATCHES = 5
 REMEMBERED_REFUSALS = 1_000
+SEQUENCES = 1 << 31
 SNAPSHOT_HEAD = Struct(">hIi")
 _CRC_END = 6
 SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
@@ -107,6 +108,25 @@ class Producer:
         return self.batches[-1].last_offset if self.batches else -1
 
 
+class _Refused(NamedTuple):
+    """The first batch of a producer that was refused, and comes again."""
+
+    epoch: int
+    sequence: int
+    is_old: bool = False
+
+    def comes_before(self, header: BatchHeader) -> bool:
+        return header.producer_epoch == self.epoch and is_later(header.base_sequence, self.sequence)
+
+    def comes_after(self, header: BatchHeader) -> bool:
+        return header.producer_epoch == self.epoch and is_later(self.sequence, header.base_sequence)
+
+
+def is_later(sequence: int, than: int) -> bool:
+    """Sequence numbers begin again at 0 after the largest one."""
+    return 0 < (sequence - than) % SEQUENCES < SEQUENCES // 2
+
+
 class ProducerStates:
     """All producers of one log.
 
@@ -125,7 +145,7 @@ class ProducerStates:
 
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
-        self._refused: dict[int, tuple[int, int]] = {}  # of producers not known yet: epoch and first sequence
+        self._refused: dict[int, _Refused] = {}  # of producers not known yet
         self._transactions: set[int] = set()  # producer ids with an open transaction
         self.has_earlier_batches = True
         self.version = 0  # rises with every change
@@ -178,15 +198,18 @@ class ProducerStates:
             if len(self._refused) >= REMEMBERED_REFUSALS:
                 self._refused.clear()
             refused = self._refused.get(header.producer_id)
-            if refused is None or refused[0] < header.producer_epoch:
-                self._refused[header.producer_id] = header.producer_epoch, header.base_sequence
+            if refused is None or refused.epoch < header.producer_epoch or refused.comes_after(header):
+                self._refused[header.producer_id] = _Refused(header.producer_epoch, header.base_sequence)
+            elif refused.epoch == header.producer_epoch:
+                self._refused[header.producer_id] = refused._replace(is_old=False)
 
     def _check_refused(self, header: BatchHeader) -> None:
-        epoch, first = self._refused.get(header.producer_id, (-1, 0))
-        if header.producer_epoch == epoch and header.base_sequence != first:
+        refused = self._refused.get(header.producer_id)
+        if refused is not None and refused.comes_before(header):
             raise ApiError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} comes with sequence {header.base_sequence}, and {first} was refused",
+                f"producer {header.producer_id} comes with sequence {header.base_sequence}, and {refused.sequence} was "
+                "refused",
             )
 
     @staticmethod
@@ -263,7 +286,8 @@ class ProducerStates:
     def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
         """Forget idle producers without an open transaction; their ids."""
         expired: list[int] = []
-        self._refused.clear()  # whoever has not come back by now has given up
+        # Whoever has not come back from one look at the clock to the next has given up.
+        self._refused = {one: left._replace(is_old=True) for one, left in self._refused.items() if not left.is_old}
         for producer in self._producers.values():
             if producer.is_fresh:
                 producer.is_fresh = False

@@ -64,6 +64,8 @@ def test_refused_batches_are_remembered_for_a_while_and_not_without_end() -> Non
     producers = ProducerStates()
     producers.refuse(header(0))
     producers.expire(1000, 60_000)
+    assert refusal(producers, header(5)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "it may just have been sent"
+    producers.expire(2000, 60_000)
     assert producers.check(header(5)) is None
     for number in range(REMEMBERED_REFUSALS + 1):
         producers.refuse(read_header(batch(0, producer_id=number)))
@@ -71,6 +73,26 @@ def test_refused_batches_are_remembered_for_a_while_and_not_without_end() -> Non
     assert refusal(producers, read_header(batch(5, producer_id=REMEMBERED_REFUSALS))) == (
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     )
+
+
+def test_a_look_at_the_clock_between_two_refusals_does_not_mix_them_up() -> None:
+    """The second would pass for the first, and the first could never be appended."""
+    producers = ProducerStates()
+    producers.refuse(header(0, 3))
+    producers.expire(1000, 60_000)
+    producers.refuse(header(3, 2))
+    producers.expire(2000, 60_000)
+    producers.refuse(header(3, 2))
+    assert producers.check(header(0, 3)) is None
+    producers.refuse(header(0, 3))
+    assert refusal(producers, header(3, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_sequences_behind_a_refused_one_go_round() -> None:
+    producers = ProducerStates()
+    producers.refuse(header(0x7FFFFFFE, 3))
+    assert refusal(producers, header(1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert producers.check(header(0x7FFFFFFE, 3)) is None
 
 
 def test_the_next_sequence_is_new() -> None:
