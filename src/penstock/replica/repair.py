@@ -311,18 +311,19 @@ class Repairs:
             return True
         if not self._may_cut(partition, epoch):
             return False
+        offset = _cut_from(partition, found.offset)
         if found.is_unreadable:
             await self._recovering.set_aside.move(partition)
         else:
-            await self._recovering.set_aside.keep_tail(partition, found.offset)
+            await self._recovering.set_aside.keep_tail(partition, offset)
         if partition.log is not owner or owner.generation != found.generation:
             return True  # it was cut by others: if the damage was not in that, it will be met again
         if not self._may_cut(partition, epoch):
             return False
-        await self._cut(partition, found.offset)
+        await self._cut(partition, offset)
         if not found.is_unreadable and owner.generation != found.generation:
             await self._recovering.set_aside.was_cut(partition)
-        await self._leave(partition, found.offset)
+        await self._leave(partition, offset)
         return True
 
     async def _is_still_damaged(self, partition: Partition, found: Found) -> bool:
@@ -410,6 +411,14 @@ class Repairs:
                 before,
                 partition.leader,
             )
+
+
+def _cut_from(partition: Partition, damaged: int) -> int:
+    """A compacted log goes as a whole. The leader has dropped tombstones that every replica had, this one too: behind
+    the damage they would be missing, and before it are the keys that they deleted."""
+    owner = partition.log
+    is_compacted = owner.config.compact or owner.gaps.are_known
+    return min(damaged, owner.log_start_offset) if is_compacted else damaged
 
 
 async def _set_or_later(event: asyncio.Event) -> None:

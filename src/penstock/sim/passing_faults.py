@@ -104,6 +104,7 @@ class PassingFaults:
     def __init__(self, enemy: Enemy) -> None:
         self._enemy = enemy
         self._cluster = enemy.cluster
+        self._usual_sync_s: dict[int, float] = {}
         self.deeds: dict[str, Deed] = {
             "passing errors": self._errors,
             "passing shortage": self._shortage,
@@ -227,11 +228,12 @@ class PassingFaults:
         if number is None:
             return
         times = self._cluster.machines[number].disk_times
-        before = times.sync_s
+        usual_s = self._usual_sync_s.setdefault(number, times.sync_s)  # another such fault may be under way
         self._enemy.note(fault, f"a sync of {host_of(number)} takes seconds")
-        times.sync_s = random.uniform(0.5, 3.0)
+        times.sync_s = slow_s = random.uniform(0.5, 3.0)
         await asyncio.sleep(fault.lasts_s)
-        times.sync_s = before
+        if times.sync_s == slow_s:
+            times.sync_s = usual_s
 
     async def _hung(self, fault: Fault, random: Random) -> None:
         number = self._enemy.somebody(random)

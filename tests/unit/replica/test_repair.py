@@ -111,6 +111,23 @@ def test_a_replica_that_does_not_count_is_mended(world: SimWorld, offset: int, b
     run(world, main())
 
 
+def test_a_compacted_replica_is_fetched_anew_as_a_whole(world: SimWorld) -> None:
+    """Tombstones that it had may be gone at the leader: behind the damage they would be missing."""
+    broker = FollowingBroker(world, settings={**LAZY, "cleanup.policy": "compact"})
+
+    async def main() -> None:
+        partition = await follow_to(broker, 20, isr=(LEADER,))
+        await report(broker, damage(broker, partition, 7))
+        await until(ends_at(partition, 0))
+        await until(lambda: broker.fetchers.repairs.repaired == 1)
+        await until(ends_at(partition, 20))
+        assert is_sound(partition)
+        assert stored(partition) == [(n, 1) for n in range(20)]
+        assert broker.lowered[-1][1] == 0
+
+    run(world, main())
+
+
 def test_a_replica_that_does_not_count_is_not_cut_before_its_leader_could_withdraw_its_return(world: SimWorld) -> None:
     """The leader may have asked the controller to take it back, as one that had caught up."""
     broker = FollowingBroker(world, settings=LAZY)
