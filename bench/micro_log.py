@@ -115,12 +115,12 @@ def bench_read(root: str) -> None:
 
     def sequential() -> None:
         offset = 0
-        while (piece := log.read(offset, 16_000)) is not None:
+        while (piece := log.reader.read(offset, 16_000)) is not None:
             offset = piece.next_offset
 
     def at_random() -> None:
         for offset in offsets:
-            log.read(offset, 16_000)
+            log.reader.read(offset, 16_000)
 
     slices = count // 16 + 1
     print(f"read sequentially, 16 KB      {best_us(sequential, slices):7.2f} us")
@@ -128,9 +128,9 @@ def bench_read(root: str) -> None:
     log.close(clean=True)
     log = open_log(directory, clean=True)
     print(f"the same, index in its file   {best_us(at_random, len(offsets)):7.2f} us")
-    piece = log.read(0, 1 << 20)
+    piece = log.reader.read(0, 1 << 20)
     assert piece is not None
-    verified_us = best_us(lambda: log.verify_slice(piece) and None, 1)
+    verified_us = best_us(lambda: log.reader.verify_slice(piece) and None, 1)
     print(f"verify 1 MB of 1 KB batches   {verified_us:7.2f} us")
 
 

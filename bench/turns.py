@@ -317,9 +317,9 @@ def cut(directory: Path, gigabytes: float) -> Result:
 
         log = await loop.run_in_executor(None, fill_log)
         await loop.run_in_executor(None, evict, directory)
-        lookup = log.lookup(log.log_end_offset // 2, 0)
+        lookup = log.reader.lookup(log.log_end_offset // 2, 0)
         await loop.run_in_executor(None, lookup.run)
-        log.end_lookup(lookup)
+        log.reader.end_lookup(lookup)
         watchdog = LoopWatchdog(loop, STALL_S)
         before = Turns(tuple(loop.turns.counts), 0.0)
         loop.turns.longest_s = 0.0

@@ -293,7 +293,7 @@ def stored(partition: Partition) -> list[tuple[int, int]]:
     """(offset, leader epoch) of every batch on disk."""
     found: list[tuple[int, int]] = []
     at = partition.log.log_start_offset
-    while (piece := partition.log.read(at, 1 << 20)) is not None:
+    while (piece := partition.log.reader.read(at, 1 << 20)) is not None:
         data = piece.read()
         position = 0
         while position < len(data):

@@ -208,10 +208,10 @@ class World:
     def batches(self) -> list[tuple[BatchHeader, list[Record]]]:
         """As a reader from the start sees them; raises CorruptBatch where one is torn."""
         log, offset, result = self.log, self.log.log_start_offset, []
-        while (piece := log.read(offset, self.random.choice([1, 500, 100_000]))) is not None:
-            if not log.slice_is_trusted(piece):
-                piece = log.verify_slice(piece)
-                log.mark_trusted(piece)
+        while (piece := log.reader.read(offset, self.random.choice([1, 500, 100_000]))) is not None:
+            if not piece.is_trusted():
+                piece = log.reader.verify_slice(piece)
+                log.reader.mark_trusted(piece)
             data = piece.read()
             for at, header in iterate_headers(data, "served"):
                 payload = decompress(header.compression, data[at + HEADER_SIZE : at + header.size_bytes])
@@ -253,7 +253,7 @@ class World:
         log = self.log
         for _ in range(3):
             offset = self.random.randint(log.log_start_offset, log.log_end_offset)
-            piece = log.read(offset, 1)
+            piece = log.reader.read(offset, 1)
             following = [other for other in there if other >= offset]
             if piece is not None:
                 first = read_header(piece.read())
@@ -263,7 +263,7 @@ class World:
                 assert not following
             timestamp = self.now_ms - self.random.choice([0, 1, 500, 5000, 10**7])
             expected = next(((r.timestamp_ms, r.offset) for r in there.values() if r.timestamp_ms >= timestamp), None)
-            assert log.offset_for_timestamp(timestamp) == expected
+            assert log.reader.offset_for_timestamp(timestamp) == expected
 
 
 STEPS = (

@@ -27,7 +27,7 @@ TOPIC = {"cleanup.policy": "compact", "internal.segment.bytes": "600", "flush.me
 def offsets(log: Log) -> list[int]:
     found: list[int] = []
     at = log.log_start_offset
-    while (piece := log.read(at, 1 << 20)) is not None:
+    while (piece := log.reader.read(at, 1 << 20)) is not None:
         found += [header.base_offset for _, header in iterate_headers(piece.read(), "")]
         at = piece.next_offset
     return found

@@ -52,10 +52,10 @@ def filled(random: Random, batches: int = 40) -> tuple[SimDisk, Log]:
 def everything(log: Log, max_bytes: int = 800) -> bytes:
     """What fetch would serve from start to end; CorruptBatch where it would stop."""
     data, offset = b"", log.log_start_offset
-    while (piece := log.read(offset, max_bytes)) is not None:
-        if not log.slice_is_trusted(piece):
-            piece = log.verify_slice(piece)
-            log.mark_trusted(piece)
+    while (piece := log.reader.read(offset, max_bytes)) is not None:
+        if not piece.is_trusted():
+            piece = log.reader.verify_slice(piece)
+            log.reader.mark_trusted(piece)
         data += piece.read()
         offset = piece.next_offset
     return data
@@ -82,11 +82,11 @@ def test_a_flipped_bit_in_a_sealed_segment_is_reported_and_never_served() -> Non
         served, offset, report = b"", 0, None
         while offset < end:
             try:
-                piece = log.read(offset, random.choice([1, 800, 100_000]))
+                piece = log.reader.read(offset, random.choice([1, 800, 100_000]))
                 assert piece is not None
-                if not log.slice_is_trusted(piece):
-                    piece = log.verify_slice(piece)
-                    log.mark_trusted(piece)
+                if not piece.is_trusted():
+                    piece = log.reader.verify_slice(piece)
+                    log.reader.mark_trusted(piece)
             except CorruptBatch as error:
                 report = error
                 break
@@ -123,9 +123,9 @@ def test_a_flipped_bit_is_not_served_to_a_reader_that_starts_anywhere() -> None:
             continue
         for offset in range(end):
             try:
-                piece = log.read(offset, random.choice([1, 800]))
+                piece = log.reader.read(offset, random.choice([1, 800]))
                 assert piece is not None
-                data = log.verify_slice(piece).read()
+                data = log.reader.verify_slice(piece).read()
             except CorruptBatch as error:
                 reported.add(error.path)
             else:
@@ -155,9 +155,9 @@ def test_a_flipped_bit_in_an_index_costs_a_rebuild_and_nothing_else() -> None:
         assert log.log_end_offset == end
         for _ in range(20):
             offset = random.randrange(end)
-            piece = log.read(offset, random.choice([1, 2000]))
+            piece = log.reader.read(offset, random.choice([1, 2000]))
             assert piece is not None
-            data = log.verify_slice(piece).read()
+            data = log.reader.verify_slice(piece).read()
             assert data in sound
             assert read_header(data).base_offset <= offset <= read_header(data).last_offset
         assert everything(log) == sound, f"seed {seed}"
@@ -210,7 +210,7 @@ def test_after_a_failed_sync_the_log_is_offline_for_good() -> None:
     with pytest.raises(LogOffline):
         log.prepare_checkpoint()
     with pytest.raises(LogOffline):
-        log.position_of(0)
+        log.reader.position_of(0)
     assert log.begin_flush() is None, "nothing is retried"
     log.close(clean=True)
     assert log.stable_offset == 0
@@ -278,7 +278,7 @@ def test_a_log_that_cannot_undo_a_failed_write_goes_offline(monkeypatch: pytest.
 
 def test_reads_outside_the_log_are_refused() -> None:
     _, log = filled(Random(6), batches=3)
-    assert log.read(log.log_end_offset, 100) is None
+    assert log.reader.read(log.log_end_offset, 100) is None
     for offset in (-1, log.log_end_offset + 1):
         with pytest.raises(ApiError):
-            log.read(offset, 100)
+            log.reader.read(offset, 100)

@@ -255,9 +255,9 @@ class World:
     def read(self) -> None:
         offset = self.random.randint(self.log.log_start_offset, self.log.log_end_offset)
         max_bytes = self.random.choice([1, 100, 1000, 100_000])
-        up_to = self.log.position_of(self.random.randint(offset, self.log.log_end_offset))
+        up_to = self.log.reader.position_of(self.random.randint(offset, self.log.log_end_offset))
         bound = self.random.choice([None, up_to])
-        piece = self.log.read(offset, max_bytes, bound)
+        piece = self.log.reader.read(offset, max_bytes, bound)
         limit = self.log.log_end_offset if bound is None else bound.offset
         expected = [b for b in self.model.from_offset(offset) if b.header.base_offset <= offset or limit > offset]
         if piece is None:
@@ -278,9 +278,9 @@ class World:
         records = [record for record in records if record.offset >= self.log.log_start_offset]
         timestamp = self.now_ms - self.random.choice([0, 1, 2000, 10_000, 10**9])
         expected = next(((r.timestamp_ms, r.offset) for r in records if r.timestamp_ms >= timestamp), None)
-        assert self.log.offset_for_timestamp(timestamp) == expected
+        assert self.log.reader.offset_for_timestamp(timestamp) == expected
         if self.log.log_start_offset in [b.header.base_offset for b in self.model.batches]:
-            found = self.log.max_timestamp()
+            found = self.log.reader.max_timestamp()
             assert found is not None
             assert found[0] >= max(record.timestamp_ms for record in records)
 
@@ -315,11 +315,11 @@ class World:
 
     def served(self, piece: LogSlice) -> bytes:
         """As fetch does it: bytes of before this process are checked once."""
-        if not self.log.slice_is_trusted(piece):
-            verified = self.log.verify_slice(piece)
+        if not piece.is_trusted():
+            verified = self.log.reader.verify_slice(piece)
             assert verified.size == piece.size, "nothing is damaged here"
-            self.log.mark_trusted(verified)
-            assert self.log.slice_is_trusted(verified)
+            self.log.reader.mark_trusted(verified)
+            assert verified.is_trusted()
         return piece.read()
 
     def check_recovered(self) -> None:
@@ -339,7 +339,7 @@ class World:
     def check_content(self) -> None:
         log, offset, data = self.log, self.log.log_start_offset, b""
         limit = self.random.choice([1, 300, 5000])
-        while (piece := log.read(offset, limit)) is not None:
+        while (piece := log.reader.read(offset, limit)) is not None:
             data += self.served(piece)
             offset = piece.next_offset
         assert offset == log.log_end_offset
@@ -441,5 +441,5 @@ def test_error_codes_are_named() -> None:
     """The harness treats ApiError as a failure; reading outside the log is one."""
     world = World(1)
     with pytest.raises(ApiError) as caught:
-        world.log.read(5, 100)
+        world.log.reader.read(5, 100)
     assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE

@@ -171,7 +171,7 @@ class RaftStore:
         entries: list[Entry] = []
         offset, end = self.log.log_start_offset, self.log.end_position()
         while offset < self.log.log_end_offset:
-            piece = self.log.read(offset, READ_BYTES, end)
+            piece = self.log.reader.read(offset, READ_BYTES, end)
             if piece is None:
                 raise StorageError(f"{self.directory}: nothing to read at offset {offset}")
             entries.extend(decode_entries(piece.read(), piece.file.path, piece.position))

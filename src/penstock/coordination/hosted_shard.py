@@ -206,8 +206,7 @@ class HostedShard:
 
     async def _read(self, end: int) -> list[CoordinatorRecord]:
         latest: Latest = {}
-        source = self.partition.log
-        offset = source.log_start_offset
+        offset, source = self.partition.log.log_start_offset, self.partition.log.reader
         while offset < end:
             lookup = source.lookup(offset, LOAD_BYTES, end)
             try:

@@ -213,9 +213,9 @@ def _timestamp(partition: Partition, offset: int) -> int | Lookup:
     if partition.is_deleted:
         return -1
     try:
-        return partition.log.timestamp_at(offset)
+        return partition.log.reader.timestamp_at(offset)
     except NotCached:
-        return partition.log.lookup(offset, 0)
+        return partition.log.reader.lookup(offset, 0)
     except (StorageError, ApiError, OSError):
         return -1
 

@@ -235,10 +235,10 @@ class CommittedLog:
             return None
         try:
             if limit < self.high_watermark:
-                return log.read_below(offset, max_bytes, limit, may_wait=False)
+                return log.reader.read_below(offset, max_bytes, limit, may_wait=False)
             if self._end.offset != limit:
-                self._end = log.position_of(limit, may_wait=False)
-            return log.read(offset, max_bytes, self._end, may_wait=False)
+                self._end = log.reader.position_of(limit, may_wait=False)
+            return log.reader.read(offset, max_bytes, self._end, may_wait=False)
         except OSError as error:
             raise StorageError(f"cannot read {self!r} at offset {offset}: {error}") from error
 
@@ -247,15 +247,16 @@ class CommittedLog:
         self.check_online()
         self.check_offset(offset)
         try:
-            return self.log.read(offset, max_bytes, may_wait=False)
+            return self.log.reader.read(offset, max_bytes, may_wait=False)
         except OSError as error:
             raise StorageError(f"cannot read {self!r} at offset {offset}: {error}") from error
 
     def lookup(self, offset: int, max_bytes: int, *, to_end: bool = False, read_committed: bool = False) -> Lookup:
-        """For a worker, where `read` or `read_to_end` raised NotCached; `Log.end_lookup` takes the outcome over."""
+        """For a worker, where `read` or `read_to_end` raised NotCached. Then `LogReader.end_lookup`."""
         if to_end:
-            return self.log.lookup(offset, max_bytes)
-        return self.log.lookup(offset, max_bytes, self.last_stable_offset if read_committed else self.high_watermark)
+            return self.log.reader.lookup(offset, max_bytes)
+        end_offset = self.last_stable_offset if read_committed else self.high_watermark
+        return self.log.reader.lookup(offset, max_bytes, end_offset)
 
     # -- housekeeping -----------------------------------------------------------------------------------------
 

@@ -91,15 +91,15 @@ class Housekeeping:
         for partition in partitions:
             config = partition.log.config
             if config.delete and config.retention_ms >= 0:
-                times = partition.log.times_to_learn(self._clock.now_ms() - config.retention_ms)
+                times = partition.log.reader.times_to_learn(self._clock.now_ms() - config.retention_ms)
                 if times is not None:
                     jobs.append((partition, times))
         if jobs:
             failures = await self._workers.run(partial(_run_all, [times for _, times in jobs]))
             for (partition, times), failure in zip(jobs, failures, strict=True):
-                if not partition.log.is_stale(times) and failure is not None:
+                if not partition.log.reader.is_stale(times) and failure is not None:
                     log.error("retention of %r: %s", partition, failure)
-                partition.log.end_time_lookup(times)
+                partition.log.reader.end_time_lookup(times)
 
     async def _apply_retention(self, partitions: Sequence[Partition]) -> int:
         removed = 0
@@ -256,12 +256,12 @@ class Housekeeping:
         try:
             return owner.least_end_after_cut(offset, may_wait=False)
         except NotCached:
-            lookup = owner.lookup(offset, 0)
+            lookup = owner.reader.lookup(offset, 0)
         try:
             await self._workers.run(lookup.run)
         except OSError as error:
             raise StorageError(f"cannot read {partition!r} at offset {offset}: {error}") from error
-        owner.end_lookup(lookup)
+        owner.reader.end_lookup(lookup)
         return owner.least_end_after_cut(offset)
 
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:

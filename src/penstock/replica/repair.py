@@ -36,9 +36,8 @@ from penstock.replica.divergence import Recovering
 from penstock.replica.partition import Partition
 from penstock.replica.second_opinion import Damage, LeaderCopy, Verdict, ask
 from penstock.storage.files import LOG
-from penstock.storage.growing_log import MAX_EPOCH
 from penstock.storage.leader_epochs import UNDEFINED_EPOCH, LeaderEpochs
-from penstock.storage.log import Log
+from penstock.storage.log import MAX_EPOCH, Log
 from penstock.storage.scan import checked_batches
 
 log = logging.getLogger(__name__)

@@ -40,8 +40,8 @@ def _is_left_alone(_: Any, partition: Any) -> bool:
 FREQUENT = "a flush begins"
 """Comes where nothing else does."""
 MOMENTS: Mapping[str, Moment] = {
-    FREQUENT: Moment("penstock.storage.growing_log:GrowingLog.begin_flush", lambda flush, _: flush is not None),
-    "a segment is rolled": Moment("penstock.storage.growing_log:GrowingLog._roll"),
+    FREQUENT: Moment("penstock.storage.log:Log.begin_flush", lambda flush, _: flush is not None),
+    "a segment is rolled": Moment("penstock.storage.log_files:LogFiles.roll"),
     "a log is cut": Moment("penstock.storage.log:Log.begin_cut", lambda cut, _: cut is not None),
     "a compacted segment waits to be swapped in": Moment(
         "penstock.storage.log:Log.begin_swap", lambda is_begun, _: is_begun
@@ -68,10 +68,10 @@ REBALANCES: Mapping[str, Moment] = {
 REBALANCING_S = 0.3
 
 CHANGES: Mapping[str, str] = {
-    "a log is cut": "penstock.storage.log:Log._cut_files",
-    "a log is begun anew": "penstock.storage.log:Log._drop_files",
+    "a log is cut": "penstock.storage.log_files:LogFiles.cut",
+    "a log is begun anew": "penstock.storage.log_files:LogFiles.begin_anew",
     "a replica starts over": "penstock.replica.hosting:HostedPartitions.start_over",
-    "a segment is rolled": "penstock.storage.growing_log:GrowingLog._roll",
+    "a segment is rolled": "penstock.storage.log_files:LogFiles.roll",
     "segments are deleted": "penstock.storage.deletion:Deletion.run",
     "a compacted segment is swapped in": "penstock.storage.log:Log.end_swap",
     "logs are checkpointed": "penstock.replica.housekeeping:Housekeeping.checkpoint",

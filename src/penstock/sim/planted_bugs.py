@@ -389,7 +389,7 @@ BUGS: dict[str, Bug] = {
             "flush-ticket",
             "what was written while a flush was under way counts as flushed by it",
             "what is committed is on every platter",
-            (("penstock.storage.growing_log:GrowingLog.end_flush", _claims_what_came_meanwhile),),
+            (("penstock.storage.log:Log.end_flush", _claims_what_came_meanwhile),),
         ),
         Bug(
             "watermark-unbounded",

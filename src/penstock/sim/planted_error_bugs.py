@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.sim.bugs import Bug
 
-GROWING = "penstock.storage.growing_log:GrowingLog"
+LOG = "penstock.storage.log:Log"
 HOUSEKEEPING = "penstock.replica.housekeeping:Housekeeping"
 REPAIRS = "penstock.replica.repair:Repairs"
 HELD = "in-sync replicas hold what is committed"
@@ -198,7 +198,7 @@ ERROR_BUGS = (
         "forgets-gaps",
         "whether a log has gaps goes by its policy of today",
         "what is sound is not taken for damaged",
-        ((f"{GROWING}._may_have_gaps", _goes_by_its_policy),),
+        ((f"{LOG}.may_have_gaps", _goes_by_its_policy),),
     ),
     Bug(
         "clean-for-good",
@@ -278,7 +278,7 @@ ERROR_BUGS = (
         "want of descriptors takes nothing offline",
         (
             ("penstock.storage.group_commit:is_passing", _nothing_passes),
-            ("penstock.storage.growing_log:is_passing_at_open", _nothing_passes),
+            ("penstock.storage.log:is_passing_at_open", _nothing_passes),
             ("penstock.storage.cut:is_passing", _nothing_passes),
         ),
     ),

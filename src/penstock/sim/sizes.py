@@ -38,7 +38,7 @@ SIZES: Mapping[str, tuple[int, ...]] = {
     "penstock.storage.cleaner.rewrite:_CHUNK_BYTES": (700, 3000),
     "penstock.storage.cleaner.rewrite:_MAX_SOURCES": (1, 2, 4),
     "penstock.storage.files:_WRITE_BYTES": (300, 3000),
-    "penstock.storage.growing_log:_HINTS": (1, 3),
+    "penstock.storage.log_reader:_HINTS": (1, 3),
     "penstock.storage.recovery:_SMALL_BYTES": (0, 1000),
     "penstock.storage.recovery:_WALK_BYTES": (300, 3000),
     "penstock.storage.scan:_CHUNK_BYTES": (300, 3000),

@@ -65,10 +65,16 @@ class Flush:
 class Unsynced:
     """What of one log is not yet stable, apart from its active segment."""
 
-    __slots__ = ("_directories", "_directory", "_disk", "_flushing", "paths", "segments")
+    __slots__ = ("_directories", "_directory", "_disk", "_flushing", "metadata", "paths", "segments")
 
     def __init__(
-        self, disk: Disk, directory: str, segments: list[Segment], directories: list[str], paths: list[str]
+        self,
+        disk: Disk,
+        directory: str,
+        segments: list[Segment],
+        directories: list[str],
+        paths: list[str],
+        metadata: list[str],
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -76,6 +82,7 @@ class Unsynced:
         self._flushing: list[str] = []  # those a flush is under way for
         self.segments = segments  # sealed
         self.paths = paths  # small files, due at the next checkpoint
+        self.metadata = metadata  # partition.metadata, until the first flush
 
     @property
     def has_names(self) -> bool:
@@ -89,6 +96,13 @@ class Unsynced:
         """The log's own directory is new: so is its name in the one above."""
         self._directories = [self._directory, parent_of(self._directory)]
 
+    def open_with(self, active: Segment) -> list[File]:
+        """What a flush syncs before directories, in this order. Raises OSError."""
+        files = [segment.file() for segment in self.segments]
+        files.append(active.file())
+        files += [self._disk.open(path) for path in self.metadata]
+        return files
+
     def take_directories(self) -> list[str]:
         self._flushing, self._directories = self._directories, []
         return self._flushing
@@ -97,8 +111,10 @@ class Unsynced:
         self._directories = list(dict.fromkeys([*self._flushing, *self._directories]))
         self._flushing = []
 
-    def directories_are_stable(self) -> None:
+    def flush_ended(self) -> None:
+        """What `take_directories` gave out is stable, and so is the topic id."""
         self._flushing = []
+        self.metadata = []
 
     def sync_names(self) -> None:
         """Blocks. Also those a flush is under way for: it may not be done yet."""

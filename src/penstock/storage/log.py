@@ -1,7 +1,25 @@
 """The log of one partition: `<log dir>/<topic>-<partition>/`, a row of segments of which the last one grows.
 
-Knows offsets, files and their order on disk. Knows no event loop, no clock and no chance: `now_ms` is an
-argument, and what may block for long (sync, verification) is handed out as values for others to run.
+`Log` says what the log holds: its two ends, leader epochs, producers, what of it is stable, whether it may be used. It
+appends, and begins and ends whatever takes longer. What it is made of:
+
+    Segments             the row of segments, by offset
+    LogReader            from an offset or a timestamp to batches. Changes nothing of the log
+    LogFiles             the directory: a roll, a cut, a log begun anew, in an order that a crash may interrupt
+    Unsynced             what is written and not stable yet, apart from the active segment
+    CheckpointBuilder    what recovery will need: index entries, leader epochs, producer snapshots
+    OffsetGaps           whether offsets are missing
+
+A part is given what it needs when it is made. None of them changes an offset of the log, nor takes it offline: that is
+done here alone. Cut, Deletion, Flush, Swap, LogCheckpoint and Lookup are values. The log begins one, a worker or the
+flusher runs it, the log ends it.
+
+Append stays here as one function: it changes the end of the log, its epochs and its producers in one go, for every
+batch that is produced. The two ends move together with the generation, the stable offset and the epochs, so trimming
+stays here as well.
+
+Knows no event loop, no clock and no chance: `now_ms` is an argument, and what may block for long (sync, verification)
+is handed out as values for others to run.
 
 Invariants
 - Offsets below `log_start_offset` are gone, from `log_end_offset` on not yet there; in between batches follow
@@ -11,9 +29,9 @@ Invariants
 - A failed write leaves the log as it was.
 - The recovery point written to disk never exceeds `stable_offset`, and the files of a `LogCheckpoint` are stable
   before it is. Whoever truncates writes a lowered recovery point and cleaned offset first.
-- The name of a segment is stable before the next segment is created. Retention drops segments oldest first
-  (`storage.deletion`), a cut drops them from the end: after a crash there is no hole beyond the recovery point, except
-  where content was lost.
+- The name of a segment is stable before the next segment is created (`LogFiles.roll`). Retention drops segments oldest
+  first (`storage.deletion`), a cut drops them from the end (`LogFiles.cut`): after a crash there is no hole beyond the
+  recovery point, except where content was lost.
 - What was cut or deleted does not come back behind what is appended afterwards: see `begin_cut`.
 - Compaction replaces sealed segments below the persisted recovery point, in two steps (`begin_swap`, `end_swap`);
   whoever deletes or truncates in between cancels it. See `cleaner/swap.py`.
@@ -26,37 +44,89 @@ from bisect import bisect_right
 from functools import partial
 from typing import NoReturn
 
-from penstock.model.errors import ApiError, ErrorCode, LogBusy, LogOffline, StorageError
+from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogBusy, LogOffline, StorageError
 from penstock.ports.disk import Buffer, Disk, File
-from penstock.records.batch import BatchHeader, read_header
+from penstock.records.batch import LENGTH_OVERHEAD, PREFIX, PREFIX_SIZE, BatchHeader, iterate_headers, read_header
 from penstock.storage import rolling
+from penstock.storage.checkpoint_builder import CheckpointBuilder
 from penstock.storage.cleaner.plan import RewrittenSegment
 from penstock.storage.cleaner.swap import Swap
 from penstock.storage.cut import Cut, Remainder
 from penstock.storage.deletion import Deletion
-from penstock.storage.durability import LogCheckpoint
-from penstock.storage.growing_log import GrowingLog
+from penstock.storage.durability import Flush, FlushPutOff, LogCheckpoint, Position, Unsynced, is_passing_at_open
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_disk import LogDisk
+from penstock.storage.log_files import LogFiles
+from penstock.storage.log_reader import LogReader
 from penstock.storage.log_tail import LogTail, SegmentPart
-from penstock.storage.producer_state import ProducerStates
 from penstock.storage.recovery import RecoveredLog, recover
-from penstock.storage.segment import Segment
+from penstock.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from penstock.storage.segments import Segments
+
+MAX_EPOCH = 0x7FFFFFFF
+_pack_prefix = PREFIX.pack
 
 
-class Log(GrowingLog):
+class Log:
     def __init__(self, recovered: RecoveredLog) -> None:
-        super().__init__(recovered)
-        assert isinstance(recovered.disk, LogDisk)
-        self._log_disk = recovered.disk
+        disk, directory = recovered.disk, recovered.directory
+        assert isinstance(disk, LogDisk)
+        self._disk = disk
+        self.directory = directory
         self.recovery = recovered.report
-        self.snapshots = recovered.snapshots
+        self.log_start_offset = recovered.log_start_offset
+        self.log_end_offset = recovered.log_end_offset
+        self.epochs = recovered.epochs
+        self.producers = recovered.producers
+        self.gaps = recovered.gaps
+        self.cleaned_offset = recovered.cleaned_offset  # everything below was compacted; 0: never
         self.persisted_recovery_point = recovered.recovery_point  # whoever persists one may raise it
+        self.generation = 0
+        """Changes with every cut: a flush or slice of before it says nothing about what came after."""
+        # whether it may be used
+        self.offline: OSError | None = None
+        self.is_closed = False
         self.was_opened = True  # False: a placeholder, which knows nothing of the files
+        self.is_being_cut = False  # its files are with a worker: see `storage.cut`
         self.is_deleting = False  # a worker has the oldest segments: see `storage.deletion`
         self.is_being_cleaned = False  # retention waits, as its segments may be replaced at any moment
         self._swap: Swap | None = None
         self._put_off: Cut | None = None
+        # durability
+        self.stable_offset = recovered.stable_offset
+        self.first_unflushed_ms: int | None = None
+        self._flush_begun_offset = self.stable_offset
+        self._is_flushing = False
+        self.is_flushed_by_owner = False
+        """Whoever appends flushes soon when `wants_flush` says so: a roll may wait for that, and syncs nothing."""
+        self._is_roll_put_off = False
+        # parts
+        segments = Segments(disk, directory, recovered.segments, recovered.open_files)
+        unsynced = Unsynced(
+            disk,
+            directory,
+            recovered.unsynced_segments,
+            recovered.unsynced_directories,
+            recovered.unsynced_paths,
+            recovered.unsynced_metadata,
+        )
+        self.snapshots = recovered.snapshots
+        checkpoints = CheckpointBuilder(disk, directory, segments, self.epochs, self.snapshots, unsynced)
+        self._segments = segments
+        self._unsynced = unsynced
+        self._checkpoints = checkpoints
+        self._files = LogFiles(
+            disk,
+            directory,
+            segments,
+            self.gaps,
+            unsynced,
+            checkpoints,
+            recovered.topic_id,
+            is_directory_there=recovered.is_directory_there,
+        )
+        self.reader = LogReader(self, segments, recovered.config.index_interval_bytes)
+        self.config = recovered.config
 
     @classmethod
     def open(
@@ -109,6 +179,31 @@ class Log(GrowingLog):
     def __repr__(self) -> str:
         return f"Log({self.directory}, {self.log_start_offset} to {self.log_end_offset})"
 
+    # -- state -----------------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> LogConfig:
+        return self._config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self._config = config
+        self._index_interval_bytes = self.reader.index_interval_bytes = config.index_interval_bytes
+        self._segments.active.limit_bytes = 0  # look closer at the next append
+
+    @property
+    def size_bytes(self) -> int:
+        return self._segments.size_bytes
+
+    @property
+    def may_have_gaps(self) -> bool:
+        """Compaction here or at a leader leaves them, also when the topic is no longer compacted."""
+        return not self.gaps.is_contiguous
+
+    def end_position(self) -> Position:
+        active = self._segments.active
+        return Position(self.log_end_offset, active.base_offset, active.size)
+
     @property
     def recovery_point(self) -> int:
         return self.stable_offset
@@ -125,10 +220,238 @@ class Log(GrowingLog):
     def sealed_segments(self) -> list[Segment]:
         return self._segments.items[:-1]
 
+    def take_offline(self, error: OSError) -> None:
+        """What is on the disk, or will be, is not known."""
+        self._go_offline(error)
+
+    def _go_offline(self, error: OSError) -> None:
+        self.offline = error
+        self._segments.active.limit_bytes = 0
+
+    def check_usable(self) -> None:
+        """Raises LogOffline, LogBusy, StorageError."""
+        if self.offline is not None:
+            raise LogOffline(self.directory, self.offline)
+        if self.is_closed:
+            raise StorageError(f"log {self.directory} is closed")
+        self.check_not_being_cut()
+
+    def check_readable(self) -> None:
+        """Raises LogOffline, LogBusy."""
+        if self.offline is not None:
+            raise LogOffline(self.directory, self.offline)
+        if self.is_being_cut:
+            self.check_not_being_cut()
+
+    def check_not_being_cut(self) -> None:
+        """Raises LogBusy: a moment later it can be used again."""
+        if self.is_being_cut:
+            raise LogBusy(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"log {self.directory} is being cut")
+
+    # -- append ----------------------------------------------------------------------------------------------
+
+    def append(self, header: BatchHeader, data: Buffer, leader_epoch: int, now_ms: int) -> int:
+        """Append one validated batch; its base offset. One write call; raises StorageError."""
+        base_offset = self.log_end_offset
+        last_offset = base_offset + header[6]
+        timestamp = header[8]
+        size = len(data)
+        segment = self._segments.active
+        position = segment.size
+        if (
+            position + size > segment.limit_bytes
+            or (timestamp if timestamp >= 0 else now_ms) > segment.roll_after_timestamp
+            or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+        ):
+            segment = self._make_room(size, base_offset, last_offset, timestamp if timestamp >= 0 else now_ms)
+            position = segment.size
+        assert segment.writer is not None
+        try:
+            segment.writer.write(
+                position,
+                (_pack_prefix(base_offset, size - LENGTH_OVERHEAD, leader_epoch), memoryview(data)[PREFIX_SIZE:]),
+            )
+        except OSError as error:
+            self._undo_write(segment, error)
+        # Segment.note_batch, inlined.
+        if timestamp > segment.max_timestamp:
+            segment.max_timestamp = timestamp
+            segment.max_timestamp_offset = last_offset
+        if segment.bytes_since_index_entry > self._index_interval_bytes:
+            segment.add_index_entries(last_offset, position)
+            if rolling.is_index_full(segment, self._config):
+                segment.limit_bytes = 0
+        segment.bytes_since_index_entry += size
+        segment.size = position + size
+        self.log_end_offset = last_offset + 1
+        if leader_epoch > self.epochs.latest:
+            self.epochs.assign(leader_epoch, base_offset)
+        if header[9] >= 0:
+            self.producers.update(header, base_offset, data)
+        if self.first_unflushed_ms is None:
+            self.first_unflushed_ms = now_ms
+        return base_offset
+
+    def append_replicated(self, data: Buffer, now_ms: int, max_epoch: int = MAX_EPOCH) -> None:
+        """Append batches that carry their offsets and epochs already, as fetched from the leader of `max_epoch`.
+
+        Epochs rise, up to that. No checksum covers them, so they are refused (CorruptBatch) if they do not.
+        """
+        view = memoryview(data)
+        headers = list(iterate_headers(data, self.directory))
+        if not headers:
+            return
+        end_offset, epoch, newest, is_gapless = self.log_end_offset, self.epochs.latest, -1, True
+        for at, header in headers:
+            base_offset, _, batch_epoch, _, _, _, last_offset_delta, _, timestamp, *_ = header
+            if base_offset < end_offset or last_offset_delta < 0:
+                raise StorageError(f"{self.directory}: offset {base_offset} after {end_offset}")
+            if not epoch <= batch_epoch <= max_epoch:
+                expected = f"expected {epoch} to {max_epoch} at offset {base_offset}"
+                raise CorruptBatch(self.directory, at, f"leader epoch {batch_epoch}, {expected}")
+            if base_offset > end_offset:
+                is_gapless = False
+            end_offset, epoch = base_offset + last_offset_delta + 1, batch_epoch
+            if timestamp > newest:
+                newest = timestamp
+        if newest < 0:
+            newest = now_ms
+        segment = self._segments.active
+        if (
+            segment.size + len(view) > segment.limit_bytes
+            or newest > segment.roll_after_timestamp
+            or end_offset - 1 - segment.base_offset > MAX_RELATIVE_OFFSET
+        ):
+            segment = self._make_room(len(view), headers[0][1].base_offset, end_offset - 1, newest)
+        if not is_gapless:
+            self._files.mark_gaps()
+        start = segment.size
+        assert segment.writer is not None
+        try:
+            segment.writer.write(start, (view,))
+        except OSError as error:
+            self._undo_write(segment, error)
+        for at, header in headers:
+            size = header.size_bytes
+            segment.note_batch(start + at, size, header.last_offset, header.max_timestamp, self._index_interval_bytes)
+            self.epochs.assign(header.leader_epoch, header.base_offset)
+            if header.producer_id >= 0:
+                self.producers.update(header, header.base_offset, view[at : at + size])
+        if rolling.is_index_full(segment, self._config):
+            segment.limit_bytes = 0
+        self.log_end_offset = end_offset
+        if self.first_unflushed_ms is None:
+            self.first_unflushed_ms = now_ms
+
+    def _make_room(self, size: int, base_offset: int, last_offset: int, timestamp: int) -> Segment:
+        """The segment for the next batch, the slow way: the first append, a new setting, a roll."""
+        self.check_usable()
+        segment = self._segments.active
+        try:
+            if segment.limit_bytes == 0 or not segment.size:
+                rolling.arm(segment, self._config, timestamp)
+            if rolling.must_roll(segment, self._config, size, last_offset, timestamp) and not self._puts_off_roll(
+                is_full=rolling.is_at_its_end(segment, size, last_offset)
+            ):
+                # What a leader has compacted comes with gaps. One between two segments would look like a loss after a
+                # crash, so a segment begins where the one before it ends.
+                is_far = last_offset - self.log_end_offset > MAX_RELATIVE_OFFSET
+                segment = self._roll_to(base_offset if is_far else self.log_end_offset)
+                rolling.arm(segment, self._config, timestamp)
+            if segment.writer is None:
+                self._files.open_to_append(segment)
+        except OSError as error:
+            segment.limit_bytes = 0
+            raise StorageError(f"{self.directory}: cannot prepare a segment: {error}") from error
+        return segment
+
+    def _undo_write(self, segment: Segment, error: OSError) -> NoReturn:
+        assert segment.writer is not None
+        try:
+            segment.writer.truncate(segment.size)
+        except OSError as worse:
+            self._go_offline(worse)
+        raise StorageError(f"cannot append to {segment.path}: {error}") from error
+
+    def roll(self, now_ms: int) -> bool:
+        """Seal the active segment and start a new one; False when it is empty, or while that is put off."""
+        self.check_usable()
+        if not self._segments.active.size or self._puts_off_roll(is_full=False):
+            return False
+        try:
+            self._roll_to(self.log_end_offset)
+        except OSError as error:
+            raise StorageError(f"{self.directory}: cannot roll: {error}") from error
+        return True
+
+    def _puts_off_roll(self, *, is_full: bool) -> bool:
+        """A segment outgrows its limits rather than have the loop wait for a sync of its name. See `LogFiles.roll`."""
+        is_put_off = self.is_flushed_by_owner and not is_full and not self._segments.active.is_name_stable
+        self._is_roll_put_off = is_put_off
+        if is_put_off:
+            self._unsynced.names_changed()
+        return is_put_off
+
+    def _roll_to(self, base_offset: int) -> Segment:
+        is_flushed = self.log_end_offset <= self.stable_offset
+        return self._files.roll(base_offset, self.producers, is_flushed=is_flushed)
+
+    # -- flush -----------------------------------------------------------------------------------------------
+
     @property
-    def generation(self) -> int:
-        """Changes with every truncation."""
-        return self._generation
+    def wants_flush(self) -> bool:
+        """Whatever the settings say. A sealed segment waits for one: it holds a descriptor and the recovery point back.
+        Or a roll does."""
+        return bool(self._unsynced.segments) or (self._is_roll_put_off and not self._segments.active.is_name_stable)
+
+    @property
+    def unflushed_messages(self) -> int:
+        return self.log_end_offset - self._flush_begun_offset
+
+    def begin_flush(self) -> Flush | None:
+        """What to sync so that everything appended up to now is stable. None: nothing, or one is under way.
+
+        Raises FlushPutOff where the files cannot be opened just now.
+        """
+        active = self._segments.active
+        if self._is_flushing or self.offline is not None or self.is_being_cut or not active.is_file_there:
+            return None
+        if self.log_end_offset == self.stable_offset and not self._unsynced.has_names:
+            return None
+        try:
+            files = self._unsynced.open_with(active)
+        except OSError as error:
+            if is_passing_at_open(error):
+                raise FlushPutOff(error) from error
+            self._go_offline(error)
+            return None
+        self._is_flushing = True
+        self._flush_begun_offset = self.log_end_offset
+        self.first_unflushed_ms = None
+        return Flush(files, self._unsynced.take_directories(), self.end_position(), self.generation)
+
+    def put_off_flush(self, flush: Flush) -> None:
+        """It has not made everything stable, and nothing is lost: the next one begins where this one did."""
+        self._is_flushing = False
+        self._unsynced.put_back_directories()
+        self._flush_begun_offset = self.stable_offset
+
+    def end_flush(self, flush: Flush, error: OSError | None) -> None:
+        self._is_flushing = False
+        if error is not None:
+            self._go_offline(error)
+            return
+        self._unsynced.flush_ended()
+        if flush.generation != self.generation:
+            return
+        end = flush.end
+        self.stable_offset = end.offset
+        if flush.directories:
+            for segment in self._segments.items:
+                if segment.base_offset <= end.segment:
+                    segment.is_name_stable = True
+        if self._unsynced.segments:
+            self._unsynced.flushed_to(end.segment)
 
     # -- trimming: both ends of the log ----------------------------------------------------------------------
 
@@ -167,19 +490,29 @@ class Log(GrowingLog):
         come back behind what is appended next. The caller has persisted a recovery point and a cleaned offset of at
         most `least_end_after_cut` before. Not `may_wait`: NotCached where the place has to be read first.
         """
-        self._check_usable()
+        self.check_usable()
         self._check_not_deleting()
         if offset >= self.log_end_offset:
             return None
         if offset < self.log_start_offset:
             return self.begin_anew(offset)
-        segment, position, header = self._locate(offset, may_wait=may_wait)
+        segment, position, header = self.reader.locate(offset, may_wait=may_wait)
         end_offset = min(header.base_offset, offset)  # compaction may have left nothing there
         if end_offset < self.log_start_offset:
             return self.begin_anew(offset)
         self._ends_at(end_offset)
         self.epochs.truncate_from_end(end_offset)
-        return self._begin(Cut(end_offset, partial(self._cut_files, segment, position, end_offset, self._take_swap())))
+        files = partial(
+            self._files.cut,
+            segment,
+            position,
+            end_offset,
+            self.log_start_offset,
+            self.producers,
+            self._take_swap(),
+            may_have_gaps=self.may_have_gaps,
+        )
+        return self._begin(Cut(end_offset, files))
 
     def least_end_after_cut(self, offset: int, *, may_wait: bool = True) -> int:
         """Wherever a machine stops in a cut at `offset` or after it, recovery finds the log to end here or later.
@@ -189,24 +522,24 @@ class Log(GrowingLog):
         """
         if offset >= self.log_end_offset:
             return offset
-        begin = self.position_of(offset, may_wait=may_wait).offset
-        if not self._may_have_gaps:
+        begin = self.reader.position_of(offset, may_wait=may_wait).offset
+        if not self.may_have_gaps:
             return begin
         return min(offset, self._segments.bases[max(bisect_right(self._segments.bases, offset) - 1, 0)])
 
     def begin_anew(self, offset: int) -> Cut:
         """Drop everything; the next batch gets `offset`. As `begin_cut`; until the end the log is empty."""
-        self._check_usable()
+        self.check_usable()
         self._check_not_deleting()
         self._ends_at(self.log_start_offset)
         self.persisted_recovery_point = min(self.persisted_recovery_point, offset)
         self.cleaned_offset = min(self.cleaned_offset, offset)
         self.epochs.truncate_from_end(0)
-        return self._begin(Cut(offset, partial(self._drop_files, offset, self._take_swap())))
+        return self._begin(Cut(offset, partial(self._files.begin_anew, offset, self._take_swap())))
 
     def hold(self) -> Cut:
         """Nobody uses the log until `end_cut`, and nothing of it changes: something else has to be done first."""
-        self._check_usable()
+        self.check_usable()
         return self._begin(Cut(self.log_end_offset, self._as_it_is))
 
     def _as_it_is(self, is_again: bool) -> Remainder:
@@ -245,70 +578,13 @@ class Log(GrowingLog):
             raise LogBusy(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"old segments of {self.directory} are being deleted")
 
     def _begin(self, cut: Cut) -> Cut:
-        self.is_being_cut = self._log_disk.is_guarded = True
+        self.is_being_cut = self._disk.is_guarded = True
         self._segments.active.limit_bytes = 0
         return cut
 
-    def _cut_files(
-        self, segment: Segment, position: int, end_offset: int, swap: Swap | None, is_again: bool
-    ) -> Remainder:
-        """Of `begin_cut`. Blocks."""
-        if is_again:
-            self._disk.sync_directory(self.directory)  # what was dropped before
-        if swap is not None:
-            swap.cancel()
-        segments = self._segments.items
-        first = segments.index(segment) if segment in segments else len(segments)
-        if segment.base_offset > end_offset:  # compaction left nothing from there on in the one before
-            self._drop_from(first)
-            end_offset = self._end_of_last_batch(end_offset)
-            last = self._segments.active
-            if last.size:
-                self._segments.add(end_offset)
-            else:
-                last.cut(0, last.base_offset)
-        else:
-            self._drop_from(first + 1)
-            self._unsynced.forget([segment])
-            file = segment.file()
-            file.truncate(position)
-            file.sync()
-            segment.cut(position, end_offset)
-            self._unsynced.paths += [segment.index.path, segment.time_index.path]
-            end_offset = self._end_of_last_batch(end_offset)
-        if end_offset < self.log_start_offset:  # what was kept was deleted before
-            return self._drop_files(self.log_start_offset, None, is_again)
-        self._unsynced.names_changed()
-        self._sync_names()
-        producers = self._checkpoints.producers_after_cut(self.producers, end_offset)
-        return Remainder(producers, end_offset, is_anew=False)
-
-    def _end_of_last_batch(self, cut: int) -> int:
-        """Where the log ends after the segments behind the cut are gone."""
-        if not self._may_have_gaps:
-            return cut
-        last = self._segments.active
-        return min(last.load_tail(last.size), cut)
-
-    def _drop_files(self, offset: int, swap: Swap | None, is_again: bool) -> Remainder:
-        """Of `begin_anew`. Blocks."""
-        if is_again and self._is_directory_there:
-            self._disk.sync_directory(self.directory)
-        if swap is not None:
-            swap.cancel()
-        if not self._is_directory_there:
-            self._make_directory()
-        self._drop_from(0)
-        self.gaps.begin()
-        self.snapshots.drop_all()
-        self._segments.add(offset)
-        self._unsynced.names_changed()
-        self._sync_names()
-        return Remainder(ProducerStates(), offset, is_anew=True)
-
     def end_cut(self, cut: Cut) -> None:
         """After `Cut.run`: the log may be used again. Raises what failed there; then the log is offline."""
-        self.is_being_cut = self._log_disk.is_guarded = False
+        self.is_being_cut = self._disk.is_guarded = False
         if self.is_closed:
             return  # in the middle of it: nobody needs it any more
         if cut.remainder is None:
@@ -339,8 +615,8 @@ class Log(GrowingLog):
         raise error
 
     def _ends_at(self, end_offset: int) -> None:
-        self._generation += 1
-        self._hints.clear()
+        self.generation += 1
+        self.reader.forget_places()
         self.log_end_offset = end_offset
         self.stable_offset = min(self.stable_offset, end_offset)
         self.persisted_recovery_point = min(self.persisted_recovery_point, end_offset)
@@ -353,7 +629,7 @@ class Log(GrowingLog):
         if offset <= self.log_start_offset:
             first, position, start = 0, 0, self.log_start_offset
         else:
-            segment, position, header = self._locate(offset)
+            segment, position, header = self.reader.locate(offset)
             first, start = self._segments.items.index(segment), min(header.base_offset, offset)
         parts = [
             SegmentPart(segment.path, segment.base_offset, 0, segment.size)
@@ -362,7 +638,7 @@ class Log(GrowingLog):
         ]
         if position:
             parts[0] = parts[0]._replace(base_offset=start, position=position)
-        return LogTail(self._topic_id, start, tuple(parts))
+        return LogTail(self._files.topic_id, start, tuple(parts))
 
     def open_file(self, path: str) -> File:
         """One of the log's, also of a log that is offline. Raises OSError."""
@@ -377,7 +653,7 @@ class Log(GrowingLog):
 
     def move_log_start(self, offset: int) -> bool:
         """Records below `offset` are gone. Their segments go with the next retention, or `begin_trimming`."""
-        self._check_usable()
+        self.check_usable()
         if offset > self.log_end_offset:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is beyond the end {self.log_end_offset}")
         if offset <= self.log_start_offset:
@@ -388,7 +664,7 @@ class Log(GrowingLog):
 
     def begin_trimming(self) -> Deletion | None:
         """Of the segments below the log start. None: there are none. See `begin_deletion`."""
-        self._check_usable()
+        self.check_usable()
         return self.begin_deletion(bisect_right(self._segments.bases, self.log_start_offset) - 1)
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> list[int]:
@@ -401,7 +677,7 @@ class Log(GrowingLog):
         If all have expired, a new one is rolled first. Not `may_wait`: segments whose age nobody has looked up are left
         alone.
         """
-        self._check_usable()
+        self.check_usable()
         config = self._config
         self.producers.expire(now_ms, config.producer_id_expiration_ms)
         count = rolling.count_expired(
@@ -430,16 +706,16 @@ class Log(GrowingLog):
         start = segments.bases[count]
         producers = self._checkpoints.producers_before(self.producers, segments.items[:count], start)
         doomed = segments.withdraw(count)
-        self._hints.clear()
+        self.reader.forget_places()
         self._unsynced.forget([one.segment for one in doomed])  # what is put back is below the log start
         self.log_start_offset = max(self.log_start_offset, start)
         self.epochs.truncate_from_start(self.log_start_offset)
-        self.is_deleting = self._log_disk.is_guarded = self._checkpoints.is_deleting = True
+        self.is_deleting = self._disk.is_guarded = self._checkpoints.is_deleting = True
         return Deletion(self._disk, self.directory, doomed, self._take_swap(), producers)
 
     def end_deletion(self, deletion: Deletion) -> list[int]:
         """After `Deletion.run`: the base offsets of the segments that are gone. Raises StorageError if some are not."""
-        self.is_deleting = self._log_disk.is_guarded = self._checkpoints.is_deleting = False
+        self.is_deleting = self._disk.is_guarded = self._checkpoints.is_deleting = False
         if self.is_closed:
             return []  # in the middle of it: whoever opens the log next finds what is left
         gone, left = deletion.doomed[: deletion.gone], deletion.doomed[deletion.gone :]
@@ -458,22 +734,6 @@ class Log(GrowingLog):
         deletion.run()
         return self.end_deletion(deletion)
 
-    def _drop_from(self, first: int) -> None:
-        """The last segment first, each for good before the next: what a crash leaves has no hole."""
-        for number in reversed(range(first, len(self._segments))):
-            self._drop_segments(number, number + 1)
-            self._disk.sync_directory(self.directory)
-
-    def _drop_segments(self, first: int, last: int) -> list[int]:
-        self._hints.clear()
-        doomed = self._segments.items[first:last]
-        try:
-            self._segments.set_aside(first, last)
-        finally:  # those that could not be renamed are still there
-            left = set(self._segments.items[first:])
-            self._unsynced.forget([segment for segment in doomed if segment not in left])
-        return [segment.base_offset for segment in doomed]
-
     @property
     def has_deleted_files(self) -> bool:
         return self._segments.has_deleted_files and not self.is_being_cut
@@ -486,13 +746,13 @@ class Log(GrowingLog):
 
     def begin_swap(self, swap: Swap, generation: int) -> bool:
         """Before `swap` is committed. False: the log is no longer what it was made from. Raises StorageError."""
-        if self.offline is not None or self.is_closed or self._swap is not None or generation != self._generation:
+        if self.offline is not None or self.is_closed or self._swap is not None or generation != self.generation:
             return False
         if self.is_being_cut or self.is_deleting:  # then one that was cancelled may still be on its way out
             return False
         if self._segments.run_of(swap.bases) is None:
             return False
-        self._mark_gaps()  # stable with the commit
+        self._files.mark_gaps()  # stable with the commit
         self._swap = swap
         return True
 
@@ -504,7 +764,7 @@ class Log(GrowingLog):
         run = self._segments.run_of(swap.bases)
         assert run is not None, "whoever removes segments cancels the swap"
         self._unsynced.forget(self._segments.items[run[0] : run[1]])
-        self._hints.clear()
+        self.reader.forget_places()
         try:
             segment = self._segments.replace(*run, rewritten.size)
         except OSError as error:
@@ -537,18 +797,18 @@ class Log(GrowingLog):
         Afterwards `recovery_point` may be persisted: recovery from it finds the index entries, leader epochs and a
         producer snapshot from which at most a few MB of headers are replayed. `closing`: the snapshot is exact.
         """
-        self._check_usable()
+        self.check_usable()
         try:
             checkpoint = self._checkpoints.prepare(
                 self.producers, self.log_end_offset, self.stable_offset, closing=closing
             )
         except OSError as error:
             raise StorageError(f"{self.directory}: cannot write a checkpoint: {error}") from error
-        checkpoint.is_void = partial(self._is_other_than, self._generation)
+        checkpoint.is_void = partial(self._is_other_than, self.generation)
         return checkpoint
 
     def _is_other_than(self, generation: int) -> bool:
-        return self.is_closed or self._generation != generation
+        return self.is_closed or self.generation != generation
 
     def end_checkpoint(self, checkpoint: LogCheckpoint) -> None:
         """It is stable. Raises StorageError where a snapshot of before could not be removed."""
@@ -563,7 +823,7 @@ class Log(GrowingLog):
 
     def take_snapshot(self) -> None:
         """Write the producer state before `log_end_offset`; stable after the next checkpoint."""
-        self._check_usable()
+        self.check_usable()
         self._checkpoints.take_snapshot(self.producers, self.log_end_offset)
 
     def checkpoint(self) -> int:
@@ -594,10 +854,10 @@ class Log(GrowingLog):
         if clean:
             self.remove_deleted()  # else with the directory, or when the log is opened next
         if self.is_being_cut or self.is_deleting:
-            self._log_disk.let_go()
+            self._disk.let_go()
         self.is_closed = True
         self._segments.active.limit_bytes = 0
-        self._hints.clear()
+        self.reader.forget_places()
         self._segments.release()
 
     def _make_stable_for_good(self) -> None:

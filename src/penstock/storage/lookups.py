@@ -1,9 +1,9 @@
 """A lookup that needs the disk, as a value: made on the loop, run in a worker, its outcome taken over on the loop.
 
-The loop looks things up in memory (`GrowingLog.read` without `may_wait`) and gives up with NotCached where that is not
+The loop looks things up in memory (`LogReader.read` without `may_wait`) and gives up with NotCached where that is not
 enough: cold pages, a gap in batches that nobody has checked yet, a damaged index. A `Lookup` answers the same question
 with blocking reads. It works on views of the segments as they were, and changes nothing: what it learned (places, new
-indexes) counts only once `GrowingLog.end_lookup` has found the log unchanged.
+indexes) counts only once `LogReader.end_lookup` has found the log unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Lookup:
     rebuilt: list[SegmentIndexes] = field(default_factory=list)
 
     def run(self) -> LogSlice | None:
-        """What `GrowingLog.read_below` would return. Blocks; for a worker. Raises CorruptBatch, OSError."""
+        """What `LogReader.read_below` would return. Blocks; for a worker. Raises CorruptBatch, OSError."""
         try:
             return self._run()
         except (CorruptBatch, OSError):

@@ -79,7 +79,7 @@ def count_expired(
             if may_wait:
                 segment.load_max_timestamp()
             elif segment.max_timestamp == UNKNOWN_TIMESTAMP:
-                break  # learned first, see `Log.times_to_learn`
+                break  # learned first, see `LogReader.times_to_learn`
         is_old = 0 <= config.retention_ms < now_ms - segment.max_timestamp and segment.max_timestamp >= 0
         is_old = is_old or not segment.size  # nothing in it: Kafka's compaction leaves such
         is_gone = end <= log_start_offset and segment is not segments.active

@@ -26,6 +26,10 @@ class LogSlice(FileSlice):
         self.end_offset = next_offset
         self.generation = 0
 
+    def is_trusted(self) -> bool:
+        """Whether these bytes were written or checked by this process."""
+        return self.segment.is_trusted(self.position, self.position + self.size)
+
 
 def verify(piece: LogSlice, *, may_have_gaps: bool, epochs: LeaderEpochs | None = None) -> LogSlice:
     """The longest sound prefix of whole batches, with the next offset that follows from it.

@@ -2,7 +2,7 @@
 
 All of it reads the disk. So a lookup is a value, as in `lookups`: made on the loop, its `next_batch` run in a worker,
 the batch that it returns looked into by whoever may (`records.examine`), and what was learned on the way taken over by
-`GrowingLog.end_time_lookup`.
+`LogReader.end_time_lookup`.
 """
 
 from __future__ import annotations

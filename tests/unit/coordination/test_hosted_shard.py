@@ -270,7 +270,7 @@ async def test_what_is_stored_has_the_time_of_day_and_deadlines_do_not() -> None
     world.flusher.let_go()
     await committing
     assert (await world.committed()).topics["t"][0].commit_timestamp_ms == NOW_MS
-    piece = world.partition.log.read(1, 1 << 20)
+    piece = world.partition.log.reader.read(1, 1 << 20)
     assert piece is not None
     assert read_header(piece.read()).max_timestamp == NOW_MS
     assert world.hosted.shard.story("g")[-1].at_ms == 1_000

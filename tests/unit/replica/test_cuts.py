@@ -110,7 +110,7 @@ class World(HostedWorld):
 def values(log: Log) -> list[int]:
     found: list[int] = []
     at = log.log_start_offset
-    while (piece := log.read(at, 1 << 20)) is not None:
+    while (piece := log.reader.read(at, 1 << 20)) is not None:
         found += [header.base_offset for _, header in iterate_headers(piece.read(), "")]
         at = piece.next_offset
     return found
@@ -151,7 +151,7 @@ async def test_nobody_else_uses_a_log_that_is_being_cut() -> None:
         lambda: partition.read_to_end(0, 1000),
         lambda: partition.lookup(0, 1000),
         lambda: partition.append_fetched(fetched(CUT, 1), 1, CUT, 0, 0),
-        lambda: log.time_lookup(None),
+        lambda: log.reader.time_lookup(None),
         lambda: log.tail_from(0),
         lambda: log.begin_cut(1),
         lambda: log.roll(0),

@@ -1094,7 +1094,7 @@ def test_a_follower_with_nothing_to_flush_claims_when_its_topic_becomes_durable(
     leader.state()
     leader.append()
     follower.state(leader=1, isr=(1, 3))
-    piece = leader.partition.log.read(0, 1 << 20)
+    piece = leader.partition.log.reader.read(0, 1 << 20)
     assert piece is not None
     follower.partition.append_fetched(piece.read(), follower.partition.leader_epoch, 1, 0, NOW_MS)
     flush_blocking(follower.disk, follower.partition.log)

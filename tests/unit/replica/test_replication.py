@@ -208,7 +208,7 @@ def test_a_log_that_cannot_be_opened_is_fetched_anew(world: SimWorld) -> None:
         await brokers.publish("t", 20)
         sick = next(node for node in IDS if node != brokers.leader())
         machine, path = brokers.machines[sick], brokers.replica(sick).log.segments[0].path
-        last = brokers.replica(sick).log.position_of(19).position
+        last = brokers.replica(sick).log.reader.position_of(19).position
         await machine.run(brokers.nodes[sick].stop())
         machine.exited()
         machine.disk.flip_bit(path, last + 8)  # the length of the last batch: where the log ends is unknown

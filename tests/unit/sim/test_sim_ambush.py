@@ -9,7 +9,7 @@ from penstock.sim.ambush import MOMENTS
 from penstock.sim.fault_plan import AMBUSHES, POWER, Fault
 from penstock.sim.plan import Plan, draw
 from penstock.sim.scenario import play
-from penstock.storage.growing_log import GrowingLog
+from penstock.storage.log import Log
 
 
 def plan_of(seed: int) -> Plan:
@@ -29,6 +29,6 @@ def test_brokers_are_met_at_telling_moments() -> None:
 
 
 def test_the_same_seed_is_the_same_history_and_nobody_listens_after_it() -> None:
-    before = Partition._lead, GrowingLog.begin_flush
+    before = Partition._lead, Log.begin_flush
     assert play(plan_of(1)).digest == play(plan_of(1)).digest
-    assert (Partition._lead, GrowingLog.begin_flush) == before
+    assert (Partition._lead, Log.begin_flush) == before

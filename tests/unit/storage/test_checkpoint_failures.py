@@ -342,6 +342,6 @@ def test_what_a_failed_sync_left_in_memory_is_written_again_by_the_next_process(
     assert log.stable_offset == 10
     disk.crash()
     log = opened(10)
-    piece = log.read(0, 1 << 20)
+    piece = log.reader.read(0, 1 << 20)
     assert piece is not None
-    assert log.verify_slice(piece).next_offset == 10
+    assert log.reader.verify_slice(piece).next_offset == 10

@@ -106,7 +106,7 @@ class Scene:
 
     def batches(self) -> list[tuple[BatchHeader, list[Record]]]:
         result, offset = [], 0
-        while (piece := self.log.read(offset, 1 << 20)) is not None:
+        while (piece := self.log.reader.read(offset, 1 << 20)) is not None:
             data = piece.read()
             for at, header in iterate_headers(data, "log"):
                 payload = decompress(header.compression, data[at + HEADER_SIZE : at + header.size_bytes])
@@ -266,7 +266,7 @@ def test_small_segments_become_one_of_at_most_segment_bytes() -> None:
     assert len(sizes) == 4
     assert all(size <= 1000 for size in sizes)
     assert [entry[0] for entry in scene.content()] == list(range(12))
-    timestamp = scene.log.offset_for_timestamp(NOW_MS)
+    timestamp = scene.log.reader.offset_for_timestamp(NOW_MS)
     assert timestamp is not None
     assert timestamp.offset == 0
 
@@ -323,10 +323,10 @@ def test_records_that_cannot_be_read_stay_as_they_are() -> None:
         scene.append_raw(seal(read_header(good), payload))
     scene.append_raw(seal(read_header(good)._replace(attributes=GZIP), b"no gzip"))
     scene.append((b"a", b"2"), (b"b", b"2"))
-    before = scene.log.read(0, 1 << 20)
+    before = scene.log.reader.read(0, 1 << 20)
     assert before is not None
     done = scene.clean()
-    after = scene.log.read(0, 1 << 20)
+    after = scene.log.reader.read(0, 1 << 20)
     assert after is not None
     assert after.read() == before.read()
     assert done.malformed_batches == 5
@@ -340,7 +340,7 @@ def test_records_that_cannot_be_read_take_nobodys_place() -> None:
     scene.append_raw(seal(read_header(good)._replace(record_count=3, last_offset_delta=2), good[HEADER_SIZE:]))
     scene.append((b"d", b"1"))
     assert scene.clean().malformed_batches == 2
-    piece = scene.log.read(0, 1)
+    piece = scene.log.reader.read(0, 1)
     assert piece is not None
     assert [record.offset for record in decode_uncompressed(piece.read())] == [0, 1, 3]
 

@@ -78,7 +78,7 @@ def rewritten(disk: SimDisk, log: Log, *, end_offset: int | None = None) -> tupl
 
 def offsets(log: Log) -> list[int]:
     result, offset = [], log.log_start_offset
-    while (piece := log.read(offset, 1)) is not None:
+    while (piece := log.reader.read(offset, 1)) is not None:
         result += [record.offset for record in decode_uncompressed(piece.read())]
         offset = piece.next_offset
     return result
@@ -149,7 +149,7 @@ def test_old_segments_are_due_by_max_compaction_lag(disk: SimDisk) -> None:
 
 def test_a_reader_in_flight_keeps_its_bytes_and_the_next_offset_is_found(disk: SimDisk) -> None:
     log = filled(disk)
-    piece = log.read(0, 1 << 20)
+    piece = log.reader.read(0, 1 << 20)
     assert piece is not None
     before = piece.read()
     swap, outcome = rewritten(disk, log)
@@ -161,7 +161,7 @@ def test_a_reader_in_flight_keeps_its_bytes_and_the_next_offset_is_found(disk: S
     assert offsets(log) == [3, 7, 9, 10, 11, 12, 13, 14, 15]
     assert log.segment_bases == [0, 12]
     for offset, found in ((0, 2), (4, 6), (8, 8), (9, 8), (12, 12)):
-        following = log.read(offset, 1)
+        following = log.reader.read(offset, 1)
         assert following is not None
         assert read_header(following.read()).base_offset == found
     assert log.log_start_offset == 0, "compaction does not move the start of the log"
@@ -304,9 +304,9 @@ def test_a_topic_that_is_no_longer_compacted_can_be_read(disk: SimDisk) -> None:
     log.close(clean=True)
     log = reopened(disk, LogConfig(), recovery_point=16, cleaned_offset=12)
     assert log.log_start_offset == 0
-    piece = log.read(0, 1 << 20)
+    piece = log.reader.read(0, 1 << 20)
     assert piece is not None
-    assert log.verify_slice(piece).size == piece.size
+    assert log.reader.verify_slice(piece).size == piece.size
     assert offsets(log) == [3, 7, 9, 10, 11, 12, 13, 14, 15]
 
 
@@ -331,17 +331,17 @@ def test_a_lookup_that_runs_while_segments_are_swapped_leads_nobody_past_records
     assert log.begin_swap(swap, log.generation)
     swap.commit()
     assert not any(len(segment.index) for segment in log.segments)  # known by now: nobody has to open the files
-    early, late = log.lookup(3, 1000), log.lookup(3, 1000)
+    early, late = log.reader.lookup(3, 1000), log.reader.lookup(3, 1000)
     early.run()
     assert log.end_swap(swap, outcome)
     late.run()
     assert late.places[0][1].base_offset == 4
     for lookup in (early, late):
-        assert log.is_stale(lookup)
-        assert not log.end_lookup(lookup)
-    piece = log.read(3, 1)
+        assert log.reader.is_stale(lookup)
+        assert not log.reader.end_lookup(lookup)
+    piece = log.reader.read(3, 1)
     assert piece is not None
     assert 3 in [record.offset for record in decode_uncompressed(piece.read())]
-    again = log.lookup(3, 1000)
+    again = log.reader.lookup(3, 1000)
     again.run()
-    assert log.end_lookup(again)
+    assert log.reader.end_lookup(again)

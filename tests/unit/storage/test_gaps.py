@@ -56,8 +56,8 @@ def fetch(log: Log, offsets: list[int]) -> None:
 def served(log: Log, start: int = 0) -> list[int]:
     """As a cold reader gets them, each piece verified."""
     found: list[int] = []
-    while (piece := log.read(start, 10_000)) is not None:
-        piece = log.verify_slice(piece)
+    while (piece := log.reader.read(start, 10_000)) is not None:
+        piece = log.reader.verify_slice(piece)
         found += [header.base_offset for _, header in iterate_headers(piece.read(), DIRECTORY)]
         start = piece.next_offset
     return found
@@ -75,7 +75,7 @@ def test_a_log_that_was_fetched_with_gaps_is_whole_under_any_policy(disk: SimDis
     fetch(log, KEPT)
     log.config = DELETED
     for start in range(16):
-        log._hints.clear()
+        log.reader._hints.clear()
         assert served(log, start) == [offset for offset in KEPT if offset >= start]
 
 

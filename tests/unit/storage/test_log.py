@@ -88,7 +88,7 @@ def test_offsets_and_epoch_are_written_into_the_batch(disk: SimDisk) -> None:
     log = open_log(disk)
     assert append(log, 1, 2, 3, epoch=4) == 0
     assert append(log, 4, epoch=6) == 3
-    piece = log.read(0, 10_000)
+    piece = log.reader.read(0, 10_000)
     assert piece is not None
     headers = [header for _, header in iterate_headers(piece.read(), "log")]
     assert [(h.base_offset, h.last_offset, h.leader_epoch) for h in headers] == [(0, 2, 4), (3, 3, 6)]
@@ -259,10 +259,10 @@ def test_replicated_batches_keep_offsets_and_epochs(disk: SimDisk) -> None:
     leader, follower = open_log(disk), open_log(disk, directory="/data/events-1")
     for number in range(5):
         append(leader, NOW_MS, NOW_MS, epoch=number // 2)
-    piece = leader.read(0, 100_000)
+    piece = leader.reader.read(0, 100_000)
     assert piece is not None
     follower.append_replicated(piece.read(), NOW_MS)
-    copy = follower.read(0, 100_000)
+    copy = follower.reader.read(0, 100_000)
     assert copy is not None
     assert copy.read() == piece.read()
     assert follower.epochs.entries() == leader.epochs.entries()
@@ -279,7 +279,7 @@ def followed_with_gaps(disk: SimDisk) -> Log:
     for _ in range(11):
         append(source)
     for offset in (0, 1, 5, 6, 9, 10):
-        piece = source.read(offset, 1)
+        piece = source.reader.read(offset, 1)
         assert piece is not None
         copy.append_replicated(piece.read(), NOW_MS)
     return copy
@@ -319,7 +319,7 @@ def test_a_cut_into_a_gap_too_wide_for_one_segment(disk: SimDisk) -> None:
     assert log.truncate_to(7)
     assert (log.log_end_offset, log.segment_bases) == (1, [0, 1])
     assert append(log) == 1
-    piece = log.read(1, 10_000)
+    piece = log.reader.read(1, 10_000)
     assert piece is not None
     assert piece.next_offset == 2
 
@@ -331,7 +331,7 @@ def test_replicated_batches_of_impossible_epochs_are_refused_as_a_whole(disk: Si
     source, log = open_log(disk), open_log(disk, directory="/data/copy-0")
     for epoch in (1, 1, 4):
         append(source, epoch=epoch)
-    piece = source.read(0, 10_000)
+    piece = source.reader.read(0, 10_000)
     assert piece is not None
     data = piece.read()
     with pytest.raises(CorruptBatch, match="leader epoch 4, expected 1 to 3 at offset 2"):
@@ -349,21 +349,21 @@ def test_a_batch_of_another_epoch_than_is_known_is_not_served_where_epochs_count
     log = open_log(disk)
     for epoch in (1, 1, 4):
         append(log, epoch=epoch)
-    piece = log.read(0, 10_000)
+    piece = log.reader.read(0, 10_000)
     assert piece is not None
-    assert log.verify_slice(piece, log.epochs.copy()) is piece
+    assert log.reader.verify_slice(piece, log.epochs.copy()) is piece
     disk.flip_bit(piece.file.path, BATCH_BYTES + 15)
-    assert log.verify_slice(piece).next_offset == 3
-    assert log.verify_slice(piece, log.epochs.copy()).next_offset == 1
-    second = log.read(1, 10_000)
+    assert log.reader.verify_slice(piece).next_offset == 3
+    assert log.reader.verify_slice(piece, log.epochs.copy()).next_offset == 1
+    second = log.reader.read(1, 10_000)
     assert second is not None
     with pytest.raises(CorruptBatch, match="leader epoch 0, expected 1"):
-        log.verify_slice(second, log.epochs.copy())
+        log.reader.verify_slice(second, log.epochs.copy())
     log.advance_log_start(2)
     log.epochs.truncate_from_start(2)
-    last = log.read(2, 10_000)
+    last = log.reader.read(2, 10_000)
     assert last is not None
-    assert log.verify_slice(last, log.epochs.copy()) is last
+    assert log.reader.verify_slice(last, log.epochs.copy()) is last
 
 
 @pytest.mark.parametrize("damaged", [0, 1])
@@ -377,23 +377,23 @@ def test_what_recovery_scans_is_checked_again_where_epochs_go_back(disk: SimDisk
     log = open_log(disk)
     assert log.log_end_offset == 3  # nothing is lost: no checksum says that it is bad
     assert any("leader epoch 2 at offset" in message for message in log.recovery.messages)
-    piece = log.read(damaged + 1, 10_000)
+    piece = log.reader.read(damaged + 1, 10_000)
     assert piece is not None
-    assert not log.slice_is_trusted(piece)
+    assert not piece.is_trusted()
     with pytest.raises(CorruptBatch):
-        log.verify_slice(piece, log.epochs.copy())
+        log.reader.verify_slice(piece, log.epochs.copy())
 
 
 def test_the_first_batch_comes_whole_even_if_too_large(disk: SimDisk) -> None:
     log = open_log(disk)
     append(log, 1, 2, 3)
     append(log, 4)
-    piece = log.read(1, 10)
+    piece = log.reader.read(1, 10)
     assert piece is not None
     assert (piece.position, piece.size, piece.next_offset) == (0, BATCH_BYTES, 3)
-    assert log.read(4, 10) is None
+    assert log.reader.read(4, 10) is None
     with pytest.raises(ApiError) as caught:
-        log.read(5, 10)
+        log.reader.read(5, 10)
     assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
@@ -403,11 +403,11 @@ def test_nothing_is_read_beyond_the_bound(disk: SimDisk) -> None:
     bound = log.end_position()
     append(log)
     append(log)
-    piece = log.read(0, 10_000, bound)
+    piece = log.reader.read(0, 10_000, bound)
     assert piece is not None
     assert (piece.size, piece.next_offset) == (BATCH_BYTES, 1)
-    assert log.read(1, 10_000, bound) is None
-    below = log.read_below(0, 10_000, 1)
+    assert log.reader.read(1, 10_000, bound) is None
+    below = log.reader.read_below(0, 10_000, 1)
     assert below is not None
     assert below.size == BATCH_BYTES
 
@@ -416,7 +416,7 @@ def test_a_slice_in_flight_survives_the_deletion_of_its_segment(tmp_path: Path) 
     log = open_log(OsDisk(), LogConfig(segment_bytes=BATCH_BYTES), directory=str(tmp_path / "events-0"))
     for _ in range(4):
         append(log)
-    piece = log.read(0, 10_000)
+    piece = log.reader.read(0, 10_000)
     assert piece is not None
     sound = piece.read()
     log.advance_log_start(3)
@@ -432,7 +432,7 @@ def test_few_sealed_files_stay_open(tmp_path: Path) -> None:
         append(log)
     flush(log, OsDisk())
     for offset in range(20):
-        assert log.read(offset, 1) is not None
+        assert log.reader.read(offset, 1) is not None
     held = [path for path in Path("/proc/self/fd").iterdir() if str(tmp_path) in str(path.resolve())]
     assert len(held) <= 3
     log.close(clean=True)
@@ -441,18 +441,18 @@ def test_few_sealed_files_stay_open(tmp_path: Path) -> None:
 
 def test_lookup_by_timestamp_finds_the_record(disk: SimDisk) -> None:
     log = open_log(disk, LogConfig(segment_bytes=3 * BATCH_BYTES, index_interval_bytes=0))
-    assert log.offset_for_timestamp(0) is None
-    assert log.max_timestamp() is None
+    assert log.reader.offset_for_timestamp(0) is None
+    assert log.reader.max_timestamp() is None
     for first in range(100, 200, 20):
         append(log, first, first + 10, first + 5)
-    assert log.offset_for_timestamp(0) == (100, 0)
-    assert log.offset_for_timestamp(106) == (110, 1)
-    assert log.offset_for_timestamp(111) == (120, 3)
-    assert log.offset_for_timestamp(190) == (190, 13)
-    assert log.offset_for_timestamp(191) is None
-    assert log.max_timestamp() == (190, 13)
+    assert log.reader.offset_for_timestamp(0) == (100, 0)
+    assert log.reader.offset_for_timestamp(106) == (110, 1)
+    assert log.reader.offset_for_timestamp(111) == (120, 3)
+    assert log.reader.offset_for_timestamp(190) == (190, 13)
+    assert log.reader.offset_for_timestamp(191) is None
+    assert log.reader.max_timestamp() == (190, 13)
     log.advance_log_start(5)
-    assert log.offset_for_timestamp(0) == (125, 5)
+    assert log.reader.offset_for_timestamp(0) == (125, 5)
 
 
 def test_lookup_under_log_append_time_and_compression(disk: SimDisk) -> None:
@@ -460,12 +460,12 @@ def test_lookup_under_log_append_time_and_compression(disk: SimDisk) -> None:
     plain = batch([10, 20, 30])
     stamped = with_append_time(plain, 500)
     log.append(read_header(stamped), bytes(stamped), 0, NOW_MS)
-    assert log.offset_for_timestamp(400) == (500, 0)
+    assert log.reader.offset_for_timestamp(400) == (500, 0)
     plain = batch([600, 700])
     packed = recompress(read_header(plain), plain, ZSTD)
     log.append(read_header(packed), packed, 0, NOW_MS)
-    assert log.offset_for_timestamp(650) == (700, 4)
-    assert log.max_timestamp() == (700, 4)
+    assert log.reader.offset_for_timestamp(650) == (700, 4)
+    assert log.reader.max_timestamp() == (700, 4)
 
 
 # -- flush, checkpoint, close --------------------------------------------------------------------------------
@@ -515,11 +515,11 @@ def test_a_clean_open_reads_no_batches(disk: SimDisk) -> None:
     assert (log.log_end_offset, log.stable_offset, log.size_bytes) == (100, 100, 100 * BATCH_BYTES)
     assert (log.recovery.scanned_bytes, log.recovery.messages) == (0, [])
     assert log.epochs.entries() == [(0, 0), (1, 60)]
-    piece = log.read(0, 1000)
+    piece = log.reader.read(0, 1000)
     assert piece is not None
-    assert not log.slice_is_trusted(piece)
-    log.mark_trusted(log.verify_slice(piece))
-    assert log.slice_is_trusted(piece)
+    assert not piece.is_trusted()
+    log.reader.mark_trusted(log.reader.verify_slice(piece))
+    assert piece.is_trusted()
 
 
 def test_a_crash_scans_only_from_the_recovery_point(disk: SimDisk) -> None:
@@ -559,10 +559,10 @@ def test_damaged_indexes_are_rebuilt(disk: SimDisk, damage: str, clean: bool) ->
     log = open_log(disk, config, clean=clean, recovery_point=900)
     assert log.log_end_offset == 900
     for offset in (0, 123, 456, 899):
-        piece = log.read(offset, 1)
+        piece = log.reader.read(offset, 1)
         assert piece is not None
         assert read_header(piece.read()).base_offset == offset
-        assert log.offset_for_timestamp(NOW_MS + offset) == (NOW_MS + offset, offset)
+        assert log.reader.offset_for_timestamp(NOW_MS + offset) == (NOW_MS + offset, offset)
     if damage == "missing" or not clean:
         assert log.recovery.rebuilt_indexes >= 2, "the last, short one needs none"
         assert "rebuilt" in log.recovery.messages[0]
@@ -638,9 +638,9 @@ def test_truncation_drops_segments_epochs_and_index_entries(disk: SimDisk) -> No
     assert not log.truncate_to(6)
     assert (log.log_end_offset, log.segment_bases, log.size_bytes) == (6, [0, 4], 6 * BATCH_BYTES)
     assert log.epochs.latest == 5
-    assert log.max_timestamp() == (NOW_MS + 5, 5)
+    assert log.reader.max_timestamp() == (NOW_MS + 5, 5)
     assert append(log, NOW_MS + 50, epoch=9) == 6
-    assert log.offset_for_timestamp(NOW_MS + 6) == (NOW_MS + 50, 6)
+    assert log.reader.offset_for_timestamp(NOW_MS + 6) == (NOW_MS + 50, 6)
     log.truncate_fully_and_start_at(100)
     assert (log.log_start_offset, log.log_end_offset, log.segment_bases) == (100, 100, [100])
     assert append(log, epoch=9) == 100
@@ -727,7 +727,7 @@ def test_delete_records_moves_the_start(disk: SimDisk) -> None:
     assert log.epochs.entries()[0] == (5, 5)
     assert not log.advance_log_start(3)
     with pytest.raises(ApiError):
-        log.read(4, 100)
+        log.reader.read(4, 100)
     with pytest.raises(ApiError):
         log.advance_log_start(8)
     assert log.advance_log_start(7)
@@ -807,7 +807,7 @@ def test_an_index_that_cannot_be_opened_costs_an_entry_and_not_the_append(disk: 
     assert log.log_end_offset == 12
     disk.fail_call = None
     append(log, NOW_MS + 12)
-    assert [log.read(offset, 1) is not None for offset in range(13)] == [True] * 13
+    assert [log.reader.read(offset, 1) is not None for offset in range(13)] == [True] * 13
     assert log.segments[0].index.entries()[-1][0] >= 11
 
 
@@ -823,15 +823,15 @@ def test_after_a_start_ages_are_learned_in_a_worker_and_only_as_far_as_needed(
     monkeypatch.setattr("penstock.storage.segment.Segment.load_max_timestamp", None)  # on the loop it would read
     now_ms = NOW_MS + 1000 + 350  # the first two segments are too old
     assert log.begin_retention(now_ms, 12) is None
-    times = log.times_to_learn(now_ms - 1000)
+    times = log.reader.times_to_learn(now_ms - 1000)
     assert times is not None
     times.run()
     assert len(times.learning.largest) == 3, "the first that is young enough is the last one looked at"
-    assert log.end_time_lookup(times)
+    assert log.reader.end_time_lookup(times)
     deletion = log.begin_retention(now_ms, 12)
     assert deletion is not None
     assert [one.segment.base_offset for one in deletion.doomed] == [0, 2]
-    assert log.times_to_learn(now_ms - 1000) is None
+    assert log.reader.times_to_learn(now_ms - 1000) is None
 
 
 def test_ages_learned_of_segments_that_went_meanwhile_are_void(disk: SimDisk) -> None:
@@ -841,8 +841,8 @@ def test_ages_learned_of_segments_that_went_meanwhile_are_void(disk: SimDisk) ->
         append(log, NOW_MS + number)
     log.close(clean=True)
     log = open_log(disk, config, clean=True, recovery_point=6)
-    times = log.times_to_learn(NOW_MS + 1000)
+    times = log.reader.times_to_learn(NOW_MS + 1000)
     assert times is not None
     times.run()
     log.advance_log_start(5)
-    assert not log.end_time_lookup(times)
+    assert not log.reader.end_time_lookup(times)

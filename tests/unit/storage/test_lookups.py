@@ -91,9 +91,9 @@ def test_an_offset_that_compaction_removed_costs_a_short_walk(
     offset = in_the_gap(log)
     monkeypatch.setattr(Segment, "check_checksums", None)  # not even looked for
     reads.clear()
-    piece = log.read(offset, 1, may_wait=False)
+    piece = log.reader.read(offset, 1, may_wait=False)
     assert piece is not None
-    assert same(piece, log.read(offset + STEP - 1, 1))
+    assert same(piece, log.reader.read(offset + STEP - 1, 1))
     assert sum(size for _, size in reads) < 20_000
     assert min(position for position, _ in reads) > piece.position - 2 * CONFIG.index_interval_bytes
 
@@ -111,11 +111,11 @@ def test_batches_nobody_has_checked_are_looked_at_in_a_worker(disk: SimDisk) -> 
     log = reopened(disk)
     offset = in_the_gap(log)
     with pytest.raises(NotCached):
-        log.read(offset, 500, may_wait=False)
-    lookup = log.lookup(offset, 500)
+        log.reader.read(offset, 500, may_wait=False)
+    lookup = log.reader.lookup(offset, 500)
     found = lookup.run()
-    log.end_lookup(lookup)
-    assert same(log.read(offset, 500, may_wait=False), found)
+    log.reader.end_lookup(lookup)
+    assert same(log.reader.read(offset, 500, may_wait=False), found)
 
 
 def test_a_length_that_lies_is_not_taken_for_a_gap(disk: SimDisk) -> None:
@@ -135,9 +135,9 @@ def test_a_length_that_lies_is_not_taken_for_a_gap(disk: SimDisk) -> None:
                 disk.flip_bit(segment.path, position + 8 + number, bit)
     skipped = header.base_offset + STEP
     with pytest.raises(NotCached):
-        log.read(skipped, 1, may_wait=False)
+        log.reader.read(skipped, 1, may_wait=False)
     with pytest.raises(CorruptBatch):
-        log.lookup(skipped, 1).run()
+        log.reader.lookup(skipped, 1).run()
 
 
 def test_what_is_not_in_memory_is_not_waited_for(disk: SimDisk) -> None:
@@ -145,16 +145,16 @@ def test_what_is_not_in_memory_is_not_waited_for(disk: SimDisk) -> None:
     disk.is_cold = True
     for offset in (0, STEP * 20, log.log_end_offset - 1):
         with pytest.raises(NotCached):
-            log.read(offset, 500, may_wait=False)
+            log.reader.read(offset, 500, may_wait=False)
         with pytest.raises(NotCached):
-            log.position_of(offset, may_wait=False)
+            log.reader.position_of(offset, may_wait=False)
         with pytest.raises(NotCached):
-            log.timestamp_at(offset)
-        lookup = log.lookup(offset, 500)
+            log.reader.timestamp_at(offset)
+        lookup = log.reader.lookup(offset, 500)
         found = lookup.run()
         disk.is_cold = False  # it is now: a worker has read it
-        log.end_lookup(lookup)
-        assert same(log.read(offset, 500, may_wait=False), found)
+        log.reader.end_lookup(lookup)
+        assert same(log.reader.read(offset, 500, may_wait=False), found)
         disk.is_cold = True
 
 
@@ -171,14 +171,14 @@ def test_a_damaged_index_is_made_anew_in_a_worker(disk: SimDisk, damage: str, re
         file.truncate(8)
     file.close()
     with pytest.raises(NotCached):
-        log.read(offset, 500, may_wait=False)
-    lookup = log.lookup(offset, 500)
+        log.reader.read(offset, 500, may_wait=False)
+    lookup = log.reader.lookup(offset, 500)
     found = lookup.run()
-    log.end_lookup(lookup)
+    log.reader.end_lookup(lookup)
     assert log.segments[0].index.entries() == before
-    log._hints.clear()
+    log.reader._hints.clear()
     reads.clear()
-    assert same(log.read(offset, 500, may_wait=False), found)
+    assert same(log.reader.read(offset, 500, may_wait=False), found)
     assert sum(size for _, size in reads) < 20_000
     assert not [name for name in disk.list_directory(DIRECTORY) if name.endswith(".tmp")]
 
@@ -192,14 +192,14 @@ def test_two_lookups_may_find_the_same_damaged_index(disk: SimDisk) -> None:
     offset = in_the_gap(log) - 1
     before = log.segments[0].index.entries()
     disk.open(log.segments[0].index.path).truncate(8)
-    one, other = log.lookup(offset, 500), log.lookup(offset - STEP, 500)
+    one, other = log.reader.lookup(offset, 500), log.reader.lookup(offset - STEP, 500)
     found = one.run(), other.run()
     assert one.rebuilt
     assert other.rebuilt
-    assert log.end_lookup(one)
-    assert log.end_lookup(other)
-    assert same(log.read(offset, 500), found[0])
-    assert same(log.read(offset - STEP, 500), found[1])
+    assert log.reader.end_lookup(one)
+    assert log.reader.end_lookup(other)
+    assert same(log.reader.read(offset, 500), found[0])
+    assert same(log.reader.read(offset - STEP, 500), found[1])
     assert log.segments[0].index.entries() == before
     assert leftovers(disk) == []
 
@@ -208,7 +208,7 @@ def test_an_index_that_cannot_be_replaced_fails_no_lookup(disk: SimDisk, monkeyp
     log = followed(disk)
     offset = in_the_gap(log) - 1
     disk.open(log.segments[0].index.path).truncate(8)
-    lookup = log.lookup(offset, 500)
+    lookup = log.reader.lookup(offset, 500)
     found = lookup.run()
 
     def fail(old: str, new: str) -> None:
@@ -216,8 +216,8 @@ def test_an_index_that_cannot_be_replaced_fails_no_lookup(disk: SimDisk, monkeyp
 
     with monkeypatch.context() as failing:
         failing.setattr(disk, "rename", fail)
-        assert log.end_lookup(lookup)
-    assert same(log.read(offset, 500), found)
+        assert log.reader.end_lookup(lookup)
+    assert same(log.reader.read(offset, 500), found)
     assert leftovers(disk) == []
 
 
@@ -245,12 +245,12 @@ def test_what_was_looked_up_before_a_cut_counts_for_nothing(disk: SimDisk) -> No
     log = followed(disk)
     offset = in_the_gap(log) - 1
     disk.open(log.segments[0].index.path).truncate(8)
-    lookup = log.lookup(offset, 500)
+    lookup = log.reader.lookup(offset, 500)
     lookup.run()
     log.truncate_to(offset - STEP * 10)
     entries = log.segments[0].index.entries()
-    log.end_lookup(lookup)
-    assert log._hints == {}
+    log.reader.end_lookup(lookup)
+    assert log.reader._hints == {}
     assert log.segments[0].index.entries() == entries
     assert leftovers(disk) == []
 
@@ -261,14 +261,14 @@ def test_a_long_walk_is_left_to_a_worker(disk: SimDisk, monkeypatch: pytest.Monk
     monkeypatch.setattr("penstock.storage.segment._MOST_HEADERS", 4)
     offset = STEP * 7
     with pytest.raises(NotCached):
-        log.read(offset, 1, may_wait=False)
-    lookup = log.lookup(offset, 10_000)
+        log.reader.read(offset, 1, may_wait=False)
+    lookup = log.reader.lookup(offset, 10_000)
     lookup.run()
-    log.end_lookup(lookup)
-    piece = log.read(offset, 10_000, may_wait=False)
+    log.reader.end_lookup(lookup)
+    piece = log.reader.read(offset, 10_000, may_wait=False)
     assert piece is not None
     assert piece.size >= 4 * 100
-    assert log.verify_slice(piece) is piece
+    assert log.reader.verify_slice(piece) is piece
 
 
 def test_a_cut_begins_without_a_read_and_its_producers_are_replayed_by_the_worker(
@@ -279,9 +279,9 @@ def test_a_cut_begins_without_a_read_and_its_producers_are_replayed_by_the_worke
         data = build_batch([Record(b"k", b"v" * 60, (), 1)], producer_id=7, producer_epoch=0, base_sequence=sequence)
         log.append(read_header(data), data, 1, 0)
     end = log.log_end_offset
-    lookup = log.lookup(end // 2, 0)
+    lookup = log.reader.lookup(end // 2, 0)
     lookup.run()
-    log.end_lookup(lookup)
+    log.reader.end_lookup(lookup)
     reads.clear()
     cut = log.begin_cut(end // 2, may_wait=False)
     assert cut is not None

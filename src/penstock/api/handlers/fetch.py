@@ -312,9 +312,9 @@ class FetchHandler:
             found: list[SessionPartition] = []
             for (asked, partition, lookup), failure in zip(lookups, outcomes, strict=True):
                 if failure is None:
-                    partition.log.end_lookup(lookup)
+                    partition.log.reader.end_lookup(lookup)
                     found.append(asked)
-                elif partition.log.is_stale(lookup):
+                elif partition.log.reader.is_stale(lookup):
                     found.append(asked)  # cut or compacted meanwhile: it was looking at what is gone
                 else:
                     self._report(partition, failure)
@@ -359,7 +359,7 @@ class FetchHandler:
         piece = data.records
         if not isinstance(piece, LogSlice):
             return False
-        if not partition.log.slice_is_trusted(piece):
+        if not piece.is_trusted():
             return True
         inline = piece.file.read_cached(piece.position, piece.size) if piece.size <= INLINE_BYTES else None
         if inline is not None:
@@ -382,7 +382,7 @@ class FetchHandler:
             outcomes: list[LogSlice | StorageError] = []
             for owner, piece, epochs in slices:
                 try:
-                    outcomes.append(owner.verify_slice(piece, epochs))
+                    outcomes.append(owner.reader.verify_slice(piece, epochs))
                 except StorageError as error:
                     outcomes.append(error)
                 except OSError as error:
@@ -392,7 +392,7 @@ class FetchHandler:
         outcomes = await self._workers.run(verify)
         for (data, partition), outcome in zip(cold, outcomes, strict=True):
             if isinstance(outcome, LogSlice):
-                partition.log.mark_trusted(outcome)
+                partition.log.reader.mark_trusted(outcome)
                 data.records = outcome
             else:
                 self._report(partition, outcome)

@@ -158,7 +158,7 @@ class ListOffsetsHandler:
         again: list[_Search] = []
         for search in searches:
             try:
-                if not search.partition.log.end_time_lookup(search.lookup) and search.tries < MAX_TRIES:
+                if not search.partition.log.reader.end_time_lookup(search.lookup) and search.tries < MAX_TRIES:
                     again.append(_begin(ctx.version, search.partition, search.asked, search.result, search.tries + 1))
                     continue
                 if search.failure is not None:
@@ -244,7 +244,7 @@ def _begin(
 ) -> _Search:
     if version < _SINCE_VERSION.get(asked.timestamp, 0):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-    lookup = partition.log.time_lookup(None if asked.timestamp == MAX_TIMESTAMP else asked.timestamp)
+    lookup = partition.log.reader.time_lookup(None if asked.timestamp == MAX_TIMESTAMP else asked.timestamp)
     return _Search(partition, asked, result, lookup, tries)
 
 
