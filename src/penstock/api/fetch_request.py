@@ -18,7 +18,6 @@ from penstock.api.fetch_sessions import NO_SESSION, FetchSession, SessionPartiti
 from penstock.api.fetch_watch import FetchWatch
 from penstock.model.errors import ApiError, ErrorCode, NotCached, ProtocolError, StorageError
 from penstock.ports.disk import FileSlice
-from penstock.replica.committed_log import CommittedLog
 from penstock.replica.partition import Partition
 from penstock.storage.lookups import Lookup
 from penstock.wire.messages.fetch import EpochEndOffset, FetchRequest, PartitionData
@@ -57,7 +56,7 @@ class Reading(Protocol):
 
 
 class Fetch:
-    """A `replica.committed_log.Waiter` while it is parked without a watch."""
+    """A `replica.partition.Waiter` while it is parked without a watch."""
 
     __slots__ = (
         "_handler",
@@ -112,7 +111,7 @@ class Fetch:
         self.is_urgent = False  # an error, say: not worth waiting for bytes
         self._is_parked = False
         self._wake_wide: Callable[[], None] | None = None
-        self._parked_on: dict[CommittedLog, SessionPartition] = {}
+        self._parked_on: dict[Partition, SessionPartition] = {}
         self._news: dict[SessionPartition, None] = {}
         self._later: dict[SessionPartition, None] = NOTHING
         self._timer: asyncio.TimerHandle | None = None
@@ -392,7 +391,7 @@ class Fetch:
         """A follower has more to ask for: it gets what there is."""
         self._handler.call_soon(self._complete)
 
-    def notify(self, source: CommittedLog) -> None:
+    def notify(self, source: Partition) -> None:
         """Something happened to a partition. Looked at once, after everything that happens this turn."""
         asked = self._parked_on.get(source)
         if asked is not None:

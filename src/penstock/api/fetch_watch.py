@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.api.fetch_sessions import SessionPartition
-from penstock.replica.committed_log import CommittedLog
+from penstock.replica.partition import Partition
 
 
 class _Ear:
@@ -20,10 +20,10 @@ class _Ear:
 
     __slots__ = ("_hear",)
 
-    def __init__(self, hear: Callable[[CommittedLog], None]) -> None:
+    def __init__(self, hear: Callable[[Partition], None]) -> None:
         self._hear = hear
 
-    def notify(self, source: CommittedLog) -> None:
+    def notify(self, source: Partition) -> None:
         self._hear(source)
 
 
@@ -48,13 +48,13 @@ class FetchWatch:
         self.wake: Callable[[], None] | None = None  # the fetch that is parked
         self.on_close: Callable[[], object] | None = None
         self.standing: dict[SessionPartition, None] = {}
-        self._asked: dict[CommittedLog, SessionPartition] = {}
-        self._sources: dict[SessionPartition, CommittedLog] = {}
+        self._asked: dict[Partition, SessionPartition] = {}
+        self._sources: dict[SessionPartition, Partition] = {}
         self._news: dict[SessionPartition, None] = {}
         self._tail_ear = _Ear(self._grown)
         self._mark_ear = _Ear(self._committed)
 
-    def watch(self, asked: SessionPartition, source: CommittedLog) -> None:
+    def watch(self, asked: SessionPartition, source: Partition) -> None:
         if self._sources.get(asked) is source:
             return
         self._leave(asked)
@@ -113,14 +113,14 @@ class FetchWatch:
         news, self._news = self._news, {}
         return list(news)
 
-    def _grown(self, source: CommittedLog) -> None:
+    def _grown(self, source: Partition) -> None:
         asked = self._asked.get(source)
         if asked is not None:
             self._news[asked] = None
             if self.wake is not None:
                 self.wake()
 
-    def _committed(self, source: CommittedLog) -> None:
+    def _committed(self, source: Partition) -> None:
         asked = self._asked.get(source)
         if asked is not None:
             self._news[asked] = None

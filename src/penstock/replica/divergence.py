@@ -14,9 +14,10 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from penstock.model.errors import NotCached
+from penstock.model.errors import CorruptBatch, NotCached
+from penstock.ports.disk import Buffer
 from penstock.ports.workers import Workers
-from penstock.records.batch import read_header
+from penstock.records.batch import HEADER_SIZE, iterate_headers, read_header
 from penstock.replica.partition import Partition
 from penstock.replica.set_aside import SetAside
 from penstock.storage.cut import Cut
@@ -59,6 +60,52 @@ class RecoveryPoints(Protocol):
     def set_aside(self) -> SetAside: ...
 
 
+def truncation_point(partition: Partition, epoch: int, end_offset: int) -> int:
+    """Where the log parts from the leader's, whose largest epoch up to ours is `epoch` and ends at `end_offset`."""
+    owner = partition.log
+    end = owner.log_end_offset
+    if end_offset < 0:  # the leader knows nothing of our epochs
+        return min(partition.high_watermark, end)
+    if epoch >= 0:
+        own_epoch, own_end = owner.epochs.end_offset_for(epoch, end)
+        if own_end >= 0 and own_epoch >= 0:
+            return min(own_end, end_offset, end) if own_epoch == epoch else min(own_end, end)
+    return min(end_offset, end)
+
+
+def begin_cut_to_epoch(partition: Partition, epoch: int, end_offset: int, *, may_wait: bool = True) -> Cut | None:
+    """Cut what the leader does not have."""
+    return partition.begin_cut(truncation_point(partition, epoch, end_offset), may_wait=may_wait)
+
+
+def batch_around_start(partition: Partition, data: Buffer) -> bytes | None:
+    """The first batch that a fetch brought, if the empty log here begins in the middle of it. CorruptBatch.
+
+    The leader's records were deleted up to there: the batch comes whole, and so does its beginning. Not for
+    `Partition.append_fetched`, as the log's file bears the name of its first batch: see `begin_below`.
+    """
+    owner = partition.log
+    if owner.log_start_offset != owner.log_end_offset or len(data) < HEADER_SIZE:
+        return None
+    header = read_header(data)
+    if not owner.begins_inside(header):
+        return None
+    batch = bytes(memoryview(data)[: header.size_bytes])
+    for at, _ in iterate_headers(batch, owner.directory):
+        if header.leader_epoch > partition.leader_epoch:
+            reason = f"leader epoch {header.leader_epoch}, expected up to {partition.leader_epoch}"
+            raise CorruptBatch(owner.directory, at, reason)
+    return batch
+
+
+def begin_below(partition: Partition, batch: bytes, leader_epoch: int, now_ms: int) -> Cut | None:
+    """With a `batch_around_start` that the leader of `leader_epoch` sent: the log has it when the cut has ended, before
+    anything that the metadata says counts. None: log or leader are others by now."""
+    if leader_epoch != partition.leader_epoch or not partition.log.begins_inside(read_header(batch)):
+        return None
+    return partition.begin_below(batch, now_ms)
+
+
 class Recovering:
     def __init__(self, loop: asyncio.AbstractEventLoop, points: RecoveryPoints, workers: Workers) -> None:
         self._loop = loop
@@ -78,7 +125,7 @@ class Recovering:
         It may be an epoch that we never saw; then the next fetch finds out whether this was enough.
         """
         owner = partition.log
-        cut = partition.truncation_point(epoch, end_offset)
+        cut = truncation_point(partition, epoch, end_offset)
         log.info(
             "%r: broker %d has leader epoch %d up to offset %d; ours ends at %d, so it is cut at %d",
             partition,
@@ -90,8 +137,8 @@ class Recovering:
         )
         await self._cut(
             partition,
-            lambda: partition.truncation_point(epoch, end_offset),
-            lambda may_wait: partition.begin_cut_to_epoch(epoch, end_offset, may_wait=may_wait),
+            lambda: truncation_point(partition, epoch, end_offset),
+            lambda may_wait: begin_cut_to_epoch(partition, epoch, end_offset, may_wait=may_wait),
         )
 
     async def fit_into(self, partition: Partition, bounds: Bounds) -> None:
@@ -119,7 +166,7 @@ class Recovering:
         )
 
     async def begin_below(self, partition: Partition, batch: bytes, now_ms: int) -> None:
-        """The empty log begins in the middle of this batch of its leader's (`Partition.batch_around_start`).
+        """The empty log begins in the middle of this batch of its leader's (`batch_around_start`).
 
         The name of its file does not say any more where it starts: that is on the disk before, and a crash in between
         leaves an empty log that starts where it did.
@@ -129,7 +176,7 @@ class Recovering:
         await self._cut(
             partition,
             lambda: base_offset,
-            lambda _: partition.begin_below(batch, leader_epoch, now_ms),
+            lambda _: begin_below(partition, batch, leader_epoch, now_ms),
             is_whole=True,
         )
 

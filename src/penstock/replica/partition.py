@@ -1,57 +1,88 @@
-"""One partition on this broker: its role, and what moves its high watermark.
+"""One partition on this broker: a log with a high watermark, the role of this replica, and who waits for it.
 
 The high watermark is what readers may see and what acks=all waits for: everything below it is on every in-sync
 replica. What counts is what each of them holds: under the default policy (`flush.messages=1`) what it has made stable,
 so nothing is served, and nothing acknowledged, that a power failure could take back; with flushing left to the system
 what it has written. A follower learns the high watermark from its leader.
 
+One class: whether an append moves the high watermark depends on the role, and every produce and every fetch looks at
+both. What other replicas hold is `replication.Followers`. Where a follower's log parts from its leader's, and in which
+order it is cut, is `divergence`.
+
 Invariants
 - The high watermark of a leader never goes back, and does not move while fewer replicas than `min.insync.replicas`
-  are in sync.
-- An append is answered to acks=all only at or below it, by the leader that took it in; whoever waits when leadership
-  ends is told NOT_LEADER_OR_FOLLOWER.
+  are in sync. That of a follower goes back only with the end of the log, when that is cut. Nobody reads the log
+  meanwhile.
+- An append is answered to acks=all only at or below the high watermark, by the leader that took it in; whoever waits
+  when leadership ends is told NOT_LEADER_OR_FOLLOWER.
+- Waiters are called in the turn in which what they wait for happens; a parked fetch looks once at the end of it.
+- A log that went offline answers every waiter with KAFKA_STORAGE_ERROR and accepts nothing more.
 - Metadata of an older partition epoch than the one known changes nothing.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata.image import NO_LEADER, PartitionState, effective_min_isr
-from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, StorageError
+from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.ports.disk import Buffer
-from penstock.records.batch import HEADER_SIZE, BatchHeader, iterate_headers, read_header
-from penstock.replica.committed_log import CommitCallback, CommittedLog, tell
+from penstock.records.batch import HEADER_SIZE, BatchHeader
 from penstock.replica.host import Host
-from penstock.replica.replication import NEVER_MS, Follower, Followers
+from penstock.replica.replication import Follower, Followers
 from penstock.storage.cut import Cut
 from penstock.storage.durability import Flush, Position, is_passing_at_open
-from penstock.storage.group_commit import GroupCommit
+from penstock.storage.group_commit import IDLE, GroupCommit
 from penstock.storage.log import Log
+from penstock.storage.lookups import Lookup
+from penstock.storage.slices import LogSlice
 
 log = logging.getLogger(__name__)
 
+CommitCallback: TypeAlias = Callable[[ErrorCode], None]
 
-class Partition(CommittedLog):
+
+class Waiter(Protocol):
+    """A parked fetch."""
+
+    def notify(self, source: Partition) -> None: ...
+
+
+class Partition:
     __slots__ = (
         "_adding",
+        "_awaiting_commit",
         "_awaiting_deletion",
         "_commit",
+        "_end",
         "_followers",
         "_gate",
         "_promised",
         "_removing",
         "_told",
+        "config",
         "epoch_start_offset",
+        "flush_state",
+        "high_watermark",
         "host",
+        "index",
+        "is_deleted",
+        "is_durable",
         "is_leader",
         "isr",
         "leader",
         "leader_epoch",
+        "log",
         "partition_epoch",
         "replicas",
+        "tail_waiters",
+        "topic",
+        "topic_id",
+        "waiters",
         "when_claimed",
         "when_damaged",
     )
@@ -68,8 +99,24 @@ class Partition(CommittedLog):
         *,
         high_watermark: int | None = None,
     ) -> None:
-        """Follows nobody until `apply_state`."""
-        super().__init__(topic, topic_id, index, log, config, high_watermark)
+        """Follows nobody until `apply_state`. `high_watermark`: as it was last known; None: the end of the log."""
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = index
+        self.log = log
+        self.config = config
+        self.is_durable = config.flush_messages <= 1
+        self.is_deleted = False
+        self.flush_state = IDLE
+        self.waiters: dict[Waiter, None] = {}  # for the high watermark
+        self.tail_waiters: dict[Waiter, None] = {}  # for the end of the log: followers
+        self._awaiting_commit: deque[tuple[int, CommitCallback]] = deque()
+        self._awaiting_deletion: list[tuple[int, CommitCallback]] = []
+        # Recovery cut what was torn, and `HostedPartitions.open_all` makes the rest stable.
+        self._end: Position = log.end_position()
+        self.high_watermark = log.log_end_offset
+        if high_watermark is not None:
+            self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
         self._commit = commit
         log.is_flushed_by_owner = True
         self.host = host
@@ -85,10 +132,12 @@ class Partition(CommittedLog):
         self._followers: Followers | None = None  # while leading with other replicas
         self._promised = 0  # where the log ended when the topic became durable: until then what was written counted
         self._gate: Callable[[Partition], None] | None = _refuse_append
-        self._awaiting_deletion: list[tuple[int, CommitCallback]] = []
         self._told: list[PartitionState] = []  # while the log is being cut
         self.when_claimed: Callable[[Partition], None] | None = None
         self.when_damaged: Callable[[Partition, str | None], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"{self.topic}-{self.index}"
 
     @property
     def node_id(self) -> int:
@@ -147,18 +196,6 @@ class Partition(CommittedLog):
         newest = self._told[-1] if self._told else self
         return newest.partition_epoch, newest.leader_epoch
 
-    def end_cut(self, cut: Cut) -> None:
-        try:
-            super().end_cut(cut)
-            if not self.is_deleted:
-                self._flush_what_is_due()
-        finally:
-            told, self._told = self._told, []
-            if told and not self.is_deleted:
-                for state in told:
-                    self.apply_state(state)
-                self.host.on_told(self)
-
     def _lead(self) -> None:
         host = self.host
         self.is_leader = True
@@ -190,12 +227,6 @@ class Partition(CommittedLog):
             self._fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         else:
             self._notify()
-
-    def _fail(self, code: ErrorCode) -> None:
-        deletions, self._awaiting_deletion = self._awaiting_deletion, []
-        for _, callback in deletions:
-            callback(code)
-        super()._fail(code)
 
     def when_committed(self, offset: int, callback: CommitCallback) -> None:
         """Call back once the high watermark reaches `offset`, or with the error that prevents it.
@@ -321,6 +352,17 @@ class Partition(CommittedLog):
 
     # -- flush ------------------------------------------------------------------------------------------------
 
+    def begin_flush(self) -> Flush | None:
+        if self.is_deleted or self.log.offline is not None:
+            return None
+        ticket = self.log.begin_flush()
+        if ticket is None and self.log.offline is not None:
+            self._went_offline(self.log.offline)
+        return ticket
+
+    def put_off_flush(self, ticket: Flush) -> None:
+        self.log.put_off_flush(ticket)
+
     def end_flush(self, ticket: Flush, error: OSError | None) -> None:
         self.log.end_flush(ticket, error)
         if error is not None:
@@ -351,10 +393,16 @@ class Partition(CommittedLog):
         self._notify()
 
     def _went_offline(self, error: OSError) -> None:
-        super()._went_offline(error)
+        if not self.is_deleted:
+            log.critical("%r is offline: flush failed: %s; it is tried again when the disk is well", self, error)
+        self._fail(ErrorCode.KAFKA_STORAGE_ERROR)
         self.host.on_offline(self)
 
     # -- high watermark ---------------------------------------------------------------------------------------
+
+    def claimed_offset(self) -> int:
+        """Everything below counts as held by this replica."""
+        return self.log.stable_offset if self.is_durable else self.log.log_end_offset
 
     def _holds(self, end: Position | None) -> None:
         """This leader itself holds what lies below `end`; None: as far as its log says."""
@@ -377,6 +425,42 @@ class Partition(CommittedLog):
         if offset > self.high_watermark:
             self.high_watermark = offset  # where it lies is looked up when a reader comes
             self._committed(offset)
+
+    def _advance(self, end: Position) -> None:
+        """As the only replica there is, or because the leader says so."""
+        if end.offset <= self.high_watermark:
+            return
+        self._end = end
+        self.high_watermark = high_watermark = end.offset
+        self._committed(high_watermark)
+
+    def _committed(self, high_watermark: int) -> None:
+        awaiting = self._awaiting_commit
+        while awaiting and awaiting[0][0] <= high_watermark:
+            awaiting.popleft()[1](ErrorCode.NONE)
+        if self.waiters:
+            tell(self.waiters, self)
+
+    def log_start_moved(self) -> None:
+        """Consumers' sessions tell of it."""
+        if self.waiters:
+            tell(self.waiters, self)
+
+    def _notify(self) -> None:
+        tell(self.waiters, self)
+        tell(self.tail_waiters, self)
+
+    def _fail(self, code: ErrorCode) -> None:
+        deletions, self._awaiting_deletion = self._awaiting_deletion, []
+        for _, callback in deletions:
+            callback(code)
+        self._fail_awaiting(code)
+        self._notify()
+
+    def _fail_awaiting(self, code: ErrorCode) -> None:
+        awaiting, self._awaiting_commit = self._awaiting_commit, deque()
+        for _, callback in awaiting:
+            callback(code)
 
     # -- followers, as their leader sees them -----------------------------------------------------------------
 
@@ -439,17 +523,9 @@ class Partition(CommittedLog):
             self.propose_isr(joined)
 
     def _follower(self, replica_id: int, broker_epoch: int) -> tuple[Followers, Follower]:
-        followers = self._followers
-        follower = None if followers is None else followers.by_id.get(replica_id)
-        if followers is None or follower is None:
+        if self._followers is None:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        registered = self.host.broker_epoch_of(replica_id)
-        if broker_epoch >= 0 and registered is not None and registered > broker_epoch:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica_id} of an earlier life asks")
-        if follower.broker_epoch not in (None, broker_epoch):
-            follower.forget(NEVER_MS)  # another life: what it held in the one before must be shown again
-        follower.broker_epoch = broker_epoch
-        return followers, follower
+        return self._followers, self._followers.in_its_life(replica_id, broker_epoch, self.host)
 
     # -- in-sync replicas -------------------------------------------------------------------------------------
 
@@ -510,37 +586,134 @@ class Partition(CommittedLog):
         elif owner.wants_flush or owner.unflushed_messages >= self.config.flush_messages:
             self._commit.request(self)
 
-    def batch_around_start(self, data: Buffer) -> bytes | None:
-        """The first batch that a fetch brought, if the empty log here begins in the middle of it. CorruptBatch.
-
-        The leader's records were deleted up to there: the batch comes whole, and so does its beginning. Not for
-        `append_fetched`, as the log's file bears the name of its first batch: see `begin_below`.
-        """
-        owner = self.log
-        if owner.log_start_offset != owner.log_end_offset or len(data) < HEADER_SIZE:
-            return None
-        header = read_header(data)
-        if not owner.begins_inside(header):
-            return None
-        batch = bytes(memoryview(data)[: header.size_bytes])
-        for at, _ in iterate_headers(batch, owner.directory):
-            if header.leader_epoch > self.leader_epoch:
-                reason = f"leader epoch {header.leader_epoch}, expected up to {self.leader_epoch}"
-                raise CorruptBatch(owner.directory, at, reason)
-        return batch
-
-    def begin_below(self, batch: bytes, leader_epoch: int, now_ms: int) -> Cut | None:
-        """As `begin_anew`, with a `batch_around_start` that the leader of `leader_epoch` sent: the log has it when
-        `end_cut` returns, before anything that the metadata says counts. None: log or leader are others by now."""
-        if leader_epoch != self.leader_epoch or not self.log.begins_inside(read_header(batch)):
-            return None
-        log.info("%r: begins with the batch in which its start %d lies", self, self.log.log_start_offset)
-        return self.log.begin_below(batch, now_ms, self.leader_epoch)
-
     def check_following(self, leader_epoch: int) -> None:
         """Whoever fetched for an earlier role of this partition is too late. Raises ApiError."""
         if self.is_deleted or self.is_leader or leader_epoch != self.leader_epoch:
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, f"{self!r} has moved on to epoch {self.leader_epoch}")
+
+    # -- cuts, on followers -----------------------------------------------------------------------------------
+
+    def begin_cut(self, offset: int, *, may_wait: bool = True) -> Cut | None:
+        """As `Log.begin_cut`: a recovery point of at most that is persisted. Then `Cut.run` and `end_cut`."""
+        before, mark = self.log.log_end_offset, self.high_watermark
+        cut = self.log.begin_cut(offset, may_wait=may_wait)
+        if cut is not None:
+            log.info("%r: cut from offset %d to %d as the leader has it", self, before, offset)
+            self.high_watermark = min(mark, self.log.log_end_offset)
+            if self.high_watermark < mark:
+                log.warning("%r: high watermark goes back from %d to %d", self, mark, self.high_watermark)
+        return cut
+
+    def begin_anew(self, offset: int) -> Cut:
+        """Follower: the leader has nothing of what is here. As `begin_cut`."""
+        log.warning("%r: begins anew at offset %d, held %r", self, offset, self.log)
+        cut = self.log.begin_anew(offset)
+        self.high_watermark = self.log.log_end_offset
+        return cut
+
+    def begin_below(self, batch: bytes, now_ms: int) -> Cut:
+        """As `begin_anew`, with a batch in which the start of the log lies: see `Log.begin_below`."""
+        log.info("%r: begins with the batch in which its start %d lies", self, self.log.log_start_offset)
+        return self.log.begin_below(batch, now_ms, self.leader_epoch)
+
+    def end_cut(self, cut: Cut) -> None:
+        """Raises StorageError where it failed: then the log is offline. What the metadata said meanwhile counts now."""
+        try:
+            self._end_cut(cut)
+            if not self.is_deleted:
+                self._flush_what_is_due()
+        finally:
+            told, self._told = self._told, []
+            if told and not self.is_deleted:
+                for state in told:
+                    self.apply_state(state)
+                self.host.on_told(self)
+
+    def _end_cut(self, cut: Cut) -> None:
+        try:
+            self.log.end_cut(cut)
+            if cut.remainder is not None and cut.remainder.is_anew:
+                self.high_watermark = self.log.log_start_offset
+                self._end = self.log.end_position()
+            self._cut_to_end()
+        finally:
+            self._notify()  # who waits behind the new end is out of range, or the log is offline
+
+    def truncate_to(self, offset: int) -> None:
+        """Here and now. Blocks."""
+        cut = self.begin_cut(offset)
+        if cut is not None:
+            cut.run()
+            self.end_cut(cut)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Here and now. Blocks."""
+        cut = self.begin_anew(offset)
+        cut.run()
+        self.end_cut(cut)
+
+    def _cut_to_end(self) -> None:
+        end = self.log.end_position()
+        if self._end.offset > end.offset:
+            self._end = end  # what is written there next may lie elsewhere
+        if self.high_watermark >= end.offset:
+            self.high_watermark = end.offset
+            self._end = end
+
+    # -- fetch ------------------------------------------------------------------------------------------------
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Everything below is decided: no open transaction starts before it."""
+        unstable = self.log.producers.first_unstable_offset
+        return self.high_watermark if unstable is None else min(self.high_watermark, unstable)
+
+    def check_online(self) -> None:
+        self.log.check_readable()
+
+    def check_offset(self, offset: int) -> None:
+        if offset < self.log.log_start_offset or offset > self.log.log_end_offset:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+
+    def read(self, offset: int, max_bytes: int, *, read_committed: bool = False) -> LogSlice | None:
+        """Whole batches from the one that holds `offset`; None when nothing is readable yet.
+
+        Never waits for the disk: NotCached where it would have to, then `lookup`.
+        """
+        log = self.log
+        # First of all: a log that could not be opened knows nothing of its offsets, and a client
+        # that is told "out of range" starts over somewhere else.
+        self.check_online()
+        self.check_offset(offset)
+        limit = self.high_watermark
+        if read_committed:
+            limit = self.last_stable_offset
+        if offset >= limit:
+            return None
+        try:
+            if limit < self.high_watermark:
+                return log.reader.read_below(offset, max_bytes, limit, may_wait=False)
+            if self._end.offset != limit:
+                self._end = log.reader.position_of(limit, may_wait=False)
+            return log.reader.read(offset, max_bytes, self._end, may_wait=False)
+        except OSError as error:
+            raise StorageError(f"cannot read {self!r} at offset {offset}: {error}") from error
+
+    def read_to_end(self, offset: int, max_bytes: int) -> LogSlice | None:
+        """For followers: also what is not committed yet. NotCached as in `read`."""
+        self.check_online()
+        self.check_offset(offset)
+        try:
+            return self.log.reader.read(offset, max_bytes, may_wait=False)
+        except OSError as error:
+            raise StorageError(f"cannot read {self!r} at offset {offset}: {error}") from error
+
+    def lookup(self, offset: int, max_bytes: int, *, to_end: bool = False, read_committed: bool = False) -> Lookup:
+        """For a worker, where `read` or `read_to_end` raised NotCached. Then `LogReader.end_lookup`."""
+        if to_end:
+            return self.log.reader.lookup(offset, max_bytes)
+        end_offset = self.last_stable_offset if read_committed else self.high_watermark
+        return self.log.reader.lookup(offset, max_bytes, end_offset)
 
     # -- housekeeping -----------------------------------------------------------------------------------------
 
@@ -581,6 +754,11 @@ class Partition(CommittedLog):
         for callback in done:
             callback(ErrorCode.NONE)
 
+    def segments_replaced(self, bases: Sequence[int], next_base: int) -> None:
+        """Compaction put one segment in the place of those at `bases`; the one after them is at `next_base`."""
+        if self._end.segment in bases:  # all of them lie below the high watermark
+            self._end = Position(self._end.offset, next_base, 0)
+
     def delete(self, code: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) -> None:
         """The topic is gone, or this replica of it: tell everyone who waits. Files are the caller's business."""
         self.is_deleted = True
@@ -588,6 +766,11 @@ class Partition(CommittedLog):
         self._followers = None
         self._gate = _refuse_append
         self._fail(code)
+
+
+def tell(waiters: dict[Waiter, None], source: Partition) -> None:
+    for waiter in list(waiters):
+        waiter.notify(source)
 
 
 def _refuse_append(partition: Partition) -> None:

@@ -24,7 +24,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, StorageError
 from penstock.ports.clock import Clock
 from penstock.replica.claims import Claims
-from penstock.replica.divergence import Bounds, Recovering
+from penstock.replica.divergence import Bounds, Recovering, batch_around_start
 from penstock.replica.following import FollowedPartition, FollowerSession
 from penstock.replica.leader_batches import ask_batches
 from penstock.replica.leader_link import LeaderLink, retry_s
@@ -287,7 +287,7 @@ class ReplicaFetcher:
             self._follower.quota.record(size, now_s)
         log_start = partition.log.log_start_offset
         try:
-            first = partition.batch_around_start(records) if records else None
+            first = batch_around_start(partition, records) if records else None
             if first is not None:
                 self._hold_for(followed, self._recovering.begin_below(partition, first, now_ms))
                 return

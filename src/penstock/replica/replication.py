@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from penstock.model.errors import ApiError, ErrorCode
 from penstock.replica.host import Host
 
 UNKNOWN_OFFSET: Final = -1
@@ -140,6 +141,19 @@ class Followers:
             is_of_a_known_life = follower.broker_epoch in (ANY_BROKER_EPOCH, host.broker_epoch_of(follower.broker_id))
             if follower.broker_id not in self.isr or not is_of_a_known_life:
                 follower.hold_to_claims()
+
+    def in_its_life(self, replica_id: int, broker_epoch: int, host: Host) -> Follower:
+        """The follower that speaks. Raises ApiError: it is none of ours, or speaks of an earlier life."""
+        follower = self.by_id.get(replica_id)
+        if follower is None:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        registered = host.broker_epoch_of(replica_id)
+        if broker_epoch >= 0 and registered is not None and registered > broker_epoch:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica_id} of an earlier life asks")
+        if follower.broker_epoch not in (None, broker_epoch):
+            follower.forget(NEVER_MS)  # another life: what it held in the one before must be shown again
+        follower.broker_epoch = broker_epoch
+        return follower
 
     # -- in-sync replicas -------------------------------------------------------------------------------------
 

@@ -17,7 +17,6 @@ from penstock.sim.bugs import Bug
 from penstock.sim.planted_error_bugs import ERROR_BUGS
 
 PARTITION = "penstock.replica.partition:Partition"
-LOG = "penstock.replica.committed_log:CommittedLog"
 FOLLOWERS = "penstock.replica.replication:Followers"
 SHARD = "penstock.coordination.hosted_shard:HostedShard"
 
@@ -43,7 +42,7 @@ def _votes_for_everybody(original: Any) -> Any:
 
 
 def _cuts_nothing(original: Any) -> Any:
-    return lambda self, epoch, end_offset: self.log.log_end_offset
+    return lambda partition, epoch, end_offset: partition.log.log_end_offset
 
 
 def _nothing_diverges(original: Any) -> Any:
@@ -251,7 +250,7 @@ BUGS: dict[str, Bug] = {
             "claims-unflushed",
             "replicas of durable topics say they hold what they have not made stable",
             "what is committed is on every platter",
-            ((f"{LOG}.claimed_offset", _claims_its_end),),
+            ((f"{PARTITION}.claimed_offset", _claims_its_end),),
         ),
         Bug(
             "votes-twice",
@@ -263,7 +262,7 @@ BUGS: dict[str, Bug] = {
             "never-truncates",
             "a follower keeps what its new leader does not have",
             "a follower cuts what its leader does not have",
-            ((f"{LOG}.truncation_point", _cuts_nothing),),
+            (("penstock.replica.divergence:truncation_point", _cuts_nothing),),
         ),
         Bug(
             "hides-divergence",
@@ -275,7 +274,7 @@ BUGS: dict[str, Bug] = {
             "serves-uncommitted",
             "consumers are given what lies above the high watermark",
             "nothing above the high watermark is served",
-            ((f"{LOG}.read", _serves_its_end),),
+            ((f"{PARTITION}.read", _serves_its_end),),
         ),
         Bug(
             "shrinks-isr-alone",

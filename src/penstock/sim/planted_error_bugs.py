@@ -71,8 +71,8 @@ def _cuts_at_once(original: Any) -> Any:
 
 
 def _begins_with_all_committed(original: Any) -> Any:
-    def init(self: Any, topic: str, topic_id: bytes, index: int, log: Any, config: Any, _: int | None) -> None:
-        original(self, topic, topic_id, index, log, config, None)
+    def init(self: Any, *parts: Any, high_watermark: int | None = None) -> None:
+        original(self, *parts, high_watermark=None)
 
     return init
 
@@ -246,7 +246,7 @@ ERROR_BUGS = (
         "begins-with-all-committed",
         "after a restart everything in a log counts as committed",
         "a follower's high watermark is a leader's",
-        (("penstock.replica.committed_log:CommittedLog.__init__", _begins_with_all_committed),),
+        (("penstock.replica.partition:Partition.__init__", _begins_with_all_committed),),
     ),
     Bug(
         "promises-its-end",

@@ -29,7 +29,7 @@ from penstock.sim.workload.unclean import UNCLEAN
 from penstock.storage.checkpoints import RECOVERY_POINTS
 from penstock.storage.durability import NO_DESCRIPTOR
 
-LOG = "penstock.replica.committed_log:CommittedLog"
+PARTITION = "penstock.replica.partition:Partition"
 IMAGE = "penstock.core.metadata.image"
 MIN_ISR = "min.insync.replicas"
 ACCESS = "penstock.cluster.controller_access:ControllerAccess"
@@ -56,10 +56,10 @@ class ReplicaEars:
     def listening(self) -> Iterator[None]:
         with ExitStack() as stack:
             for place, make in (
-                (f"{LOG}._committed", self._overhear_commit),
-                (f"{LOG}.begin_cut", self._overhear_cut),
-                (f"{LOG}.begin_anew", self._overhear_cut),
-                (f"{LOG}.begin_cut_to_epoch", self._overhear_divergence),
+                (f"{PARTITION}._committed", self._overhear_commit),
+                (f"{PARTITION}.begin_cut", self._overhear_cut),
+                (f"{PARTITION}.begin_anew", self._overhear_cut),
+                ("penstock.replica.divergence:begin_cut_to_epoch", self._overhear_divergence),
                 ("penstock.replica.repair:Repairs._cut", self._overhear_repair),
                 ("penstock.replica.offset_files:OffsetFiles._write", self._overhear_offsets),
                 (f"{IMAGE}:_change", self._overhear_decision),
@@ -68,7 +68,7 @@ class ReplicaEars:
                 (f"{IMAGE}:MetadataImage._replay_broker", self._overhear_broker),
                 ("penstock.storage.log:Log.begin_flush", self._overhear_flush),
                 ("penstock.storage.log:Log.end_flush", self._overhear_flush),
-                ("penstock.replica.partition:Partition.append", self._overhear_append),
+                (f"{PARTITION}.append", self._overhear_append),
                 (f"{ACCESS}.heartbeat", self._overhear_heartbeat),
                 (f"{ACCESS}.register", self._overhear_registration),
             ):

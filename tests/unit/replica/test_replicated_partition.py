@@ -18,7 +18,7 @@ from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogOffline
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.replica import isr
-from penstock.replica.committed_log import CommittedLog
+from penstock.replica.divergence import batch_around_start, begin_below, truncation_point
 from penstock.replica.host import Host
 from penstock.replica.isr import IsrKeeper, change_of, consider_shrinking, go_on_without, take_answer
 from penstock.replica.partition import Partition
@@ -48,7 +48,7 @@ class Told:
     def __init__(self) -> None:
         self.count = 0
 
-    def notify(self, source: CommittedLog) -> None:
+    def notify(self, source: Partition) -> None:
         self.count += 1
 
 
@@ -877,7 +877,7 @@ class TestFollowing:
         old.state(leader=2, epoch=2)
         epoch, end = new.partition.end_of_epoch(1)
         assert (epoch, end) == (1, 1)
-        old.partition.truncate_to(old.partition.truncation_point(epoch, end))
+        old.partition.truncate_to(truncation_point(old.partition, epoch, end))
         assert old.partition.log.log_end_offset == 1
         old.partition.append_fetched(self.copy(new, 1), 2, 0, 0, NOW_MS)
         assert self.copy(old) == self.copy(new)
@@ -975,9 +975,9 @@ class TestFollowing:
     def test_a_batch_that_begins_before_the_start_comes_whole(self) -> None:
         leader, follower = self.starting_inside()
         partition = follower.partition
-        batch = partition.batch_around_start(self.copy(leader, 3))
+        batch = batch_around_start(partition, self.copy(leader, 3))
         assert batch is not None
-        cut = partition.begin_below(batch, 1, NOW_MS)
+        cut = begin_below(partition, batch, 1, NOW_MS)
         assert cut is not None
         cut.run()
         partition.end_cut(cut)
@@ -992,17 +992,17 @@ class TestFollowing:
     def test_only_an_empty_log_begins_inside_a_batch(self) -> None:
         leader, follower = self.starting_inside()
         partition, data = follower.partition, self.copy(leader, 3)
-        assert partition.batch_around_start(b"") is None
-        batch = partition.batch_around_start(data)
+        assert batch_around_start(partition, b"") is None
+        batch = batch_around_start(partition, data)
         assert batch is not None
-        assert partition.begin_below(batch, 2, NOW_MS) is None, "sent by another leader"
+        assert begin_below(partition, batch, 2, NOW_MS) is None, "sent by another leader"
         for start in (0, 5, 6):
             partition.truncate_fully_and_start_at(start)
-            assert partition.batch_around_start(data) is None
-            assert partition.begin_below(batch, 1, NOW_MS) is None
+            assert batch_around_start(partition, data) is None
+            assert begin_below(partition, batch, 1, NOW_MS) is None
         partition.truncate_fully_and_start_at(0)
         partition.append_fetched(data, 1, 5, 3, NOW_MS)
-        assert partition.batch_around_start(data) is None
+        assert batch_around_start(partition, data) is None
 
 
 class TestDeletedRecords:

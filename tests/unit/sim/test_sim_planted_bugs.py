@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.replica.committed_log import CommittedLog
+from penstock.replica.partition import Partition
 from penstock.sim.places import NoSuchPlace, replaced
 from penstock.sim.planted_bugs import BUGS
 
@@ -16,10 +16,10 @@ def test_every_bug_finds_its_place(name: str) -> None:
 
 
 def test_a_bug_is_there_only_while_it_is_planted() -> None:
-    before = CommittedLog.claimed_offset
+    before = Partition.claimed_offset
     with BUGS["claims-unflushed"].planted():
-        assert CommittedLog.claimed_offset is not before
-    assert CommittedLog.claimed_offset is before
+        assert Partition.claimed_offset is not before
+    assert Partition.claimed_offset is before
 
 
 @pytest.mark.parametrize("place", ["penstock.model.errors:Nothing.at_all", "penstock.model.errors:nothing"])
