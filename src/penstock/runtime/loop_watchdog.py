@@ -1,6 +1,6 @@
 """Who held the event loop: a thread that looks at the loop's stack while a turn is overdue, and says so in one line.
 
-    event loop held for 312 ms by storage/log.py:321 _drop_from < storage/log.py:296 _drop_files < ...
+    event loop held for 312 ms by storage/log_files.py:184 _drop_from < storage/log_files.py:169 begin_anew < ...
 
 Innermost first. It looks a few times during a turn and names the place it saw most often. A turn that held the
 interpreter itself (native code) cannot be looked into and is named as such. At most one line in `QUIET_S`.
