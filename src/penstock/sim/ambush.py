@@ -60,7 +60,7 @@ VOTERS_CHANGE = {
 
 
 REBALANCES: Mapping[str, Moment] = {
-    "a group waits for its members": Moment("penstock.core.group.rebalance:Rebalance._prepare"),
+    "a group waits for its members": Moment("penstock.core.group.rebalance:Rebalance.prepare"),
     "a group waits for its leader": Moment("penstock.core.group.rebalance:Rebalance._form"),
     "a group has a new target": Moment("penstock.core.group.consumer_draft:Draft.retarget"),
 }

@@ -1,6 +1,6 @@
 """Requests of the classic protocol: join, sync, heartbeat, leave; who may, and what follows.
 
-Each is checked, answered or parked, and may set a rebalance going or on (`rebalance.Rebalance`).
+Each is checked, answered or parked (`member_sessions`), and may begin a rebalance or take one further (`rebalance`).
 Must not know: the log, other kinds of groups, versions of the wire.
 """
 
@@ -17,17 +17,34 @@ from penstock.core.group.exchange import (
     LeavingMember,
     Outcome,
     Protocols,
-    SyncReply,
     SyncRequest,
     Token,
 )
-from penstock.core.group.rebalance import Rebalance, hold_key, join_key, session_key, sync_key
+from penstock.core.group.member_sessions import MemberSessions
+from penstock.core.group.narration import Narrator
+from penstock.core.group.rebalance import Rebalance, assigned, joined
+from penstock.core.group.settings import GroupSettings
 from penstock.core.group.states import Act, Request, State
 from penstock.core.group.story import What
+from penstock.core.group.wall_clock import WallClock
 from penstock.model.errors import ApiError, ErrorCode
 
 
-class ClassicProtocol(Rebalance):
+class ClassicProtocol:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        rebalance: Rebalance,
+        sessions: MemberSessions,
+        narrator: Narrator,
+        wall: WallClock,
+    ) -> None:
+        self.settings = settings
+        self._rebalance = rebalance
+        self._sessions = sessions
+        self._narrator = narrator
+        self._wall = wall
+
     # -- join ---------------------------------------------------------------------------
 
     def join(self, group: ClassicGroup, request: JoinRequest, token: Token, now_ms: int, out: Outcome) -> None:
@@ -35,7 +52,7 @@ class ClassicProtocol(Rebalance):
         if not self._has_room(group, member_id):
             self._drop(group, member_id, ErrorCode.GROUP_MAX_SIZE_REACHED, out)
             if group.state is State.PREPARING:
-                self._complete_if_all_joined(group, now_ms, out)  # perhaps the others waited for this one
+                self._rebalance.complete_if_all_joined(group, now_ms, out)  # perhaps the others waited for this one
             raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED)
         if group.state is State.DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -73,7 +90,7 @@ class ClassicProtocol(Rebalance):
         elif request.requires_known_member_id:
             # So that a client which gives up and tries again does not leave a ghost behind each time.
             group.pending[member_id] = None
-            self._timers.set(session_key(group, member_id), now_ms + request.session_timeout_ms)
+            self._sessions.expect(group, member_id, now_ms + request.session_timeout_ms)
             out.reply(token, JoinReply(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
             self._add(group, member_id, request, token, now_ms, out)
@@ -97,9 +114,9 @@ class ClassicProtocol(Rebalance):
         group.came_ms = now_ms
         group.park_join(member, token)
         # A new member does not send heartbeats while it waits, so its session is a long one until then.
-        self._timers.set(session_key(group, member_id), now_ms + self.settings.new_member_join_timeout_ms)
+        self._sessions.expect(group, member_id, now_ms + self.settings.new_member_join_timeout_ms)
         self._narrator.tell(group, now_ms, What.JOINED, member.label, request.reason)
-        self._rebalance_or_complete(group, group.answer(Request.JOIN_NEW), now_ms, out)
+        self._rebalance.go_on(group, group.answer(Request.JOIN_NEW), now_ms, out)
 
     def _rejoin(self, group: ClassicGroup, request: JoinRequest, token: Token, now_ms: int, out: Outcome) -> None:
         member = group.check_member(request.member_id, request.instance_id)
@@ -109,7 +126,7 @@ class ClassicProtocol(Rebalance):
         if act is Act.ANSWER:
             # It did not get the answer to its last request: the same again.
             is_leader = group.is_leader(member.member_id)
-            out.reply(token, self._joined(group, member, with_members=is_leader))
+            out.reply(token, joined(group, member, with_members=is_leader))
             return
         # Metadata also says what a member holds, which changes with every rebalance.
         has_other_topics = is_changed and _topics(member.protocols) != _topics(request.protocols)
@@ -117,8 +134,8 @@ class ClassicProtocol(Rebalance):
             what = What.CHANGED if has_other_topics else What.REJOINED
             self._narrator.tell(group, now_ms, what, member.label, request.reason)
         group.update(member, request)
-        self._park_join(group, member, token, out)
-        self._rebalance_or_complete(group, act, now_ms, out)
+        self._sessions.park_join(group, member, token, out)
+        self._rebalance.go_on(group, act, now_ms, out)
 
     def _take_over(
         self,
@@ -131,42 +148,36 @@ class ClassicProtocol(Rebalance):
     ) -> None:
         """A static member starts again: its predecessor is fenced, its assignment kept."""
         old_leader = group.leader
-        self._release(group, predecessor, ErrorCode.FENCED_INSTANCE_ID, out)
-        self._timers.cancel(session_key(group, predecessor.member_id))
+        self._sessions.release(group, predecessor, ErrorCode.FENCED_INSTANCE_ID, out)
+        self._sessions.end(group, predecessor.member_id)
         member = group.replace_static(predecessor, request.new_member_id)
         group.update(member, request)
-        self._timers.set(session_key(group, member.member_id), now_ms + member.session_timeout_ms)
+        self._sessions.keep_alive(group, member, now_ms)
         self._narrator.tell(group, now_ms, What.REPLACED, member.label, request.reason, is_reason=False)
         if group.state is State.STABLE and group.select_protocol() == group.protocol_name:
             # Nobody else needs to know. Until version 9 a leader cannot be told to leave the
             # assignment as it is, so it is told that its predecessor leads.
             is_leader = request.can_skip_assignment and group.is_leader(member.member_id)
-            reply = self._joined(group, member, with_members=is_leader)
+            reply = joined(group, member, with_members=is_leader)
             leader = old_leader if not request.can_skip_assignment else group.leader
             out.reply(token, reply._replace(skip_assignment=is_leader, leader=leader or ""))
             assignments = {other.member_id: other.assignment for other in group.members.values()}
             out.records.append(group.metadata_record(assignments, self._wall.at(now_ms)))
             out.reload_if_lost = True
             return
-        self._park_join(group, member, token, out)
+        self._sessions.park_join(group, member, token, out)
         if group.state is State.PREPARING:
-            self._complete_if_all_joined(group, now_ms, out)
+            self._rebalance.complete_if_all_joined(group, now_ms, out)
         else:
             group.reasons.add(f"{member.label} started again")
-            self._prepare(group, now_ms, out)
-
-    def _park_join(self, group: ClassicGroup, member: ClassicMember, token: Token, out: Outcome) -> None:
-        older = group.park_join(member, token)
-        if older is not None:
-            # The member asked again, so nobody waits for that answer any more.
-            out.reply(older, JoinReply(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+            self._rebalance.prepare(group, now_ms, out)
 
     def _drop(self, group: ClassicGroup, member_id: str, code: ErrorCode, out: Outcome) -> None:
         """Who was given an id, or waits already, and is one too many."""
-        self._timers.cancel(session_key(group, member_id))
+        self._sessions.end(group, member_id)
         member = group.members.get(member_id)
         if member is not None:
-            self._release(group, member, code, out)
+            self._sessions.release(group, member, code, out)
         group.remove(member_id)
 
     # -- sync --------------------------------------------------------------------------
@@ -180,16 +191,14 @@ class ClassicProtocol(Rebalance):
         if _differs(request.protocol_type, group.protocol_type) or _differs(request.protocol_name, group.protocol_name):
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         act = group.answer(Request.SYNC)
-        self._note_sync(group, member.member_id)
+        self._rebalance.note_sync(group, member.member_id)
         if act is Act.ANSWER:
-            self.keep_alive(group, member, now_ms)
-            out.reply(token, self._assigned(group, member.assignment))
+            self._sessions.keep_alive(group, member, now_ms)
+            out.reply(token, assigned(group, member.assignment))
             return
-        older, member.sync_token = member.sync_token, token
-        if older is not None:
-            out.reply(older, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS))
+        self._sessions.park_sync(member, token, out)
         if group.is_leader(member.member_id):
-            self._assign(group, request.assignments, now_ms, out)
+            self._rebalance.assign(group, request.assignments, now_ms, out)
 
     # -- heartbeat ---------------------------------------------------------------------
 
@@ -202,15 +211,14 @@ class ClassicProtocol(Rebalance):
         if request.generation != group.generation:
             raise ApiError(ErrorCode.ILLEGAL_GENERATION)
         # Also when the answer is that a rebalance waits for it: the member is alive.
-        self.keep_alive(group, member, now_ms)
+        self._sessions.keep_alive(group, member, now_ms)
         group.answer(Request.HEARTBEAT)
-        self._answer_heartbeat(member, ErrorCode.NONE, out)
+        self._sessions.answer_heartbeat(member, ErrorCode.NONE, out)
         hold_ms = min(self.settings.heartbeat_hold_ms, member.session_timeout_ms // 3)
         if request.may_wait and hold_ms > 0:
             # A client learns of a rebalance from the answer to a heartbeat, and sends one every few
             # seconds: an answer that waits here reaches it at once.
-            member.heartbeat_token = token
-            self._timers.set(hold_key(group, member.member_id), now_ms + hold_ms)
+            self._sessions.park_heartbeat(group, member, token, now_ms + hold_ms)
         else:
             out.reply(token, HeartbeatReply(ErrorCode.NONE))
 
@@ -218,13 +226,13 @@ class ClassicProtocol(Rebalance):
         """The session goes on from when the heartbeat came: nobody has heard of the member since."""
         member = group.members.get(member_id)
         if member is not None:
-            self._answer_heartbeat(member, ErrorCode.NONE, out)
+            self._sessions.answer_heartbeat(member, ErrorCode.NONE, out)
 
     def step_aside(self, group: ClassicGroup, member_id: str, out: Outcome) -> None:
         """The member is about to leave, and what it has parked is in the way of saying so."""
         member = group.members.get(member_id)
         if member is not None:
-            self._release(group, member, ErrorCode.REBALANCE_IN_PROGRESS, out)
+            self._sessions.release(group, member, ErrorCode.REBALANCE_IN_PROGRESS, out)
 
     # -- leaving -----------------------------------------------------------------------
 
@@ -233,14 +241,14 @@ class ClassicProtocol(Rebalance):
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         errors = tuple(self._leave_one(group, leaving, now_ms, out) for leaving in request.members)
         if ErrorCode.NONE in errors:
-            self._rebalance_or_complete(group, group.answer(Request.MEMBER_GONE), now_ms, out)
+            self._rebalance.go_on(group, group.answer(Request.MEMBER_GONE), now_ms, out)
         out.reply(token, LeaveReply(errors))
 
     def _leave_one(self, group: ClassicGroup, leaving: LeavingMember, now_ms: int, out: Outcome) -> ErrorCode:
         member_id = leaving.member_id
         if member_id in group.pending:
             group.remove(member_id)
-            self._timers.cancel(session_key(group, member_id))
+            self._sessions.end(group, member_id)
             return ErrorCode.NONE
         if not member_id and leaving.instance_id is not None:
             # An operator removes a static member by its instance id.
@@ -249,7 +257,7 @@ class ClassicProtocol(Rebalance):
             member = group.check_member(member_id, leaving.instance_id)
         except ApiError as error:
             return error.code
-        self._remove(group, member, out)
+        self._sessions.remove(group, member, out)
         group.went_ms = now_ms
         self._narrator.tell(group, now_ms, What.LEFT, member.label, leaving.reason)
         return ErrorCode.NONE
@@ -259,16 +267,16 @@ class ClassicProtocol(Rebalance):
         member = group.members.get(member_id)
         if member is None:
             if group.pending.pop(member_id, self) is None and group.state is State.PREPARING:
-                self._complete_if_all_joined(group, now_ms, out)
+                self._rebalance.complete_if_all_joined(group, now_ms, out)
             return
         if member.is_parked and not member.is_new:
             return
-        self._remove(group, member, out)
+        self._sessions.remove(group, member, out)
         group.went_ms = now_ms
         self._narrator.tell(
             group, now_ms, What.TIMED_OUT, member.label, f"no heartbeat for {member.session_timeout_ms} ms"
         )
-        self._rebalance_or_complete(group, group.answer(Request.MEMBER_GONE), now_ms, out)
+        self._rebalance.go_on(group, group.answer(Request.MEMBER_GONE), now_ms, out)
 
     # -- groups as a whole -------------------------------------------------------------
 
@@ -276,29 +284,26 @@ class ClassicProtocol(Rebalance):
         """After a load: a group above `group.max.size` is asked to join again, which some then cannot."""
         if group.state is State.STABLE and len(group.members) > self.settings.max_size:
             group.reasons.add(f"the group has more than {self.settings.max_size} members")
-            self._prepare(group, now_ms, out)
+            self._rebalance.prepare(group, now_ms, out)
 
     def interrupt(self, group: ClassicGroup, out: Outcome) -> None:
         """Whoever waits shall join again: the group becomes another."""
         for member in group.members.values():
-            self._release(group, member, ErrorCode.REBALANCE_IN_PROGRESS, out)
+            self._sessions.release(group, member, ErrorCode.REBALANCE_IN_PROGRESS, out)
         out.reload_if_lost = True
 
     def start_over(self, group: ClassicGroup, now_ms: int, out: Outcome, *, rebalances: bool) -> None:
         """The group was another until now: its members' sessions begin, and they join again unless all is settled."""
         for member in group.members.values():
-            self.keep_alive(group, member, now_ms)
+            self._sessions.keep_alive(group, member, now_ms)
         if rebalances and group.state is State.STABLE:
             group.reasons.add("the group came from the consumer protocol")
-            self._prepare(group, now_ms, out)
+            self._rebalance.prepare(group, now_ms, out)
 
     def forget(self, group: ClassicGroup) -> None:
         """The group is deleted."""
-        for member_id in (*group.members, *group.pending):
-            self._timers.cancel(session_key(group, member_id))
-            self._timers.cancel(hold_key(group, member_id))
-        self._timers.cancel(join_key(group))
-        self._timers.cancel(sync_key(group))
+        self._sessions.forget_all(group)
+        self._rebalance.forget(group)
 
 
 def _topics(protocols: Protocols) -> list[tuple[str, list[str] | None]]:

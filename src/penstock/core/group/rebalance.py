@@ -5,17 +5,19 @@ coming and going is over, or at the longest rebalance timeout, without those who
 the leader hands in the assignment, which is stored, and every member gets its part.
 
 All of it is soft state but what `GroupMetadata` stores: a stable group, or that it is empty.
-Must not know: requests and their checks (`classic_protocol`), the log, how deadlines are waited for.
+Must not know: requests and their checks (`classic_protocol`), how sessions are kept
+(`member_sessions`), the log, how deadlines are waited for.
 """
 
 from __future__ import annotations
 
 from penstock.core.group.classic import ClassicGroup, ClassicMember
-from penstock.core.group.exchange import HeartbeatReply, JoinReply, Outcome, SyncReply
+from penstock.core.group.exchange import JoinReply, Outcome, SyncReply
+from penstock.core.group.member_sessions import MemberSessions
 from penstock.core.group.narration import Narrator
 from penstock.core.group.settings import GroupSettings
 from penstock.core.group.states import Act, Move, State
-from penstock.core.group.story import Stories, What
+from penstock.core.group.story import What
 from penstock.core.group.timers import TimerKey, Timers
 from penstock.core.group.wall_clock import WallClock
 from penstock.model.errors import ErrorCode
@@ -28,22 +30,24 @@ GONE_SHARE = 0.4  # and after somebody left: who leaves together does so within 
 
 class Rebalance:
     def __init__(
-        self, settings: GroupSettings, timers: Timers, stories: Stories, wall: WallClock | None = None
+        self, settings: GroupSettings, timers: Timers, sessions: MemberSessions, narrator: Narrator, wall: WallClock
     ) -> None:
         self.settings = settings
         self._timers = timers
-        self._wall = wall or WallClock()
-        self._narrator = Narrator(stories)
+        self._sessions = sessions
+        self._narrator = narrator
+        self._wall = wall
 
     # -- join phase ---------------------------------------------------------------------
 
-    def _rebalance_or_complete(self, group: ClassicGroup, act: Act, now_ms: int, out: Outcome) -> None:
+    def go_on(self, group: ClassicGroup, act: Act, now_ms: int, out: Outcome) -> None:
+        """As the table says: begin a rebalance, or look whether the one under way can end its join phase."""
         if act is Act.REBALANCE:
-            self._prepare(group, now_ms, out)
+            self.prepare(group, now_ms, out)
         elif act in (Act.PARK, Act.CHECK):
-            self._complete_if_all_joined(group, now_ms, out)
+            self.complete_if_all_joined(group, now_ms, out)
 
-    def _complete_if_all_joined(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
+    def complete_if_all_joined(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
         # An initial rebalance waits for its delay, in case more members come.
         if not group.is_initial and group.all_joined:
             self._complete_when_quiet(group, now_ms, out)
@@ -60,16 +64,16 @@ class Rebalance:
         quiet_ms = min(quiet_ms, group.prepared_ms + SETTLING_LIMIT * settle_ms)
         if group.members and now_ms < quiet_ms:
             group.is_settling = True
-            self._timers.set(join_key(group), quiet_ms)
+            self._timers.set(_join_key(group), quiet_ms)
         else:
             self.complete_join(group, now_ms, out)
 
-    def _prepare(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
+    def prepare(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
         """Begin a rebalance: the join phase."""
         out.reload_if_lost = True
         for member in group.members.values():
-            self._answer_heartbeat(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
-            self._release_sync(group, member, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS), now_ms, out)
+            self._sessions.answer_heartbeat(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
+            self._sessions.answer_sync(group, member, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS), now_ms, out)
         self._end_sync_phase(group)
         delay_ms = self.settings.initial_rebalance_delay_ms
         group.is_fresh = group.is_empty
@@ -81,11 +85,11 @@ class Rebalance:
             group.initial_delay_ms = delay_ms
             group.initial_remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
             group.has_newcomers = False
-            self._timers.set(join_key(group), now_ms + delay_ms)
+            self._timers.set(_join_key(group), now_ms + delay_ms)
         elif group.is_fresh or group.all_joined:
             self._complete_when_quiet(group, now_ms, out)
         else:
-            self._timers.set(join_key(group), now_ms + group.rebalance_timeout_ms)
+            self._timers.set(_join_key(group), now_ms + group.rebalance_timeout_ms)
 
     def join_phase_over(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
         """The deadline of the join phase has passed."""
@@ -96,7 +100,7 @@ class Rebalance:
             if group.is_fresh or group.all_joined:
                 self._complete_when_quiet(group, now_ms, out)
             else:  # somebody has come meanwhile and not yet joined
-                self._timers.set(join_key(group), group.prepared_ms + group.rebalance_timeout_ms)
+                self._timers.set(_join_key(group), group.prepared_ms + group.rebalance_timeout_ms)
             return
         if group.is_initial and group.has_newcomers and group.initial_remaining_ms > 0:
             # Members still come: wait once more, at most the rebalance timeout in all.
@@ -104,19 +108,19 @@ class Rebalance:
             waited_ms = group.initial_delay_ms
             group.initial_delay_ms = min(self.settings.initial_rebalance_delay_ms, group.initial_remaining_ms)
             group.initial_remaining_ms = max(group.initial_remaining_ms - waited_ms, 0)
-            self._timers.set(join_key(group), now_ms + group.initial_delay_ms)
+            self._timers.set(_join_key(group), now_ms + group.initial_delay_ms)
             return
         self.complete_join(group, now_ms, out)
 
     def complete_join(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
         """The join phase ends: without those who did not come, unless they are static."""
-        self._timers.cancel(join_key(group))
+        self._timers.cancel(_join_key(group))
         out.reload_if_lost = True
         absent = [
             member for member in group.members.values() if member.join_token is None and member.instance_id is None
         ]
         for member in absent:
-            self._remove(group, member, out)
+            self._sessions.remove(group, member, out)
             self._narrator.tell(group, now_ms, What.NOT_REJOINED, member.label)
         if not group.members:
             out.records.append(group.empty_record(self._wall.at(now_ms)))
@@ -124,7 +128,7 @@ class Rebalance:
             return
         if not group.elect_leader():
             # Only static members are left and none has come back: they have until their sessions end.
-            self._timers.set(join_key(group), now_ms + max(group.rebalance_timeout_ms, LOOK_AGAIN_MS))
+            self._timers.set(_join_key(group), now_ms + max(group.rebalance_timeout_ms, LOOK_AGAIN_MS))
             return
         self._form(group, now_ms, out)
 
@@ -139,52 +143,35 @@ class Rebalance:
             token = group.release_join(member)
             if token is not None:
                 is_leader = group.is_leader(member.member_id)
-                out.reply(token, self._joined(group, member, with_members=is_leader))
+                out.reply(token, joined(group, member, with_members=is_leader))
             member.is_new = False
-            self._timers.set(session_key(group, member.member_id), now_ms + member.session_timeout_ms)
-        self._timers.set(sync_key(group), now_ms + group.rebalance_timeout_ms)
-
-    def _joined(self, group: ClassicGroup, member: ClassicMember, *, with_members: bool) -> JoinReply:
-        return JoinReply(
-            ErrorCode.NONE,
-            member.member_id,
-            group.generation,
-            group.protocol_type,
-            group.protocol_name,
-            group.leader or "",
-            group.joined_members() if with_members else (),
-        )
+            self._sessions.keep_alive(group, member, now_ms)
+        self._timers.set(_sync_key(group), now_ms + group.rebalance_timeout_ms)
 
     # -- sync phase ---------------------------------------------------------------------
 
-    def _assign(self, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int, out: Outcome) -> None:
+    def assign(self, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int, out: Outcome) -> None:
         """The leader's assignment: `replay` makes the group stable, the members hear when it is committed."""
         out.records.append(group.metadata_record(assignments, self._wall.at(now_ms)))
         out.reload_if_lost = True
         for member in group.members.values():
-            reply = self._assigned(group, assignments.get(member.member_id, b""))
-            self._release_sync(group, member, reply, now_ms, out)
+            reply = assigned(group, assignments.get(member.member_id, b""))
+            self._sessions.answer_sync(group, member, reply, now_ms, out)
         self._narrator.assigned(group, assignments, now_ms, out)
 
-    def _assigned(self, group: ClassicGroup, assignment: bytes) -> SyncReply:
-        return SyncReply(ErrorCode.NONE, group.protocol_type, group.protocol_name, assignment)
+    def forget(self, group: ClassicGroup) -> None:
+        """The group is deleted."""
+        self._timers.cancel(_join_key(group))
+        self._timers.cancel(_sync_key(group))
 
-    def _release_sync(
-        self, group: ClassicGroup, member: ClassicMember, reply: SyncReply, now_ms: int, out: Outcome
-    ) -> None:
-        token, member.sync_token = member.sync_token, None
-        if token is not None:
-            out.reply(token, reply)
-            self._timers.set(session_key(group, member.member_id), now_ms + member.session_timeout_ms)
-
-    def _note_sync(self, group: ClassicGroup, member_id: str) -> None:
+    def note_sync(self, group: ClassicGroup, member_id: str) -> None:
         group.pending_sync.pop(member_id, None)
         if not group.pending_sync:
-            self._timers.cancel(sync_key(group))
+            self._timers.cancel(_sync_key(group))
 
     def _end_sync_phase(self, group: ClassicGroup) -> None:
         group.pending_sync.clear()
-        self._timers.cancel(sync_key(group))
+        self._timers.cancel(_sync_key(group))
 
     def sync_phase_over(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
         """Members that joined and never asked for their assignment are removed."""
@@ -192,48 +179,30 @@ class Rebalance:
             return
         for member_id in list(group.pending_sync):
             member = group.members[member_id]
-            self._remove(group, member, out)
+            self._sessions.remove(group, member, out)
             self._narrator.tell(group, now_ms, What.NOT_SYNCED, member.label)
-        self._prepare(group, now_ms, out)
-
-    # -- members ------------------------------------------------------------------------
-
-    def keep_alive(self, group: ClassicGroup, member: ClassicMember, now_ms: int) -> None:
-        self._timers.set(session_key(group, member.member_id), now_ms + member.session_timeout_ms)
-
-    def _answer_heartbeat(self, member: ClassicMember, code: ErrorCode, out: Outcome) -> None:
-        token, member.heartbeat_token = member.heartbeat_token, None
-        if token is not None:
-            out.reply(token, HeartbeatReply(code))
-
-    def _remove(self, group: ClassicGroup, member: ClassicMember, out: Outcome) -> None:
-        self._release(group, member, ErrorCode.UNKNOWN_MEMBER_ID, out)
-        self._timers.cancel(session_key(group, member.member_id))
-        group.remove(member.member_id)
-
-    def _release(self, group: ClassicGroup, member: ClassicMember, code: ErrorCode, out: Outcome) -> None:
-        """Nothing more will come for what it has parked."""
-        self._answer_heartbeat(member, code, out)
-        token = group.release_join(member)
-        if token is not None:
-            member_id = member.member_id if code is ErrorCode.FENCED_INSTANCE_ID else ""
-            out.reply(token, JoinReply(code, member_id))
-        token, member.sync_token = member.sync_token, None
-        if token is not None:
-            out.reply(token, SyncReply(code))
+        self.prepare(group, now_ms, out)
 
 
-def session_key(group: ClassicGroup, member_id: str) -> TimerKey:
-    return ("session", group.group_id, member_id)
+def joined(group: ClassicGroup, member: ClassicMember, *, with_members: bool) -> JoinReply:
+    return JoinReply(
+        ErrorCode.NONE,
+        member.member_id,
+        group.generation,
+        group.protocol_type,
+        group.protocol_name,
+        group.leader or "",
+        group.joined_members() if with_members else (),
+    )
 
 
-def hold_key(group: ClassicGroup, member_id: str) -> TimerKey:
-    return ("hold", group.group_id, member_id)
+def assigned(group: ClassicGroup, assignment: bytes) -> SyncReply:
+    return SyncReply(ErrorCode.NONE, group.protocol_type, group.protocol_name, assignment)
 
 
-def join_key(group: ClassicGroup) -> TimerKey:
+def _join_key(group: ClassicGroup) -> TimerKey:
     return ("join", group.group_id)
 
 
-def sync_key(group: ClassicGroup) -> TimerKey:
+def _sync_key(group: ClassicGroup) -> TimerKey:
     return ("sync", group.group_id)

@@ -48,8 +48,11 @@ from penstock.core.group.exchange import (
     SyncRequest,
     Token,
 )
+from penstock.core.group.member_sessions import MemberSessions
 from penstock.core.group.migration import DOWNGRADED
+from penstock.core.group.narration import Narrator
 from penstock.core.group.offsets import Offsets
+from penstock.core.group.rebalance import Rebalance
 from penstock.core.group.records import (
     CLASSIC_DECODERS,
     CoordinatorRecord,
@@ -91,14 +94,17 @@ class GroupShard:
         self.timers = Timers()
         self.wall = WallClock()
         self.stories = Stories(self.wall)
-        self.classic = ClassicProtocol(settings, self.timers, self.stories, self.wall)
+        self._sessions = MemberSessions(self.timers)
+        narrator = Narrator(self.stories)
+        self._rebalance = Rebalance(settings, self.timers, self._sessions, narrator, self.wall)
+        self.classic = ClassicProtocol(settings, self._rebalance, self._sessions, narrator, self.wall)
         self.consumer = ConsumerGroups(
             self.groups, self.classic, self._topics, consumer_settings_of, self.timers, self.stories, self.wall
         )
 
     def configure(self, settings: GroupSettings) -> None:
         """Settings changed at run time; deadlines that are set stay."""
-        self.settings = self.classic.settings = settings
+        self.settings = self.classic.settings = self._rebalance.settings = settings
 
     # -- the log ------------------------------------------------------------------------
 
@@ -148,7 +154,7 @@ class GroupShard:
                 self.consumer.loaded(group, now_ms)
                 continue
             for member in group.members.values():
-                self.classic.keep_alive(group, member, now_ms)
+                self._sessions.keep_alive(group, member, now_ms)
             if group.members:
                 self.stories.tell(group.group_id, StoryEvent(now_ms, group.generation, What.LOADED))
             self.classic.shrink(group, now_ms, out)
@@ -304,7 +310,7 @@ class GroupShard:
             return
         member = group.check_commit(request.member_id, request.instance_id, request.generation)
         if member is not None:
-            self.classic.keep_alive(group, member, now_ms)
+            self._sessions.keep_alive(group, member, now_ms)
 
     def _topic_id(self, name: str) -> bytes:
         info = self._topics.find(name)
@@ -502,11 +508,11 @@ class GroupShard:
 
     def _join_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
         if (group := self._classic(whose[0])) is not None:
-            self.classic.join_phase_over(group, now_ms, out)
+            self._rebalance.join_phase_over(group, now_ms, out)
 
     def _sync_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
         if (group := self._classic(whose[0])) is not None:
-            self.classic.sync_phase_over(group, now_ms, out)
+            self._rebalance.sync_phase_over(group, now_ms, out)
 
     def _downgraded_due(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
         group_id, rebalances = whose
