@@ -11,9 +11,10 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeAlias
 
 from penstock.cluster.broker_watch import BrokerWatch
-from penstock.cluster.controller import Controller
+from penstock.cluster.controller import Controller, NewCluster
 from penstock.cluster.metadata_machine import MetadataMachine
 from penstock.cluster.running_config import RunningConfig
+from penstock.cluster.voter_decisions import WhyNotAt
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.requests import HeartbeatAnswer, Registration
 from penstock.core.raft.configuration import Configuration
@@ -37,6 +38,11 @@ SETTINGS = {
 }
 FIRST = {voter: (f"node-{voter}", 9092) for voter in (1, 2, 3)}
 """Where the voters are, as the file of the first controller has it."""
+
+
+async def found_there(address: tuple[str, int], node: int, directory_id: str) -> str:
+    """Every node is where it is said to be."""
+    return ""
 
 
 class AgreeingQuorum:
@@ -107,9 +113,18 @@ class ControllerWorld:
         self.lost: dict[int, float] = {}
         self.watch = BrokerWatch(loop, NODE, self.image, self.running, self.clock, self.lost.get)
         entropy = SimEntropy(world.random("entropy"))
-        self.controller = Controller(loop, NODE, self.quorum, self.image, self.running, entropy, self.watch)
-        self.controller.cluster_id_for_new = CLUSTER_ID
-        self.controller.first_addresses = FIRST
+        self.why_not_at: WhyNotAt = found_there
+        self.controller = Controller(
+            loop,
+            NODE,
+            self.quorum,
+            self.image,
+            self.running,
+            entropy,
+            self.watch,
+            lambda address, node, directory_id: self.why_not_at(address, node, directory_id),
+            NewCluster(CLUSTER_ID, FIRST),
+        )
         self.epochs: dict[int, int] = {}
         self._beating: dict[int, asyncio.Task[None]] = {}
 
@@ -124,12 +139,12 @@ class ControllerWorld:
         registration = Registration(
             broker, more.pop("cluster_id", CLUSTER_ID), life.ljust(16), {"PLAINTEXT": (f"node-{broker}", 9092)}, **more
         )
-        self.epochs[broker] = await self.controller.register_broker(registration)
+        self.epochs[broker] = await self.controller.registry.register_broker(registration)
         return self.epochs[broker]
 
     async def heartbeat(self, broker: int, *, offset: int | None = None, wants_out: bool = False) -> HeartbeatAnswer:
         known = self.quorum.index if offset is None else offset
-        return await self.controller.heartbeat(broker, self.epochs[broker], known, False, wants_out)
+        return await self.controller.registry.heartbeat(broker, self.epochs[broker], known, False, wants_out)
 
     async def join(self, broker: int) -> None:
         await self.register(broker)

@@ -6,7 +6,7 @@ import asyncio
 
 from peers import identity
 from penstock.cluster.broker_watch import BrokerWatch
-from penstock.cluster.controller import Controller
+from penstock.cluster.controller import Controller, NewCluster
 from penstock.cluster.metadata_machine import MetadataMachine
 from penstock.cluster.peer_links import PeerLinks
 from penstock.cluster.quorum import Quorum
@@ -56,8 +56,17 @@ class SoleController:
         )
         self.running = RunningConfig(config, self.image)
         watch = BrokerWatch(loop, node_id, self.image, self.running, clock, links.lost_since)
-        self.controller = Controller(loop, node_id, self.quorum, self.image, self.running, entropy, watch)
-        self.controller.cluster_id_for_new = CLUSTER_ID
+        self.controller = Controller(
+            loop,
+            node_id,
+            self.quorum,
+            self.image,
+            self.running,
+            entropy,
+            watch,
+            links.why_not_at,
+            NewCluster(CLUSTER_ID, {}),
+        )
         self.machine.on_settings = self.running.refresh
         self.quorum.start()
         if not self.image.cluster_id:

@@ -78,8 +78,8 @@ class Side:
         self.node.apis.produce._clock = FixedClock()
         for name in ("left", "right"):
             topic_id = bytes([7]) * 15 + name[:1].encode()
-            self.node.controller._new_topic_id = lambda topic_id=topic_id: topic_id  # type: ignore[method-assign]
-            await self.node.controller.create_topic(name, 2, 1, {}, {"max.message.bytes": "2000"})
+            self.node.controller.topics._new_topic_id = lambda topic_id=topic_id: topic_id  # type: ignore[method-assign]
+            await self.node.controller.topics.create_topic(name, 2, 1, {}, {"max.message.bytes": "2000"})
         self.connection = Connection(
             asyncio.get_running_loop(),
             self.channel,
@@ -158,7 +158,7 @@ async def compare(seed: int, version: int, is_durable: bool) -> int:
                 side.send(frame)
             if chance.random() < 0.05:  # a setting changes under the lane's feet
                 for side in sides:
-                    await side.node.controller.change_config(
+                    await side.node.controller.topics.change_config(
                         2, "left", lambda _: {"message.timestamp.type": "LogAppendTime"}, validate_only=False
                     )
             if chance.random() < 0.3:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 
-from penstock.api.controller_access import ActiveController
+from penstock.api.controller_access import TopicController
 from penstock.cluster.running_config import CLUSTER_WIDE, RunningConfig
 from penstock.config.alter import Alteration, alter_broker, alter_group, alter_topic
 from penstock.config.client_metrics import alter_client_metrics, describe_client_metrics
@@ -40,7 +40,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigResources:
-    def __init__(self, node_id: int, controller: ActiveController, running: RunningConfig) -> None:
+    def __init__(self, node_id: int, controller: TopicController, running: RunningConfig) -> None:
         self._node_id = node_id
         self._controller = controller
         self._running = running

@@ -1,7 +1,8 @@
 """What handlers need of the controller, as protocols: the one of this node, and the cluster's wherever it is.
 
-`cluster.controller` and `cluster.controller_access` fit these by shape. Every method of `ActiveController`
-raises ApiError(NOT_CONTROLLER) when this node does not lead, or stopped leading before the change was committed.
+The parts of `cluster.controller.Controller` and `cluster.controller_access` fit these by shape; a handler is given
+the one that it uses. Every method of a `...Controller` raises ApiError(NOT_CONTROLLER) when this node does not lead,
+or stopped leading before the change was committed.
 """
 
 from __future__ import annotations
@@ -53,14 +54,11 @@ class TopicCreator(Protocol):
     ) -> object: ...
 
 
-class ActiveController(Protocol):
-    @property
-    def is_active(self) -> bool: ...
+class TopicController(Protocol):
+    """Topics, settings, credentials and producer ids."""
 
     @property
     def image(self) -> MetadataImage: ...
-
-    # -- topics and settings --------------------------------------------------------------
 
     async def create_topic(
         self,
@@ -90,7 +88,11 @@ class ActiveController(Protocol):
 
     async def alter_scram_credentials(self, changes: Sequence[Deletion | Upsertion]) -> dict[str, ApiError | None]: ...
 
-    # -- brokers --------------------------------------------------------------------------
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock: ...
+
+
+class BrokerController(Protocol):
+    """Brokers, and what they support."""
 
     async def register_broker(self, registration: Registration) -> int:
         """The broker's epoch."""
@@ -107,9 +109,11 @@ class ActiveController(Protocol):
 
     async def unregister_broker(self, broker_id: int) -> None: ...
 
-    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock: ...
+    async def update_features(self, updates: Sequence[FeatureUpdate], validate_only: bool) -> None: ...
 
-    # -- partitions -----------------------------------------------------------------------
+
+class PartitionController(Protocol):
+    """Leaders and replicas of partitions."""
 
     async def alter_partitions(
         self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
@@ -125,9 +129,12 @@ class ActiveController(Protocol):
 
     def list_reassignments(self, partitions: Sequence[tuple[str, int]] | None) -> list[OngoingReassignment]: ...
 
-    # -- the cluster ----------------------------------------------------------------------
 
-    async def update_features(self, updates: Sequence[FeatureUpdate], validate_only: bool) -> None: ...
+class VoterController(Protocol):
+    """Voters of the metadata quorum."""
+
+    @property
+    def image(self) -> MetadataImage: ...
 
     async def add_voter(self, voter_id: int, directory_id: bytes, host: str, port: int) -> None: ...
 

@@ -9,8 +9,8 @@ the controller. Must not know: what fencing means.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from penstock.cluster.running_config import RunningConfig
 from penstock.core.metadata.image import MetadataImage
@@ -22,11 +22,13 @@ INTERVAL_S = 0.5
 class Fencing(Protocol):
     """What the watch needs of `cluster.controller.Controller`."""
 
-    def fence(self, broker_id: int) -> Coroutine[Any, Any, None]: ...
+    def fence(self, broker_id: int) -> None:
+        """Soon."""
+        ...
 
-    def move_leaders_back(self) -> Coroutine[Any, Any, None]: ...
-
-    def run(self, work: Coroutine[Any, Any, None]) -> None: ...
+    def move_leaders_back(self) -> None:
+        """Soon."""
+        ...
 
 
 class BrokerWatch:
@@ -143,7 +145,7 @@ class BrokerWatch:
             if reason is None:
                 again_s = min(again_s, left_s)
             else:
-                self._controller.run(self._controller.fence(broker.broker_id))
+                self._controller.fence(broker.broker_id)
         self._balance(self._clock.monotonic())
         self._look_within(again_s)
 
@@ -152,4 +154,4 @@ class BrokerWatch:
         if now_s - self._balanced_s >= config.leader_imbalance_check_interval_seconds:
             self._balanced_s = now_s
             if config.auto_leader_rebalance_enable and self._controller is not None:
-                self._controller.run(self._controller.move_leaders_back())
+                self._controller.move_leaders_back()

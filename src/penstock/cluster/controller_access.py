@@ -141,7 +141,9 @@ class ControllerAccess:
         configs: dict[str, str],
     ) -> None:
         if self._controller.is_active:
-            await _here(self._controller.create_topic(name, partitions, replication_factor, assignments, configs))
+            await _here(
+                self._controller.topics.create_topic(name, partitions, replication_factor, assignments, configs)
+            )
             return
         request = CreateTopicsRequest(
             topics=[
@@ -175,7 +177,7 @@ class ControllerAccess:
 
     async def _allocate_block(self) -> tuple[int, int]:
         if self._controller.is_active:
-            block = await _here(self._controller.allocate_producer_ids(self._node_id, self.broker_epoch))
+            block = await _here(self._controller.topics.allocate_producer_ids(self._node_id, self.broker_epoch))
             return block.first, block.length
         request = AllocateProducerIdsRequest(broker_id=self._node_id, broker_epoch=self.broker_epoch)
         answer = await self._ask(Api.ALLOCATE_PRODUCER_IDS, request, AllocateProducerIdsResponse)
@@ -185,7 +187,7 @@ class ControllerAccess:
     async def alter_partitions(self, changes: Sequence[IsrChange]) -> list[IsrAnswer]:
         """One try: whoever keeps the ISR asks again with what it knows then. Raises ApiError."""
         if self._controller.is_active:
-            return await _here(self._controller.alter_partitions(self._node_id, self.broker_epoch, changes))
+            return await _here(self._controller.partitions.alter_partitions(self._node_id, self.broker_epoch, changes))
         topics: dict[bytes, RequestTopicData] = {}
         for change in changes:
             topic = topics.setdefault(change.topic_id, RequestTopicData(topic_id=change.topic_id))
@@ -221,7 +223,7 @@ class ControllerAccess:
     async def register(self, registration: Registration) -> int:
         """One try; the broker's new epoch."""
         if self._controller.is_active:
-            return await _here(self._controller.register_broker(registration))
+            return await _here(self._controller.registry.register_broker(registration))
         request = BrokerRegistrationRequest(
             broker_id=registration.broker_id,
             cluster_id=registration.cluster_id,
@@ -247,7 +249,7 @@ class ControllerAccess:
         """One try."""
         if self._controller.is_active:
             return await _here(
-                self._controller.heartbeat(
+                self._controller.registry.heartbeat(
                     self._node_id, self.broker_epoch, current_metadata_offset, want_fence, want_shut_down
                 )
             )
@@ -266,7 +268,7 @@ class ControllerAccess:
         """Where this node, a voter, is reached. One try."""
         directory = uuid_bytes(directory_id)
         if self._controller.is_active:
-            await _here(self._controller.update_voter(self._node_id, directory, addresses))
+            await _here(self._controller.voters.update_voter(self._node_id, directory, addresses))
             return
         request = UpdateRaftVoterRequest(
             cluster_id=self.image.cluster_id,

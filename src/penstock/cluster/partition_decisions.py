@@ -1,12 +1,14 @@
-"""Decisions on who leads and holds partitions: a part of the controller (see `cluster.deciding`)."""
+"""Decisions on who leads and holds partitions: a part of the controller (see `cluster.agreement`)."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 
-from penstock.cluster.deciding import Deciding
+from penstock.cluster.agreement import Agreement
+from penstock.cluster.topic_policies import TopicPolicies
 from penstock.core.metadata import brokers, partitions, reassignment
+from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.records import MetadataRecord
 from penstock.core.metadata.requests import (
     ElectionKind,
@@ -21,13 +23,18 @@ from penstock.model.errors import ApiError, ErrorCode
 log = logging.getLogger(__name__)
 
 
-class PartitionDecisions(Deciding):
+class PartitionDecisions:
+    def __init__(self, agreement: Agreement, image: MetadataImage, policies: TopicPolicies) -> None:
+        self._agreement = agreement
+        self._image = image
+        self._policies = policies
+
     async def alter_partitions(
         self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
     ) -> list[IsrAnswer]:
-        async with self._lock:
-            self._check_active()
-            brokers.check_epoch(self.image, broker_id, broker_epoch)
+        async with self._agreement.turn:
+            self._agreement.check_active()
+            brokers.check_epoch(self._image, broker_id, broker_epoch)
             refused: dict[int, ErrorCode] = {}
             records: list[MetadataRecord] = []
             seen: dict[tuple[bytes, int], None] = {}  # each is decided on the image as it is
@@ -38,7 +45,7 @@ class PartitionDecisions(Deciding):
                 seen[change.topic_id, change.index] = None
                 try:
                     records += partitions.alter_partition(
-                        self.image,
+                        self._image,
                         change.topic_id,
                         change.index,
                         broker_id,
@@ -46,12 +53,12 @@ class PartitionDecisions(Deciding):
                         change.leader_epoch,
                         change.partition_epoch,
                         change.new_isr,
-                        self._min_isr,
-                        self._unclean_ok,
+                        self._policies.min_isr,
+                        self._policies.unclean_ok,
                     )
                 except ApiError as error:
                     refused[at] = error.code
-            await self._commit(records)
+            await self._agreement.commit(records)
             return [
                 IsrAnswer(change.topic_id, change.index, refused[at])
                 if at in refused
@@ -61,7 +68,7 @@ class PartitionDecisions(Deciding):
 
     def _altered(self, broker_id: int, change: IsrChange) -> IsrAnswer:
         try:
-            state = partitions.altered(self.image, change.topic_id, change.index, broker_id)
+            state = partitions.altered(self._image, change.topic_id, change.index, broker_id)
         except ApiError as error:
             return IsrAnswer(change.topic_id, change.index, error.code)
         return IsrAnswer(
@@ -75,37 +82,46 @@ class PartitionDecisions(Deciding):
         )
 
     async def elect_leaders(self, kind: ElectionKind, asked: Sequence[tuple[str, int]] | None) -> list[PartitionAnswer]:
-        async with self._lock:
-            self._check_active()
-            every = [(topic.name, state.index) for topic, state in self.image.all_partitions()]
+        async with self._agreement.turn:
+            self._agreement.check_active()
+            every = [(topic.name, state.index) for topic, state in self._image.all_partitions()]
             answers: list[PartitionAnswer] = []
             records: list[MetadataRecord] = []
             for topic, index in every if asked is None else dict.fromkeys(asked):
                 try:
-                    records += partitions.elect(self.image, topic, index, kind, self._min_isr)
+                    records += partitions.elect(self._image, topic, index, kind, self._policies.min_isr)
                 except ApiError as error:
                     if asked is None and error.code is ErrorCode.ELECTION_NOT_NEEDED:
                         continue
                     answers.append(PartitionAnswer(topic, index, error))
                 else:
                     answers.append(PartitionAnswer(topic, index))
-            await self._commit(records)
+            await self._agreement.commit(records)
             return answers
 
     async def move_leaders_back(self) -> None:
         """To the preferred replicas, where too many are elsewhere."""
-        async with self._lock:
-            self._check_active()
-            records = partitions.preferred_imbalance(self.image, self._min_isr)
+        async with self._agreement.turn:
+            self._agreement.check_active()
+            records = partitions.preferred_imbalance(self._image, self._policies.min_isr)
             if records:
                 log.info("leadership of %d partitions moves back to the preferred replicas", len(records))
-                await self._commit(records)
+                await self._agreement.commit(records)
+
+    async def elect_leaderless(self) -> None:
+        """The controller before may have got no further than the setting that allows unclean elections."""
+        async with self._agreement.turn:
+            if self._agreement.is_active:
+                policies = self._policies
+                await self._agreement.commit(
+                    partitions.elect_leaderless(self._image, policies.min_isr, policies.unclean_ok)
+                )
 
     async def alter_reassignments(
         self, moves: Sequence[Reassignment], allow_factor_change: bool = True
     ) -> list[PartitionAnswer]:
-        async with self._lock:
-            self._check_active()
+        async with self._agreement.turn:
+            self._agreement.check_active()
             answers: list[PartitionAnswer] = []
             records: list[MetadataRecord] = []
             seen: dict[tuple[str, int], None] = {}
@@ -116,29 +132,29 @@ class PartitionDecisions(Deciding):
                     seen[move.topic, move.index] = None
                     if move.replicas is None:
                         records += reassignment.cancel(
-                            self.image, move.topic, move.index, self._min_isr, self._unclean_ok
+                            self._image, move.topic, move.index, self._policies.min_isr, self._policies.unclean_ok
                         )
                     else:
                         records += reassignment.begin(
-                            self.image,
+                            self._image,
                             move.topic,
                             move.index,
                             move.replicas,
-                            self._min_isr,
+                            self._policies.min_isr,
                             allow_replication_factor_change=allow_factor_change,
                         )
                 except ApiError as error:
                     answers.append(PartitionAnswer(move.topic, move.index, error))
                 else:
                     answers.append(PartitionAnswer(move.topic, move.index))
-            await self._commit(records)
+            await self._agreement.commit(records)
             return answers
 
     def list_reassignments(self, asked: Sequence[tuple[str, int]] | None) -> list[OngoingReassignment]:
-        self._check_active()
+        self._agreement.check_active()
         if asked is None:
-            return reassignment.ongoing(self.image)
+            return reassignment.ongoing(self._image)
         topics: dict[str, list[int]] = {}
         for topic, index in asked:
             topics.setdefault(topic, []).append(index)
-        return reassignment.ongoing(self.image, topics)
+        return reassignment.ongoing(self._image, topics)

@@ -1,11 +1,12 @@
-"""Decisions on topics, settings, credentials and producer ids: a part of the controller (see `cluster.deciding`)."""
+"""Decisions on topics, settings, credentials and producer ids: a part of the controller (see `cluster.agreement`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from penstock.cluster.deciding import Deciding, MetadataQuorum, is_durable
+from penstock.cluster.agreement import Agreement
 from penstock.cluster.running_config import CLUSTER_WIDE, RunningConfig
+from penstock.cluster.topic_policies import TopicPolicies, is_durable
 from penstock.config.topic import TopicConfig, validate_topic_overrides
 from penstock.core.metadata import brokers, decisions, partitions, scram
 from penstock.core.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
@@ -18,17 +19,27 @@ PRODUCER_ID_BLOCK = 1000
 UNCLEAN = "unclean.leader.election.enable"
 
 
-class TopicDecisions(Deciding):
+class TopicDecisions:
     def __init__(
         self,
         node_id: int,
-        quorum: MetadataQuorum,
+        agreement: Agreement,
         image: MetadataImage,
         running: RunningConfig,
+        policies: TopicPolicies,
         entropy: Entropy,
     ) -> None:
-        super().__init__(node_id, quorum, image, running)
+        self._node_id = node_id
+        self._agreement = agreement
+        self.image = image
+        self._running = running
+        self._policies = policies
         self._entropy = entropy
+
+    @property
+    def brokers(self) -> list[int]:
+        """Those that serve. A broker that stands alone and is not registered yet counts."""
+        return self.image.live_brokers() or [self._node_id]
 
     async def create_topic(
         self,
@@ -41,8 +52,8 @@ class TopicDecisions(Deciding):
         validate_only: bool = False,
     ) -> bytes:
         """The new topic's id. Raises ApiError."""
-        async with self._lock:
-            self._check_active()
+        async with self._agreement.turn:
+            self._agreement.check_active()
             _check_configs(configs)
             topic_id = self._new_topic_id()
             config = self._running.current
@@ -57,24 +68,24 @@ class TopicDecisions(Deciding):
                 configs,
             )
             if not validate_only:
-                await self._commit(records)
+                await self._agreement.commit(records)
             return topic_id
 
     async def create_partitions(
         self, name: str, count: int, assignments: Sequence[Sequence[int]] | None, *, validate_only: bool
     ) -> None:
-        async with self._lock:
-            self._check_active()
+        async with self._agreement.turn:
+            self._agreement.check_active()
             records = decisions.create_partitions(self.image, self.brokers, name, count, assignments)
             if not validate_only:
-                await self._commit(records)
+                await self._agreement.commit(records)
 
     async def delete_topic(self, topic_id: bytes) -> None:
-        async with self._lock:
-            self._check_active()
+        async with self._agreement.turn:
+            self._agreement.check_active()
             if topic_id not in self.image.topics_by_id:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-            await self._commit([TopicDeleted(topic_id.hex())])
+            await self._agreement.commit([TopicDeleted(topic_id.hex())])
 
     async def change_config(
         self,
@@ -85,19 +96,22 @@ class TopicDecisions(Deciding):
         validate_only: bool,
     ) -> None:
         """`decide` maps the current overrides to the new ones, or raises."""
-        async with self._lock:
-            self._check_active()
+        async with self._agreement.turn:
+            self._agreement.check_active()
             current = self.image.configs.get((resource_type, name), {})
             overrides = decide(current)
             if not validate_only and overrides != current:
-                await self._commit(self._config_records(resource_type, name, overrides))
+                await self._agreement.commit(self._config_records(resource_type, name, overrides))
                 if overrides.get(UNCLEAN) != current.get(UNCLEAN):
-                    await self._commit(partitions.elect_leaderless(self.image, self._min_isr, self._unclean_ok))
+                    policies = self._policies
+                    await self._agreement.commit(
+                        partitions.elect_leaderless(self.image, policies.min_isr, policies.unclean_ok)
+                    )
 
     def _config_records(self, resource_type: int, name: str, overrides: dict[str, str]) -> list[MetadataRecord]:
         """The change, and what follows from it: a new min.insync.replicas or flush.messages changes who is eligible, in
         the same entry."""
-        image = self.image
+        image, policies = self.image, self._policies
         if resource_type == RESOURCE_TOPIC and name in image.topics:
             after = {name: TopicConfig.resolve(overrides, self._running.current)}
         elif resource_type == RESOURCE_BROKER and name == CLUSTER_WIDE:
@@ -109,29 +123,29 @@ class TopicDecisions(Deciding):
         def min_isr(topic: str) -> int:
             return after[topic].min_insync_replicas
 
-        now_durable = tuple(topic for topic, new in after.items() if is_durable(new) and not self._is_durable(topic))
-        changed = {*now_durable, *(topic for topic in after if min_isr(topic) != self._min_isr(topic))}
+        now_durable = tuple(topic for topic, new in after.items() if is_durable(new) and not policies.is_durable(topic))
+        changed = {*now_durable, *(topic for topic in after if min_isr(topic) != policies.min_isr(topic))}
         records: list[MetadataRecord] = [ConfigChanged(resource_type, name, overrides, now_durable)]
         if changed:
-            records += partitions.settings_changed(image, changed, min_isr, self._unclean_ok, now_durable)
+            records += partitions.settings_changed(image, changed, min_isr, policies.unclean_ok, now_durable)
         return records
 
     async def alter_scram_credentials(
         self, changes: Sequence[scram.Deletion | scram.Upsertion]
     ) -> dict[str, ApiError | None]:
         """By user, in the order of the request: None, or why it was refused."""
-        async with self._lock:
-            self._check_active()
+        async with self._agreement.turn:
+            self._agreement.check_active()
             records, outcomes = scram.alter_credentials(self.image, changes)
-            await self._commit(records)
+            await self._agreement.commit(records)
             return outcomes
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
-        async with self._lock:
-            self._check_active()
+        async with self._agreement.turn:
+            self._agreement.check_active()
             brokers.check_epoch(self.image, broker_id, broker_epoch)
             first = self.image.next_producer_id
-            await self._commit([ProducerIdsAllocated(first + PRODUCER_ID_BLOCK)])
+            await self._agreement.commit([ProducerIdsAllocated(first + PRODUCER_ID_BLOCK)])
             return ProducerIdBlock(first, PRODUCER_ID_BLOCK)
 
     def _new_topic_id(self) -> bytes:

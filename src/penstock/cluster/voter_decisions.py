@@ -1,4 +1,4 @@
-"""Who votes on the metadata, and where each voter is found. Part of `cluster.controller`.
+"""Who votes on the metadata, and where each voter is found. A part of the controller (see `cluster.agreement`).
 
 The address of a voter is a record of the metadata, set before it votes and removed after it does: of a node that does
 not vote the registration counts. Nobody is given a vote, and no voter another address, before the node that listens
@@ -9,28 +9,49 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
-from penstock.cluster.deciding import Deciding
+from penstock.cluster.agreement import Agreement
+from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.records import MetadataRecord, PeerAddressRemoved, PeerAddressSet
 from penstock.core.metadata.requests import uuid_text
+from penstock.core.raft.core import Status
 from penstock.core.raft.exchange import Change
 from penstock.model.errors import ApiError, ErrorCode
 
 Address: TypeAlias = tuple[str, int]
+WhyNotAt: TypeAlias = Callable[[Address, int, str], Awaitable[str]]
+"""Why the node at an address is not that one, of that disk if one is named; empty if it is."""
 
 log = logging.getLogger(__name__)
 
 
-async def _is_there(address: Address, node: int, directory_id: str) -> str:
-    return ""
+class QuorumMembers(Protocol):
+    """What decisions on members of the quorum need of `cluster.quorum.Quorum`."""
+
+    @property
+    def status(self) -> Status: ...
+
+    async def change_membership(self, change: Change, node: int) -> None: ...
 
 
-class VoterDecisions(Deciding):
-    why_not_at: Callable[[Address, int, str], Awaitable[str]] = staticmethod(_is_there)
-    """Why the node at an address is not that one, of that disk if one is named; empty if it is."""
-    first_addresses: Mapping[int, Address] = {}
-    """Of the voters of a new cluster, as this node's file has them."""
+class VoterDecisions:
+    def __init__(
+        self,
+        node_id: int,
+        agreement: Agreement,
+        quorum: QuorumMembers,
+        image: MetadataImage,
+        why_not_at: WhyNotAt,
+        first_addresses: Mapping[int, Address],
+    ) -> None:
+        """`first_addresses`: of the voters of a new cluster, as this node's file has them."""
+        self._node_id = node_id
+        self._agreement = agreement
+        self._quorum = quorum
+        self.image = image
+        self._why_not_at = why_not_at
+        self._first_addresses = first_addresses
 
     @property
     def _voters(self) -> tuple[int, ...]:
@@ -40,18 +61,18 @@ class VoterDecisions(Deciding):
     def _observers(self) -> tuple[int, ...]:
         return self._quorum.status.configuration.observers
 
-    def _first_addresses(self) -> list[MetadataRecord]:
+    def first_addresses(self) -> list[MetadataRecord]:
         voters = self._voters
-        return [PeerAddressSet(node, *where) for node, where in self.first_addresses.items() if node in voters]
+        return [PeerAddressSet(node, *where) for node, where in self._first_addresses.items() if node in voters]
 
     async def add_voter(self, voter_id: int, directory_id: bytes, host: str, port: int) -> None:
         disk = self._check_may_be_added(voter_id, uuid_text(directory_id))
-        why = await self.why_not_at((host, port), voter_id, disk)
+        why = await self._why_not_at((host, port), voter_id, disk)
         if why:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"give the address where the others reach node {voter_id}: {why}")
-        async with self._lock:
+        async with self._agreement.turn:
             self._check_may_be_added(voter_id, disk)
-            await self._commit([PeerAddressSet(voter_id, host, port)])
+            await self._agreement.commit([PeerAddressSet(voter_id, host, port)])
         is_new = voter_id not in self._observers
         if is_new:
             await self._quorum.change_membership(Change.ADD_OBSERVER, voter_id)
@@ -71,7 +92,7 @@ class VoterDecisions(Deciding):
 
     def _check_may_be_added(self, voter_id: int, asked: str) -> str:
         """The directory id that it must have, if any is known: the others hold it against the registered one."""
-        self._check_active()
+        self._agreement.check_active()
         if voter_id in self._voters:
             raise ApiError(ErrorCode.DUPLICATE_VOTER, f"node {voter_id} is a voter already")
         broker = self.image.brokers.get(voter_id)
@@ -92,11 +113,11 @@ class VoterDecisions(Deciding):
             if known not in addresses:
                 await self._move_voter(voter_id, directory_id, addresses[0])
             return
-        if known is not None and not await self.why_not_at(known, voter_id, uuid_text(directory_id)):
+        if known is not None and not await self._why_not_at(known, voter_id, uuid_text(directory_id)):
             return
         reasons: list[str] = []
         for address in addresses:
-            why = await self.why_not_at(address, voter_id, uuid_text(directory_id))
+            why = await self._why_not_at(address, voter_id, uuid_text(directory_id))
             if not why:
                 await self._move_voter(voter_id, directory_id, address)
                 return
@@ -105,15 +126,15 @@ class VoterDecisions(Deciding):
         raise ApiError(ErrorCode.INVALID_REQUEST, "; ".join(reasons))
 
     async def _move_voter(self, voter_id: int, directory_id: bytes, address: Address) -> None:
-        async with self._lock:
+        async with self._agreement.turn:
             self._check_is_voter(voter_id, directory_id)
             known = self.image.peers.get(voter_id)
-            await self._commit([PeerAddressSet(voter_id, *address)])
+            await self._agreement.commit([PeerAddressSet(voter_id, *address)])
         before = "" if known is None else f", it was at {known[0]}:{known[1]}"
         log.info("voter %d is at %s:%d now%s", voter_id, *address, before)
 
     def _check_is_voter(self, voter_id: int, directory_id: bytes, *, is_disk_needed: bool = True) -> None:
-        self._check_active()
+        self._agreement.check_active()
         if voter_id not in self._voters:
             raise ApiError(ErrorCode.VOTER_NOT_FOUND, f"node {voter_id} is not a voter")
         broker = self.image.brokers.get(voter_id)
@@ -132,11 +153,11 @@ class VoterDecisions(Deciding):
     async def _forget_address(self, node: int) -> None:
         """Of one that does not vote. Where this does not come about nobody is misled: its registration counts."""
         try:
-            async with self._lock:
-                if self.is_active and node not in self._voters:
-                    await self._commit(self._address_removed(node))
+            async with self._agreement.turn:
+                if self._agreement.is_active and node not in self._voters:
+                    await self._agreement.commit(self.address_removed(node))
         except ApiError as error:
             log.info("the address that node %d had as a voter is still in the metadata: %s", node, error)
 
-    def _address_removed(self, node: int) -> list[MetadataRecord]:
+    def address_removed(self, node: int) -> list[MetadataRecord]:
         return [PeerAddressRemoved(node)] if node in self.image.peers and node not in self._voters else []

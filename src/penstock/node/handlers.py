@@ -145,7 +145,7 @@ class Apis:
             lambda: int.from_bytes(entropy.random_bytes(4), "big") & 0x7FFFFFFF,
         )
         creation = TopicCreation(membership.access, running)
-        resources = ConfigResources(config.node_id, controller, running)
+        resources = ConfigResources(config.node_id, controller.topics, running)
         self.api_versions = ApiVersionsHandler(image, lambda: membership.quorum.applied_index)
         self.traffic = Traffic()
         self.times = RequestTimes(clock)
@@ -186,9 +186,9 @@ class Apis:
             DeleteGroupsHandler(groups),
             ConsumerGroupHeartbeatHandler(groups, entropy),
             ConsumerGroupDescribeHandler(groups, image),
-            CreateTopicsHandler(controller, creation, running),
-            DeleteTopicsHandler(controller, running),
-            CreatePartitionsHandler(controller),
+            CreateTopicsHandler(controller.topics, creation, running),
+            DeleteTopicsHandler(controller.topics, running),
+            CreatePartitionsHandler(controller.topics),
             DescribeTopicPartitionsHandler(cluster, max_partitions=config.max_request_partition_size_limit),
             DescribeConfigsHandler(resources, groups.story),
             IncrementalAlterConfigsHandler(resources, membership.forwarding),
@@ -197,20 +197,20 @@ class Apis:
             DescribeClusterHandler(cluster),
             DescribeLogDirsHandler(partitions),
             DescribeUserScramCredentialsHandler(cluster),
-            AlterUserScramCredentialsHandler(controller),
-            ElectLeadersHandler(controller),
-            AlterPartitionReassignmentsHandler(controller),
-            ListPartitionReassignmentsHandler(controller),
+            AlterUserScramCredentialsHandler(controller.topics),
+            ElectLeadersHandler(controller.partitions),
+            AlterPartitionReassignmentsHandler(controller.partitions),
+            ListPartitionReassignmentsHandler(controller.partitions),
             DescribeQuorumHandler(membership.quorum, cluster, clock),
-            UpdateFeaturesHandler(controller),
+            UpdateFeaturesHandler(controller.registry),
             DescribeAclsHandler(),
             CreateAclsHandler(),
             DeleteAclsHandler(),
             DescribeClientQuotasHandler(),
             ListTransactionsHandler(),
-            UnregisterBrokerHandler(controller),
-            AddRaftVoterHandler(controller, cluster),
-            RemoveRaftVoterHandler(controller, cluster),
+            UnregisterBrokerHandler(controller.registry),
+            AddRaftVoterHandler(controller.voters, cluster),
+            RemoveRaftVoterHandler(controller.voters, cluster),
             *membership.handlers,
         ]
         self.api_versions.advertise(self.handlers)

@@ -28,7 +28,7 @@ from penstock.api.request_times import RequestTimes
 from penstock.client.introduction import PeerIdentity
 from penstock.cluster.broker_lifecycle import BrokerLifecycle
 from penstock.cluster.broker_watch import BrokerWatch
-from penstock.cluster.controller import Controller
+from penstock.cluster.controller import Controller, NewCluster
 from penstock.cluster.controller_access import ControllerAccess
 from penstock.cluster.metadata_machine import MetadataMachine
 from penstock.cluster.peer_addresses import PeerAddresses
@@ -123,17 +123,26 @@ class Membership:
         self.neighbours = Neighbours(config.node_id, self.addresses, self.links, self.quorum)
         self.running = RunningConfig(config, self.image)
         self.watch = BrokerWatch(loop, config.node_id, self.image, self.running, world.clock, self.links.lost_since)
-        self.controller = Controller(
-            loop, config.node_id, self.quorum, self.image, self.running, world.entropy, self.watch
-        )
-        self.controller.why_not_at = self.links.why_not_at
-        self.controller.first_addresses = {
+        first_addresses = {
             node: where if where[0] not in EVERY_INTERFACE else self._own_address()
             for node, where in voters.items()
             if where[0] not in EVERY_INTERFACE or node == config.node_id
         }
+        new_cluster = NewCluster(directory.cluster_id or random_id(world.entropy), first_addresses)
+        incarnation_id = world.entropy.random_bytes(INCARNATION_BYTES)
+        self.controller = Controller(
+            loop,
+            config.node_id,
+            self.quorum,
+            self.image,
+            self.running,
+            world.entropy,
+            self.watch,
+            self.links.why_not_at,
+            new_cluster,
+            incarnation_id,
+        )
         self.machine.on_settings = self.running.refresh
-        self.controller.cluster_id_for_new = directory.cluster_id or random_id(world.entropy)
         self.access = ControllerAccess(
             self.identity, self.quorum, self.controller, self.addresses.for_requests, _addresses(config)
         )
@@ -152,7 +161,6 @@ class Membership:
         self._introductions = IntroductionHandler(
             self.identity, [endpoint.name for endpoint in config.peer_listeners], world.clock.monotonic
         )
-        incarnation_id = self.controller.incarnation_id = world.entropy.random_bytes(INCARNATION_BYTES)
         self.lifecycle = BrokerLifecycle(
             loop,
             config,
@@ -280,11 +288,11 @@ class Membership:
     def handlers(self) -> list[Handler]:
         """What nodes ask each other."""
         return [
-            BrokerRegistrationHandler(self.controller),
-            BrokerHeartbeatHandler(self.controller),
-            AlterPartitionHandler(self.controller),
-            AllocateProducerIdsHandler(self.controller),
-            UpdateRaftVoterHandler(self.controller),
+            BrokerRegistrationHandler(self.controller.registry),
+            BrokerHeartbeatHandler(self.controller.registry),
+            AlterPartitionHandler(self.controller.partitions),
+            AllocateProducerIdsHandler(self.controller.topics),
+            UpdateRaftVoterHandler(self.controller.voters),
         ]
 
     @property

@@ -125,11 +125,13 @@ class AdminBroker:
         self.running.subscribe(self.partitions.broker_config_changed)
         self.sole.machine.listen(_Listener(self.partitions), self.image)
         cluster = ClusterView(config.node_id, config.broker_rack, self.image, {})
-        resources = ConfigResources(config.node_id, self.controller, self.running)
+        resources = ConfigResources(config.node_id, self.controller.topics, self.running)
         handlers: list[Handler] = [
-            CreateTopicsHandler(self.controller, TopicCreation(self.controller, self.running), self.running),
-            DeleteTopicsHandler(self.controller, self.running),
-            CreatePartitionsHandler(self.controller),
+            CreateTopicsHandler(
+                self.controller.topics, TopicCreation(self.controller.topics, self.running), self.running
+            ),
+            DeleteTopicsHandler(self.controller.topics, self.running),
+            CreatePartitionsHandler(self.controller.topics),
             DescribeTopicPartitionsHandler(cluster, max_partitions=config.max_request_partition_size_limit),
             DescribeConfigsHandler(resources, lambda group: ()),
             IncrementalAlterConfigsHandler(resources),

@@ -218,7 +218,7 @@ def test_resources_by_type(broker: AdminBroker) -> None:
     assert listed(broker, version=0) == (0, [])
     for kind, name in ((RESOURCE_GROUP, "g"), (RESOURCE_CLIENT_METRICS, "m")):
         broker.loop.run_until_complete(
-            broker.controller.change_config(kind, name, lambda _: {"interval.ms": "1000"}, validate_only=False)
+            broker.controller.topics.change_config(kind, name, lambda _: {"interval.ms": "1000"}, validate_only=False)
         )
     assert listed(broker) == (0, [*topics, (4, "1"), (8, "1"), (16, "m"), (32, "g")])
     assert listed(broker, version=0) == (0, [(16, "m")])

@@ -212,7 +212,7 @@ def state(cluster: SimCluster) -> list[Any]:
 def test_a_node_takes_none_of_it_either(caplog: pytest.LogCaptureFixture) -> None:
     async def story(world: SimWorld, cluster: SimCluster) -> None:
         [number] = [number for number, node in cluster.living.items() if node.controller.is_active]
-        work = cluster.nodes[number].controller.create_topic("t", 1, -1, {0: [1, 2, 3]}, {})
+        work = cluster.nodes[number].controller.topics.create_topic("t", 1, -1, {0: [1, 2, 3]}, {})
         await cluster.machines[number].run(work)
         await asyncio.sleep(5)
         caplog.clear()

@@ -81,7 +81,7 @@ def test_a_lost_connection_is_fenced_after_the_grace() -> None:
 
 
 def test_one_that_stopped_of_its_own_accord_is_no_cause_for_alarm(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "penstock.cluster.controller")
+    caplog.set_level(logging.INFO, "penstock.cluster.broker_registry")
 
     async def story(there: ControllerWorld) -> None:
         await there.heartbeat(3, wants_out=True)
@@ -140,7 +140,7 @@ def test_a_heartbeat_that_is_read_after_the_end_of_its_sender_does_not_save_it()
 def test_what_was_heard_while_fencing_waited_its_turn_counts() -> None:
     async def story(there: ControllerWorld) -> None:
         there.quorum.may_commit.clear()
-        slow = asyncio.ensure_future(there.controller.create_topic("t", 1, -1, {}, {}))
+        slow = asyncio.ensure_future(there.controller.topics.create_topic("t", 1, -1, {}, {}))
         await asyncio.sleep(0.1)
         there.break_link(3)
         await asyncio.sleep(GRACE_S + 0.1)  # fencing is due, and waits for the topic
@@ -231,7 +231,7 @@ def test_a_broker_alone_has_no_timer() -> None:
 
 def test_leaders_move_back_when_they_are_looked_for() -> None:
     async def story(there: ControllerWorld) -> None:
-        await there.controller.create_topic("t", 1, -1, {0: [2, 1, 3]}, {})
+        await there.controller.topics.create_topic("t", 1, -1, {0: [2, 1, 3]}, {})
         topic = there.image.topics["t"]
         there.fall_silent(2)
         there.break_link(2)
@@ -249,7 +249,7 @@ def test_leaders_move_back_when_they_are_looked_for() -> None:
         state = topic.partitions[0]
         members = tuple(ReplicaEpoch(one, there.epochs[one]) for one in isr)
         change = IsrChange(topic.topic_id, 0, state.leader_epoch, state.partition_epoch, members)
-        [answer] = await there.controller.alter_partitions(1, there.epochs[1], [change])
+        [answer] = await there.controller.partitions.alter_partitions(1, there.epochs[1], [change])
         assert answer.isr == isr
 
     play(story, leader_imbalance_check_interval_seconds="10")

@@ -60,7 +60,7 @@ def test_a_broker_that_is_no_voter_becomes_an_observer() -> None:
         assert there.quorum.changes == [(Change.ADD_OBSERVER, 4)]
         there.fall_silent(4)
         await asyncio.sleep(12)
-        await there.controller.unregister_broker(4)
+        await there.controller.registry.unregister_broker(4)
         assert there.quorum.changes[-1] == (Change.REMOVE_OBSERVER, 4)
         assert 4 not in there.image.brokers
 
@@ -72,9 +72,9 @@ def test_a_broker_that_runs_is_not_forgotten(broker: int) -> None:
     """It would register again at once as a new one, and nobody could lead what it alone holds."""
 
     async def story(there: ControllerWorld) -> None:
-        await there.controller.create_topic("t", 1, -1, {0: [broker]}, {})
+        await there.controller.topics.create_topic("t", 1, -1, {0: [broker]}, {})
         with pytest.raises(ApiError, match=f"broker {broker} is running: stop it first") as caught:
-            await there.controller.unregister_broker(broker)
+            await there.controller.registry.unregister_broker(broker)
         assert caught.value.code is ErrorCode.INVALID_REQUEST
         assert there.image.topics["t"].partitions[0].leader == broker
         assert broker in there.image.brokers
@@ -84,7 +84,7 @@ def test_a_broker_that_runs_is_not_forgotten(broker: int) -> None:
 
 def test_who_was_never_there_cannot_be_forgotten() -> None:
     async def story(there: ControllerWorld) -> None:
-        assert await refused(there.controller.unregister_broker(7)) is ErrorCode.BROKER_ID_NOT_REGISTERED
+        assert await refused(there.controller.registry.unregister_broker(7)) is ErrorCode.BROKER_ID_NOT_REGISTERED
 
     play(story)
 
@@ -124,7 +124,7 @@ def test_two_running_brokers_of_one_id_are_refused() -> None:
 
 def test_a_broker_that_is_back_at_once_is_let_in() -> None:
     async def story(there: ControllerWorld) -> None:
-        await there.controller.create_topic("t", 1, -1, {0: [2, 1, 3]}, {})
+        await there.controller.topics.create_topic("t", 1, -1, {0: [2, 1, 3]}, {})
         there.fall_silent(2)
         there.break_link(2)
         there.mend_link(2)  # another process listens there now, well within the grace
@@ -148,7 +148,7 @@ def test_a_heartbeat_of_an_earlier_life_changes_nothing() -> None:
         registering = asyncio.ensure_future(there.register(2, b"second"))
         await asyncio.sleep(0.1)
         # It passes the first check, and waits for its turn behind the registration.
-        late = asyncio.ensure_future(there.controller.heartbeat(2, old, 1 << 40, False, False))
+        late = asyncio.ensure_future(there.controller.registry.heartbeat(2, old, 1 << 40, False, False))
         await asyncio.sleep(0.1)
         there.quorum.may_commit.set()
         await registering
@@ -160,7 +160,7 @@ def test_a_heartbeat_of_an_earlier_life_changes_nothing() -> None:
 
 def test_leaders_move_before_a_broker_goes() -> None:
     async def story(there: ControllerWorld) -> None:
-        await there.controller.create_topic("t", 2, -1, {0: [2, 1, 3], 1: [3, 2, 1]}, {})
+        await there.controller.topics.create_topic("t", 2, -1, {0: [2, 1, 3], 1: [3, 2, 1]}, {})
         answer = await there.heartbeat(2, wants_out=True)
         assert answer.should_shut_down
         assert there.image.brokers[2].in_controlled_shutdown
@@ -173,7 +173,7 @@ def test_leaders_move_before_a_broker_goes() -> None:
 
 def test_the_last_in_sync_replica_may_go_too() -> None:
     async def story(there: ControllerWorld) -> None:
-        await there.controller.create_topic("t", 1, -1, {0: [2]}, {})
+        await there.controller.topics.create_topic("t", 1, -1, {0: [2]}, {})
         assert (await there.heartbeat(2, wants_out=True)).should_shut_down, "there is nobody to wait for"
         assert there.image.topics["t"].partitions[0].leader == 2
 
@@ -182,17 +182,19 @@ def test_the_last_in_sync_replica_may_go_too() -> None:
 
 def test_unclean_elections_are_counted() -> None:
     async def story(there: ControllerWorld) -> None:
-        await there.controller.create_topic("t", 1, -1, {0: [2, 3]}, {"min.insync.replicas": "1"})
+        await there.controller.topics.create_topic("t", 1, -1, {0: [2, 3]}, {"min.insync.replicas": "1"})
         topic = there.image.topics["t"]
         change = IsrChange(topic.topic_id, 0, 0, 0, (ReplicaEpoch(2, there.epochs[2]),))
-        [answer] = await there.controller.alter_partitions(2, there.epochs[2], [change])
+        [answer] = await there.controller.partitions.alter_partitions(2, there.epochs[2], [change])
         assert (answer.code, answer.isr) == (ErrorCode.NONE, (2,))
         there.fall_silent(2)
         there.break_link(2)
         await asyncio.sleep(1)
         assert topic.partitions[0].leader == NO_LEADER
         assert there.controller.elections == 0
-        await there.controller.change_config(RESOURCE_TOPIC, "t", lambda _: {UNCLEAN: "true"}, validate_only=False)
+        await there.controller.topics.change_config(
+            RESOURCE_TOPIC, "t", lambda _: {UNCLEAN: "true"}, validate_only=False
+        )
         assert topic.partitions[0].leader == 3
         assert (there.controller.elections, there.controller.unclean_elections) == (1, 1)
 
@@ -201,10 +203,10 @@ def test_unclean_elections_are_counted() -> None:
 
 def test_the_next_controller_elects_where_the_one_before_had_only_allowed_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(there: ControllerWorld) -> None:
-        await there.controller.create_topic("t", 1, -1, {0: [2, 3]}, {"min.insync.replicas": "1"})
+        await there.controller.topics.create_topic("t", 1, -1, {0: [2, 3]}, {"min.insync.replicas": "1"})
         topic = there.image.topics["t"]
         change = IsrChange(topic.topic_id, 0, 0, 0, (ReplicaEpoch(2, there.epochs[2]),))
-        await there.controller.alter_partitions(2, there.epochs[2], [change])
+        await there.controller.partitions.alter_partitions(2, there.epochs[2], [change])
         there.fall_silent(2)
         there.break_link(2)
         await asyncio.sleep(1)
@@ -216,7 +218,7 @@ def test_the_next_controller_elects_where_the_one_before_had_only_allowed_it(mon
             return index
 
         monkeypatch.setattr(there.quorum, "propose", agree_and_lose_leadership)
-        allowing = there.controller.change_config(RESOURCE_TOPIC, "t", lambda _: {UNCLEAN: "true"}, **NOW)
+        allowing = there.controller.topics.change_config(RESOURCE_TOPIC, "t", lambda _: {UNCLEAN: "true"}, **NOW)
         assert await refused(allowing) is ErrorCode.NOT_CONTROLLER
         there.controller.deactivated()
         monkeypatch.undo()
@@ -235,36 +237,36 @@ def test_every_method_refuses_where_the_controller_is_not() -> None:
         there.quorum.is_active = False
         controller.deactivated()
         for work in (
-            controller.create_topic("t", 1, 1, {}, {}),
-            controller.create_partitions("t", 2, None, validate_only=True),
-            controller.delete_topic(bytes(16)),
-            controller.change_config(2, "t", dict, validate_only=True),
-            controller.alter_scram_credentials([]),
-            controller.allocate_producer_ids(1, 0),
+            controller.topics.create_topic("t", 1, 1, {}, {}),
+            controller.topics.create_partitions("t", 2, None, validate_only=True),
+            controller.topics.delete_topic(bytes(16)),
+            controller.topics.change_config(2, "t", dict, validate_only=True),
+            controller.topics.alter_scram_credentials([]),
+            controller.topics.allocate_producer_ids(1, 0),
             there.register(2),
             there.heartbeat(2),
-            controller.unregister_broker(2),
-            controller.alter_partitions(1, 0, []),
-            controller.elect_leaders(ElectionKind.PREFERRED, None),
-            controller.alter_reassignments([]),
-            controller.update_features([], True),
-            controller.add_voter(4, b"", "h", 1),
-            controller.remove_voter(2, b""),
-            controller.move_leaders_back(),
+            controller.registry.unregister_broker(2),
+            controller.partitions.alter_partitions(1, 0, []),
+            controller.partitions.elect_leaders(ElectionKind.PREFERRED, None),
+            controller.partitions.alter_reassignments([]),
+            controller.registry.update_features([], True),
+            controller.voters.add_voter(4, b"", "h", 1),
+            controller.voters.remove_voter(2, b""),
+            controller.partitions.move_leaders_back(),
         ):
             assert await refused(work) is ErrorCode.NOT_CONTROLLER
         with pytest.raises(ApiError):
-            controller.list_reassignments(None)
+            controller.partitions.list_reassignments(None)
 
     play(story)
 
 
 def test_producer_ids_are_for_registered_brokers_and_never_given_twice() -> None:
     async def story(there: ControllerWorld) -> None:
-        first = await there.controller.allocate_producer_ids(2, there.epochs[2])
-        second = await there.controller.allocate_producer_ids(3, there.epochs[3])
+        first = await there.controller.topics.allocate_producer_ids(2, there.epochs[2])
+        second = await there.controller.topics.allocate_producer_ids(3, there.epochs[3])
         assert second.first == first.first + first.length
-        code = await refused(there.controller.allocate_producer_ids(2, there.epochs[2] - 1))
+        code = await refused(there.controller.topics.allocate_producer_ids(2, there.epochs[2] - 1))
         assert code is ErrorCode.STALE_BROKER_EPOCH
 
     play(story)
@@ -272,14 +274,14 @@ def test_producer_ids_are_for_registered_brokers_and_never_given_twice() -> None
 
 def test_a_new_minimum_changes_who_is_eligible_in_the_same_entry() -> None:
     async def story(there: ControllerWorld) -> None:
-        await there.controller.create_topic("t", 1, -1, {0: [2, 1, 3]}, {"min.insync.replicas": "3"})
+        await there.controller.topics.create_topic("t", 1, -1, {0: [2, 1, 3]}, {"min.insync.replicas": "3"})
         there.fall_silent(3)
         there.break_link(3)
         await asyncio.sleep(1)
         state = there.image.topics["t"].partitions[0]
         assert (state.isr, state.elr) == ((2, 1), (3,))
         before = there.quorum.index
-        await there.controller.change_config(
+        await there.controller.topics.change_config(
             RESOURCE_TOPIC, "t", lambda _: {"min.insync.replicas": "2"}, validate_only=False
         )
         assert there.quorum.index == before + 1
@@ -292,7 +294,7 @@ def test_a_new_minimum_changes_who_is_eligible_in_the_same_entry() -> None:
 def test_who_is_away_when_flushes_begin_is_eligible_no_more_in_the_same_entry(is_for_all: bool) -> None:
     async def story(there: ControllerWorld) -> None:
         own = {} if is_for_all else {"flush.messages": "1000"}
-        await there.controller.create_topic("t", 1, -1, {0: [2, 1, 3]}, {"min.insync.replicas": "3", **own})
+        await there.controller.topics.create_topic("t", 1, -1, {0: [2, 1, 3]}, {"min.insync.replicas": "3", **own})
         there.fall_silent(3)
         there.break_link(3)
         await asyncio.sleep(1)
@@ -301,9 +303,11 @@ def test_who_is_away_when_flushes_begin_is_eligible_no_more_in_the_same_entry(is
         before = there.quorum.index
         if is_for_all:
             cluster_wide = {"min.insync.replicas": "2", **FLUSHES}
-            await there.controller.change_config(RESOURCE_BROKER, "", lambda _: cluster_wide, **NOW)
+            await there.controller.topics.change_config(RESOURCE_BROKER, "", lambda _: cluster_wide, **NOW)
         else:
-            await there.controller.change_config(RESOURCE_TOPIC, "t", lambda _: {"min.insync.replicas": "3"}, **NOW)
+            await there.controller.topics.change_config(
+                RESOURCE_TOPIC, "t", lambda _: {"min.insync.replicas": "3"}, **NOW
+            )
         assert there.quorum.index == before + 1
         assert topic.partitions[0].elr == ()
         there.running.refresh()
@@ -330,7 +334,7 @@ def test_who_cannot_be_given_a_vote_is_no_observer_either(is_known: bool, monkey
             await change(wanted, node)
 
         monkeypatch.setattr(there.quorum, "change_membership", refuse_votes)
-        assert await refused(there.controller.add_voter(4, b"", "node-4", 9092)) is ErrorCode.REQUEST_TIMED_OUT
+        assert await refused(there.controller.voters.add_voter(4, b"", "node-4", 9092)) is ErrorCode.REQUEST_TIMED_OUT
         await asyncio.sleep(1)
         assert there.quorum.observers == ((4,) if is_known else ())
 
@@ -339,13 +343,13 @@ def test_who_cannot_be_given_a_vote_is_no_observer_either(is_known: bool, monkey
 
 def test_voters_are_added_and_removed_once() -> None:
     async def story(there: ControllerWorld) -> None:
-        await there.controller.add_voter(4, b"", "node-4", 9092)
+        await there.controller.voters.add_voter(4, b"", "node-4", 9092)
         assert there.quorum.changes == [(Change.ADD_OBSERVER, 4), (Change.ADD_VOTER, 4)]
         assert there.image.peers[4] == ("node-4", 9092)
-        assert await refused(there.controller.add_voter(4, b"", "h", 1)) is ErrorCode.DUPLICATE_VOTER
-        await there.controller.remove_voter(4, b"")
+        assert await refused(there.controller.voters.add_voter(4, b"", "h", 1)) is ErrorCode.DUPLICATE_VOTER
+        await there.controller.voters.remove_voter(4, b"")
         assert 4 not in there.image.peers, "where it is reached as an observer is its registration's business"
-        assert await refused(there.controller.remove_voter(4, b"")) is ErrorCode.VOTER_NOT_FOUND
+        assert await refused(there.controller.voters.remove_voter(4, b"")) is ErrorCode.VOTER_NOT_FOUND
 
     play(story)
 
@@ -354,10 +358,10 @@ def test_a_full_disk_is_said_and_nothing_has_changed() -> None:
     async def story(there: ControllerWorld) -> None:
         there.quorum.failure = StorageError("the disk is full")
         with pytest.raises(StorageError, match="full"):
-            await there.controller.create_topic("t", 1, -1, {}, {})
+            await there.controller.topics.create_topic("t", 1, -1, {}, {})
         there.quorum.failure = None
         assert "t" not in there.image.topics
-        await there.controller.create_topic("t", 1, -1, {}, {})
+        await there.controller.topics.create_topic("t", 1, -1, {}, {})
         assert "t" in there.image.topics
 
     play(story)
@@ -368,7 +372,9 @@ ALONE = {"controller_quorum_voters": "1@node-1:9092"}
 
 def test_a_broker_that_stood_alone_agrees_on_one_minimum_with_the_second() -> None:
     async def story(there: ControllerWorld) -> None:
-        await there.controller.change_config(RESOURCE_BROKER, "", lambda _: {"log.flush.interval.ms": "7"}, **NOW)
+        await there.controller.topics.change_config(
+            RESOURCE_BROKER, "", lambda _: {"log.flush.interval.ms": "7"}, **NOW
+        )
         before = there.quorum.index
         await there.register(2)
         assert there.quorum.index == before + 1, "one entry: no moment without it"
@@ -378,7 +384,7 @@ def test_a_broker_that_stood_alone_agrees_on_one_minimum_with_the_second() -> No
             **FLUSHES,
         }
         since = {"min.insync.replicas": "1", "log.flush.interval.messages": "500"}
-        await there.controller.change_config(RESOURCE_BROKER, "", lambda _: since, **NOW)
+        await there.controller.topics.change_config(RESOURCE_BROKER, "", lambda _: since, **NOW)
         await there.register(3)
         assert there.image.configs[RESOURCE_BROKER, ""] == since, "what was set since stays"
 
@@ -396,8 +402,8 @@ def test_alone_it_goes_by_its_own_settings() -> None:
 def test_a_minimum_that_a_lone_broker_was_given_for_itself_becomes_that_of_all() -> None:
     async def story(there: ControllerWorld) -> None:
         own = {"min.insync.replicas": "3", "log.flush.interval.ms": "7"}
-        await there.controller.change_config(RESOURCE_BROKER, "", lambda _: {"min.insync.replicas": "1"}, **NOW)
-        await there.controller.change_config(RESOURCE_BROKER, "1", lambda _: own, **NOW)
+        await there.controller.topics.change_config(RESOURCE_BROKER, "", lambda _: {"min.insync.replicas": "1"}, **NOW)
+        await there.controller.topics.change_config(RESOURCE_BROKER, "1", lambda _: own, **NOW)
         there.running.refresh()
         await there.register(2)
         assert there.image.configs[RESOURCE_BROKER, ""] == {"min.insync.replicas": "3", **FLUSHES}
@@ -409,7 +415,7 @@ def test_a_minimum_that_a_lone_broker_was_given_for_itself_becomes_that_of_all()
 def test_settings_that_nobody_could_apply_are_refused_whoever_asks() -> None:
     async def story(there: ControllerWorld) -> None:
         for configs in ({"segment.bytes": "2048"}, {"no.such.setting": "1"}):
-            creation = there.controller.create_topic("t", 1, -1, {0: [2]}, configs)
+            creation = there.controller.topics.create_topic("t", 1, -1, {0: [2]}, configs)
             assert await refused(creation) is ErrorCode.INVALID_CONFIG
         assert "t" not in there.image.topics
 

@@ -28,9 +28,10 @@ OTHERS = {2: ("node-2", 9092), 3: ("node-3", 9092)}
 
 
 class Here:
-    """The controller of this process."""
+    """The controller of this process, and all its parts."""
 
     def __init__(self) -> None:
+        self.topics = self.partitions = self.voters = self.registry = self
         self.image = MetadataImage()
         self.is_active = False
         self.failure: Exception | None = None

@@ -55,7 +55,7 @@ def another(cluster: SimCluster, *than: int) -> int:
 
 async def create(cluster: SimCluster, name: str, replicas: list[int]) -> None:
     number = active(cluster)
-    work = cluster.nodes[number].controller.create_topic(name, 1, -1, {0: replicas}, {})
+    work = cluster.nodes[number].controller.topics.create_topic(name, 1, -1, {0: replicas}, {})
     await cluster.machines[number].run(work)
     await asyncio.sleep(0.5)
 
@@ -404,7 +404,7 @@ def test_what_the_cluster_agreed_on_holds_before_a_node_has_joined(monkeypatch: 
     async def story(world: SimWorld, cluster: SimCluster) -> None:
         number = active(cluster)
         await until(lambda: bool(cluster.nodes[number].image.live_brokers()))
-        agree = cluster.nodes[number].controller.change_config(
+        agree = cluster.nodes[number].controller.topics.change_config(
             RESOURCE_BROKER, "", lambda _: {"min.insync.replicas": "1"}, validate_only=False
         )
         await cluster.machines[number].run(agree)

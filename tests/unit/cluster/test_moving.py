@@ -125,7 +125,7 @@ def test_a_whole_cluster_moves_at_once(caplog: pytest.LogCaptureFixture) -> None
         for number in range(40):  # a snapshot or two
 
             def topic(controller: Any, name: str = f"t{number}") -> Coroutine[Any, Any, Any]:
-                return controller.create_topic(name, 1, -1, {0: [1, 2, 3]}, {})  # type: ignore[no-any-return]
+                return controller.topics.create_topic(name, 1, -1, {0: [1, 2, 3]}, {})  # type: ignore[no-any-return]
 
             await decide(cluster, topic)
         await asyncio.gather(*map(cluster.stop, cluster.voters))
@@ -151,8 +151,8 @@ def test_voters_that_no_file_names_find_each_other_after_a_restart_of_all() -> N
         for old in (1, 2, 3):
             new = old + 3
             await cluster.bring_up(new)
-            await decide(cluster, lambda controller, new=new: controller.add_voter(new, b"", host_of(new), PORT))
-            await decide(cluster, lambda controller, old=old: controller.remove_voter(old, b""))
+            await decide(cluster, lambda controller, new=new: controller.voters.add_voter(new, b"", host_of(new), PORT))
+            await decide(cluster, lambda controller, old=old: controller.voters.remove_voter(old, b""))
         await asyncio.gather(*map(cluster.stop, (1, 2, 3, 4, 5, 6)))
         async with asyncio.timeout(60):
             await asyncio.gather(*map(cluster.bring_up, (4, 5, 6)))
@@ -189,18 +189,18 @@ def test_voters_that_have_moved_one_by_one_find_each_other_after_a_restart_of_al
 def test_an_id_that_voted_once_may_come_back_anywhere() -> None:
     async def story(cluster: SimCluster) -> None:
         await cluster.bring_up(4)
-        await decide(cluster, lambda controller: controller.add_voter(4, b"", host_of(4), PORT))
+        await decide(cluster, lambda controller: controller.voters.add_voter(4, b"", host_of(4), PORT))
         await until(all_say(cluster, 4, PORT))
-        await decide(cluster, lambda controller: controller.remove_voter(4, b""))
+        await decide(cluster, lambda controller: controller.voters.remove_voter(4, b""))
         await cluster.stop(4)
         await bring_up_at(cluster, 4, NEW_PORT)
         await until(lambda: all_connected(cluster))
         await cluster.stop(4)
         await until(lambda: cluster.nodes[active(cluster)].image.brokers[4].is_fenced)
-        await decide(cluster, lambda controller: controller.unregister_broker(4))
+        await decide(cluster, lambda controller: controller.registry.unregister_broker(4))
         await until(lambda: all(4 not in node.membership.links.peers for node in cluster.living.values()))
         await bring_up_at(cluster, 4, OTHER_PORT)
-        await decide(cluster, lambda controller: controller.add_voter(4, b"", host_of(4), OTHER_PORT))
+        await decide(cluster, lambda controller: controller.voters.add_voter(4, b"", host_of(4), OTHER_PORT))
         await until(all_say(cluster, 4, OTHER_PORT))
 
     play(story, joins=1)
@@ -256,7 +256,7 @@ def test_a_voter_that_was_replaced_under_its_id_has_no_vote(seed: int) -> None:
         cluster.world.network.partition([host_of(leader)], [host_of(replaced)])
         image = cluster.nodes[leader].image
         await until(lambda: image.brokers[replaced].is_fenced)
-        await decide_at(cluster, leader, lambda controller: controller.remove_voter(replaced, b""))
+        await decide_at(cluster, leader, lambda controller: controller.voters.remove_voter(replaced, b""))
         successor = cluster.world.machine("node-9")
         settings = dict(cluster._settings)
 
@@ -264,7 +264,7 @@ def test_a_voter_that_was_replaced_under_its_id_has_no_vote(seed: int) -> None:
             await SimBroker(broker_config("node-9", replaced, settings), ports).start()
 
         await successor.start(serve)
-        await decide_at(cluster, leader, lambda controller: controller.add_voter(replaced, b"", "node-9", PORT))
+        await decide_at(cluster, leader, lambda controller: controller.voters.add_voter(replaced, b"", "node-9", PORT))
         assert image.peers[replaced] == ("node-9", PORT)
         quorum = cluster.nodes[last].membership.quorum
         await until(lambda: quorum.voters == (1, 2, 3) and quorum.applied_index >= quorum.configuration_index)
@@ -317,7 +317,9 @@ def test_who_is_given_a_vote_is_asked_first() -> None:
             (host_of(4), NEW_PORT, "nothing listens at"),
         ):
             with pytest.raises(ApiError, match=says) as caught:
-                await decide(cluster, lambda controller, host=host, port=port: controller.add_voter(4, b"", host, port))
+                await decide(
+                    cluster, lambda controller, host=host, port=port: controller.voters.add_voter(4, b"", host, port)
+                )
             assert caught.value.code is ErrorCode.INVALID_REQUEST
         assert cluster.nodes[leader].membership.quorum.last_index == before
         assert all_connected(cluster)

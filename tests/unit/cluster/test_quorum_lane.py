@@ -32,7 +32,7 @@ def test_a_controller_is_elected_while_all_workers_and_flushers_are_busy() -> No
             await until(lambda: bool(controllers()))
             [after] = controllers()
             index = await servers.machines[after].run(
-                servers.living[after].controller.allocate_producer_ids(
+                servers.living[after].controller.topics.allocate_producer_ids(
                     after, servers.living[after].membership.lifecycle.epoch
                 )
             )

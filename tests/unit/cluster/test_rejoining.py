@@ -52,12 +52,12 @@ def test_a_broker_that_is_removed_while_it_is_cut_off_comes_back(seed: int) -> N
             assert leader is not None
             removed = next(node for node in cluster.voters if node != leader)
             controller = cluster.nodes[leader].membership.controller
-            await cluster.machines[leader].run(controller.remove_voter(removed, b""))
+            await cluster.machines[leader].run(controller.voters.remove_voter(removed, b""))
             world.network.isolate(host_of(removed))
             async with asyncio.timeout(30):
                 while not controller.image.brokers[removed].is_fenced:  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
-            await cluster.machines[leader].run(controller.unregister_broker(removed))
+            await cluster.machines[leader].run(controller.registry.unregister_broker(removed))
             world.network.heal()
             async with asyncio.timeout(30):
                 while any(removed not in node.image.live_brokers() for node in cluster.living.values()):  # noqa: ASYNC110

@@ -16,12 +16,12 @@ def test_a_decision_whose_asker_has_gone_counts_for_the_next() -> None:
     """A topic deleted twice would be an entry at which every node fails, now and at every start."""
 
     async def story(there: ControllerWorld) -> None:
-        topic_id = await there.controller.create_topic("t", 1, -1, {}, {})
+        topic_id = await there.controller.topics.create_topic("t", 1, -1, {}, {})
         there.quorum.may_commit.clear()
-        asker = asyncio.ensure_future(there.controller.delete_topic(topic_id))
+        asker = asyncio.ensure_future(there.controller.topics.delete_topic(topic_id))
         await asyncio.sleep(0.1)
         asker.cancel()
-        again = asyncio.ensure_future(there.controller.delete_topic(topic_id))
+        again = asyncio.ensure_future(there.controller.topics.delete_topic(topic_id))
         await asyncio.sleep(0.1)
         there.quorum.may_commit.set()
         with pytest.raises(ApiError) as refused:
@@ -37,8 +37,8 @@ def test_a_partition_that_is_named_twice_is_decided_once() -> None:
 
     async def story(there: ControllerWorld) -> None:
         await there.join(4)
-        await there.controller.create_topic("t", 1, -1, {0: [1, 2, 3]}, {})
-        answers = await there.controller.alter_reassignments(
+        await there.controller.topics.create_topic("t", 1, -1, {0: [1, 2, 3]}, {})
+        answers = await there.controller.partitions.alter_reassignments(
             [Reassignment("t", 0, (2, 3, 4)), Reassignment("t", 0, (2, 3))]
         )
         assert [answer.error and answer.error.code for answer in answers] == [None, ErrorCode.INVALID_REQUEST]
@@ -46,11 +46,11 @@ def test_a_partition_that_is_named_twice_is_decided_once() -> None:
         assert (state.replicas, state.adding, state.removing) == ((2, 3, 4, 1), (4,), (1,))
         epochs = tuple(ReplicaEpoch(broker, there.epochs[broker]) for broker in (1, 2))
         change = IsrChange(there.image.topics["t"].topic_id, 0, state.leader_epoch, state.partition_epoch, epochs)
-        codes = await there.controller.alter_partitions(1, there.epochs[1], [change, change])
+        codes = await there.controller.partitions.alter_partitions(1, there.epochs[1], [change, change])
         assert [answer.code for answer in codes] == [ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION]
         state = there.image.topics["t"].partitions[0]
         assert state.partition_epoch == change.partition_epoch + 1
-        answers = await there.controller.elect_leaders(ElectionKind.PREFERRED, [("t", 0), ("t", 0)])
+        answers = await there.controller.partitions.elect_leaders(ElectionKind.PREFERRED, [("t", 0), ("t", 0)])
         assert len(answers) == 1
         state = there.image.topics["t"].partitions[0]
         assert state.leader == 2

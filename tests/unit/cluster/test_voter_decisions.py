@@ -33,7 +33,7 @@ class Whereabouts:
 
     def __init__(self, there: ControllerWorld, **nodes: tuple[int, bytes]) -> None:
         self.nodes = nodes
-        there.controller.why_not_at = self.why_not_at
+        there.why_not_at = self.why_not_at
 
     async def why_not_at(self, address: tuple[str, int], node: int, directory_id: str) -> str:
         found, disk = self.nodes.get(address[0], (None, b""))
@@ -50,11 +50,11 @@ def test_a_vote_is_given_only_to_the_node_that_is_at_the_address() -> None:
         there.quorum.changes.clear()
         for directory, host in ((b"", "h1"), (bytes(16), "nowhere"), (OTHER_DISK, "h4")):
             with pytest.raises(ApiError) as caught:
-                await there.controller.add_voter(4, directory, host, 9092)
+                await there.controller.voters.add_voter(4, directory, host, 9092)
             assert caught.value.code is ErrorCode.INVALID_REQUEST
             assert str(caught.value).startswith("give the address where the others reach node 4: this is ")
         assert (there.quorum.changes, there.image.peers) == ([], FIRST)
-        await there.controller.add_voter(4, DISK, "h4", 9092)
+        await there.controller.voters.add_voter(4, DISK, "h4", 9092)
         assert there.image.peers[4] == ("h4", 9092)
 
     play(story)
@@ -67,7 +67,7 @@ def test_a_vote_is_given_only_to_the_disk_that_is_registered() -> None:
         where = Whereabouts(there, h4=(4, OTHER_DISK))
         await there.register(4, directory_id=uuid_text(DISK))
         await asyncio.sleep(1)
-        add = there.controller.add_voter
+        add = there.controller.voters.add_voter
         with pytest.raises(ApiError, match="node 4 is registered with another disk") as caught:
             await add(4, OTHER_DISK, "h4", 9092)
         assert caught.value.code is ErrorCode.INVALID_REQUEST
@@ -86,12 +86,12 @@ def test_a_controller_without_a_directory_id_is_where_it_says() -> None:
 
     async def story(there: ControllerWorld) -> None:
         Whereabouts(there)
-        await there.controller.update_voter(1, bytes(16), [("written", 1), ("bound", 1)])
+        await there.controller.voters.update_voter(1, bytes(16), [("written", 1), ("bound", 1)])
         assert there.image.peers[1] == ("written", 1)
         index = there.quorum.index
-        await there.controller.update_voter(1, bytes(16), [("bound", 1), ("written", 1)])
+        await there.controller.voters.update_voter(1, bytes(16), [("bound", 1), ("written", 1)])
         assert there.quorum.index == index
-        assert await refused(there.controller.update_voter(1, DISK, [("bound", 1)])) is ErrorCode.INVALID_REQUEST
+        assert await refused(there.controller.voters.update_voter(1, DISK, [("bound", 1)])) is ErrorCode.INVALID_REQUEST
 
     play(story)
 
@@ -99,7 +99,7 @@ def test_a_controller_without_a_directory_id_is_where_it_says() -> None:
 def test_a_voter_moves_to_where_it_is_found() -> None:
     async def story(there: ControllerWorld) -> None:
         where = Whereabouts(there, new=(3, DISK), other=(2, DISK))
-        update = there.controller.update_voter
+        update = there.controller.voters.update_voter
         await update(3, DISK, [("nowhere", 1), ("other", 1), ("new", 9092)])
         assert there.image.peers[3] == ("new", 9092)
         index = there.quorum.index
@@ -127,9 +127,11 @@ def test_a_voter_of_another_disk_is_not_that_voter(disk: bytes) -> None:
         code = await refused(there.register(3, b"third", directory_id=uuid_text(OTHER_DISK)))
         assert code is ErrorCode.INCONSISTENT_VOTER_SET
         assert there.image.brokers[3].epoch == epoch
-        assert await refused(there.controller.update_voter(3, OTHER_DISK, [("h", 1)])) is ErrorCode.VOTER_NOT_FOUND
-        assert await refused(there.controller.remove_voter(3, OTHER_DISK)) is ErrorCode.VOTER_NOT_FOUND
-        await there.controller.remove_voter(3, disk)
+        assert (
+            await refused(there.controller.voters.update_voter(3, OTHER_DISK, [("h", 1)])) is ErrorCode.VOTER_NOT_FOUND
+        )
+        assert await refused(there.controller.voters.remove_voter(3, OTHER_DISK)) is ErrorCode.VOTER_NOT_FOUND
+        await there.controller.voters.remove_voter(3, disk)
         there.quorum.observers = (3,)
         await there.register(3, b"third", directory_id=uuid_text(OTHER_DISK))
         assert there.image.brokers[3].epoch > epoch
@@ -146,11 +148,11 @@ def test_the_registration_of_a_voter_stays_while_it_votes() -> None:
         await asyncio.sleep(2 * GRACE_S)
         assert there.image.brokers[3].is_fenced
         with pytest.raises(ApiError, match="broker 3 is a voter: remove its vote first") as caught:
-            await there.controller.unregister_broker(3)
+            await there.controller.registry.unregister_broker(3)
         assert caught.value.code is ErrorCode.INVALID_REQUEST
         assert 3 in there.image.brokers
-        await there.controller.remove_voter(3, b"")
-        await there.controller.unregister_broker(3)
+        await there.controller.voters.remove_voter(3, b"")
+        await there.controller.registry.unregister_broker(3)
         assert 3 not in there.image.brokers
 
     play(story)
@@ -160,7 +162,7 @@ def test_what_is_unregistered_leaves_no_address_behind() -> None:
     async def story(there: ControllerWorld) -> None:
         await there.register(4)
         there.image.replay(PeerAddressSet(4, "h4", 9092))  # as a controller leaves it that ends in between
-        await there.controller.unregister_broker(4)
+        await there.controller.registry.unregister_broker(4)
         assert 4 not in there.image.peers
 
     play(story)

@@ -48,7 +48,7 @@ def play(story: Callable[[SimWorld, SimCluster], Coroutine[Any, Any, None]]) -> 
             cluster = SimCluster(world, 3)
             await asyncio.gather(*(cluster.bring_up(number) for number in cluster.voters))
             active = controller(cluster)
-            topic = active.controller.create_topic("t", PARTITIONS, 3, {}, {})
+            topic = active.controller.topics.create_topic("t", PARTITIONS, 3, {}, {})
             await cluster.machines[active.config.node_id].run(topic)
             await asyncio.sleep(1)
             await story(world, cluster)
@@ -147,7 +147,7 @@ def test_partitions_that_nobody_leads() -> None:
         number = active.config.node_id
         victim = next(one for one in cluster.voters if one != number)
         await cluster.machines[number].run(
-            active.controller.create_topic("alone", 2, 1, {0: [victim], 1: [victim]}, {})
+            active.controller.topics.create_topic("alone", 2, 1, {0: [victim], 1: [victim]}, {})
         )
         await asyncio.sleep(1)
         cluster.kill(victim)
@@ -170,7 +170,7 @@ def test_replication_and_reassignment_in_bytes() -> None:
         new = next(one for one in cluster.voters if one != number)
 
         async def fill() -> None:
-            await active.controller.create_topic("big", 1, 1, {0: [number]}, {})
+            await active.controller.topics.create_topic("big", 1, 1, {0: [number]}, {})
             partition = active.partitions.get("big", 0)
             data = build_batch([Record(b"k", b"v" * 1000, timestamp_ms=active.clock.now_ms())] * 100)
             for _ in range(10):
@@ -180,7 +180,7 @@ def test_replication_and_reassignment_in_bytes() -> None:
         size = active.partitions.get("big", 0).log.size_bytes
         cluster.kill(new)  # the new replica cannot fetch yet
         await asyncio.sleep(1)
-        move = active.controller.alter_reassignments([Reassignment("big", 0, (new, number))])
+        move = active.controller.partitions.alter_reassignments([Reassignment("big", 0, (new, number))])
         await cluster.machines[number].run(move)
         await asyncio.sleep(0.5)
         found = await page(cluster, number)

@@ -26,7 +26,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     config, _ = BrokerConfig.load(None, {**settings, "log.flush.interval.messages": str(2**62)})
     started = Node(config)
     await started.start()
-    await started.controller.create_topic("t", 2, 1, {}, {})
+    await started.controller.topics.create_topic("t", 2, 1, {}, {})
     yield started
     await started.stop()
 

@@ -46,7 +46,7 @@ class Brokers:
     async def configure(self, **changes: str) -> None:
         settings = {name.replace("_", "."): value for name, value in changes.items()}
         await self.control(
-            lambda controller: controller.change_config(
+            lambda controller: controller.topics.change_config(
                 RESOURCE_TOPIC, TOPIC, lambda current: {**current, **settings}, validate_only=False
             )
         )
@@ -88,14 +88,16 @@ def test_replicas_that_fetched_a_compacted_log_stay_whole_when_it_is_no_longer_c
         async def story() -> None:
             cluster = Cluster(servers.addresses, "test")
             producer = Producer(cluster)
-            await brokers.control(lambda controller: controller.create_topic(TOPIC, 1, -1, {0: (1, 2)}, COMPACTED))
+            await brokers.control(
+                lambda controller: controller.topics.create_topic(TOPIC, 1, -1, {0: (1, 2)}, COMPACTED)
+            )
             for number in range(COUNT):
                 key = b"k%d" % (number % 7 if number % 3 else 1000 + number)
                 await producer.publish(TOPIC, Record(key, b"v%d" % number, (), 1_700_000_000_000 + number), 0)
             await until(lambda: all(brokers.log_of(number).cleaned_offset > COUNT // 2 for number in (1, 2)))
             await brokers.configure(internal_segment_bytes="1000000")  # the new replicas compact nothing themselves
             await brokers.control(
-                lambda controller: controller.alter_reassignments([Reassignment(TOPIC, 0, (3, 4, 5))])
+                lambda controller: controller.partitions.alter_reassignments([Reassignment(TOPIC, 0, (3, 4, 5))])
             )
             await until(lambda: brokers.state.replicas == (3, 4, 5) and set(brokers.state.isr) == {3, 4, 5})
             keys = await read_all(cluster)

@@ -189,7 +189,9 @@ def test_where_flushing_is_left_to_the_system_all_that_was_not_stable_is_fetched
         active = next(node for node in brokers.servers.living.values() if node.controller.is_active)
         machine = brokers.servers.machines[active.config.node_id]
         lazy = {"flush.messages": "1000000"}
-        await machine.run(active.controller.change_config(RESOURCE_TOPIC, TOPIC, lambda _: lazy, validate_only=False))
+        await machine.run(
+            active.controller.topics.change_config(RESOURCE_TOPIC, TOPIC, lambda _: lazy, validate_only=False)
+        )
         for number in range(10):
             await brokers.publish(producer, b"%d" % number)
         sick = next(number for number in brokers.state.isr if number != brokers.state.leader)

@@ -175,7 +175,7 @@ def test_a_topic_deleted_while_it_is_repaired_leaves_nothing(monkeypatch: pytest
         await until(lambda: bool(moved))
         active = next(node for node in servers.living.values() if node.controller.is_active)
         topic_id = active.image.topics[TOPIC].topic_id
-        await servers.machines[active.config.node_id].run(active.controller.delete_topic(topic_id))
+        await servers.machines[active.config.node_id].run(active.controller.topics.delete_topic(topic_id))
         await until(lambda: moved[0].is_deleted)
         assert [name for name in disk.list_directory("/data") if "-damaged" in name]
         await until(lambda: not [name for name in disk.list_directory("/data") if "-damaged" in name])

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from penstock.api.cluster_view import ClusterView
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import ActiveController
+from penstock.api.controller_access import VoterController
 from penstock.core.metadata.image import MetadataImage
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
@@ -29,7 +29,7 @@ class AddRaftVoterHandler:
     is_for_controller: ClassVar = True
     is_repeatable: ClassVar = False  # it would undo what was decided since
 
-    def __init__(self, controller: ActiveController, cluster: ClusterView) -> None:
+    def __init__(self, controller: VoterController, cluster: ClusterView) -> None:
         self._controller = controller
         self._cluster = cluster
 

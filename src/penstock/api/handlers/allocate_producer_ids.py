@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import ActiveController
+from penstock.api.controller_access import TopicController
 from penstock.model.errors import ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
@@ -21,7 +21,7 @@ class AllocateProducerIdsHandler:
     is_for_controller: ClassVar = True
     is_advertised: ClassVar = False
 
-    def __init__(self, controller: ActiveController) -> None:
+    def __init__(self, controller: TopicController) -> None:
         self._controller = controller
 
     async def handle(self, ctx: RequestContext, request: AllocateProducerIdsRequest) -> AllocateProducerIdsResponse:

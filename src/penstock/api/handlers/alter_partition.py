@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import ActiveController
+from penstock.api.controller_access import PartitionController
 from penstock.core.metadata.requests import NO_BROKER_EPOCH, IsrChange, ReplicaEpoch
 from penstock.model.errors import ErrorCode
 from penstock.wire.apis import Api
@@ -31,7 +31,7 @@ class AlterPartitionHandler:
     is_for_controller: ClassVar = True
     is_advertised: ClassVar = False
 
-    def __init__(self, controller: ActiveController) -> None:
+    def __init__(self, controller: PartitionController) -> None:
         self._controller = controller
 
     async def handle(self, ctx: RequestContext, request: AlterPartitionRequest) -> AlterPartitionResponse:

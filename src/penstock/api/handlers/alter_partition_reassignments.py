@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import ActiveController
+from penstock.api.controller_access import PartitionController
 from penstock.core.metadata.requests import Reassignment
 from penstock.model.errors import ErrorCode
 from penstock.wire.apis import Api
@@ -29,7 +29,7 @@ class AlterPartitionReassignmentsHandler:
     bounds: ClassVar = WIDE
     is_for_controller: ClassVar = True
 
-    def __init__(self, controller: ActiveController) -> None:
+    def __init__(self, controller: PartitionController) -> None:
         self._controller = controller
 
     async def handle(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import ActiveController
+from penstock.api.controller_access import TopicController
 from penstock.core.metadata.scram import Deletion, Upsertion
 from penstock.model.errors import ErrorCode
 from penstock.wire.apis import Api
@@ -26,7 +26,7 @@ class AlterUserScramCredentialsHandler:
     max_version: ClassVar = 0
     is_for_controller: ClassVar = True
 
-    def __init__(self, controller: ActiveController) -> None:
+    def __init__(self, controller: TopicController) -> None:
         self._controller = controller
 
     async def handle(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import ActiveController
+from penstock.api.controller_access import BrokerController
 from penstock.model.errors import ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -22,7 +22,7 @@ class BrokerHeartbeatHandler:
     is_for_controller: ClassVar = True
     is_advertised: ClassVar = False
 
-    def __init__(self, controller: ActiveController) -> None:
+    def __init__(self, controller: BrokerController) -> None:
         self._controller = controller
 
     async def handle(self, ctx: RequestContext, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import ActiveController
+from penstock.api.controller_access import BrokerController
 from penstock.core.metadata.requests import Registration, uuid_text
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
@@ -25,7 +25,7 @@ class BrokerRegistrationHandler:
     is_for_controller: ClassVar = True
     is_advertised: ClassVar = False
 
-    def __init__(self, controller: ActiveController) -> None:
+    def __init__(self, controller: BrokerController) -> None:
         self._controller = controller
 
     async def handle(self, ctx: RequestContext, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:

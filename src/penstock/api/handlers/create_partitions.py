@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import ActiveController
+from penstock.api.controller_access import TopicController
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.wire.apis import Api
 from penstock.wire.messages.create_partitions import (
@@ -28,7 +28,7 @@ class CreatePartitionsHandler:
     is_for_controller: ClassVar = True
     bounds: ClassVar = WIDE
 
-    def __init__(self, controller: ActiveController) -> None:
+    def __init__(self, controller: TopicController) -> None:
         self._controller = controller
 
     async def handle(self, ctx: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import ActiveController
+from penstock.api.controller_access import TopicController
 from penstock.api.topic_creation import TopicCreation
 from penstock.cluster.running_config import RunningConfig
 from penstock.config.describe import describe_topic
@@ -40,7 +40,7 @@ class CreateTopicsHandler:
     bounds: ClassVar = WIDE
     is_for_controller: ClassVar = True
 
-    def __init__(self, controller: ActiveController, creation: TopicCreation, running: RunningConfig) -> None:
+    def __init__(self, controller: TopicController, creation: TopicCreation, running: RunningConfig) -> None:
         self._controller = controller
         self._creation = creation
         self._running = running

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import ActiveController
+from penstock.api.controller_access import TopicController
 from penstock.cluster.running_config import RunningConfig
 from penstock.core.metadata.image import TopicState
 from penstock.model.errors import ApiError, ErrorCode, StorageError
@@ -35,7 +35,7 @@ class DeleteTopicsHandler:
     is_for_controller: ClassVar = True
     bounds: ClassVar = WIDE
 
-    def __init__(self, controller: ActiveController, running: RunningConfig) -> None:
+    def __init__(self, controller: TopicController, running: RunningConfig) -> None:
         self._controller = controller
         self._running = running
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import ActiveController
+from penstock.api.controller_access import PartitionController
 from penstock.model.errors import ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages.list_partition_reassignments import (
@@ -27,7 +27,7 @@ class ListPartitionReassignmentsHandler:
     bounds: ClassVar = WIDE
     is_for_controller: ClassVar = True
 
-    def __init__(self, controller: ActiveController) -> None:
+    def __init__(self, controller: PartitionController) -> None:
         self._controller = controller
 
     def handle(

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from penstock.api.cluster_view import ClusterView
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import ActiveController
+from penstock.api.controller_access import VoterController
 from penstock.api.handlers.add_raft_voter import check_cluster_id
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
@@ -24,7 +24,7 @@ class RemoveRaftVoterHandler:
     is_for_controller: ClassVar = True
     is_repeatable: ClassVar = False  # it would undo what was decided since
 
-    def __init__(self, controller: ActiveController, cluster: ClusterView) -> None:
+    def __init__(self, controller: VoterController, cluster: ClusterView) -> None:
         self._controller = controller
         self._cluster = cluster
 

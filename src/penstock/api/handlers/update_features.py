@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import ActiveController
+from penstock.api.controller_access import BrokerController
 from penstock.core.metadata.requests import FeatureUpdate, UpgradeType
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
@@ -27,7 +27,7 @@ class UpdateFeaturesHandler:
     max_version: ClassVar = 2
     is_for_controller: ClassVar = True
 
-    def __init__(self, controller: ActiveController) -> None:
+    def __init__(self, controller: BrokerController) -> None:
         self._controller = controller
 
     async def handle(self, ctx: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import ActiveController
+from penstock.api.controller_access import VoterController
 from penstock.api.handlers.add_raft_voter import check_cluster_id
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
@@ -28,7 +28,7 @@ class UpdateRaftVoterHandler:
     is_for_controller: ClassVar = True
     is_advertised: ClassVar = False
 
-    def __init__(self, controller: ActiveController) -> None:
+    def __init__(self, controller: VoterController) -> None:
         self._controller = controller
 
     async def handle(self, ctx: RequestContext, request: UpdateRaftVoterRequest) -> UpdateRaftVoterResponse:
