@@ -89,10 +89,10 @@ class Server:
             ports.clock,
             snapshot_every_bytes=snapshot_every,
         )
-        self.quorum.on_active = lambda term: self.events.append(f"active {term}")
-        self.quorum.on_inactive = lambda: self.events.append("inactive")
-        self.quorum.on_leader = lambda leader, term: self.events.append(f"leader {leader} {term}")
-        self.quorum.on_failed = lambda error: self.events.append(f"failed: {error}")
+        self.quorum.events.on_active = lambda term: self.events.append(f"active {term}")
+        self.quorum.events.on_inactive = lambda: self.events.append("inactive")
+        self.quorum.events.on_leader = lambda leader, term: self.events.append(f"leader {leader} {term}")
+        self.quorum.events.on_failed = lambda error: self.events.append(f"failed: {error}")
         handler = RaftHandler(node_id, lambda: cluster_id, self.quorum.receive)
         self.listener = SimListener(
             ports.loop,

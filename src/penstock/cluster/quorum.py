@@ -2,18 +2,21 @@
 
 The server is *active* when it leads and has applied the first entry of its term: then its state machine is as new as
 anybody's. A proposal is answered when it is applied here; when leadership goes first, nobody here knows its outcome.
-How it is driven is in `cluster.raft_driver`. Must not know what entries mean.
+`cluster.raft_driver` drives the core; what is wanted of it is posted there as a fact. Must not know what entries mean.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from penstock.cluster.proposals import ProposalRefused
+from penstock.cluster.applied_log import AppliedLog, StateMachine
+from penstock.cluster.peer_links import Address, PeerLinks
+from penstock.cluster.proposals import ProposalRefused, Proposals, ProposalTimes
 from penstock.cluster.raft_codec import decode
-from penstock.cluster.raft_driver import RaftDriver
+from penstock.cluster.raft_driver import RaftDriver, RaftEvents
+from penstock.cluster.raft_store import RaftStore
 from penstock.core.raft.core import Status
 from penstock.core.raft.exchange import (
     Change,
@@ -24,11 +27,12 @@ from penstock.core.raft.exchange import (
     Propose,
     Received,
     Refusal,
-    Tick,
     TransferLeadership,
 )
 from penstock.core.raft.messages import Entry, PreVote, RequestVote
+from penstock.core.raft.settings import Settings
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
+from penstock.ports.clock import Clock, Entropy
 
 HAND_OVER_TIMEOUT_S = 1.0
 STALLED_AT_MOST_S = 1.0
@@ -43,54 +47,117 @@ TEMPORARY = (Refusal.NOT_CAUGHT_UP, Refusal.CHANGE_IN_PROGRESS, Refusal.TERM_NOT
 log = logging.getLogger(__name__)
 
 
-class Quorum(RaftDriver):
-    _is_stall_watched = False
-    _is_disk_hung = False
-    _explains_from_s = 0.0
-    how_to_vote = ""
-    """What the operator sets so that this server votes although its disk is empty."""
+class Quorum:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        node_id: int,
+        voters: Mapping[int, Address],
+        settings: Settings,
+        store: RaftStore,
+        links: PeerLinks,
+        machine: StateMachine,
+        entropy: Entropy,
+        clock: Clock,
+        *,
+        snapshot_every_bytes: int,
+    ) -> None:
+        self._loop = loop
+        self.node_id = node_id
+        self._settings = settings
+        self._store = store
+        self._links = links
+        self._clock = clock
+        self._applied = AppliedLog(machine, snapshot_every_bytes)
+        self._proposals = Proposals(loop)
+        self.proposal_times = ProposalTimes()
+        self.events = RaftEvents()
+        self._driver = RaftDriver(
+            loop,
+            node_id,
+            tuple(voters),
+            settings,
+            store,
+            links,
+            self._applied,
+            self._proposals,
+            self.events,
+            entropy,
+            clock,
+        )
+        self._is_stall_watched = False
+        self._is_disk_hung = False
+        self._explains_from_s = 0.0
+        self.how_to_vote = ""
+        """What the operator sets so that this server votes although its disk is empty."""
 
     # ---- asking
 
     @property
+    def is_leader(self) -> bool:
+        return self._driver.is_leader
+
+    @property
+    def is_active(self) -> bool:
+        return self._driver.is_active
+
+    @property
+    def term(self) -> int:
+        return self._driver.term
+
+    @property
+    def applied_index(self) -> int:
+        return self._applied.index
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why this server takes no part any more, if it does not."""
+        return self._driver.failure
+
+    @property
+    def implausible_terms(self) -> int:
+        """Messages that were not heard, of terms that cannot be true."""
+        return self._driver.implausible_terms
+
+    @property
     def status(self) -> Status:
-        return self._core.status
+        return self._driver.core.status
 
     @property
     def leader_id(self) -> int | None:
-        return None if self._is_over else self._core.get_leader()
+        return None if self._driver.is_over else self._driver.core.get_leader()
 
     @property
     def commit_index(self) -> int:
-        return self._core.node.log.commit_index
+        return self._driver.core.node.log.commit_index
 
     @property
     def last_index(self) -> int:
         """Of what is in the log here, committed or not; 0: nothing ever was."""
-        return self._core.node.log.last_index
+        return self._driver.core.node.log.last_index
 
     @property
     def voters(self) -> tuple[int, ...]:
-        return self._core.node.configuration.voters
+        return self._driver.core.node.configuration.voters
 
     @property
     def members(self) -> list[int]:
         """Of the configuration in force, and of the one before while that is not committed."""
-        return list(dict.fromkeys((*self._core.node.configuration.members, *self._members)))
+        return list(dict.fromkeys((*self._driver.core.node.configuration.members, *self._driver.members)))
 
     @property
     def configuration_index(self) -> int:
         """Where the log names the voters in force; 0: it never did."""
-        return self._core.node.configurations.latest_index
+        return self._driver.core.node.configurations.latest_index
 
     @property
     def unapplied(self) -> list[Entry]:
         """The log beyond what is applied, committed or not. None where a snapshot is about to be applied."""
-        return self._core.node.log.after(self.applied_index)
+        return self._driver.core.node.log.after(self.applied_index)
 
     def has_entry(self, index: int, term: int) -> bool:
         """False also where the log has been compacted."""
-        return self._core.node.log.term_at(index) == term
+        return self._driver.core.node.log.term_at(index) == term
 
     @property
     def log_bytes(self) -> int:
@@ -110,34 +177,22 @@ class Quorum(RaftDriver):
     def start(self) -> None:
         """An only voter leads and has applied everything when this returns; others look for each other from here on."""
         store, links = self._store, self._links
-        store.on_failed, store.on_stalled = self._give_up, self._stalled
+        store.on_failed, store.on_stalled = self._driver.give_up, self._stalled
         links.on_lost, links.on_back = self._peer_lost, self._peer_back
-        if self._found is not None:
-            self._restore(self._found)
-            self._found = None
-        if self._core.status.configuration.voters == (self.node_id,):
-            self._is_blocking = True
-            try:
-                self._post(Tick())
-            finally:
-                self._is_blocking = False
-            if self._failure is not None:
-                raise self._failure
-        else:
-            self._post(Tick())
+        self._driver.start()
         links.start()
 
     async def stop(self) -> None:
         """A leader hands over first, if somebody can take over."""
         await self.hand_over()
-        self._end(ApiError(ErrorCode.NOT_CONTROLLER, "the node is stopping"))
+        self._driver.end(ApiError(ErrorCode.NOT_CONTROLLER, "the node is stopping"))
         self._links.stop()
         await self._store.settled()
 
     async def hand_over(self, among: Sequence[int] | None = None) -> None:
         """Lead no more, if somebody can take over, of these if any are named. Better while others are heard: their
         answers come over connections of their own."""
-        heir = None if self._is_over else self._best_heir(among)
+        heir = None if self._driver.is_over else self._best_heir(among)
         if heir is None:
             return
         try:
@@ -171,7 +226,7 @@ class Quorum(RaftDriver):
 
     def _hand_over_if_stalled(self) -> None:
         """Others may be able to write. Tried for as long as this one cannot: they may not be ready yet."""
-        self._is_stall_watched = not self._is_over and (self._store.is_stalled or self._is_disk_hung)
+        self._is_stall_watched = not self._driver.is_over and (self._store.is_stalled or self._is_disk_hung)
         if not self._is_stall_watched:
             return
         self._loop.call_later(STALLED_AT_MOST_S, self._hand_over_if_stalled)
@@ -181,7 +236,7 @@ class Quorum(RaftDriver):
             log.warning("node %d hands the metadata quorum over to node %d: its own disk %s", self.node_id, heir, why)
             token, done = self._proposals.begin()
             done.add_done_callback(_forget_outcome)
-            self._post(TransferLeadership(token, heir))
+            self._driver.post(TransferLeadership(token, heir))
 
     # ---- what others want
 
@@ -190,7 +245,7 @@ class Quorum(RaftDriver):
         self._check_usable()
         token, done = self._proposals.begin()
         began_s = self._clock.monotonic()
-        self._post(Propose((Proposal(token, data),)))
+        self._driver.post(Propose((Proposal(token, data),)))
         try:
             index = await done
         except (ApiError, StorageError):
@@ -208,7 +263,7 @@ class Quorum(RaftDriver):
         while True:
             self._check_usable()
             token, done = self._proposals.begin()
-            self._post(ChangeMembership(token, change, node))
+            self._driver.post(ChangeMembership(token, change, node))
             try:
                 await done
                 return
@@ -221,7 +276,7 @@ class Quorum(RaftDriver):
         """Returns when this server does not lead any more. `to`: None is whoever has the most of the log."""
         self._check_usable()
         token, done = self._proposals.begin()
-        self._post(TransferLeadership(token, to))
+        self._driver.post(TransferLeadership(token, to))
         await done
         if to == self.node_id:
             return
@@ -236,7 +291,7 @@ class Quorum(RaftDriver):
     async def settled(self) -> None:
         """Returns when all that this leader has in its log is applied, also what nobody waits for any more, or when it
         leads no more. Raises as `propose` does."""
-        while self.is_leader and self.applied_index < (last := self._core.node.log.last_index):
+        while self.is_leader and self.applied_index < (last := self._driver.core.node.log.last_index):
             self._check_usable()
             await self._proposals.when_applied(last, SETTLED_LOOK_S)
 
@@ -245,18 +300,18 @@ class Quorum(RaftDriver):
 
     def receive(self, payload: memoryview) -> None:
         """A message of another server. Raises ProtocolError."""
-        if self._is_over:
+        if self._driver.is_over:
             return
         message = decode(payload)
         if message.recipient != self.node_id:
             raise ProtocolError(f"a message for node {message.recipient} came to node {self.node_id}")
-        self._post(Received(message))
+        self._driver.post(Received(message))
         if isinstance(message, PreVote | RequestVote):
             self._explain_refusal(message)
 
     def _explain_refusal(self, ask: PreVote | RequestVote) -> None:
         """Only the operator knows whether a disk is empty because it is new."""
-        node = self._core.node
+        node = self._driver.core.node
         if node.may_vote_for(ask.last_index) or node.leader is not None or self._loop.time() < self._explains_from_s:
             return
         self._explains_from_s = self._loop.time() + EXPLAIN_EVERY_S
@@ -270,19 +325,19 @@ class Quorum(RaftDriver):
         )
 
     def _check_usable(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-        if self._is_over:
+        if self._driver.failure is not None:
+            raise self._driver.failure
+        if self._driver.is_over:
             raise ApiError(ErrorCode.NOT_CONTROLLER, "the node is stopping")
         if self._store.is_stalled:
             raise StorageError(f"the disk of {self._store.directory} is full, or no descriptor is left")
 
     def _peer_lost(self, peer: int) -> None:
         if peer == self.leader_id or self.is_leader:
-            self._post(PeerLost(peer))
+            self._driver.post(PeerLost(peer))
 
     def _peer_back(self, peer: int) -> None:
-        self._post(PeerBack(peer))
+        self._driver.post(PeerBack(peer))
 
 
 def _forget_outcome(done: asyncio.Future[int]) -> None:

@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from random import Random
 
-from penstock.cluster.applied_log import AppliedLog, StateMachine
-from penstock.cluster.peer_links import Address, PeerLinks
-from penstock.cluster.proposals import Proposals, ProposalTimes
+from penstock.cluster.applied_log import AppliedLog
+from penstock.cluster.peer_links import PeerLinks
+from penstock.cluster.proposals import Proposals
 from penstock.cluster.raft_codec import encode
 from penstock.cluster.raft_store import RaftStore
 from penstock.core.raft.configuration import Configuration
@@ -36,98 +36,146 @@ COMPLAINT_S = 10.0
 log = logging.getLogger(__name__)
 
 
-class RaftDriver:
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        node_id: int,
-        voters: Mapping[int, Address],
-        settings: Settings,
-        store: RaftStore,
-        links: PeerLinks,
-        machine: StateMachine,
-        entropy: Entropy,
-        clock: Clock,
-        *,
-        snapshot_every_bytes: int,
-    ) -> None:
-        self._loop = loop
-        self.node_id = node_id
-        self._settings = settings
-        self._store = store
-        self._links = links
-        self._clock = clock
-        store.heal_term()
-        stored = store.stored()
-        configuration = Configuration(_first_voters(store, node_id, tuple(voters)))
-        random = Random(int.from_bytes(entropy.random_bytes(8), "big"))
-        self._core = RaftCore(node_id, configuration, settings, random, stored)
-        self._found = stored.snapshot
-        self._known_index = self._core.node.log.last_index
-        self._members = configuration.members
-        self._applied = AppliedLog(machine, snapshot_every_bytes)
+class RaftEvents:
+    """What a Raft server tells the node that it is part of."""
 
-        self._inbox: deque[Input] = deque()
-        self._is_busy = False
-        self._is_over = False
-        self._failure: Exception | None = None
-        self._is_blocking = False
-        self._stable_generation = 0
-        self._held_back: deque[tuple[int, list[Message]]] = deque()
-        """Messages that wait for writes up to a generation."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
-        self._proposals = Proposals(loop)
-        self.proposal_times = ProposalTimes()
-        self._known_leader: tuple[int | None, int] = (None, 0)
-        self.implausible_terms = 0
-        """Messages that were not heard, of terms that cannot be true."""
-        self._next_complaint_s = 0.0
-        self.is_active = False
+    __slots__ = ("on_active", "on_failed", "on_inactive", "on_leader", "on_members")
+
+    def __init__(self) -> None:
         self.on_active: Callable[[int], None] = lambda term: None
         self.on_inactive: Callable[[], None] = lambda: None
         self.on_leader: Callable[[int | None, int], None] = lambda leader, term: None
         self.on_failed: Callable[[Exception], None] = lambda error: None
         """This server hears of no changes any more: whoever relies on its state machine should stop."""
         self.on_members: Callable[[], None] = lambda: None
-        """Others take part than before: whoever has come needs an address (`set_address`)."""
+        """Others take part than before: whoever has come needs an address (`Quorum.set_address`)."""
+
+
+class RaftDriver:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        node_id: int,
+        voters: Sequence[int],
+        settings: Settings,
+        store: RaftStore,
+        links: PeerLinks,
+        applied: AppliedLog,
+        proposals: Proposals,
+        events: RaftEvents,
+        entropy: Entropy,
+        clock: Clock,
+    ) -> None:
+        self._loop = loop
+        self.node_id = node_id
+        self._store = store
+        self._links = links
+        self._applied = applied
+        self._proposals = proposals
+        self._events = events
+        self._clock = clock
+        store.heal_term()
+        stored = store.stored()
+        configuration = Configuration(_first_voters(store, node_id, tuple(voters)))
+        random = Random(int.from_bytes(entropy.random_bytes(8), "big"))
+        self.core = RaftCore(node_id, configuration, settings, random, stored)
+        self._found = stored.snapshot
+        self._known_index = self.core.node.log.last_index
+        self.members = configuration.members
+        """Of the configuration that was committed last."""
+
+        self._inbox: deque[Input] = deque()
+        self._is_busy = False
+        self.is_over = False
+        self.failure: Exception | None = None
+        """Why this server takes no part any more, if it does not."""
+        self._is_blocking = False
+        self._stable_generation = 0
+        self._held_back: deque[tuple[int, list[Message]]] = deque()
+        """Messages that wait for writes up to a generation."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._known_leader: tuple[int | None, int] = (None, 0)
+        self.implausible_terms = 0
+        """Messages that were not heard, of terms that cannot be true."""
+        self._next_complaint_s = 0.0
+        self.is_active = False
 
     @property
     def is_leader(self) -> bool:
-        return self._core.node.role is Role.LEADER and not self._is_over
+        return self.core.node.role is Role.LEADER and not self.is_over
 
     @property
     def term(self) -> int:
-        return self._core.node.term
+        return self.core.node.term
 
-    @property
-    def applied_index(self) -> int:
-        return self._applied.index
+    # ---- life
 
-    @property
-    def failure(self) -> Exception | None:
-        """Why this server takes no part any more, if it does not."""
-        return self._failure
+    def start(self) -> None:
+        """An only voter leads and has applied everything when this returns; others look for each other from here on."""
+        if self._found is not None:
+            self._restore(self._found)
+            self._found = None
+        if self.core.status.configuration.voters != (self.node_id,):
+            self.post(Tick())
+            return
+        self._is_blocking = True
+        try:
+            self.post(Tick())
+        finally:
+            self._is_blocking = False
+        if self.failure is not None:
+            raise self.failure
+
+    def end(self, error: Exception) -> None:
+        if self.is_over:
+            return
+        self.is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._inbox.clear()
+        self._held_back.clear()
+        self._proposals.fail_all(error)
+        self._set_inactive()
+
+    def give_up(self, error: Exception) -> None:
+        """This server's memory or disk cannot be relied upon."""
+        if self.is_over:
+            return
+        self.failure = error if isinstance(error, StorageError) else StorageError(f"the metadata quorum: {error}")
+        if self.failure is not error:
+            self.failure.__cause__ = error
+        log.critical(
+            "node %d leaves the metadata quorum until it is restarted: %s",
+            self.node_id,
+            error,
+            exc_info=None if isinstance(error, StorageError | OSError) else error,
+        )
+        self.end(self.failure)
+        self._links.stop()
+        self._tell_leader(None, self.term)
+        self._events.on_failed(self.failure)
 
     # ---- one fact at a time
 
-    def _post(self, fact: Input) -> None:
+    def post(self, fact: Input) -> None:
         self._inbox.append(fact)
         if self._is_busy:
             return
         self._is_busy = True
         try:
-            while self._inbox and not self._is_over:
+            while self._inbox and not self.is_over:
                 self._step(self._inbox.popleft())
         finally:
             self._is_busy = False
 
     def _step(self, fact: Input) -> None:
         try:
-            outcome = self._core.step(fact, int(self._clock.monotonic() * 1000))
+            outcome = self.core.step(fact, int(self._clock.monotonic() * 1000))
             self._carry_out(outcome)
         except Exception as error:  # memory may have moved: only a new core, from the disk, could go on
-            self._give_up(error)
+            self.give_up(error)
 
     def _carry_out(self, outcome: Outcome) -> None:
         if outcome.has_writes:
@@ -146,7 +194,7 @@ class RaftDriver:
         for entry in outcome.committed:
             self._apply(entry)
         if outcome.restore is not None or outcome.committed:
-            self._proposals.applied_to(self.applied_index)
+            self._proposals.applied_to(self._applied.index)
         self._arm(outcome.next_deadline_ms)
         if outcome.implausible is not None:
             self._complain_of_term(outcome.implausible)
@@ -164,36 +212,6 @@ class RaftDriver:
             self._held_back.pop()
         self._held_back.append((generation, messages))
 
-    def _end(self, error: Exception) -> None:
-        if self._is_over:
-            return
-        self._is_over = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._inbox.clear()
-        self._held_back.clear()
-        self._proposals.fail_all(error)
-        self._set_inactive()
-
-    def _give_up(self, error: Exception) -> None:
-        """This server's memory or disk cannot be relied upon."""
-        if self._is_over:
-            return
-        self._failure = error if isinstance(error, StorageError) else StorageError(f"the metadata quorum: {error}")
-        if self._failure is not error:
-            self._failure.__cause__ = error
-        log.critical(
-            "node %d leaves the metadata quorum until it is restarted: %s",
-            self.node_id,
-            error,
-            exc_info=None if isinstance(error, StorageError | OSError) else error,
-        )
-        self._end(self._failure)
-        self._links.stop()
-        self._tell_leader(None, self.term)
-        self.on_failed(self._failure)
-
     # ---- disk and peers
 
     def _write(self, outcome: Outcome) -> None:
@@ -208,10 +226,10 @@ class RaftDriver:
             self._store.store(outcome, lambda: self._stored(outcome))
 
     def _stored(self, outcome: Outcome) -> None:
-        if self._is_over:
+        if self.is_over:
             return
         self._note_stable(outcome)
-        self._post(PersistDone(outcome.generation))
+        self.post(PersistDone(outcome.generation))
 
     def _note_stable(self, outcome: Outcome) -> None:
         self._stable_generation = outcome.generation
@@ -242,17 +260,17 @@ class RaftDriver:
 
     def _restore(self, snapshot: Snapshot) -> None:
         self._applied.restore(snapshot)
-        self._members = snapshot.configuration.members
+        self.members = snapshot.configuration.members
 
     def _go_on_with_snapshot(self) -> None:
         """One step a turn: one of 10,000 partitions takes 0.2 s."""
-        if self._is_over:
+        if self.is_over:
             return
         ready = self._applied.go_on_with_snapshot()
         if ready is None:
             self._loop.call_soon(self._go_on_with_snapshot)
         else:
-            self._post(ready)
+            self.post(ready)
 
     def _apply(self, entry: Entry) -> None:
         self._applied.apply(entry)
@@ -265,12 +283,12 @@ class RaftDriver:
 
     def _follow_configuration(self, configuration: Configuration) -> None:
         """Who has left is not looked for any more. Those who have not come yet may be."""
-        gone = [node for node in self._members if node not in configuration.members]
-        self._members = configuration.members
+        gone = [node for node in self.members if node not in configuration.members]
+        self.members = configuration.members
         if self.node_id in configuration.members:
             for node in gone:
                 self._links.forget(node)
-        self.on_members()
+        self._events.on_members()
 
     # ---- roles
 
@@ -282,7 +300,7 @@ class RaftDriver:
             self._set_inactive()
         if role in (Role.FOLLOWER, Role.LEADER) and leader is not None:
             whom = "leads" if leader == self.node_id else f"follows node {leader} in"
-            is_alone = self._core.status.configuration.members == (self.node_id,)
+            is_alone = self.core.status.configuration.members == (self.node_id,)
             level = logging.DEBUG if is_alone else logging.INFO
             log.log(level, "node %d %s the metadata quorum, term %d", self.node_id, whom, term)
         self._tell_leader(leader, term)
@@ -290,19 +308,19 @@ class RaftDriver:
     def _become_active(self, committed: list[Entry]) -> None:
         if not self.is_active and self.is_leader and committed[-1].term == self.term:
             self.is_active = True
-            self.on_active(self.term)
+            self._events.on_active(self.term)
 
     def _tell_leader(self, leader: int | None, term: int) -> None:
         """A new term without a leader is no news after another one."""
         known = (leader, term if leader is not None else 0)
         if known != self._known_leader:
             self._known_leader = known
-            self.on_leader(leader, term)
+            self._events.on_leader(leader, term)
 
     def _set_inactive(self) -> None:
         if self.is_active:
             self.is_active = False
-            self.on_inactive()
+            self._events.on_inactive()
 
     # ---- time
 
@@ -318,8 +336,8 @@ class RaftDriver:
 
     def _tick(self) -> None:
         self._timer = None
-        if not self._is_over:
-            self._post(Tick())
+        if not self.is_over:
+            self.post(Tick())
 
 
 def _says_as_much(before: list[Message], after: list[Message]) -> bool:

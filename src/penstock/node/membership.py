@@ -184,10 +184,10 @@ class Membership:
 
     def open(self) -> None:
         """Take part in the quorum. The only voter has applied everything then."""
-        self.quorum.on_active = lambda term: self._activated()
-        self.quorum.on_inactive = self.controller.deactivated
-        self.quorum.on_leader = lambda leader, term: self._leader_changed()
-        self.quorum.on_members = self.neighbours.learn
+        self.quorum.events.on_active = lambda term: self._activated()
+        self.quorum.events.on_inactive = self.controller.deactivated
+        self.quorum.events.on_leader = lambda leader, term: self._leader_changed()
+        self.quorum.events.on_members = self.neighbours.learn
         self._opened_s = self._loop.time()
         self._loop.call_later(OPENING_AT_MOST_S + 0.1, self._pass_on)
         self.quorum.start()

@@ -193,7 +193,7 @@ class Node:
         self._undo.append(self.membership.close)
         if self.config.is_clustered:
             # Deaf to the metadata it would go on as if nothing had changed. Alone there is nobody to fall behind.
-            self.membership.quorum.on_failed = self._quorum_failed
+            self.membership.quorum.events.on_failed = self._quorum_failed
         self.membership.open()
         self.image = self.membership.image
         self.running = self.membership.running

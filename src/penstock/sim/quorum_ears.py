@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.cluster.metadata_machine import MetadataMachine
 from penstock.cluster.quorum import Quorum
+from penstock.cluster.raft_driver import RaftDriver
 from penstock.core.raft.configuration import Configuration
 from penstock.core.raft.exchange import Leadership
 from penstock.core.raft.messages import Entry, EntryKind, Message, RequestVote, VoteResponse
@@ -69,7 +70,7 @@ class QuorumEars:
     def _voters_since(self, index: int) -> list[tuple[int, ...]]:
         """Who may have committed it: as the node knows it that applies it first, which is the one that led then."""
         node = self._cluster.nodes[self._speaker()]
-        configurations = node.membership.quorum._core.node.configurations
+        configurations = node.membership.quorum._driver.core.node.configurations
         return [configuration.voters for configuration in configurations.since(index)]
 
     def _overhear_restore(self, restore: Any) -> Any:
@@ -92,34 +93,34 @@ class QuorumEars:
         return overheard
 
     def _overhear_votes(self, send: Any) -> Any:
-        def overheard(quorum: Quorum, messages: list[Message]) -> None:
+        def overheard(driver: RaftDriver, messages: list[Message]) -> None:
             for message in messages:
                 is_vote = isinstance(message, VoteResponse) and message.granted
                 if is_vote or isinstance(message, RequestVote):  # a candidate votes for itself before it asks
                     with self._judging.judging():
                         self.quorum.voted(
-                            quorum.node_id, message.term, message.recipient if is_vote else quorum.node_id
+                            driver.node_id, message.term, message.recipient if is_vote else driver.node_id
                         )
-                        self._platters.voted(quorum.node_id, message.term)
-            send(quorum, messages)
+                        self._platters.voted(driver.node_id, message.term)
+            send(driver, messages)
 
         return overheard
 
     def _overhear_commit(self, apply: Any) -> Any:
-        def overheard(quorum: Quorum, entry: Entry) -> None:
+        def overheard(driver: RaftDriver, entry: Entry) -> None:
             self.quorum.committed(entry.index, entry.term)
             if entry.kind is EntryKind.CONFIGURATION:
                 self.quorum.configured(entry.index, Configuration.decode(entry.data).voters)
-            apply(quorum, entry)
+            apply(driver, entry)
 
         return overheard
 
     def _overhear_leadership(self, changed: Any) -> Any:
-        def overheard(quorum: Quorum, leadership: Leadership) -> None:
+        def overheard(driver: RaftDriver, leadership: Leadership) -> None:
             if leadership.role is Role.LEADER:
                 with self._judging.judging():
-                    self.quorum.elected(quorum.node_id, leadership.term, quorum._core.node.log.last_index)
-            changed(quorum, leadership)
+                    self.quorum.elected(driver.node_id, leadership.term, driver.core.node.log.last_index)
+            changed(driver, leadership)
 
         return overheard
 

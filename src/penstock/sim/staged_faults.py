@@ -276,7 +276,7 @@ class StagedFaults:
 
     def _votes(self, number: int, voter: int) -> bool:
         node = self._cluster.living.get(number)
-        return node is not None and voter in node.membership.quorum._core.node.configuration.voters
+        return node is not None and voter in node.membership.quorum.voters
 
     async def _leave(self) -> None:
         await self._enemy.wait_until_well()

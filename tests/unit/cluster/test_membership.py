@@ -425,7 +425,7 @@ def test_a_node_whose_metadata_log_failed_while_it_started_does_not_serve(monkey
         cluster.kill(back)
 
         async def fail(self: Node) -> None:
-            self.membership.quorum._give_up(OSError(errno.EIO, "the disk is broken"))
+            self.membership.quorum._driver.give_up(OSError(errno.EIO, "the disk is broken"))
             await open_partitions(self)
 
         open_partitions = Node._open_partitions
@@ -443,7 +443,7 @@ def test_a_node_whose_metadata_log_failed_while_it_joins_says_so(monkeypatch: py
         join = Membership.join
 
         async def fail(self: Membership, for_clients: Sequence[type[Handler]]) -> None:
-            self.quorum._give_up(OSError(errno.EIO, "the disk is broken"))
+            self.quorum._driver.give_up(OSError(errno.EIO, "the disk is broken"))
             await join(self, for_clients)
 
         monkeypatch.setattr(Membership, "join", fail)

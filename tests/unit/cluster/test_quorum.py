@@ -423,10 +423,10 @@ def test_what_a_hung_disk_holds_back_does_not_grow_with_every_heartbeat() -> Non
             await asyncio.sleep(60)
             quorum = servers.servers[sick].quorum
             assert quorum.leader_id == leader
-            assert len(quorum._held_back) <= 10
+            assert len(quorum._driver._held_back) <= 10
             servers.machine(sick).disk_times.is_hung = False
             await asyncio.sleep(1)
-            assert not quorum._held_back
+            assert not quorum._driver._held_back
             assert servers.servers[sick].history.data == [b"%d" % number for number in range(5)]
             matched = {each.node: each.match_index for each in servers.servers[leader].quorum.status.replicas}
             assert matched[sick] == matched[leader]
