@@ -21,7 +21,7 @@ from penstock.core.metadata.records import (
     decode_entry,
     encode_entry,
 )
-from penstock.core.metadata.requests import ElectionKind
+from penstock.core.metadata.requests import ElectionKind, Registration
 from penstock.model.errors import ApiError, ErrorCode
 
 Key = tuple[bytes, int]
@@ -255,16 +255,17 @@ class MetadataWorld:
         before = {key: dataclasses.replace(state) for key, (_, state) in self.by_key().items()}
         records = brokers.register(
             self.image,
-            broker,
-            bytes([broker, mine.life % 256, *bytes(14)]),
-            {"PLAINTEXT": ("host", 9000 + broker)},
-            RACKS[broker % 3] if self.is_racked else None,
-            mine.epoch,
-            mine.epoch != -1,
-            self.is_durable,
-            self.min_isr,
-            self.unclean_ok,
-            directory_id=str(mine.directory),
+            Registration(
+                broker,
+                "",
+                bytes([broker, mine.life % 256, *bytes(14)]),
+                {"PLAINTEXT": ("host", 9000 + broker)},
+                RACKS[broker % 3] if self.is_racked else None,
+                mine.epoch,
+                directory_id=str(mine.directory),
+            ),
+            self,
+            is_clean=mine.epoch != -1,
         )
         is_other_disk = known is None or known.directory_id != str(mine.directory)
         forgivable = is_other_disk or not kept
@@ -292,27 +293,27 @@ class MetadataWorld:
             self.unfence(broker)
 
     def unfence(self, broker: int) -> None:
-        self.apply(brokers.unfence(self.image, broker, self.min_isr, self.unclean_ok))
+        self.apply(brokers.unfence(self.image, broker, self))
 
     def fence_one(self) -> None:
         broker = self.pick(registered=True)
         if broker is not None:
-            self.apply(brokers.fence(self.image, broker, self.min_isr, self.unclean_ok))
+            self.apply(brokers.fence(self.image, broker, self))
 
     def shut_down_one(self) -> None:
         broker = self.pick(running=True, registered=True)
         if broker is None:
             return
-        self.apply(brokers.begin_controlled_shutdown(self.image, broker, self.min_isr, self.unclean_ok))
+        self.apply(brokers.begin_controlled_shutdown(self.image, broker, self))
         if brokers.awaits_successor(self.image, broker) == 0 and self.random.random() < 0.7:
-            self.apply(brokers.fence(self.image, broker, self.min_isr, self.unclean_ok))
+            self.apply(brokers.fence(self.image, broker, self))
             self.brokers[broker].is_running = False
             self.brokers[broker].epoch = self.image.brokers[broker].epoch
 
     def unregister_one(self) -> None:
         broker = self.pick(running=False, registered=True)
         if broker is not None and len(self.image.brokers) > 3:
-            self.apply(brokers.unregister(self.image, broker, self.min_isr, self.unclean_ok))
+            self.apply(brokers.unregister(self.image, broker, self))
 
     # -- topics -------------------------------------------------------------------------
 
@@ -354,21 +355,21 @@ class MetadataWorld:
         name, settings = topic.name, self.settings[topic.name]
         if self.random.random() < 0.5:
             settings["unclean"] = not settings["unclean"]
-            self.apply(partitions.elect_leaderless(self.image, self.min_isr, self.unclean_ok))
+            self.apply(partitions.elect_leaderless(self.image, self))
             return
         if self.random.random() < 0.3:
             if any(self.image.is_live(broker) and not mine.is_running for broker, mine in self.brokers.items()):
                 return  # of a crash that nobody has noticed yet the change cannot know
             now_durable = [] if settings["durable"] else [name]
             if self.attempt(
-                lambda: partitions.settings_changed(self.image, [name], self.min_isr, self.unclean_ok, now_durable),
+                lambda: partitions.settings_changed(self.image, [name], self, now_durable),
                 ErrorCode.INVALID_CONFIG,
             ):
                 settings["durable"] = not settings["durable"]
             return
         settings["min_isr"] = self.random.randint(1, 3)
         change = ConfigChanged(RESOURCE_TOPIC, name, {"min.insync.replicas": str(settings["min_isr"])})
-        self.apply([change, *partitions.settings_changed(self.image, [name], self.min_isr, self.unclean_ok)])
+        self.apply([change, *partitions.settings_changed(self.image, [name], self)])
 
     def a_topic(self) -> TopicState | None:
         topics = list(self.image.topics.values())
@@ -403,7 +404,7 @@ class MetadataWorld:
         if kind is ElectionKind.UNCLEAN and self.random.random() < 0.8:
             return
         self.attempt(
-            lambda: partitions.elect(self.image, topic.name, state.index, kind, self.min_isr),
+            lambda: partitions.elect(self.image, topic.name, state.index, kind, self),
             ErrorCode.ELECTION_NOT_NEEDED,
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
             ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
@@ -411,7 +412,7 @@ class MetadataWorld:
         )
 
     def balance_leaders(self) -> None:
-        self.apply(partitions.preferred_imbalance(self.image, self.min_isr))
+        self.apply(partitions.preferred_imbalance(self.image, self))
 
     def reassign_one(self) -> None:
         found = self.a_partition()
@@ -428,7 +429,7 @@ class MetadataWorld:
         else:
             logs.original = tuple(replica for replica in state.replicas if replica not in state.adding)
         logs.target = target
-        self.apply(reassignment.begin(self.image, topic.name, state.index, target, self.min_isr))
+        self.apply(reassignment.begin(self.image, topic.name, state.index, target, self))
 
     def cancel_one(self) -> None:
         found = self.a_partition()
@@ -436,7 +437,7 @@ class MetadataWorld:
             topic, state, logs = found
             logs.original = tuple(replica for replica in state.replicas if replica not in state.adding)
             self.attempt(
-                lambda: reassignment.cancel(self.image, topic.name, state.index, self.min_isr, self.unclean_ok),
+                lambda: reassignment.cancel(self.image, topic.name, state.index, self),
                 ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             )
@@ -526,8 +527,7 @@ class MetadataWorld:
                 state.leader_epoch,
                 state.partition_epoch,
                 [(broker, self.image.brokers[broker].epoch) for broker in isr],
-                self.min_isr,
-                self.unclean_ok,
+                self,
             ),
             vouched=isr,
         )

@@ -15,11 +15,11 @@ from penstock.cluster.agreement import Agreement
 from penstock.cluster.broker_watch import BrokerWatch
 from penstock.cluster.own_work import OwnWork
 from penstock.cluster.running_config import CLUSTER_WIDE, RunningConfig
-from penstock.cluster.topic_policies import TopicPolicies
 from penstock.cluster.voter_decisions import QuorumMembers, VoterDecisions
 from penstock.config.settings import AGREED_ON
 from penstock.core.metadata import brokers, features
 from penstock.core.metadata.image import RESOURCE_BROKER, MetadataImage
+from penstock.core.metadata.policies import TopicPolicies
 from penstock.core.metadata.records import ConfigChanged, MetadataRecord
 from penstock.core.metadata.requests import FeatureUpdate, HeartbeatAnswer, Registration
 from penstock.core.raft.exchange import Change
@@ -85,17 +85,9 @@ class BrokerRegistry:
                 await self._quorum.change_membership(Change.REMOVE_OBSERVER, broker_id)
             records = brokers.register(
                 self._image,
-                broker_id,
-                registration.incarnation_id,
-                registration.endpoints,
-                registration.rack,
-                registration.previous_epoch,
-                self._stopped_cleanly(registration),
-                self._policies.is_durable,
-                self._policies.min_isr,
-                self._policies.unclean_ok,
-                directory_id=registration.directory_id,
-                features=registration.features,
+                registration,
+                self._policies,
+                is_clean=self._stopped_cleanly(registration),
                 is_alone=broker_id == self._node_id and self.stands_alone,
             )
             if records and any(one != broker_id for one in self._image.brokers):
@@ -170,9 +162,7 @@ class BrokerRegistry:
                 comes = comes and self._knows_its_standing(broker_id, current_metadata_offset)
                 if leaves or comes:
                     change = brokers.begin_controlled_shutdown if leaves else brokers.unfence
-                    await self._agreement.commit(
-                        change(self._image, broker_id, self._policies.min_isr, self._policies.unclean_ok)
-                    )
+                    await self._agreement.commit(change(self._image, broker_id, self._policies))
             if comes:
                 log.info("broker %d is part of the cluster", broker_id)
         should_shut_down = want_shut_down and not brokers.awaits_successor(self._image, broker_id)
@@ -192,7 +182,7 @@ class BrokerRegistry:
             if broker_id in self._voters:
                 # The registration says which disk its votes are on: it would vote again with an empty one.
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"broker {broker_id} is a voter: remove its vote first")
-            gone = brokers.unregister(self._image, broker_id, self._policies.min_isr, self._policies.unclean_ok)
+            gone = brokers.unregister(self._image, broker_id, self._policies)
             await self._agreement.commit([*gone, *self._voter_decisions.address_removed(broker_id)])
             self._watch.forget(broker_id)
         if broker_id in self._observers:
@@ -211,7 +201,7 @@ class BrokerRegistry:
                 log.info("broker %d has stopped", broker_id)
             else:
                 log.warning("broker %d is fenced: %s", broker_id, reason)
-            fencing = brokers.fence(self._image, broker_id, self._policies.min_isr, self._policies.unclean_ok)
+            fencing = brokers.fence(self._image, broker_id, self._policies)
             self._must_know[broker_id] = await self._agreement.commit(fencing)
 
     def agreed_settings(self) -> list[MetadataRecord]:

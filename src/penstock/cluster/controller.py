@@ -26,7 +26,7 @@ from penstock.cluster.own_work import OwnWork
 from penstock.cluster.partition_decisions import PartitionDecisions
 from penstock.cluster.running_config import RunningConfig
 from penstock.cluster.topic_decisions import TopicDecisions
-from penstock.cluster.topic_policies import TopicPolicies
+from penstock.cluster.topic_policies import ConfiguredPolicies
 from penstock.cluster.voter_decisions import Address, QuorumMembers, VoterDecisions, WhyNotAt
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.records import ClusterCreated, MetadataRecord
@@ -66,7 +66,7 @@ class Controller:
         self._new_cluster_id = new_cluster.cluster_id
         self._agreement = agreement = Agreement(quorum, image)
         self._work = work = OwnWork(loop)
-        policies = TopicPolicies(image, running)
+        policies = ConfiguredPolicies(image, running)
         self.topics = TopicDecisions(node_id, agreement, image, running, policies, entropy)
         self.partitions = PartitionDecisions(agreement, image, policies)
         self.voters = VoterDecisions(node_id, agreement, quorum, image, why_not_at, new_cluster.addresses)

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Sequence
 
 from penstock.cluster.agreement import Agreement
-from penstock.cluster.topic_policies import TopicPolicies
 from penstock.core.metadata import brokers, partitions, reassignment
 from penstock.core.metadata.image import MetadataImage
+from penstock.core.metadata.policies import TopicPolicies
 from penstock.core.metadata.records import MetadataRecord
 from penstock.core.metadata.requests import (
     ElectionKind,
@@ -53,8 +53,7 @@ class PartitionDecisions:
                         change.leader_epoch,
                         change.partition_epoch,
                         change.new_isr,
-                        self._policies.min_isr,
-                        self._policies.unclean_ok,
+                        self._policies,
                     )
                 except ApiError as error:
                     refused[at] = error.code
@@ -89,7 +88,7 @@ class PartitionDecisions:
             records: list[MetadataRecord] = []
             for topic, index in every if asked is None else dict.fromkeys(asked):
                 try:
-                    records += partitions.elect(self._image, topic, index, kind, self._policies.min_isr)
+                    records += partitions.elect(self._image, topic, index, kind, self._policies)
                 except ApiError as error:
                     if asked is None and error.code is ErrorCode.ELECTION_NOT_NEEDED:
                         continue
@@ -103,7 +102,7 @@ class PartitionDecisions:
         """To the preferred replicas, where too many are elsewhere."""
         async with self._agreement.turn:
             self._agreement.check_active()
-            records = partitions.preferred_imbalance(self._image, self._policies.min_isr)
+            records = partitions.preferred_imbalance(self._image, self._policies)
             if records:
                 log.info("leadership of %d partitions moves back to the preferred replicas", len(records))
                 await self._agreement.commit(records)
@@ -112,10 +111,7 @@ class PartitionDecisions:
         """The controller before may have got no further than the setting that allows unclean elections."""
         async with self._agreement.turn:
             if self._agreement.is_active:
-                policies = self._policies
-                await self._agreement.commit(
-                    partitions.elect_leaderless(self._image, policies.min_isr, policies.unclean_ok)
-                )
+                await self._agreement.commit(partitions.elect_leaderless(self._image, self._policies))
 
     async def alter_reassignments(
         self, moves: Sequence[Reassignment], allow_factor_change: bool = True
@@ -131,16 +127,14 @@ class PartitionDecisions:
                         raise ApiError(ErrorCode.INVALID_REQUEST, "The partition is named twice in the request.")
                     seen[move.topic, move.index] = None
                     if move.replicas is None:
-                        records += reassignment.cancel(
-                            self._image, move.topic, move.index, self._policies.min_isr, self._policies.unclean_ok
-                        )
+                        records += reassignment.cancel(self._image, move.topic, move.index, self._policies)
                     else:
                         records += reassignment.begin(
                             self._image,
                             move.topic,
                             move.index,
                             move.replicas,
-                            self._policies.min_isr,
+                            self._policies,
                             allow_replication_factor_change=allow_factor_change,
                         )
                 except ApiError as error:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from penstock.cluster.agreement import Agreement
 from penstock.cluster.running_config import CLUSTER_WIDE, RunningConfig
-from penstock.cluster.topic_policies import TopicPolicies, is_durable
+from penstock.cluster.topic_policies import is_durable
 from penstock.config.topic import TopicConfig, validate_topic_overrides
 from penstock.core.metadata import brokers, decisions, partitions, scram
 from penstock.core.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
+from penstock.core.metadata.policies import TopicPolicies
 from penstock.core.metadata.records import ConfigChanged, MetadataRecord, ProducerIdsAllocated, TopicDeleted
 from penstock.core.metadata.requests import ProducerIdBlock
 from penstock.model.errors import ApiError, ConfigError, ErrorCode
@@ -103,10 +104,7 @@ class TopicDecisions:
             if not validate_only and overrides != current:
                 await self._agreement.commit(self._config_records(resource_type, name, overrides))
                 if overrides.get(UNCLEAN) != current.get(UNCLEAN):
-                    policies = self._policies
-                    await self._agreement.commit(
-                        partitions.elect_leaderless(self.image, policies.min_isr, policies.unclean_ok)
-                    )
+                    await self._agreement.commit(partitions.elect_leaderless(self.image, self._policies))
 
     def _config_records(self, resource_type: int, name: str, overrides: dict[str, str]) -> list[MetadataRecord]:
         """The change, and what follows from it: a new min.insync.replicas or flush.messages changes who is eligible, in
@@ -120,14 +118,14 @@ class TopicDecisions:
         else:
             return [ConfigChanged(resource_type, name, overrides)]
 
-        def min_isr(topic: str) -> int:
-            return after[topic].min_insync_replicas
-
         now_durable = tuple(topic for topic, new in after.items() if is_durable(new) and not policies.is_durable(topic))
-        changed = {*now_durable, *(topic for topic in after if min_isr(topic) != policies.min_isr(topic))}
+        changed = {
+            *now_durable,
+            *(topic for topic in after if after[topic].min_insync_replicas != policies.min_isr(topic)),
+        }
         records: list[MetadataRecord] = [ConfigChanged(resource_type, name, overrides, now_durable)]
         if changed:
-            records += partitions.settings_changed(image, changed, min_isr, policies.unclean_ok, now_durable)
+            records += partitions.settings_changed(image, changed, _ChangedMinimum(policies, after), now_durable)
         return records
 
     async def alter_scram_credentials(
@@ -154,6 +152,18 @@ class TopicDecisions:
             # Ids whose base64 form starts with a dash break command lines; Kafka avoids them too.
             if topic_id[0] >> 2 != 62 and topic_id not in self.image.topics_by_id and any(topic_id[:15]):
                 return topic_id
+
+
+class _ChangedMinimum:
+    """The policies as they are, with the `min.insync.replicas` that topics are about to have."""
+
+    def __init__(self, policies: TopicPolicies, after: Mapping[str, TopicConfig]) -> None:
+        self.unclean_ok = policies.unclean_ok
+        self.is_durable = policies.is_durable
+        self._after = after
+
+    def min_isr(self, topic: str) -> int:
+        return self._after[topic].min_insync_replicas
 
 
 def _check_configs(configs: Mapping[str, str]) -> None:

@@ -7,7 +7,9 @@ from penstock.config.topic import TopicConfig
 from penstock.core.metadata.image import MetadataImage
 
 
-class TopicPolicies:
+class ConfiguredPolicies:
+    """A `core.metadata.policies.TopicPolicies`."""
+
     def __init__(self, image: MetadataImage, running: RunningConfig) -> None:
         self._image = image
         self._running = running

@@ -7,12 +7,12 @@ Must not know: heartbeats and sessions, which say when.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from penstock.core.metadata import features as feature_levels
 from penstock.core.metadata.image import NO_LEADER, BrokerState, MetadataImage
 from penstock.core.metadata.partition_change import Loss, Standing, change_all
+from penstock.core.metadata.policies import TopicPolicies
 from penstock.core.metadata.records import BrokerChanged, BrokerRegistered, BrokerUnregistered, MetadataRecord
+from penstock.core.metadata.requests import Registration
 from penstock.model.errors import ApiError, ErrorCode
 
 
@@ -42,18 +42,10 @@ def check_epoch(image: MetadataImage, broker_id: int, epoch: int) -> None:
 
 def register(
     image: MetadataImage,
-    broker_id: int,
-    incarnation_id: bytes,
-    endpoints: Mapping[str, tuple[str, int]],
-    rack: str | None,
-    previous_epoch: int,
-    is_clean: bool,
-    durable_topics: Callable[[str], bool],
-    min_isr: Callable[[str], int],
-    unclean_ok: Callable[[str], bool],
+    registration: Registration,
+    policies: TopicPolicies,
     *,
-    directory_id: str = "",
-    features: Mapping[str, tuple[int, int]] | None = None,
+    is_clean: bool,
     is_alone: bool = False,
 ) -> list[MetadataRecord]:
     """The last record is BrokerRegistered, with the epoch to answer. The same incarnation keeps its epoch.
@@ -63,16 +55,17 @@ def register(
     another disk it is eligible nowhere. `is_alone`: no other broker could have led meanwhile, so the broker is unfenced
     at once and its partitions stay as they are.
     """
-    feature_levels.check_broker(image, features or {})
+    broker_id, directory_id = registration.broker_id, registration.directory_id
+    feature_levels.check_broker(image, registration.features)
     known = image.brokers.get(broker_id)
-    is_same_life = known is not None and known.incarnation_id == incarnation_id
+    is_same_life = known is not None and known.incarnation_id == registration.incarnation_id
     is_alone = is_alone and all(other == broker_id for other in image.brokers)
     records: list[MetadataRecord] = []
     if is_alone:
         leaderless = ((topic, each) for topic, each in image.all_partitions() if each.leader == NO_LEADER)
-        records += change_all(leaderless, Standing(image, back=broker_id), min_isr, unclean_ok)
+        records += change_all(leaderless, Standing(image, back=broker_id), policies)
     elif not is_same_life:
-        was_clean = is_clean and known is not None and previous_epoch == known.epoch
+        was_clean = is_clean and known is not None and registration.previous_epoch == known.epoch
         # A log from before there were registrations is that of its only broker, and on its disk.
         is_same_disk = image.next_broker_epoch == 0 if known is None else _may_be_same(known.directory_id, directory_id)
 
@@ -80,22 +73,22 @@ def register(
             if not is_same_disk:
                 return Loss.EVERYTHING
             was_durable = known is None or image.topics[topic].durable_from_epoch <= known.epoch
-            return Loss.NOTHING if was_clean or (was_durable and durable_topics(topic)) else Loss.UNFLUSHED
+            return Loss.NOTHING if was_clean or (was_durable and policies.is_durable(topic)) else Loss.UNFLUSHED
 
         held = ((topic, each) for topic, each in image.all_partitions() if broker_id in each.replicas)
-        records += change_all(held, Standing(image, gone=broker_id), min_isr, unclean_ok, loss)
+        records += change_all(held, Standing(image, gone=broker_id), policies, loss)
     keeps_state = known is not None and is_same_life and not is_alone
     records.append(
         BrokerRegistered(
             broker_id,
             known.epoch if known is not None and is_same_life else image.next_broker_epoch,
-            incarnation_id.hex(),
-            dict(endpoints),
-            rack,
+            registration.incarnation_id.hex(),
+            dict(registration.endpoints),
+            registration.rack,
             is_fenced=known.is_fenced if known is not None and keeps_state else not is_alone,
             in_controlled_shutdown=known.in_controlled_shutdown if known is not None and keeps_state else False,
             directory_id=directory_id,
-            features=dict(features or {}),
+            features=dict(registration.features),
         )
     )
     return records
@@ -109,18 +102,14 @@ def _may_be_same(known: str, told: str) -> bool:
 # -- being there ------------------------------------------------------------------------
 
 
-def fence(
-    image: MetadataImage, broker_id: int, min_isr: Callable[[str], int], unclean_ok: Callable[[str], bool]
-) -> list[MetadataRecord]:
+def fence(image: MetadataImage, broker_id: int, policies: TopicPolicies) -> list[MetadataRecord]:
     """It is not heard of any more: others lead, without it."""
     if find(image, broker_id).is_fenced:
         return []
-    return [*_without(image, broker_id, min_isr, unclean_ok), BrokerChanged(broker_id, is_fenced=True)]
+    return [*_without(image, broker_id, policies), BrokerChanged(broker_id, is_fenced=True)]
 
 
-def unfence(
-    image: MetadataImage, broker_id: int, min_isr: Callable[[str], int], unclean_ok: Callable[[str], bool]
-) -> list[MetadataRecord]:
+def unfence(image: MetadataImage, broker_id: int, policies: TopicPolicies) -> list[MetadataRecord]:
     """It serves from now on, and leads where nobody else could."""
     if not find(image, broker_id).is_fenced:
         return []
@@ -129,23 +118,19 @@ def unfence(
         for topic, each in image.all_partitions()
         if each.leader == NO_LEADER and broker_id in each.replicas
     )
-    elected = change_all(waiting, Standing(image, back=broker_id), min_isr, unclean_ok)
+    elected = change_all(waiting, Standing(image, back=broker_id), policies)
     return [BrokerChanged(broker_id, is_fenced=False, in_controlled_shutdown=False), *elected]
 
 
-def _without(
-    image: MetadataImage, broker_id: int, min_isr: Callable[[str], int], unclean_ok: Callable[[str], bool]
-) -> list[MetadataRecord]:
+def _without(image: MetadataImage, broker_id: int, policies: TopicPolicies) -> list[MetadataRecord]:
     held = ((topic, each) for topic, each in image.all_partitions() if broker_id in each.isr)
-    return change_all(held, Standing(image, gone=broker_id), min_isr, unclean_ok)
+    return change_all(held, Standing(image, gone=broker_id), policies)
 
 
 # -- going ------------------------------------------------------------------------------
 
 
-def begin_controlled_shutdown(
-    image: MetadataImage, broker_id: int, min_isr: Callable[[str], int], unclean_ok: Callable[[str], bool]
-) -> list[MetadataRecord]:
+def begin_controlled_shutdown(image: MetadataImage, broker_id: int, policies: TopicPolicies) -> list[MetadataRecord]:
     """It hands over wherever another replica is in sync. Where it is the last one it leads on, and a replica that
     catches up takes over (see `alter_partition`). May be asked for again and again."""
     broker = find(image, broker_id)
@@ -159,7 +144,7 @@ def begin_controlled_shutdown(
         for topic, each in image.all_partitions()
         if broker_id in each.isr and any(other != broker_id and image.is_live(other) for other in each.isr)
     )
-    return records + change_all(held, Standing(image, leaving=broker_id), min_isr, unclean_ok)
+    return records + change_all(held, Standing(image, leaving=broker_id), policies)
 
 
 def leads(image: MetadataImage, broker_id: int) -> int:
@@ -176,12 +161,10 @@ def awaits_successor(image: MetadataImage, broker_id: int) -> int:
     )
 
 
-def unregister(
-    image: MetadataImage, broker_id: int, min_isr: Callable[[str], int], unclean_ok: Callable[[str], bool]
-) -> list[MetadataRecord]:
+def unregister(image: MetadataImage, broker_id: int, policies: TopicPolicies) -> list[MetadataRecord]:
     """For good. Partitions may still name it: `replicas_on` says which, a drain beforehand leaves none."""
     find(image, broker_id)
-    return [*_without(image, broker_id, min_isr, unclean_ok), BrokerUnregistered(broker_id)]
+    return [*_without(image, broker_id, policies), BrokerUnregistered(broker_id)]
 
 
 def replicas_on(image: MetadataImage, broker_id: int) -> list[tuple[str, int]]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from penstock.core.metadata.image import NO_LEADER, MetadataImage, PartitionState, TopicState, effective_min_isr
+from penstock.core.metadata.policies import TopicPolicies
 from penstock.core.metadata.records import MetadataRecord, PartitionChanged
 
 NOBODY = -1
@@ -118,8 +119,7 @@ def change_partition(
 def change_all(
     affected: Iterable[tuple[TopicState, PartitionState]],
     standing: Standing,
-    min_isr: Callable[[str], int],
-    unclean_ok: Callable[[str], bool],
+    policies: TopicPolicies,
     loss: Callable[[str], Loss] = lambda _: Loss.NOTHING,
 ) -> list[MetadataRecord]:
     """What becomes of partitions when brokers are as `standing` says, without the one that goes, and what it lost."""
@@ -128,8 +128,8 @@ def change_all(
     minimum, election, lost = 1, Election.ONLINE, Loss.NOTHING
     for topic, partition in affected:
         if topic is not asked:  # settings are resolved once a topic, not for each of its partitions
-            asked, minimum, lost = topic, min_isr(topic.name), loss(topic.name)
-            election = Election.UNCLEAN if unclean_ok(topic.name) else Election.ONLINE
+            asked, minimum, lost = topic, policies.min_isr(topic.name), loss(topic.name)
+            election = Election.UNCLEAN if policies.unclean_ok(topic.name) else Election.ONLINE
         wanted = Wanted.of(partition)
         wanted.isr = tuple(replica for replica in partition.isr if replica not in (standing.gone, standing.leaving))
         if lost is Loss.UNFLUSHED:

@@ -1,16 +1,16 @@
 """What the controller decides about single partitions: their ISR, their leader. Nothing here changes the image.
 
-Raises ApiError with Kafka's code. `min_isr` and `unclean_ok` say what is configured for a topic: `min.insync.replicas`
-and `unclean.leader.election.enable`.
+Raises ApiError with Kafka's code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from penstock.core.metadata import brokers
 from penstock.core.metadata.image import NO_LEADER, MetadataImage, PartitionState, TopicState
 from penstock.core.metadata.partition_change import Election, Standing, Wanted, change_all, change_partition
+from penstock.core.metadata.policies import TopicPolicies
 from penstock.core.metadata.records import MetadataRecord
 from penstock.core.metadata.requests import NO_BROKER_EPOCH, ElectionKind
 from penstock.model.errors import ApiError, ErrorCode
@@ -37,8 +37,7 @@ def alter_partition(
     leader_epoch: int,
     partition_epoch: int,
     new_isr: Sequence[tuple[int, int]],
-    min_isr: Callable[[str], int],
-    unclean_ok: Callable[[str], bool],
+    policies: TopicPolicies,
 ) -> list[MetadataRecord]:
     """`new_isr`: broker and its epoch, NO_BROKER_EPOCH for any. Afterwards ask `altered` what to answer."""
     brokers.check_epoch(image, broker_id, broker_epoch)
@@ -50,8 +49,8 @@ def alter_partition(
     if not image.is_active(broker_id) and len(wanted.isr) > 1:
         # It is shutting down and led on only because nobody else was in sync.
         wanted.isr = tuple(broker for broker in wanted.isr if broker != broker_id)
-    election = Election.UNCLEAN if unclean_ok(topic.name) else Election.ONLINE
-    change = change_partition(topic, partition, wanted, Standing(image), min_isr(topic.name), election)
+    election = Election.UNCLEAN if policies.unclean_ok(topic.name) else Election.ONLINE
+    change = change_partition(topic, partition, wanted, Standing(image), policies.min_isr(topic.name), election)
     return [] if change is None else [change]
 
 
@@ -122,7 +121,7 @@ def _check_eligible(image: MetadataImage, partition: PartitionState, new_isr: Se
 
 
 def elect(
-    image: MetadataImage, topic: str, index: int, kind: ElectionKind, min_isr: Callable[[str], int]
+    image: MetadataImage, topic: str, index: int, kind: ElectionKind, policies: TopicPolicies
 ) -> list[MetadataRecord]:
     """As somebody asked for. An unclean one may be asked for whatever the topic's configuration says."""
     found, partition = find(image, topic, index)
@@ -136,13 +135,15 @@ def elect(
         reason = f"None of the replicas {list(partition.replicas)} of {topic}-{index} is there to lead."
     if not is_needed:
         raise ApiError(ErrorCode.ELECTION_NOT_NEEDED, f"Leader election not needed for {topic}-{index}.")
-    change = change_partition(found, partition, Wanted.of(partition), Standing(image), min_isr(topic), election)
+    change = change_partition(
+        found, partition, Wanted.of(partition), Standing(image), policies.min_isr(topic), election
+    )
     if change is None or change.leader is None:
         raise ApiError(refusal, reason)
     return [change]
 
 
-def preferred_imbalance(image: MetadataImage, min_isr: Callable[[str], int], limit: int = 1000) -> list[MetadataRecord]:
+def preferred_imbalance(image: MetadataImage, policies: TopicPolicies, limit: int = 1000) -> list[MetadataRecord]:
     """Leaders go back to the first replicas where those are in sync; at most `limit` at once."""
     records: list[MetadataRecord] = []
     for topic, partition in image.all_partitions():
@@ -150,7 +151,7 @@ def preferred_imbalance(image: MetadataImage, min_isr: Callable[[str], int], lim
         if partition.leader == preferred or preferred not in partition.isr or not image.is_active(preferred):
             continue
         change = change_partition(
-            topic, partition, Wanted.of(partition), Standing(image), min_isr(topic.name), Election.PREFERRED
+            topic, partition, Wanted.of(partition), Standing(image), policies.min_isr(topic.name), Election.PREFERRED
         )
         if change is not None:
             records.append(change)
@@ -159,23 +160,20 @@ def preferred_imbalance(image: MetadataImage, min_isr: Callable[[str], int], lim
     return records
 
 
-def elect_leaderless(
-    image: MetadataImage, min_isr: Callable[[str], int], unclean_ok: Callable[[str], bool]
-) -> list[MetadataRecord]:
+def elect_leaderless(image: MetadataImage, policies: TopicPolicies) -> list[MetadataRecord]:
     """Leaders for partitions without one, where there can be one now: unclean elections may have been allowed since."""
     leaderless = ((topic, each) for topic, each in image.all_partitions() if each.leader == NO_LEADER)
-    return change_all(leaderless, Standing(image), min_isr, unclean_ok)
+    return change_all(leaderless, Standing(image), policies)
 
 
 def settings_changed(
     image: MetadataImage,
     topics: Collection[str],
-    min_isr: Callable[[str], int],
-    unclean_ok: Callable[[str], bool],
+    policies: TopicPolicies,
     now_durable: Collection[str] = (),
 ) -> list[MetadataRecord]:
-    """For the entry that changes `min.insync.replicas` or `flush.messages` of these topics, after it; `min_isr` gives
-    what it will be.
+    """For the entry that changes `min.insync.replicas` or `flush.messages` of these topics, after it; `policies` has
+    the minimum as it will be.
 
     A lower minimum lets an ISR commit that could not before, so those that were eligible are so no longer. A broker
     that is away from a topic that is durable only from now on may have crashed before: when it registers, nobody can
@@ -195,8 +193,8 @@ def settings_changed(
                     f"whether its eligible replicas on {list(partition.elr)} still have what they acknowledged: "
                     "bring one of these brokers back first",
                 )
-        election = Election.UNCLEAN if unclean_ok(topic.name) else Election.ONLINE
-        change = change_partition(topic, partition, wanted, Standing(image), min_isr(topic.name), election)
+        election = Election.UNCLEAN if policies.unclean_ok(topic.name) else Election.ONLINE
+        change = change_partition(topic, partition, wanted, Standing(image), policies.min_isr(topic.name), election)
         if change is not None:
             records.append(change)
     return records

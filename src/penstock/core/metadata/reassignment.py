@@ -9,12 +9,13 @@ What to move where: `plans`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from penstock.core.metadata.decisions import check_replicas
 from penstock.core.metadata.image import NO_LEADER, MetadataImage, PartitionState
 from penstock.core.metadata.partition_change import Election, Standing, Wanted, change_partition
 from penstock.core.metadata.partitions import find
+from penstock.core.metadata.policies import TopicPolicies
 from penstock.core.metadata.records import MetadataRecord
 from penstock.core.metadata.requests import OngoingReassignment
 from penstock.model.errors import ApiError, ErrorCode
@@ -25,7 +26,7 @@ def begin(
     topic: str,
     index: int,
     replicas: Sequence[int],
-    min_isr: Callable[[str], int],
+    policies: TopicPolicies,
     *,
     allow_replication_factor_change: bool = True,
 ) -> list[MetadataRecord]:
@@ -38,7 +39,9 @@ def begin(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"The replication factor is changed from {now} to {len(replicas)}",
         )
-    change = change_partition(found, partition, _towards(partition, tuple(replicas)), Standing(image), min_isr(topic))
+    change = change_partition(
+        found, partition, _towards(partition, tuple(replicas)), Standing(image), policies.min_isr(topic)
+    )
     return [] if change is None else [change]
 
 
@@ -62,8 +65,7 @@ def cancel(
     image: MetadataImage,
     topic: str,
     index: int,
-    min_isr: Callable[[str], int],
-    unclean_ok: Callable[[str], bool],
+    policies: TopicPolicies,
 ) -> list[MetadataRecord]:
     found, partition = find(image, topic, index)
     if not partition.is_reassigning:
@@ -75,8 +77,8 @@ def cancel(
         adding=(),
         removing=(),
     )
-    election = Election.UNCLEAN if unclean_ok(topic) else Election.ONLINE
-    change = change_partition(found, partition, wanted, Standing(image), min_isr(topic), election)
+    election = Election.UNCLEAN if policies.unclean_ok(topic) else Election.ONLINE
+    change = change_partition(found, partition, wanted, Standing(image), policies.min_isr(topic), election)
     holders = (*partition.isr, *partition.elr)
     is_forgetting = bool(holders) and all(replica in adding for replica in holders)
     is_stopping = change is not None and change.leader == NO_LEADER != partition.leader

@@ -7,9 +7,25 @@ from collections.abc import Mapping, Sequence
 from penstock.core.metadata import brokers, decisions, partitions, reassignment
 from penstock.core.metadata.image import MetadataImage, PartitionState
 from penstock.core.metadata.records import MetadataRecord
-from penstock.core.metadata.requests import ElectionKind
+from penstock.core.metadata.requests import ElectionKind, Registration
 
 TOPIC_ID = bytes(range(16))
+
+
+class FixedPolicies:
+    """Every topic needs one replica in sync and has clean elections."""
+
+    def __init__(self, *, durable: bool) -> None:
+        self._durable = durable
+
+    def min_isr(self, topic: str) -> int:
+        return 1
+
+    def unclean_ok(self, topic: str) -> bool:
+        return False
+
+    def is_durable(self, topic: str) -> bool:
+        return self._durable
 
 
 class SmallCluster:
@@ -18,7 +34,7 @@ class SmallCluster:
         self.racks = racks or {}
         self.configured_min_isr = min_isr
         self.is_unclean_allowed = False
-        self.is_durable = True
+        self.is_flushed_first = True
         self.lives: dict[int, int] = {}
         for broker in range(1, count + 1):
             self.add(broker)
@@ -28,6 +44,9 @@ class SmallCluster:
 
     def unclean_ok(self, topic: str) -> bool:
         return self.is_unclean_allowed
+
+    def is_durable(self, topic: str) -> bool:
+        return self.is_flushed_first
 
     def apply(self, records: Sequence[MetadataRecord]) -> Sequence[MetadataRecord]:
         for record in records:
@@ -60,29 +79,30 @@ class SmallCluster:
         return self.apply(
             brokers.register(
                 self.image,
-                broker,
-                bytes([broker, self.lives[broker]] * 8),
-                {"PLAINTEXT": (f"host{broker}", 9092)},
-                self.racks.get(broker),
-                known.epoch if is_clean and known is not None else -1,
-                is_clean,
-                lambda topic: self.is_durable,
-                self.min_isr,
-                self.unclean_ok,
-                directory_id=directory_id,
+                Registration(
+                    broker,
+                    "",
+                    bytes([broker, self.lives[broker]] * 8),
+                    {"PLAINTEXT": (f"host{broker}", 9092)},
+                    self.racks.get(broker),
+                    known.epoch if is_clean and known is not None else -1,
+                    directory_id=directory_id,
+                ),
+                self,
+                is_clean=is_clean,
             )
         )
 
     def fence(self, *ids: int) -> None:
         for broker in ids:
-            self.apply(brokers.fence(self.image, broker, self.min_isr, self.unclean_ok))
+            self.apply(brokers.fence(self.image, broker, self))
 
     def unfence(self, *ids: int) -> None:
         for broker in ids:
-            self.apply(brokers.unfence(self.image, broker, self.min_isr, self.unclean_ok))
+            self.apply(brokers.unfence(self.image, broker, self))
 
     def shut_down(self, broker: int) -> Sequence[MetadataRecord]:
-        return self.apply(brokers.begin_controlled_shutdown(self.image, broker, self.min_isr, self.unclean_ok))
+        return self.apply(brokers.begin_controlled_shutdown(self.image, broker, self))
 
     def alter(self, *isr: int, **changes: object) -> Sequence[MetadataRecord]:
         """The leader asks for this ISR."""
@@ -98,14 +118,14 @@ class SmallCluster:
             **changes,
         }
         return self.apply(
-            partitions.alter_partition(self.image, min_isr=self.min_isr, unclean_ok=self.unclean_ok, **arguments)  # type: ignore[arg-type]
+            partitions.alter_partition(self.image, policies=self, **arguments)  # type: ignore[arg-type]
         )
 
     def elect(self, kind: ElectionKind) -> None:
-        self.apply(partitions.elect(self.image, "t", 0, kind, self.min_isr))
+        self.apply(partitions.elect(self.image, "t", 0, kind, self))
 
     def reassign(self, *replicas: int) -> None:
-        self.apply(reassignment.begin(self.image, "t", 0, replicas, self.min_isr))
+        self.apply(reassignment.begin(self.image, "t", 0, replicas, self))
 
     def cancel(self) -> None:
-        self.apply(reassignment.cancel(self.image, "t", 0, self.min_isr, self.unclean_ok))
+        self.apply(reassignment.cancel(self.image, "t", 0, self))

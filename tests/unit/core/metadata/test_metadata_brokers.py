@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from small_cluster import TOPIC_ID, SmallCluster
+from small_cluster import TOPIC_ID, FixedPolicies, SmallCluster
 
 from penstock.core.metadata import brokers
 from penstock.core.metadata.image import RESOURCE_TOPIC, MetadataImage
 from penstock.core.metadata.records import BrokerRegistered, ConfigChanged, TopicCreated
+from penstock.core.metadata.requests import Registration
 from penstock.model.errors import ApiError, ErrorCode
 
 
@@ -27,7 +28,7 @@ def test_a_broker_starts_fenced_and_with_an_epoch_of_its_own() -> None:
 
 def test_epochs_are_never_given_again() -> None:
     cluster = SmallCluster(2)
-    cluster.apply(brokers.unregister(cluster.image, 2, cluster.min_isr, cluster.unclean_ok))
+    cluster.apply(brokers.unregister(cluster.image, 2, cluster))
     copy = MetadataImage()
     for record in cluster.image.snapshot_records():
         copy.replay(record)
@@ -81,7 +82,7 @@ def test_who_crashes_in_the_life_in_which_a_topic_became_durable_is_not_eligible
 def test_what_a_crash_takes(is_durable: bool, is_clean: bool, elr: tuple[int, ...]) -> None:
     """Only an unclean end, and only where records are acknowledged before they are flushed."""
     cluster = SmallCluster(1)
-    cluster.is_durable = is_durable
+    cluster.is_flushed_first = is_durable
     cluster.create([1])
     cluster.fence(1)
     cluster.register(1, is_clean=is_clean)
@@ -90,7 +91,7 @@ def test_what_a_crash_takes(is_durable: bool, is_clean: bool, elr: tuple[int, ..
 
 def test_the_last_known_leader_leads_when_nobody_is_eligible() -> None:
     cluster = SmallCluster(2)
-    cluster.is_durable = False
+    cluster.is_flushed_first = False
     cluster.create([1, 2])
     cluster.fence(2)
     cluster.register(1)
@@ -119,14 +120,14 @@ def test_fencing_moves_leaders_and_leaves_isrs() -> None:
     first, second = cluster.image.topics["t"].partitions
     assert (first.leader, first.isr, first.leader_epoch) == (2, (2, 3), 1)
     assert (second.leader, second.isr, second.leader_epoch) == (2, (2, 3), 0)
-    assert brokers.fence(cluster.image, 1, cluster.min_isr, cluster.unclean_ok) == []
+    assert brokers.fence(cluster.image, 1, cluster) == []
 
 
 def test_unknown_brokers_are_refused() -> None:
     cluster = SmallCluster(1)
     for decide in (brokers.fence, brokers.unfence, brokers.begin_controlled_shutdown, brokers.unregister):
         with pytest.raises(ApiError) as refused:
-            decide(cluster.image, 9, cluster.min_isr, cluster.unclean_ok)
+            decide(cluster.image, 9, cluster)
         assert code_of(refused) is ErrorCode.BROKER_ID_NOT_REGISTERED
     with pytest.raises(ApiError) as refused:
         brokers.check_epoch(cluster.image, 9, 0)
@@ -184,7 +185,7 @@ def test_an_unregistered_broker_is_gone_and_its_replicas_are_known() -> None:
     cluster = SmallCluster(3)
     cluster.create([1, 2, 3], [2, 3, 1], [2, 3, 1])
     assert brokers.replicas_on(cluster.image, 1) == [("t", 0), ("t", 1), ("t", 2)]
-    cluster.apply(brokers.unregister(cluster.image, 1, cluster.min_isr, cluster.unclean_ok))
+    cluster.apply(brokers.unregister(cluster.image, 1, cluster))
     assert list(cluster.image.brokers) == [2, 3]
     assert (cluster.partition.leader, cluster.partition.replicas, cluster.partition.isr) == (2, (1, 2, 3), (2, 3))
 
@@ -197,7 +198,7 @@ def test_a_broker_alone_starts_without_a_change_per_partition() -> None:
     image = MetadataImage()
     image.replay(TopicCreated("t", TOPIC_ID.hex(), ((1,), (1,))))
     records = brokers.register(
-        image, 1, bytes(16), {}, None, -1, False, lambda _: False, lambda _: 1, lambda _: False, is_alone=True
+        image, Registration(1, "", bytes(16), {}), FixedPolicies(durable=False), is_clean=False, is_alone=True
     )
     assert [type(record) for record in records] == [BrokerRegistered]
     for record in records:
@@ -221,7 +222,7 @@ def test_beside_others_nobody_is_alone() -> None:
     cluster = SmallCluster(2)
     cluster.create([1, 2])
     records = brokers.register(
-        cluster.image, 1, b"x" * 16, {}, None, -1, True, lambda _: True, lambda _: 1, lambda _: False, is_alone=True
+        cluster.image, Registration(1, "", b"x" * 16, {}), FixedPolicies(durable=True), is_clean=True, is_alone=True
     )
     cluster.apply(records)
     assert cluster.image.brokers[1].is_fenced

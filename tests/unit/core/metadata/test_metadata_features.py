@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from small_cluster import SmallCluster
+from small_cluster import FixedPolicies, SmallCluster
 
 from penstock.core.metadata import brokers, features
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.records import FeatureChanged
-from penstock.core.metadata.requests import FeatureUpdate, UpgradeType
+from penstock.core.metadata.requests import FeatureUpdate, Registration, UpgradeType
 from penstock.model.errors import ApiError, ErrorCode
 
 WIDER = {**features.SUPPORTED, "group.version": (0, 3), features.METADATA_VERSION: (24, 27)}
@@ -79,7 +79,7 @@ def test_a_broker_that_does_not_know_a_finalized_level_stays_out() -> None:
 
     def register(offered: dict[str, tuple[int, int]]) -> None:
         brokers.register(
-            image, 1, bytes(16), {}, None, -1, True, lambda _: True, lambda _: 1, lambda _: False, features=offered
+            image, Registration(1, "", bytes(16), {}, features=offered), FixedPolicies(durable=True), is_clean=True
         )
 
     register({})

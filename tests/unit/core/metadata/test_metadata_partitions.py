@@ -152,7 +152,7 @@ def test_a_lower_minimum_ends_eligibility(cluster: SmallCluster) -> None:
     """From then on the leader commits alone, and the others have not all of it any more."""
     cluster.alter(1)
     cluster.configured_min_isr = 1
-    cluster.apply(partitions.settings_changed(cluster.image, ["t"], cluster.min_isr, cluster.unclean_ok))
+    cluster.apply(partitions.settings_changed(cluster.image, ["t"], cluster))
     assert (cluster.partition.isr, cluster.partition.elr) == ((1,), ())
     cluster.fence(1)
     assert (cluster.partition.leader, cluster.partition.elr) == (-1, (1,))
@@ -161,7 +161,7 @@ def test_a_lower_minimum_ends_eligibility(cluster: SmallCluster) -> None:
 def test_a_minimum_lowered_while_nobody_leads_ends_eligibility_with_the_election(cluster: SmallCluster) -> None:
     cluster.fence(3, 2, 1)
     cluster.configured_min_isr = 1
-    cluster.apply(partitions.settings_changed(cluster.image, ["t"], cluster.min_isr, cluster.unclean_ok))
+    cluster.apply(partitions.settings_changed(cluster.image, ["t"], cluster))
     assert cluster.roles() == (-1, (), (1, 2))
     cluster.unfence(2)
     assert cluster.roles() == (2, (2,), ())
@@ -172,21 +172,21 @@ def test_who_is_away_when_a_topic_becomes_durable_is_not_eligible(cluster: Small
     cluster.alter(1, 2)
     cluster.fence(2)
     assert cluster.roles() == (1, (1,), (2,))
-    cluster.apply(partitions.settings_changed(cluster.image, ["t"], cluster.min_isr, cluster.unclean_ok, ["t"]))
+    cluster.apply(partitions.settings_changed(cluster.image, ["t"], cluster, ["t"]))
     assert cluster.roles() == (1, (1,), ())
 
 
 def test_who_is_there_when_a_topic_becomes_durable_stays_eligible(cluster: SmallCluster) -> None:
     cluster.alter(1)
     assert cluster.roles() == (1, (1,), (2, 3))
-    cluster.apply(partitions.settings_changed(cluster.image, ["t"], cluster.min_isr, cluster.unclean_ok, ["t"]))
+    cluster.apply(partitions.settings_changed(cluster.image, ["t"], cluster, ["t"]))
     assert cluster.roles() == (1, (1,), (2, 3))
 
 
 def test_a_topic_does_not_become_durable_while_all_that_may_lead_it_are_away(cluster: SmallCluster) -> None:
     cluster.fence(3, 2, 1)
     with refusal(ErrorCode.INVALID_CONFIG):
-        partitions.settings_changed(cluster.image, ["t"], cluster.min_isr, cluster.unclean_ok, ["t"])
+        partitions.settings_changed(cluster.image, ["t"], cluster, ["t"])
     assert cluster.roles() == (-1, (), (1, 2))
 
 
@@ -212,9 +212,9 @@ def test_preferred_elections_that_are_refused(cluster: SmallCluster) -> None:
     with refusal(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE):
         cluster.elect(PREFERRED)
     with refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-        partitions.elect(cluster.image, "none", 0, PREFERRED, cluster.min_isr)
+        partitions.elect(cluster.image, "none", 0, PREFERRED, cluster)
     with refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-        partitions.elect(cluster.image, "t", 1, PREFERRED, cluster.min_isr)
+        partitions.elect(cluster.image, "t", 1, PREFERRED, cluster)
 
 
 def test_unclean_elections(cluster: SmallCluster) -> None:
@@ -247,9 +247,9 @@ def test_allowing_unclean_elections_helps_partitions_that_wait(cluster: SmallClu
     cluster.alter(1)
     cluster.fence(1)
     assert cluster.partition.leader == -1
-    assert partitions.elect_leaderless(cluster.image, cluster.min_isr, cluster.unclean_ok) == []
+    assert partitions.elect_leaderless(cluster.image, cluster) == []
     cluster.is_unclean_allowed = True
-    cluster.apply(partitions.elect_leaderless(cluster.image, cluster.min_isr, cluster.unclean_ok))
+    cluster.apply(partitions.elect_leaderless(cluster.image, cluster))
     assert cluster.partition.leader == 2
 
 
@@ -258,9 +258,9 @@ def test_leaders_go_back_where_they_are_in_sync() -> None:
     cluster.create([1, 2], [1, 3], [2, 3])
     cluster.fence(1)
     cluster.unfence(1)
-    assert partitions.preferred_imbalance(cluster.image, cluster.min_isr) == []
+    assert partitions.preferred_imbalance(cluster.image, cluster) == []
     cluster.alter(2, 1)
-    records = cluster.apply(partitions.preferred_imbalance(cluster.image, cluster.min_isr))
+    records = cluster.apply(partitions.preferred_imbalance(cluster.image, cluster))
     assert records == [PartitionChanged(TOPIC_ID.hex(), 0, leader=1)]
     assert [each.leader for each in cluster.image.topics["t"].partitions] == [1, 3, 2]
 
@@ -272,4 +272,4 @@ def test_not_all_leaders_move_at_once() -> None:
     cluster.unfence(1)
     topic = cluster.image.topics["t"]
     topic.partitions = [replace(partition, isr=(2, 1)) for partition in topic.partitions]
-    assert len(partitions.preferred_imbalance(cluster.image, cluster.min_isr, limit=2)) == 2
+    assert len(partitions.preferred_imbalance(cluster.image, cluster, limit=2)) == 2

@@ -22,7 +22,7 @@ def carry_out(cluster: SmallCluster, plan: plans.Plan) -> None:
     for name, moves in plan.items():
         topic = cluster.image.topics[name]
         for index, replicas in moves.items():
-            cluster.apply(reassignment.begin(cluster.image, name, index, replicas, cluster.min_isr))
+            cluster.apply(reassignment.begin(cluster.image, name, index, replicas, cluster))
             state = topic.partitions[index]
             if state.is_reassigning:
                 up = [replica for replica in state.replicas if not cluster.image.brokers[replica].is_fenced]
@@ -36,8 +36,7 @@ def carry_out(cluster: SmallCluster, plan: plans.Plan) -> None:
                         state.leader_epoch,
                         state.partition_epoch,
                         [(replica, -1) for replica in up],
-                        min_isr=cluster.min_isr,
-                        unclean_ok=cluster.unclean_ok,
+                        policies=cluster,
                     )
                 )
             assert (topic.partitions[index].replicas, topic.partitions[index].is_reassigning) == (replicas, False)

@@ -50,7 +50,7 @@ def test_another_order_moves_nothing(cluster: SmallCluster) -> None:
     cluster.reassign(3, 2, 1)
     assert moving(cluster) == ((3, 2, 1), (), ())
     assert (cluster.partition.leader, cluster.partition.leader_epoch) == (1, 0)
-    assert reassignment.begin(cluster.image, "t", 0, [3, 2, 1], cluster.min_isr) == []
+    assert reassignment.begin(cluster.image, "t", 0, [3, 2, 1], cluster) == []
 
 
 def test_fewer_replicas_are_there_at_once(cluster: SmallCluster) -> None:
@@ -61,9 +61,9 @@ def test_fewer_replicas_are_there_at_once(cluster: SmallCluster) -> None:
 
 def test_the_factor_may_have_to_stay(cluster: SmallCluster) -> None:
     with pytest.raises(ApiError, match="from 3 to 2") as refused:
-        reassignment.begin(cluster.image, "t", 0, [1, 2], cluster.min_isr, allow_replication_factor_change=False)
+        reassignment.begin(cluster.image, "t", 0, [1, 2], cluster, allow_replication_factor_change=False)
     assert refused.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
-    assert reassignment.begin(cluster.image, "t", 0, [4, 5, 6], cluster.min_isr, allow_replication_factor_change=False)
+    assert reassignment.begin(cluster.image, "t", 0, [4, 5, 6], cluster, allow_replication_factor_change=False)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_targets_that_are_refused(
     cluster: SmallCluster, topic: str, index: int, replicas: list[int], code: ErrorCode
 ) -> None:
     with pytest.raises(ApiError) as refused:
-        reassignment.begin(cluster.image, topic, index, replicas, cluster.min_isr)
+        reassignment.begin(cluster.image, topic, index, replicas, cluster)
     assert refused.value.code is code
 
 
