@@ -21,7 +21,7 @@ from penstock.core.metadata.records import (
     decode_entry,
     encode_entry,
 )
-from penstock.core.metadata.requests import ElectionKind, Registration
+from penstock.core.metadata.requests import ElectionKind, IsrChange, Registration, ReplicaEpoch
 from penstock.model.errors import ApiError, ErrorCode
 
 Key = tuple[bytes, int]
@@ -520,13 +520,15 @@ class MetadataWorld:
         self.apply(
             partitions.alter_partition(
                 self.image,
-                topic.topic_id,
-                state.index,
                 leader,
                 self.image.brokers[leader].epoch,
-                state.leader_epoch,
-                state.partition_epoch,
-                [(broker, self.image.brokers[broker].epoch) for broker in isr],
+                IsrChange(
+                    topic.topic_id,
+                    state.index,
+                    state.leader_epoch,
+                    state.partition_epoch,
+                    tuple(ReplicaEpoch(broker, self.image.brokers[broker].epoch) for broker in isr),
+                ),
                 self,
             ),
             vouched=isr,

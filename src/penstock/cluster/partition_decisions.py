@@ -44,17 +44,7 @@ class PartitionDecisions:
                     continue
                 seen[change.topic_id, change.index] = None
                 try:
-                    records += partitions.alter_partition(
-                        self._image,
-                        change.topic_id,
-                        change.index,
-                        broker_id,
-                        broker_epoch,
-                        change.leader_epoch,
-                        change.partition_epoch,
-                        change.new_isr,
-                        self._policies,
-                    )
+                    records += partitions.alter_partition(self._image, broker_id, broker_epoch, change, self._policies)
                 except ApiError as error:
                     refused[at] = error.code
             await self._agreement.commit(records)

@@ -12,7 +12,7 @@ from penstock.core.metadata.image import NO_LEADER, MetadataImage, PartitionStat
 from penstock.core.metadata.partition_change import Election, Standing, Wanted, change_all, change_partition
 from penstock.core.metadata.policies import TopicPolicies
 from penstock.core.metadata.records import MetadataRecord
-from penstock.core.metadata.requests import NO_BROKER_EPOCH, ElectionKind
+from penstock.core.metadata.requests import NO_BROKER_EPOCH, ElectionKind, IsrChange
 from penstock.model.errors import ApiError, ErrorCode
 
 
@@ -29,29 +29,21 @@ def find(image: MetadataImage, topic: str, index: int) -> tuple[TopicState, Part
 
 
 def alter_partition(
-    image: MetadataImage,
-    topic_id: bytes,
-    index: int,
-    broker_id: int,
-    broker_epoch: int,
-    leader_epoch: int,
-    partition_epoch: int,
-    new_isr: Sequence[tuple[int, int]],
-    policies: TopicPolicies,
+    image: MetadataImage, broker_id: int, broker_epoch: int, change: IsrChange, policies: TopicPolicies
 ) -> list[MetadataRecord]:
-    """`new_isr`: broker and its epoch, NO_BROKER_EPOCH for any. Afterwards ask `altered` what to answer."""
+    """In the ISR asked for, NO_BROKER_EPOCH is any epoch of that broker. Afterwards ask `altered` what to answer."""
     brokers.check_epoch(image, broker_id, broker_epoch)
-    topic, partition = _find_by_id(image, topic_id, index)
-    _check_alteration(topic, partition, broker_id, leader_epoch, partition_epoch, [broker for broker, _ in new_isr])
-    _check_eligible(image, partition, new_isr)
+    topic, partition = _find_by_id(image, change.topic_id, change.index)
+    _check_alteration(topic, partition, broker_id, change)
+    _check_eligible(image, partition, change.new_isr)
     wanted = Wanted.of(partition)
-    wanted.isr = tuple(broker for broker, _ in new_isr)
+    wanted.isr = tuple(broker for broker, _ in change.new_isr)
     if not image.is_active(broker_id) and len(wanted.isr) > 1:
         # It is shutting down and led on only because nobody else was in sync.
         wanted.isr = tuple(broker for broker in wanted.isr if broker != broker_id)
     election = Election.UNCLEAN if policies.unclean_ok(topic.name) else Election.ONLINE
-    change = change_partition(topic, partition, wanted, Standing(image), policies.min_isr(topic.name), election)
-    return [] if change is None else [change]
+    record = change_partition(topic, partition, wanted, Standing(image), policies.min_isr(topic.name), election)
+    return [] if record is None else [record]
 
 
 def altered(image: MetadataImage, topic_id: bytes, index: int, broker_id: int) -> PartitionState:
@@ -69,14 +61,9 @@ def _find_by_id(image: MetadataImage, topic_id: bytes, index: int) -> tuple[Topi
     return find(image, topic.name, index)
 
 
-def _check_alteration(
-    topic: TopicState,
-    partition: PartitionState,
-    broker_id: int,
-    leader_epoch: int,
-    partition_epoch: int,
-    new_isr: Sequence[int],
-) -> None:
+def _check_alteration(topic: TopicState, partition: PartitionState, broker_id: int, change: IsrChange) -> None:
+    leader_epoch, partition_epoch = change.leader_epoch, change.partition_epoch
+    new_isr = [broker for broker, _ in change.new_isr]
     name = f"{topic.name}-{partition.index}"
     if leader_epoch > partition.leader_epoch or partition_epoch > partition.partition_epoch:
         raise ApiError(ErrorCode.NOT_CONTROLLER, f"{name} is newer than what this controller knows: ask another one.")
@@ -97,7 +84,7 @@ def _check_alteration(
     if len(dict.fromkeys(new_isr)) != len(new_isr) or any(broker not in partition.replicas for broker in new_isr):
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
-            f"The ISR {list(new_isr)} of {name} is not made of its replicas {list(partition.replicas)}.",
+            f"The ISR {new_isr} of {name} is not made of its replicas {list(partition.replicas)}.",
         )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from penstock.core.metadata import brokers, decisions, partitions, reassignment
 from penstock.core.metadata.image import MetadataImage, PartitionState
 from penstock.core.metadata.records import MetadataRecord
-from penstock.core.metadata.requests import ElectionKind, Registration
+from penstock.core.metadata.requests import ElectionKind, IsrChange, Registration, ReplicaEpoch
 
 TOPIC_ID = bytes(range(16))
 
@@ -104,22 +105,22 @@ class SmallCluster:
     def shut_down(self, broker: int) -> Sequence[MetadataRecord]:
         return self.apply(brokers.begin_controlled_shutdown(self.image, broker, self))
 
-    def alter(self, *isr: int, **changes: object) -> Sequence[MetadataRecord]:
+    def alter(self, *isr: int, **changes: Any) -> Sequence[MetadataRecord]:
         """The leader asks for this ISR."""
         state = self.partition
-        arguments: dict[str, object] = {
+        arguments: dict[str, Any] = {
             "topic_id": TOPIC_ID,
             "index": 0,
-            "broker_id": state.leader,
-            "broker_epoch": self.image.brokers[state.leader].epoch,
             "leader_epoch": state.leader_epoch,
             "partition_epoch": state.partition_epoch,
             "new_isr": [(broker, -1) for broker in isr],
             **changes,
         }
-        return self.apply(
-            partitions.alter_partition(self.image, policies=self, **arguments)  # type: ignore[arg-type]
-        )
+        broker_id = arguments.pop("broker_id", state.leader)
+        broker_epoch = arguments.pop("broker_epoch", self.image.brokers[state.leader].epoch)
+        replicas = tuple(ReplicaEpoch(*replica) for replica in arguments.pop("new_isr"))
+        change = IsrChange(new_isr=replicas, **arguments)
+        return self.apply(partitions.alter_partition(self.image, broker_id, broker_epoch, change, self))
 
     def elect(self, kind: ElectionKind) -> None:
         self.apply(partitions.elect(self.image, "t", 0, kind, self))

@@ -14,6 +14,7 @@ from small_cluster import TOPIC_ID, SmallCluster
 from penstock.core.metadata import decisions, partitions, plans, reassignment
 from penstock.core.metadata.image import NO_LEADER
 from penstock.core.metadata.records import TopicCreated
+from penstock.core.metadata.requests import IsrChange, ReplicaEpoch
 from penstock.model.errors import ApiError, ErrorCode
 
 
@@ -29,14 +30,16 @@ def carry_out(cluster: SmallCluster, plan: plans.Plan) -> None:
                 cluster.apply(
                     partitions.alter_partition(
                         cluster.image,
-                        topic.topic_id,
-                        index,
                         state.leader,
                         cluster.image.brokers[state.leader].epoch,
-                        state.leader_epoch,
-                        state.partition_epoch,
-                        [(replica, -1) for replica in up],
-                        policies=cluster,
+                        IsrChange(
+                            topic.topic_id,
+                            index,
+                            state.leader_epoch,
+                            state.partition_epoch,
+                            tuple(ReplicaEpoch(replica, -1) for replica in up),
+                        ),
+                        cluster,
                     )
                 )
             assert (topic.partitions[index].replicas, topic.partitions[index].is_reassigning) == (replicas, False)
