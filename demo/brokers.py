@@ -17,7 +17,7 @@ from pathlib import Path
 
 from demo.clickstream import SILENT
 from demo.telling import Failed
-from penstock.clients import BlockingAdmin, ClientError, TopicInfo
+from penstock.sdk import BlockingAdmin, ClientError, TopicInfo
 
 PENSTOCK = [sys.executable, "-m", "penstock.cli"]
 COUNT = 3

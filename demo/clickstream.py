@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import NamedTuple
 
-from penstock.clients import BlockingProducer, ClientError, Delivery
+from penstock.sdk import BlockingProducer, ClientError, Delivery
 
 NEXT = {"/": 6, "/shoes": 5, "/shirts": 4, "/cart": 3, "/checkout": 1, "/account": 1}
 BAD_SHARE = 0.01

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.clients import Admin, Consumer, NewRecord, Producer, TopicPartition
+    from penstock.sdk import Admin, Consumer, NewRecord, Producer, TopicPartition
 
 __version__ = "0.1.0"
 
@@ -18,7 +18,7 @@ __all__ = ["Admin", "Consumer", "NewRecord", "Producer", "TopicPartition", "__ve
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from penstock import clients
+        from penstock import sdk
 
-        return getattr(clients, name)
+        return getattr(sdk, name)
     raise AttributeError(f"module 'penstock' has no attribute {name!r}")

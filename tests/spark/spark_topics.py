@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from confluent_kafka import Producer
 
-from penstock.clients import BlockingAdmin
+from penstock.sdk import BlockingAdmin
 
 DELIVERY_TIMEOUT_S = 30
 

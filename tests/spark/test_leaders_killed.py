@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cluster_processes import QUIET_CLIENT, ClusterProcesses
-from penstock.clients import BlockingAdmin
+from penstock.sdk import BlockingAdmin
 from penstock.spark.progress import group_of
 
 SOURCE, TARGET = "numbers", "copies"

@@ -22,7 +22,7 @@ from pipeline_driver import WarmCommandLine
 from spark_topics import Topics
 
 from broker_process import BrokerProcess
-from penstock.clients import BlockingConsumer
+from penstock.sdk import BlockingConsumer
 from penstock.spark.pipeline.lock import ProjectLock
 from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.pipeline.template import ProjectPlan, create_project

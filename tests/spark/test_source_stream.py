@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.clients import TopicPartition
+from penstock.sdk import TopicPartition
 from penstock.spark.progress import group_of
 from penstock.spark.query_watch import FinishedTo, QueryWatch
 

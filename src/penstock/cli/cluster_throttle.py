@@ -13,7 +13,7 @@ from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.client.cluster_admin import ClusterAdmin
-    from penstock.clients import BlockingAdmin
+    from penstock.sdk import BlockingAdmin
 
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")

@@ -18,7 +18,7 @@ from penstock.model.errors import ConfigError, ErrorCode, PenstockError
 
 if TYPE_CHECKING:
     from penstock.client.broker_settings import BrokerSettings
-    from penstock.clients import BlockingAdmin, ConfigSetting
+    from penstock.sdk import BlockingAdmin, ConfigSetting
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -188,7 +188,7 @@ class _OfAllBrokers:
         self._settings = settings
 
     def described(self) -> list[ConfigSetting]:
-        from penstock.clients import ConfigSetting
+        from penstock.sdk import ConfigSetting
 
         return [
             ConfigSetting(one.name, one.value, "cluster", one.is_read_only, one.is_sensitive)
@@ -205,7 +205,7 @@ def _settings(target: Target, resource: Resource) -> Iterator[Settings]:
         with broker_settings(target) as found:
             yield _OfAllBrokers(found)
     else:
-        from penstock.clients import Refused
+        from penstock.sdk import Refused
 
         with target.admin() as admin:
             try:

@@ -27,7 +27,7 @@ from penstock.cli.numbers import Seconds
 from penstock.model.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.clients import BlockingAdmin
+    from penstock.sdk import BlockingAdmin
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -172,7 +172,7 @@ class Target:
         return Starting(host, port) if self._can_tell_who_is_starting() and is_starting(host, port) else ""
 
     def admin(self) -> BlockingAdmin:
-        from penstock.clients import BlockingAdmin
+        from penstock.sdk import BlockingAdmin
 
         return BlockingAdmin(
             self.servers,
@@ -296,7 +296,7 @@ def cluster_command(command: Callable[Concatenate[Target, P], R]) -> Callable[..
         except PenstockError as error:
             from penstock.cli.no_controller import no_controller
             from penstock.client.retrying import NoSuchTopic
-            from penstock.clients import UnknownTopic, Unreachable
+            from penstock.sdk import UnknownTopic, Unreachable
 
             without_controller = no_controller(target, error)
             if without_controller is not None:

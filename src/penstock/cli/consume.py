@@ -22,7 +22,7 @@ from penstock.cli.waiting import GroupPatience, Patience, Waiting, Watch
 from penstock.model.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.clients import BlockingConsumer, Record, TopicPartition
+    from penstock.sdk import BlockingConsumer, Record, TopicPartition
 
 Format = Literal["raw", "json", "hex", "template"]
 POLL_S = 0.1
@@ -79,7 +79,7 @@ def consume(
     filters: tuple[str, ...],
 ) -> None:
     """Print records of a topic: those that are there now, or with --follow also those to come."""
-    from penstock.clients import BlockingConsumer
+    from penstock.sdk import BlockingConsumer
 
     _check_start(group, partitions, from_beginning, from_time, offset)
     if as_json and form not in ("raw", "json"):

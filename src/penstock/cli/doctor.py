@@ -44,7 +44,7 @@ from penstock.cli.probe import Probe
 from penstock.model.errors import PenstockError, ProtocolError
 
 if TYPE_CHECKING:
-    from penstock.clients import BlockingAdmin
+    from penstock.sdk import BlockingAdmin
     from penstock.wire.messages.metadata import MetadataResponseBroker
 
 MOST_AT_ONCE = 16

@@ -17,8 +17,8 @@ from penstock.cli.times import PointInTime
 from penstock.model.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.clients import BlockingAdmin, GroupInfo, PartitionLag, ShiftBy, TopicPartition
-    from penstock.clients.records import Position
+    from penstock.sdk import BlockingAdmin, GroupInfo, PartitionLag, ShiftBy, TopicPartition
+    from penstock.sdk.records import Position
 
 group_option = click.option(
     "--group", "group_id", required=True, help="Name of the group.", shell_complete=complete_groups
@@ -178,7 +178,7 @@ def delete(target: Target, group_id: str, as_json: bool) -> None:
 def _place(
     to_earliest: bool, to_latest: bool, to_datetime: datetime | None, to_offset: int | None, shift_by: int | None
 ) -> Position | ShiftBy:
-    from penstock.clients import ShiftBy
+    from penstock.sdk import ShiftBy
 
     places: list[Position | ShiftBy] = []
     if to_earliest:

@@ -37,7 +37,7 @@ def lag(target: Target, group_id: str | None, as_json: bool) -> None:
 
 
 def _all_groups(target: Target, as_json: bool) -> None:
-    from penstock.clients import Refused, UnknownGroup
+    from penstock.sdk import Refused, UnknownGroup
 
     sums: list[tuple[str, str, int | None]] = []
     problems: list[str] = []

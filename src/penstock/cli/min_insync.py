@@ -14,7 +14,7 @@ from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.cli.connection import Target
-    from penstock.clients import BlockingAdmin, TopicInfo
+    from penstock.sdk import BlockingAdmin, TopicInfo
 
 LOOK_S = 2.0
 MIN_INSYNC = "min.insync.replicas"

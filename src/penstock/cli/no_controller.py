@@ -66,7 +66,7 @@ def warn_of_old_news(target: Target) -> None:
 
 
 def _may_be_for_want_of_one(failure: PenstockError) -> bool:
-    from penstock.clients import DeliveryFailed, Refused, TimedOut, Unreachable
+    from penstock.sdk import DeliveryFailed, Refused, TimedOut, Unreachable
 
     if isinstance(failure, ApiError):
         return failure.code in UNANSWERED

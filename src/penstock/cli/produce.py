@@ -21,7 +21,7 @@ from penstock.cli.record_lines import read_hex, read_json
 from penstock.model.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.clients import BlockingProducer, ClientError, Delivery, NewRecord
+    from penstock.sdk import BlockingProducer, ClientError, Delivery, NewRecord
 
 WAITED = ("TIMED_OUT", "NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND")
 LINE_LIMIT = 64 * 1024 * 1024
@@ -71,7 +71,7 @@ def produce(
     as_json: bool,
 ) -> None:
     """Send records: one a line from FILEs or standard input."""
-    from penstock.clients import BlockingProducer
+    from penstock.sdk import BlockingProducer
 
     if key_separator == "":
         raise click.UsageError("--key-separator is empty: give what stands between key and value, for example :")
@@ -174,7 +174,7 @@ class LineReader:
 
     def records(self, stream: IO[bytes], name: str) -> Iterator[tuple[NewRecord, int, Place]]:
         """Records, how many bytes of the source each took, and where they stood."""
-        from penstock.clients import NewRecord
+        from penstock.sdk import NewRecord
 
         if self._form == "file":
             data = stream.read(LINE_LIMIT + 1)
@@ -196,7 +196,7 @@ class LineReader:
             yield record, len(line), (name, number)
 
     def _record(self, line: bytes) -> NewRecord:
-        from penstock.clients import NewRecord
+        from penstock.sdk import NewRecord
 
         if self._form == "json":
             found = read_json(line)
@@ -223,7 +223,7 @@ class LineReader:
 def _send(
     producer: BlockingProducer, reader: LineReader, source: str, topic: str, partition: int | None, count: Count
 ) -> None:
-    from penstock.clients import DeliveryFailed, Refused
+    from penstock.sdk import DeliveryFailed, Refused
 
     name = "standard input" if source == "-" else source
     with click.open_file(source, "rb") as stream, progress(_size(source), name) as bar:

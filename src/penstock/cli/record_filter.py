@@ -15,7 +15,7 @@ from penstock.cli.record_lines import FIELDS, field_texts
 from penstock.model.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.clients import Record
+    from penstock.sdk import Record
 
 Test: TypeAlias = "Callable[[Record], bool]"
 _FILTER = re.compile(rf"({'|'.join(FIELDS)}|header\.[^=!~]+|json\.[^=!~]+)(!=|!~|=|~)(.*)", re.DOTALL)

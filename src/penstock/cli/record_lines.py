@@ -19,7 +19,7 @@ from penstock.cli.numbers import INT32_MAX, INT64_MAX
 from penstock.model.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.clients import NewRecord, Record
+    from penstock.sdk import NewRecord, Record
 
 Line: TypeAlias = "Callable[[Record], bytes]"
 
@@ -154,7 +154,7 @@ def _json_bytes(value: bytes | None) -> object:
 
 def read_json(line: bytes) -> NewRecord:
     """Raises ValueError with what is wrong."""
-    from penstock.clients import NewRecord
+    from penstock.sdk import NewRecord
 
     try:
         found = json.loads(line)

@@ -18,7 +18,7 @@ from penstock.cli.setting_names import known_names
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.clients import BlockingAdmin, TopicPartition
+    from penstock.sdk import BlockingAdmin, TopicPartition
 
 LOST_WITH = {
     "__consumer_offsets": "all groups, and with them every offset that they have committed,",
@@ -53,7 +53,7 @@ def create(
     as_json: bool,
 ) -> None:
     """Create a topic."""
-    from penstock.clients import TopicExists
+    from penstock.sdk import TopicExists
 
     settings = parse_pairs("--config", configs)
     with target.admin() as admin:
@@ -159,7 +159,7 @@ def _bounds(
     admin: BlockingAdmin, partitions: Sequence[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """Where each begins and ends; nothing where a leader does not answer, which is no reason to show nothing else."""
-    from penstock.clients import TimedOut, Unreachable
+    from penstock.sdk import TimedOut, Unreachable
 
     try:
         return admin.offsets(partitions, "earliest"), admin.offsets(partitions, "latest")
@@ -200,7 +200,7 @@ def alter(target: Target, name: str, partitions: int, as_json: bool) -> None:
 @cluster_command
 def delete(target: Target, name: str, if_exists: bool, force: bool, as_json: bool) -> None:
     """Delete a topic with all its records."""
-    from penstock.clients import UnknownTopic
+    from penstock.sdk import UnknownTopic
 
     if name in LOST_WITH and not force:
         raise PenstockError(f"{name} is a topic of the system: {LOST_WITH[name]} would be lost (--force deletes it)")

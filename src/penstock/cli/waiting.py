@@ -12,7 +12,7 @@ from penstock.cli.connection import Target
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.clients import BlockingConsumer
+    from penstock.sdk import BlockingConsumer
 
 LOOK_S = 3.0
 SHORT_LOOK_S = 1.0
@@ -115,7 +115,7 @@ class Watch:
     def wait(self) -> None:
         if time.monotonic() - self._looked_at < LOOK_S:
             return
-        from penstock.clients import TimedOut, UnknownTopic, Unreachable
+        from penstock.sdk import TimedOut, UnknownTopic, Unreachable
 
         was_deleted = self._gone == f"topic {self._topic}"
         try:

@@ -136,7 +136,7 @@ class Cluster:
 
     def wait_in_sync(self, timeout_s: float = 30.0) -> None:
         """Until all replicas of all topics are in sync, so that another node may be killed. Raises TimeoutError."""
-        from penstock.clients import BlockingAdmin
+        from penstock.sdk import BlockingAdmin
 
         deadline_s = time.monotonic() + timeout_s
         with BlockingAdmin(self.bootstrap_servers, timeout_s=timeout_s) as admin:

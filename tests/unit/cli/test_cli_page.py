@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from command_line import CommandLine
-from penstock.clients import BlockingConsumer, BlockingProducer
+from penstock.sdk import BlockingConsumer, BlockingProducer
 from penstock.testing import Broker
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "cli.md"

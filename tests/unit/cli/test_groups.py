@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from command_line import CommandLine
-from penstock.clients import (
+from penstock.sdk import (
     BlockingAdmin,
     BlockingConsumer,
     BlockingProducer,

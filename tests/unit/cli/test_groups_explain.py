@@ -12,7 +12,7 @@ from confluent_kafka import Consumer
 
 from command_line import CommandLine
 from penstock.cli.story import story_lines
-from penstock.clients import BlockingAdmin, BlockingProducer
+from penstock.sdk import BlockingAdmin, BlockingProducer
 from penstock.testing import Broker
 
 TIMEOUT_S = 30.0

@@ -17,7 +17,7 @@ from command_line import CommandLine
 from penstock.cli.connection import Target
 from penstock.cli.output import progress
 from penstock.cli.produce_batching import BULK_BATCH_BYTES, BULK_LINGER_MS, batching
-from penstock.clients import BlockingConsumer, TopicPartition
+from penstock.sdk import BlockingConsumer, TopicPartition
 from penstock.testing import Broker
 
 PENSTOCK = [sys.executable, "-m", "penstock.cli"]

@@ -10,8 +10,8 @@ import pytest
 
 from command_line import CommandLine
 from penstock.cli.topics import LOST_WITH
-from penstock.clients import BlockingAdmin, TopicPartition
 from penstock.core.metadata.image import INTERNAL_TOPICS
+from penstock.sdk import BlockingAdmin, TopicPartition
 from penstock.testing import Broker
 
 PARTITION = re.compile(r"Partition (\d+): Leader=(\d+), ISR=\[\d+(?:,\d+)*\]")

@@ -17,8 +17,8 @@ from penstock.cli.connection import HANGS, Target
 from penstock.cli.doctor_voters import voters as voter_findings
 from penstock.cli.no_controller import no_controller, warn_of_old_news
 from penstock.cli.voters import CLOSED, OTHER, Voter, named_voters, tried, verdict, what_to_do
-from penstock.clients import Refused
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.sdk import Refused
 from penstock.wire.apis import Api
 from penstock.wire.messages import describe_quorum as quorum
 from penstock.wire.messages import list_partition_reassignments as listing

@@ -10,7 +10,7 @@ import pytest
 from written_checkpoints import CheckpointWriter
 
 from command_line import CommandLine
-from penstock.clients import BlockingAdmin
+from penstock.sdk import BlockingAdmin
 from penstock.spark.pipeline.engine import PipelineEngine
 from penstock.spark.pipeline.errors import PipelineError
 from penstock.spark.pipeline.events import FlowState

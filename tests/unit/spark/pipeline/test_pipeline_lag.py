@@ -8,7 +8,7 @@ import pytest
 from penstock.client.blocking_cluster import BlockingCluster
 from penstock.client.errors import AuthenticationFailed, ConnectionLost, NotKafka, UnknownHost
 from penstock.client.fetching import TopicPartition
-from penstock.clients import BlockingAdmin, BlockingProducer
+from penstock.sdk import BlockingAdmin, BlockingProducer
 from penstock.spark.options import cluster_options
 from penstock.spark.pipeline.lag import LagMeter, PartitionLag
 from penstock.testing import Broker

@@ -5,7 +5,7 @@ import os
 
 from written_checkpoints import CheckpointWriter
 
-from penstock.clients import BlockingProducer
+from penstock.sdk import BlockingProducer
 from penstock.spark.pipeline.events import FlowState
 from penstock.spark.pipeline.lock import ProjectLock
 from penstock.spark.pipeline.progress import FlowProgress

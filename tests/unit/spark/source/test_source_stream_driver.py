@@ -12,8 +12,8 @@ from fake_cluster import FakeCluster, FakeTime
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from penstock.client.fetching import TopicPartition
-from penstock.clients import BlockingAdmin
 from penstock.records.builder import Record, build_batch
+from penstock.sdk import BlockingAdmin
 from penstock.spark.columns import source_schema
 from penstock.spark.offsets import DataLoss, SourceOffset
 from penstock.spark.options import SourceOptions

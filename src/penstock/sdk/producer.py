@@ -15,10 +15,10 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Self, TypedDict, Unpack
 
-from penstock.clients.errors import ClientError
-from penstock.clients.metrics import ProducerMetrics
-from penstock.clients.producer_engine import FULL_QUEUE_PAUSE_S, ProducerConfig, ProducerEngine, ProducerOptions
-from penstock.clients.records import Delivery, Headers, NewRecord, Payload
+from penstock.sdk.errors import ClientError
+from penstock.sdk.metrics import ProducerMetrics
+from penstock.sdk.producer_engine import FULL_QUEUE_PAUSE_S, ProducerConfig, ProducerEngine, ProducerOptions
+from penstock.sdk.records import Delivery, Headers, NewRecord, Payload
 
 __all__ = ["BlockingProducer", "Producer", "ProducerConfig", "ProducerOptions"]
 

@@ -11,7 +11,7 @@ from typing import get_type_hints
 import pytest
 
 import penstock
-from penstock.clients import (
+from penstock.sdk import (
     Admin,
     BadSetting,
     BlockingAdmin,
@@ -25,7 +25,7 @@ from penstock.clients import (
     Unreachable,
     hash_partition,
 )
-from penstock.clients.producer_engine import ProducerConfig, ProducerOptions
+from penstock.sdk.producer_engine import ProducerConfig, ProducerOptions
 from penstock.testing import Broker
 
 
@@ -156,7 +156,7 @@ def test_no_broker_is_said_in_one_sentence(caplog: pytest.LogCaptureFixture, cap
     with pytest.raises(Unreachable):
         BlockingAdmin(address, timeout_s=1).topics()
     assert capfd.readouterr() == ("", "")  # librdkafka's own lines go to our logger
-    assert ("penstock.clients", logging.ERROR) in {(one.name, one.levelno) for one in caplog.get_records("call")}
+    assert ("penstock.sdk", logging.ERROR) in {(one.name, one.levelno) for one in caplog.get_records("call")}
 
 
 def test_a_bad_setting_is_refused_at_once() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType
 from confluent_kafka.admin import ConfigSource  # type: ignore[attr-defined]  # its stubs do not re-export
 
-from penstock.clients.cluster import (
+from penstock.sdk.cluster import (
     BrokerInfo,
     ClusterInfo,
     ConfigSetting,
@@ -20,7 +20,7 @@ from penstock.clients.cluster import (
     PartitionInfo,
     TopicInfo,
 )
-from penstock.clients.records import TopicPartition
+from penstock.sdk.records import TopicPartition
 
 DEAD = "Dead"
 _STATES = {

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 
-from penstock.clients.records import Record, TopicPartition
+from penstock.sdk.records import Record, TopicPartition
 
 
 class Handout:

@@ -15,17 +15,17 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self, TypeAlias, Unpack
 
-from penstock.clients.blocking_consumer import (
+from penstock.sdk.blocking_consumer import (
     SLICE_S,
     BlockingConsumer,
     Commitable,
     OnRebalance,
     Partitions,
 )
-from penstock.clients.call_thread import CallThread
-from penstock.clients.consumer_config import ConsumerConfig, ConsumerOptions, Strategy
-from penstock.clients.metrics import ConsumerMetrics
-from penstock.clients.records import Position, Record, TopicPartition
+from penstock.sdk.call_thread import CallThread
+from penstock.sdk.consumer_config import ConsumerConfig, ConsumerOptions, Strategy
+from penstock.sdk.metrics import ConsumerMetrics
+from penstock.sdk.records import Position, Record, TopicPartition
 
 __all__ = ["BlockingConsumer", "Consumer", "ConsumerConfig", "ConsumerOptions", "Strategy"]
 

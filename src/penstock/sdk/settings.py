@@ -1,6 +1,6 @@
 """Where the cluster is, and what every librdkafka handle is given.
 
-librdkafka's own log lines go to the Python logger `penstock.clients`, which is silent until the application
+librdkafka's own log lines go to the Python logger `penstock.sdk`, which is silent until the application
 configures logging. Whether any broker answers is remembered, so that a time-out can say why. librdkafka itself
 goes on trying for as long as a request may take; where nothing listens at all, `check` finds that out at once.
 """
@@ -16,14 +16,14 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.clients.errors import BadSetting, ClientError, Unreachable, translate
+from penstock.sdk.errors import BadSetting, ClientError, Unreachable, translate
 
 BOOTSTRAP_VARIABLE = "PENSTOCK_BOOTSTRAP_SERVERS"
 DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
 DEFAULT_PORT = 9092
 CONNECT_TIMEOUT_S = 3.0
 
-log = logging.getLogger("penstock.clients")
+log = logging.getLogger("penstock.sdk")
 log.addHandler(logging.NullHandler())  # without it Python prints warnings of a silent application
 
 _DOWN = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE)

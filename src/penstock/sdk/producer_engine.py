@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import Producer as LibrdkafkaProducer
 
-from penstock.clients.errors import (
+from penstock.sdk.errors import (
     BadSetting,
     ClientClosed,
     ClientError,
@@ -28,11 +28,11 @@ from penstock.clients.errors import (
     UnknownTopic,
     Unreachable,
 )
-from penstock.clients.metrics import LATENCIES_KEPT, Counts, ProducerMetrics, Statistics, producer_metrics
-from penstock.clients.partition_counts import PartitionCounts
-from penstock.clients.partitioners import NATIVE, Partitioner, resolve
-from penstock.clients.records import Delivery, Headers, Payload, header_list
-from penstock.clients.settings import Connection
+from penstock.sdk.metrics import LATENCIES_KEPT, Counts, ProducerMetrics, Statistics, producer_metrics
+from penstock.sdk.partition_counts import PartitionCounts
+from penstock.sdk.partitioners import NATIVE, Partitioner, resolve
+from penstock.sdk.records import Delivery, Headers, Payload, header_list
+from penstock.sdk.settings import Connection
 
 Sink: TypeAlias = Callable[[Delivery | ClientError], None]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from penstock.clients.records import TopicPartition
+from penstock.sdk.records import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

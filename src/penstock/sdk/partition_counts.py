@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.clients.settings import Connection
+from penstock.sdk.settings import Connection
 
 __all__ = ["PartitionCounts"]
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import pytest
 
-from penstock.clients import (
+from penstock.sdk import (
     Admin,
     BlockingAdmin,
     BlockingConsumer,
@@ -21,7 +21,7 @@ from penstock.clients import (
     TopicPartition,
     UnknownGroup,
 )
-from penstock.clients.consumer_config import Strategy
+from penstock.sdk.consumer_config import Strategy
 from penstock.testing import Broker
 
 START_MS = 1_700_000_000_000

@@ -10,7 +10,7 @@ from typing import get_type_hints
 import pytest
 
 import penstock
-from penstock.clients import (
+from penstock.sdk import (
     BadSetting,
     BlockingAdmin,
     BlockingConsumer,
@@ -21,7 +21,7 @@ from penstock.clients import (
     TopicPartition,
     UnknownTopic,
 )
-from penstock.clients.consumer_config import ConsumerConfig, ConsumerOptions
+from penstock.sdk.consumer_config import ConsumerConfig, ConsumerOptions
 
 START_MS = 1_700_000_000_000
 

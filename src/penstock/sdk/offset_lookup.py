@@ -9,10 +9,10 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED
 from confluent_kafka import Consumer as LibrdkafkaConsumer
 from confluent_kafka import TopicPartition as LibrdkafkaPartition
 
-from penstock.clients.consumer_config import ConsumerConfig
-from penstock.clients.errors import BadSetting
-from penstock.clients.records import Position, TopicPartition, checked_partitions
-from penstock.clients.settings import Connection
+from penstock.sdk.consumer_config import ConsumerConfig
+from penstock.sdk.errors import BadSetting
+from penstock.sdk.records import Position, TopicPartition, checked_partitions
+from penstock.sdk.settings import Connection
 
 
 class OffsetLookup:

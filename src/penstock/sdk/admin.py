@@ -8,8 +8,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Literal, Self, Unpack
 
-from penstock.clients.blocking_admin import AdminOptions, BlockingAdmin, Kind
-from penstock.clients.cluster import (
+from penstock.sdk.blocking_admin import AdminOptions, BlockingAdmin, Kind
+from penstock.sdk.cluster import (
     ClusterInfo,
     ConfigSetting,
     GroupInfo,
@@ -19,7 +19,7 @@ from penstock.clients.cluster import (
     ShiftBy,
     TopicInfo,
 )
-from penstock.clients.records import Position, TopicPartition
+from penstock.sdk.records import Position, TopicPartition
 
 __all__ = ["Admin", "AdminOptions", "BlockingAdmin"]
 

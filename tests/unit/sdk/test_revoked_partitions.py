@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition as LibrdkafkaPartition
 
-from penstock.clients import BlockingConsumer, CommitFailed, Record, TopicPartition
+from penstock.sdk import BlockingConsumer, CommitFailed, Record, TopicPartition
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 

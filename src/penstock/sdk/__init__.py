@@ -3,8 +3,8 @@
 It talks to a cluster over the wire and knows nothing of the broker's packages; any Kafka cluster will do.
 """
 
-from penstock.clients.admin import Admin, BlockingAdmin
-from penstock.clients.cluster import (
+from penstock.sdk.admin import Admin, BlockingAdmin
+from penstock.sdk.cluster import (
     BrokerInfo,
     ClusterInfo,
     ConfigSetting,
@@ -17,8 +17,8 @@ from penstock.clients.cluster import (
     ShiftBy,
     TopicInfo,
 )
-from penstock.clients.consumer import BlockingConsumer, Consumer
-from penstock.clients.errors import (
+from penstock.sdk.consumer import BlockingConsumer, Consumer
+from penstock.sdk.errors import (
     BadSetting,
     ClientClosed,
     ClientError,
@@ -34,10 +34,10 @@ from penstock.clients.errors import (
     UnknownTopic,
     Unreachable,
 )
-from penstock.clients.metrics import ConsumerMetrics, Latency, ProducerMetrics
-from penstock.clients.partitioners import hash_partition
-from penstock.clients.producer import BlockingProducer, Producer
-from penstock.clients.records import Delivery, NewRecord, Record, TopicPartition
+from penstock.sdk.metrics import ConsumerMetrics, Latency, ProducerMetrics
+from penstock.sdk.partitioners import hash_partition
+from penstock.sdk.producer import BlockingProducer, Producer
+from penstock.sdk.records import Delivery, NewRecord, Record, TopicPartition
 
 __all__ = [
     "Admin",

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 import penstock
-from penstock.clients import (
+from penstock.sdk import (
     BadSetting,
     BlockingAdmin,
     BlockingConsumer,

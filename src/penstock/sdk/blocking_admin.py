@@ -31,8 +31,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs d
     ResourceType,
 )
 
-from penstock.clients import answers
-from penstock.clients.cluster import (
+from penstock.sdk import answers
+from penstock.sdk.cluster import (
     ClusterInfo,
     ConfigSetting,
     GroupInfo,
@@ -42,7 +42,7 @@ from penstock.clients.cluster import (
     ShiftBy,
     TopicInfo,
 )
-from penstock.clients.errors import (
+from penstock.sdk.errors import (
     BadSetting,
     ClientClosed,
     CommitFailed,
@@ -53,8 +53,8 @@ from penstock.clients.errors import (
     UnknownTopic,
     Unreachable,
 )
-from penstock.clients.records import Position, TopicPartition, checked_partitions
-from penstock.clients.settings import Connection
+from penstock.sdk.records import Position, TopicPartition, checked_partitions
+from penstock.sdk.settings import Connection
 
 Kind = Literal["topic", "broker", "group"]
 R = TypeVar("R")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.clients import BlockingProducer, Producer, Unreachable, partition_counts
-from penstock.clients.partition_counts import PartitionCounts
-from penstock.clients.settings import Connection
+from penstock.sdk import BlockingProducer, Producer, Unreachable, partition_counts
+from penstock.sdk.partition_counts import PartitionCounts
+from penstock.sdk.settings import Connection
 
 NOBODY = "127.0.0.1:1"
 TIMEOUT_S = 30.0

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.clients.records import TopicPartition
+from penstock.sdk.records import TopicPartition
 
 LATENCIES_KEPT = 2048
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.clients import BadSetting, BlockingProducer, ClientError, Delivery, DeliveryFailed, Unreachable
+from penstock.sdk import BadSetting, BlockingProducer, ClientError, Delivery, DeliveryFailed, Unreachable
 from penstock.wire.apis import Api
 from penstock.wire.messages.produce import (
     PartitionProduceResponse,

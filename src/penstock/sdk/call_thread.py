@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from penstock.clients.errors import ClientClosed
+from penstock.sdk.errors import ClientClosed
 
 P = ParamSpec("P")
 R = TypeVar("R")

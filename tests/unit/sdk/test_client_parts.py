@@ -10,7 +10,8 @@ from concurrent.futures import Future
 import pytest
 from confluent_kafka import KafkaError
 
-from penstock.clients import (
+from penstock.model.errors import ConfigError
+from penstock.sdk import (
     BadSetting,
     ClientClosed,
     ClientError,
@@ -29,13 +30,12 @@ from penstock.clients import (
     UnknownTopic,
     Unreachable,
 )
-from penstock.clients.call_thread import CallThread
-from penstock.clients.errors import translate
-from penstock.clients.handout import Handout
-from penstock.clients.metrics import Counts, Statistics, consumer_metrics, producer_metrics
-from penstock.clients.partitioners import RoundRobin
-from penstock.clients.settings import Connection
-from penstock.model.errors import ConfigError
+from penstock.sdk.call_thread import CallThread
+from penstock.sdk.errors import translate
+from penstock.sdk.handout import Handout
+from penstock.sdk.metrics import Counts, Statistics, consumer_metrics, producer_metrics
+from penstock.sdk.partitioners import RoundRobin
+from penstock.sdk.settings import Connection
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 
