@@ -27,9 +27,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.client.admin import create_topic
-from penstock.client.cluster import Cluster
-from penstock.client.connection import Connection
 from penstock.node.local_nodes import free_ports
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
@@ -48,6 +45,9 @@ from penstock.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.connection import Connection
+from penstock.wire_client.aio.topics import create_topic
 
 HOST = "127.0.0.1"
 BATCH_BYTES = 900_000

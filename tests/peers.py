@@ -7,7 +7,7 @@ import itertools
 from typing import cast
 
 from penstock.api.handlers.introduction import IntroductionHandler
-from penstock.client.introduction import PeerIdentity
+from penstock.broker_link.introduction import PeerIdentity
 from penstock.wire.codec import read_request_header
 from penstock.wire.introduction import (
     ANYBODY,

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from bench.brokers import Kafka, free_ports
 
-from penstock.client.blocking_cluster import BlockingCluster, FetchStream
-from penstock.client.errors import AuthenticationFailed
-from penstock.client.fetching import TopicPartition
-from penstock.client.security import security_from_settings
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.wire.apis import Api
 from penstock.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from penstock.wire_client.blocking.cluster import BlockingCluster, FetchStream
+from penstock.wire_client.blocking.security import security_from_settings
+from penstock.wire_client.requests.errors import AuthenticationFailed
+from penstock.wire_client.requests.offsets import TopicPartition
 from tls_proxy import CERTIFICATE, KEY
 
 pytestmark = pytest.mark.kafka_jars

@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 from spark_topics import Topics
 
 from broker_process import BrokerProcess
-from penstock.client.blocking_cluster import BlockingCluster
 from penstock.records.batch import HEADER_SIZE, iterate_headers
 from penstock.spark.offsets import topic_id_text
+from penstock.wire_client.blocking.cluster import BlockingCluster
 
 PROMPT_COMPACTION = {
     "cleanup.policy": "compact",

@@ -24,12 +24,12 @@ from struct import error as StructError  # noqa: N812
 from typing import Final, NamedTuple, Protocol, cast
 
 from penstock.api.context import RequestContext
-from penstock.client.direct import DirectConnection
-from penstock.client.errors import BrokerUnreachable, ConnectionLost, RequestTimedOut
-from penstock.client.introduction import PeerIdentity
+from penstock.broker_link.direct import DirectConnection
+from penstock.broker_link.introduction import PeerIdentity
 from penstock.model.errors import ApiError, ErrorCode, OutcomeUnknown, ProtocolError
 from penstock.wire.codec import decode_response, encode_request, read_response_header
 from penstock.wire.primitives import Message
+from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost, RequestTimedOut
 
 FORWARD_KEY: Final = 0x7002
 ANONYMOUS: Final = "User:ANONYMOUS"  # there is nobody else before there is authentication

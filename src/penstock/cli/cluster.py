@@ -20,7 +20,7 @@ from penstock.cli.wire_admin import wire_admin
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.client.cluster_admin import ClusterAdmin, ClusterNodes, PartitionReplicas, QuorumInfo
+    from penstock.wire_client.blocking.cluster_admin import ClusterAdmin, ClusterNodes, PartitionReplicas, QuorumInfo
 
 LOOK_EVERY_S = 1.0
 SILENT_S = 5.0

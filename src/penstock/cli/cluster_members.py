@@ -20,7 +20,7 @@ from penstock.cli.wire_admin import wire_admin
 from penstock.model.errors import ApiError, ConfigError, ErrorCode, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.client.cluster_admin import ClusterAdmin
+    from penstock.wire_client.blocking.cluster_admin import ClusterAdmin
 
 broker_argument = click.argument("broker_id", metavar="BROKER", type=NUMBER)
 

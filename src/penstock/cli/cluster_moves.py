@@ -21,7 +21,7 @@ from penstock.cli.wire_admin import wire_admin
 from penstock.model.errors import ErrorCode, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.client.cluster_admin import ClusterAdmin, PartitionReplicas
+    from penstock.wire_client.blocking.cluster_admin import ClusterAdmin, PartitionReplicas
 
 LIMIT_STAYS = f"The limit stays until it is taken back: {UNTHROTTLE}"
 
@@ -214,7 +214,7 @@ def _move(
     as_json: bool,
 ) -> None:
     """Begin, say so, and look on if asked to."""
-    from penstock.client.cluster_admin import raise_refusals
+    from penstock.wire_client.blocking.cluster_admin import raise_refusals
 
     is_limited = throttle is not None
     try:
@@ -287,7 +287,7 @@ def reassignments(target: Target, watch: bool, unthrottle: bool, as_json: bool) 
 @cluster_command
 def cancel_reassignment(target: Target, topic: str | None, partition: int | None, is_all: bool, as_json: bool) -> None:
     """Take reassignments back: partitions keep the replicas that they had before."""
-    from penstock.client.cluster_admin import raise_refusals
+    from penstock.wire_client.blocking.cluster_admin import raise_refusals
 
     if is_all == (topic is not None) or (partition is not None and topic is None):
         raise click.UsageError("give --topic, with or without --partition, or --all")

@@ -11,9 +11,9 @@ from penstock.cli.output import show_json
 from penstock.model.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.client.cluster_admin import ClusterAdmin
     from penstock.core.metadata.image import MetadataImage
     from penstock.core.metadata.plans import Plan
+    from penstock.wire_client.blocking.cluster_admin import ClusterAdmin
 
 EXAMPLE_PLAN = '{"partitions": [{"topic": "events", "partition": 0, "replicas": [1, 2, 3]}]}'
 

@@ -13,7 +13,7 @@ from penstock.cli.cluster_plans import ids
 from penstock.cli.output import show_table
 
 if TYPE_CHECKING:
-    from penstock.client.cluster_admin import ClusterAdmin, Move
+    from penstock.wire_client.blocking.cluster_admin import ClusterAdmin, Move
 
 LOOK_EVERY_S = 1.0
 

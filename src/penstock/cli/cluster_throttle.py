@@ -12,8 +12,8 @@ from penstock.cli.connection import Target
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.client.cluster_admin import ClusterAdmin
     from penstock.sdk import BlockingAdmin
+    from penstock.wire_client.blocking.cluster_admin import ClusterAdmin
 
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")

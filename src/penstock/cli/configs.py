@@ -17,8 +17,8 @@ from penstock.cli.wire_admin import broker_settings, wire_admin
 from penstock.model.errors import ConfigError, ErrorCode, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.client.broker_settings import BrokerSettings
     from penstock.sdk import BlockingAdmin, ConfigSetting
+    from penstock.wire_client.blocking.broker_settings import BrokerSettings
 
 P = ParamSpec("P")
 R = TypeVar("R")

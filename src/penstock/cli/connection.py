@@ -295,8 +295,8 @@ def cluster_command(command: Callable[Concatenate[Target, P], R]) -> Callable[..
             raise
         except PenstockError as error:
             from penstock.cli.no_controller import no_controller
-            from penstock.client.retrying import NoSuchTopic
             from penstock.sdk import UnknownTopic, Unreachable
+            from penstock.wire_client.requests.errors import NoSuchTopic
 
             without_controller = no_controller(target, error)
             if without_controller is not None:

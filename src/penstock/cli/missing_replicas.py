@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from penstock.client.cluster_admin import Move, PartitionReplicas
+    from penstock.wire_client.blocking.cluster_admin import Move, PartitionReplicas
 
 Replicas: TypeAlias = "dict[tuple[str, int], PartitionReplicas]"
 

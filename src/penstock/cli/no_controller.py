@@ -24,8 +24,8 @@ from penstock.cli.voters import (
     verdict,
     what_to_do,
 )
-from penstock.client.errors import ConnectionLost, RequestTimedOut
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
+from penstock.wire_client.requests.errors import ConnectionLost, RequestTimedOut
 
 UNANSWERED = frozenset(
     (

@@ -36,12 +36,12 @@ def batching(target: Target, topic: str, *, is_typed: bool) -> Batching:
 
 def _largest_batch(target: Target, topic: str) -> int:
     """What the topic takes; where it does not say, as when it will be made by the first record, what all take."""
-    from penstock.client.blocking_cluster import BlockingCluster
-    from penstock.client.errors import ClientError
-    from penstock.client.security import security_from_settings
     from penstock.model.errors import ApiError
     from penstock.wire.apis import Api
     from penstock.wire.messages import describe_configs as describing
+    from penstock.wire_client.blocking.cluster import BlockingCluster
+    from penstock.wire_client.blocking.security import security_from_settings
+    from penstock.wire_client.requests.errors import ClientError
 
     def read(answer: describing.DescribeConfigsResponse) -> int:
         values = [one.value or "" for found in answer.results for one in found.configs if one.name == MAX_MESSAGE_BYTES]

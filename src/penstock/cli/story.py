@@ -15,8 +15,8 @@ _SECURITY = ("security.", "sasl.", "ssl.")
 
 
 def fetch_story(target: Target, group_id: str) -> list[dict[str, Any]]:
-    from penstock.client.cluster import Cluster
-    from penstock.client.story import group_story
+    from penstock.wire_client.aio.cluster import Cluster
+    from penstock.wire_client.aio.group_story import group_story
 
     if any(name.startswith(_SECURITY) for name in target.settings):
         raise ConfigError("groups explain speaks to plaintext listeners only: leave out --command-config")

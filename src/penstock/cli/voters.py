@@ -19,7 +19,7 @@ from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
 
 if TYPE_CHECKING:
-    from penstock.client.blocking import BlockingConnection
+    from penstock.wire_client.blocking.connection import BlockingConnection
 
 # How long a broker is to look for a controller before it says that there is none: a moment does where a command has
 # waited in vain already.
@@ -118,8 +118,8 @@ def has_controller(target: Target, address: tuple[str, int], look_s: float = MOM
 
     Raises ApiError(NOT_CONTROLLER), which names the voters.
     """
-    from penstock.client.errors import ClientError, check
     from penstock.wire.messages import list_partition_reassignments as listing
+    from penstock.wire_client.requests.errors import ClientError, check
 
     # Of nothing: only the controller answers it, and a client says how long to look for that one.
     request = listing.ListPartitionReassignmentsRequest(timeout_ms=int(look_s * 1000), topics=[])
@@ -142,8 +142,8 @@ def has_controller(target: Target, address: tuple[str, int], look_s: float = MOM
 
 
 def _connection(target: Target, address: tuple[str, int], timeout_s: float) -> BlockingConnection:
-    from penstock.client.blocking import BlockingConnection
-    from penstock.client.security import security_from_settings
+    from penstock.wire_client.blocking.connection import BlockingConnection
+    from penstock.wire_client.blocking.security import security_from_settings
 
     security = security_from_settings({name: str(value) for name, value in target.settings.items()})
     return BlockingConnection.open(*address, "penstock-cli", security, timeout_s)
@@ -154,9 +154,9 @@ def quorum_at(target: Target, address: tuple[str, int]) -> Quorum | None:
 
     Raises ApiError(NOT_CONTROLLER), which names the voters.
     """
-    from penstock.client.cluster_admin import METADATA_TOPIC
-    from penstock.client.errors import ClientError, check
     from penstock.wire.messages import describe_quorum as quorum
+    from penstock.wire_client.blocking.cluster_admin import METADATA_TOPIC
+    from penstock.wire_client.requests.errors import ClientError, check
 
     # That first: who asks for the quorum cannot say how long to look for its leader.
     has_controller(target, address, min(LOOK_S, target.timeout_s))

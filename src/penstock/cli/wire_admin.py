@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from penstock.cli.connection import Target
 
 if TYPE_CHECKING:
-    from penstock.client.blocking_cluster import BlockingCluster
-    from penstock.client.broker_settings import BrokerSettings
-    from penstock.client.cluster_admin import ClusterAdmin
+    from penstock.wire_client.blocking.broker_settings import BrokerSettings
+    from penstock.wire_client.blocking.cluster import BlockingCluster
+    from penstock.wire_client.blocking.cluster_admin import ClusterAdmin
 
 
 @contextmanager
 def wire_admin(target: Target) -> Iterator[ClusterAdmin]:
-    from penstock.client.cluster_admin import ClusterAdmin
+    from penstock.wire_client.blocking.cluster_admin import ClusterAdmin
 
     with _connected(target) as cluster:
         yield ClusterAdmin(cluster)
@@ -24,7 +24,7 @@ def wire_admin(target: Target) -> Iterator[ClusterAdmin]:
 
 @contextmanager
 def broker_settings(target: Target) -> Iterator[BrokerSettings]:
-    from penstock.client.broker_settings import BrokerSettings
+    from penstock.wire_client.blocking.broker_settings import BrokerSettings
 
     with _connected(target) as cluster:
         yield BrokerSettings(cluster)
@@ -32,8 +32,8 @@ def broker_settings(target: Target) -> Iterator[BrokerSettings]:
 
 @contextmanager
 def _connected(target: Target) -> Iterator[BlockingCluster]:
-    from penstock.client.blocking_cluster import BlockingCluster
-    from penstock.client.security import security_from_settings
+    from penstock.wire_client.blocking.cluster import BlockingCluster
+    from penstock.wire_client.blocking.security import security_from_settings
 
     serving = target.check()
     # That one first: an address that hangs would be waited for.

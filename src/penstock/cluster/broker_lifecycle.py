@@ -14,13 +14,13 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.client.errors import ClientError
 from penstock.cluster.controller_access import ControllerAccess
 from penstock.config.broker import BrokerConfig
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.requests import Registration
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.ports.clock import Clock
+from penstock.wire_client.requests.errors import ClientError
 
 log = logging.getLogger(__name__)
 

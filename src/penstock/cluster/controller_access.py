@@ -12,9 +12,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
-from penstock.client.connection import Connection
-from penstock.client.errors import BrokerUnreachable, ConnectionLost, RequestTimedOut
-from penstock.client.introduction import PeerIdentity
+from penstock.broker_link.introduction import PeerIdentity
+from penstock.broker_link.peer_connection import open_to_peer
 from penstock.cluster.controller import Controller
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.requests import HeartbeatAnswer, IsrAnswer, IsrChange, Registration, uuid_bytes
@@ -49,6 +48,8 @@ from penstock.wire.messages.update_raft_voter import (
 )
 from penstock.wire.messages.update_raft_voter import Listener as VoterListener
 from penstock.wire.primitives import Message
+from penstock.wire_client.aio.connection import Connection
+from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost, RequestTimedOut
 
 log = logging.getLogger(__name__)
 
@@ -328,9 +329,7 @@ class ControllerAccess:
 
     async def _open(self, address: Address) -> Connection:
         # Whoever listens: a bootstrap address does not say which node that is.
-        return await Connection.open_to_peer(
-            *address, f"broker-{self._node_id}", CONNECT_TIMEOUT_S, self._identity, INTERNAL
-        )
+        return await open_to_peer(*address, f"broker-{self._node_id}", CONNECT_TIMEOUT_S, self._identity, INTERNAL)
 
     def _target(self) -> Address:
         leader = self._quorum.leader_id

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias, cast
 
-from penstock.client.introduction import IntroductionRefused, PeerIdentity, dial
+from penstock.broker_link.introduction import IntroductionRefused, PeerIdentity, dial
 from penstock.cluster.raft_codec import PING, Hello, encode_hello
 from penstock.model.errors import ProtocolError
 from penstock.ports.clock import Clock

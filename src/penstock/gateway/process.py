@@ -17,12 +17,12 @@ import socket
 import threading
 from typing import NamedTuple
 
-from penstock.client.cluster import Cluster
-from penstock.client.producer import Producer
 from penstock.gateway.crowd import Crowd
 from penstock.observability.channel import BrokerReader
 from penstock.ports.clock import Clock
 from penstock.ports.workers import RecordWorkers
+from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.producer import Producer
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from penstock.api.handlers.introduction import IntroductionHandler
 from penstock.api.handlers.raft import RaftHandler
 from penstock.api.handlers.update_raft_voter import UpdateRaftVoterHandler
 from penstock.api.request_times import RequestTimes
-from penstock.client.introduction import PeerIdentity
+from penstock.broker_link.introduction import PeerIdentity
 from penstock.cluster.broker_lifecycle import BrokerLifecycle
 from penstock.cluster.broker_watch import BrokerWatch
 from penstock.cluster.controller import Controller, NewCluster

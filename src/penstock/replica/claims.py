@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from penstock.broker_link.leader_link import LeaderLink
 from penstock.replica.following import FollowedPartition, FollowerSession
-from penstock.replica.leader_link import LeaderLink
 from penstock.replica.partition import Partition
 from penstock.wire.acknowledgement import DISOWN_KEY, Acknowledged, acknowledgement_frame
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from penstock.client.introduction import PeerIdentity
+from penstock.broker_link.introduction import PeerIdentity
 from penstock.config.broker import BrokerConfig
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.ports.clock import Clock

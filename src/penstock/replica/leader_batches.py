@@ -5,8 +5,8 @@ For a look at them alone: no session, no replica id, so it says nothing of what 
 
 from __future__ import annotations
 
+from penstock.broker_link.leader_link import LeaderLink
 from penstock.model.errors import ApiError, ErrorCode
-from penstock.replica.leader_link import LeaderLink
 from penstock.replica.partition import Partition
 from penstock.wire.apis import Api
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic

@@ -5,8 +5,8 @@ Spoken in one version of ListOffsets, without asking which ones the leader knows
 
 from __future__ import annotations
 
+from penstock.broker_link.leader_link import LeaderLink
 from penstock.model.errors import ApiError, ErrorCode
-from penstock.replica.leader_link import LeaderLink
 from penstock.replica.partition import Partition
 from penstock.wire.apis import Api
 from penstock.wire.messages.list_offsets import (

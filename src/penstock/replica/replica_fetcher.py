@@ -19,7 +19,8 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from penstock.client.introduction import PeerIdentity
+from penstock.broker_link.introduction import PeerIdentity
+from penstock.broker_link.leader_link import LeaderLink, retry_s
 from penstock.config.broker import BrokerConfig
 from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, StorageError
 from penstock.ports.clock import Clock
@@ -27,7 +28,6 @@ from penstock.replica.claims import Claims
 from penstock.replica.divergence import Bounds, Recovering, batch_around_start
 from penstock.replica.following import FollowedPartition, FollowerSession
 from penstock.replica.leader_batches import ask_batches
-from penstock.replica.leader_link import LeaderLink, retry_s
 from penstock.replica.leader_offsets import EARLIEST, LATEST, ask_offset
 from penstock.replica.partition import Partition
 from penstock.replica.throttle import ReplicationQuota

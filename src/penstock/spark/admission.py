@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from penstock.client.fetching import TopicPartition
+from penstock.wire_client.requests.offsets import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
 

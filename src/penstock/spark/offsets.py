@@ -24,8 +24,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.client.fetching import TopicPartition
 from penstock.model.errors import PenstockError
+from penstock.wire_client.requests.offsets import TopicPartition
 
 VERSION = 1
 NO_TOPIC_ID = bytes(16)

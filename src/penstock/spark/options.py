@@ -14,9 +14,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.client.cluster import Address
-from penstock.client.fetching import TopicPartition
-from penstock.client.security import ClientSecurity, security_from_settings
 from penstock.spark.known_options import SECURITY_PREFIXES, KnownOptions
 from penstock.spark.positions import (
     EARLIEST,
@@ -36,6 +33,9 @@ from penstock.spark.positions import (
     pattern_of,
     topics_of,
 )
+from penstock.wire_client.blocking.security import ClientSecurity, security_from_settings
+from penstock.wire_client.requests.metadata import Address
+from penstock.wire_client.requests.offsets import TopicPartition
 
 logger = logging.getLogger(__name__)
 

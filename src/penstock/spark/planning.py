@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.client.cluster import TopicInfo
-from penstock.client.fetching import OffsetAndTimestamp, TopicPartition
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.spark.offsets import NO_TOPIC_ID, DataLoss, SourceOffset, topic_id_text
 from penstock.spark.options import SourceOptions
@@ -33,6 +31,8 @@ from penstock.spark.positions import (
     TopicPattern,
     Topics,
 )
+from penstock.wire_client.requests.metadata import TopicInfo
+from penstock.wire_client.requests.offsets import OffsetAndTimestamp, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ Offsets = dict[TopicPartition, int]
 
 
 class OffsetCluster(Protocol):
-    """The part of `client.blocking_cluster.BlockingCluster` that planning needs."""
+    """The part of `wire_client.blocking.cluster.BlockingCluster` that planning needs."""
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicInfo]: ...
 

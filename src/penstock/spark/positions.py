@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.client.fetching import TopicPartition
 from penstock.model.errors import ConfigError
+from penstock.wire_client.requests.offsets import TopicPartition
 
 LATEST = -1
 EARLIEST = -2

@@ -14,10 +14,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from penstock.client.blocking_cluster import BlockingCluster
-from penstock.client.errors import error_code
-from penstock.client.fetching import TopicPartition
-from penstock.client.retrying import LOST
 from penstock.model.errors import ErrorCode, PenstockError
 from penstock.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, add_sequence
 from penstock.spark.encode.closed import halves, stamp
@@ -31,6 +27,10 @@ from penstock.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from penstock.wire_client.blocking.cluster import BlockingCluster
+from penstock.wire_client.requests.errors import error_code
+from penstock.wire_client.requests.offsets import TopicPartition
+from penstock.wire_client.requests.retriable import LOST
 
 TRY_AGAIN = frozenset(
     (

@@ -18,10 +18,10 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from penstock.client.fetching import TopicPartition
-from penstock.client.group_offsets import CommittedOffset
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
 from penstock.spark.options import GroupOptions
+from penstock.wire_client.requests.group_offsets import CommittedOffset
+from penstock.wire_client.requests.offsets import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ TAKEN = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.RE
 
 
 class GroupCluster(Protocol):
-    """The part of `client.blocking_cluster.BlockingCluster` that is needed here."""
+    """The part of `wire_client.blocking.cluster.BlockingCluster` that is needed here."""
 
     def commits_of(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]: ...
 

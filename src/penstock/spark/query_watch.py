@@ -235,7 +235,7 @@ class _Watcher(threading.Thread):
 
 
 def connected_progress(options: SourceOptions) -> GroupProgress:
-    from penstock.client.blocking_cluster import BlockingCluster
+    from penstock.wire_client.blocking.cluster import BlockingCluster
 
     where = options.cluster
     cluster = BlockingCluster(where.bootstrap, where.client_id, where.security, COMMIT_TIMEOUT_S)

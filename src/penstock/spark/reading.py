@@ -12,10 +12,6 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from penstock.client.blocking_cluster import BlockingCluster, shared_cluster
-from penstock.client.errors import OffsetOutOfRange, TopicRecreated
-from penstock.client.fetch_stream import FetchedChunk, FetchStream
-from penstock.client.fetching import LATEST_MS
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.batch import read_header
 from penstock.spark.decode import BatchDecoder, CorruptRecordBatch
@@ -23,6 +19,10 @@ from penstock.spark.offsets import NO_TOPIC_ID, DataLoss
 from penstock.spark.options import ClusterOptions, SourceOptions
 from penstock.spark.planning import retention_loss
 from penstock.spark.splits import Split
+from penstock.wire_client.blocking.cluster import BlockingCluster, shared_cluster
+from penstock.wire_client.blocking.fetch_stream import FetchedChunk, FetchStream
+from penstock.wire_client.requests.errors import OffsetOutOfRange, TopicRecreated
+from penstock.wire_client.requests.offsets import LATEST_MS
 
 logger = logging.getLogger(__name__)
 

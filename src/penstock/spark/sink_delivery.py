@@ -32,8 +32,6 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from penstock.client.blocking import BlockingConnection
-from penstock.client.errors import ClientError
 from penstock.spark.lanes import PartitionWritten, ProducerIdentity
 from penstock.spark.options import ClusterOptions
 from penstock.spark.producing import DeliveryFailed, TaskProducer
@@ -41,6 +39,8 @@ from penstock.spark.reading import cluster_for
 from penstock.spark.sink_options import SinkOptions
 from penstock.wire.apis import Api
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from penstock.wire_client.blocking.connection import BlockingConnection
+from penstock.wire_client.requests.errors import ClientError
 
 logger = logging.getLogger(__name__)
 

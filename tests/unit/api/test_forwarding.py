@@ -28,9 +28,8 @@ from penstock.api.handlers.incremental_alter_configs import IncrementalAlterConf
 from penstock.api.handlers.list_partition_reassignments import ListPartitionReassignmentsHandler
 from penstock.api.handlers.unregister_broker import UnregisterBrokerHandler
 from penstock.api.request_times import RequestTimes
-from penstock.client.connection import Connection
-from penstock.client.direct import DirectConnection
-from penstock.client.errors import ConnectionLost
+from penstock.broker_link.direct import DirectConnection
+from penstock.broker_link.peer_connection import open_to_peer
 from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
 from penstock.core.metadata.image import MetadataImage
@@ -55,6 +54,7 @@ from penstock.wire.messages.incremental_alter_configs import (
 from penstock.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from penstock.wire.messages.unregister_broker import UnregisterBrokerRequest
 from penstock.wire.primitives import Message
+from penstock.wire_client.requests.errors import ConnectionLost
 
 T = TypeVar("T")
 PORT = 9092
@@ -308,7 +308,7 @@ def test_brokers_that_ask_for_themselves_are_told_at_once(cluster: Cluster) -> N
         began = cluster.world.loop.time()
         request = BrokerHeartbeatRequest(broker_id=5, broker_epoch=1)
         asked = frozenset({Api.BROKER_HEARTBEAT})
-        connection = await Connection.open_to_peer("b1", PORT, "broker-5", 1.0, identity(5), asked)
+        connection = await open_to_peer("b1", PORT, "broker-5", 1.0, identity(5), asked)
         response = await connection.call(Api.BROKER_HEARTBEAT, request, BrokerHeartbeatResponse)
         connection.close()
         return response, cluster.world.loop.time() - began

@@ -17,8 +17,7 @@ from peers import identity, introduce
 from penstock.api.follower_connections import MAX_FOLLOWERS, FollowerConnections
 from penstock.api.forwarding import FORWARD_KEY, ForwardedRequest
 from penstock.api.handlers.introduction import CHALLENGE_S, PEER_WITH_WRONG_SECRET, WRONG_SECRET
-from penstock.client.connection import Connection
-from penstock.client.errors import BrokerUnreachable
+from penstock.broker_link.peer_connection import open_to_peer
 from penstock.cluster.raft_codec import Hello, encode, encode_hello
 from penstock.core.raft.messages import AppendEntries
 from penstock.net.connection import Connection as Accepted
@@ -53,6 +52,8 @@ from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopi
 from penstock.wire.messages.metadata import MetadataRequest
 from penstock.wire.peers import peer_frame
 from penstock.wire.primitives import Message
+from penstock.wire_client.aio.connection import Connection
+from penstock.wire_client.requests.errors import BrokerUnreachable
 
 STRANGER = 9
 LAST_TERM = 2**31 - 1
@@ -235,7 +236,7 @@ def test_who_does_not_know_the_secret_is_told_so(caplog: pytest.LogCaptureFixtur
         async def dial(*secrets: bytes) -> Connection:
             shown = identity(STRANGER, *secrets)
             asked = frozenset({Api.BROKER_HEARTBEAT})
-            return await Connection.open_to_peer(host_of(1), PORT, "x", 5.0, shown, asked)
+            return await open_to_peer(host_of(1), PORT, "x", 5.0, shown, asked)
 
         with pytest.raises(BrokerUnreachable, match="does not know the cluster's secret"):
             await world.spawn("a-guest", dial(b"something else"))

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.client.errors import BrokerUnreachable
 from penstock.cluster.broker_lifecycle import (
     LEAVE_TIMEOUT_S,
     NO_CONTROLLER_S,
@@ -24,6 +23,7 @@ from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.sim.broker import broker_config
 from penstock.sim.clock import SimClock
 from penstock.sim.world import SimWorld
+from penstock.wire_client.requests.errors import BrokerUnreachable
 
 NODE = 1
 SESSION_S = 2.0

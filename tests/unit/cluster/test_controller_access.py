@@ -9,7 +9,6 @@ from typing import Any, cast
 import pytest
 
 from peers import identity
-from penstock.client.errors import BrokerUnreachable, ConnectionLost
 from penstock.cluster import controller_access
 from penstock.cluster.controller import Controller
 from penstock.cluster.controller_access import CHANGE_TIMEOUT_S, Address, ControllerAccess
@@ -22,6 +21,7 @@ from penstock.wire.messages.allocate_producer_ids import AllocateProducerIdsResp
 from penstock.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from penstock.wire.messages.update_raft_voter import UpdateRaftVoterResponse
 from penstock.wire.primitives import Message
+from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost
 
 NODE = 1
 OTHERS = {2: ("node-2", 9092), 3: ("node-3", 9092)}
@@ -70,7 +70,7 @@ class Quorum:
 
 
 class Wire:
-    """What answers at each address; stands for `client.connection.Connection`."""
+    """What answers at each address; stands for `broker_link.peer_connection`."""
 
     def __init__(self) -> None:
         self.answers: dict[Address, Message] = {}
@@ -118,7 +118,7 @@ def play(
     bootstrap: Sequence[Address] = (),
 ) -> None:
     wire = Wire()
-    monkeypatch.setattr(controller_access, "Connection", wire)
+    monkeypatch.setattr(controller_access, "open_to_peer", wire.open_to_peer)
     with SimWorld(1) as world:
 
         async def main() -> None:

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from penstock.api.handler import Handler
-from penstock.client.connection import Connection
-from penstock.client.errors import ConnectionLost
 from penstock.cluster.broker_lifecycle import BrokerLifecycle
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
@@ -27,6 +25,8 @@ from penstock.sim.world import SimPorts, SimWorld
 from penstock.wire.apis import Api
 from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
+from penstock.wire_client.aio.connection import Connection
+from penstock.wire_client.requests.errors import ConnectionLost
 
 SESSION_S = 2.0
 Story = Callable[[SimWorld, SimCluster], Coroutine[Any, Any, None]]

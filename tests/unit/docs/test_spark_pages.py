@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.client import security
 from penstock.spark import columns, config_for, options, sink_options
+from penstock.wire_client.blocking import security
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "spark.md").read_text(encoding="utf-8")

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.fetching import TopicPartition
 from penstock.gateway.http.errors import Refused
 from penstock.gateway.http.formats import (
     Format,
@@ -19,6 +18,7 @@ from penstock.gateway.http.formats import (
     show_record,
 )
 from penstock.records.builder import Record
+from penstock.wire_client.requests.offsets import TopicPartition
 
 PARTITION = TopicPartition("t", 3)
 JSON_VALUES = st.recursive(

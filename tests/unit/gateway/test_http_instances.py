@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from penstock.client.cluster import Cluster
-from penstock.client.fetching import Fetched, TopicPartition
 from penstock.gateway.http import instances
 from penstock.gateway.http.formats import Format
 from penstock.gateway.http.instances import Instance
 from penstock.model.errors import ErrorCode
 from penstock.records.builder import Record
+from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.fetching import Fetched
+from penstock.wire_client.requests.offsets import TopicPartition
 
 PARTITION = TopicPartition("t", 0)
 

@@ -7,15 +7,16 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from penstock.client.cluster import Cluster
-from penstock.client.fetching import TopicPartition, fetch_one
-from penstock.client.producer import Producer
 from penstock.core.metadata.image import NO_LEADER, RESOURCE_TOPIC, PartitionState
 from penstock.records.builder import Record
 from penstock.replica.partition import Partition
 from penstock.replica.revival import LONGEST_PAUSE_S
 from penstock.sim.cluster import SimCluster
 from penstock.sim.world import SimWorld
+from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.fetching import fetch_one
+from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.requests.offsets import TopicPartition
 from scripted_leader import until
 
 LAZY = {"flush.messages": "1000000", "min.insync.replicas": "2"}

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 from three_brokers import TOPIC, ThreeBrokers, play
 
-from penstock.client.cluster import Cluster
-from penstock.client.producer import Producer
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.sim.broker import DATA
 from penstock.storage import checkpoints
+from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.producer import Producer
 
 START, END = 3, 5
 

@@ -8,13 +8,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 from three_brokers import TOPIC, ThreeBrokers, play
 
-from penstock.client.cluster import Cluster
-from penstock.client.errors import ClientError
-from penstock.client.fetching import TopicPartition, fetch_one
-from penstock.client.producer import Producer
 from penstock.core.metadata.image import NO_LEADER
 from penstock.model.errors import ApiError
 from penstock.replica.partition import Partition
+from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.fetching import fetch_one
+from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.requests.errors import ClientError
+from penstock.wire_client.requests.offsets import TopicPartition
 from scripted_leader import until
 
 LIMIT_S = 1.0  # penstock.disk.hung.ms in the simulation

@@ -7,10 +7,11 @@ import errno
 import pytest
 from three_brokers import TOPIC, ThreeBrokers, play
 
-from penstock.client.cluster import Cluster
-from penstock.client.fetching import TopicPartition, fetch_one
-from penstock.client.producer import Producer
 from penstock.storage.checkpoints import CLEAN_SHUTDOWN
+from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.fetching import fetch_one
+from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.requests.offsets import TopicPartition
 from scripted_leader import until
 
 SEGMENT = "/data/t-0/00000000000000000000.log"

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from penstock.client.cluster import Cluster
-from penstock.client.fetching import TopicPartition, fetch
-from penstock.client.producer import Producer
 from penstock.core.metadata.image import PartitionState
 from penstock.core.metadata.requests import Reassignment
 from penstock.records.builder import Record
 from penstock.sim.cluster import SimCluster
 from penstock.sim.world import SimWorld
+from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.fetching import fetch
+from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.requests.offsets import TopicPartition
 
 TOPIC, RESOURCE_TOPIC, COUNT = "t", 2, 150
 COMPACTED = {

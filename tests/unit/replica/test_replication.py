@@ -8,10 +8,6 @@ from typing import Any
 
 import pytest
 
-from penstock.client.admin import create_topic
-from penstock.client.cluster import Cluster
-from penstock.client.connection import Connection
-from penstock.client.producer import Producer
 from penstock.node.node import Node
 from penstock.records.builder import Record, build_batch
 from penstock.replica.partition import Partition
@@ -19,6 +15,10 @@ from penstock.sim.broker import PORT, broker
 from penstock.sim.world import SimMachine, SimWorld
 from penstock.wire.apis import Api
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.connection import Connection
+from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.aio.topics import create_topic
 from scripted_leader import stored, until
 
 IDS = (1, 2, 3)

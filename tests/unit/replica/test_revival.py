@@ -9,10 +9,6 @@ from collections.abc import Iterator
 import pytest
 from three_brokers import TOPIC, ThreeBrokers, play
 
-from penstock.client.admin import create_topic
-from penstock.client.cluster import Cluster
-from penstock.client.fetching import TopicPartition, fetch_one
-from penstock.client.producer import Producer
 from penstock.core.metadata.image import RESOURCE_TOPIC
 from penstock.model.errors import ApiError
 from penstock.ports.disk import File
@@ -23,6 +19,11 @@ from penstock.sim.broker import SimBroker, broker
 from penstock.sim.disk import SimDisk
 from penstock.sim.world import SimWorld
 from penstock.storage.durability import Flush
+from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.fetching import fetch_one
+from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.aio.topics import create_topic
+from penstock.wire_client.requests.offsets import TopicPartition
 from scripted_leader import until
 
 RECORD = Record(b"k", b"v", (), 1_700_000_000_000)

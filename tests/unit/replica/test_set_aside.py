@@ -9,12 +9,12 @@ import pytest
 from three_brokers import TOPIC, ThreeBrokers, play
 
 from hosted_world import HostedWorld
-from penstock.client.cluster import Cluster
-from penstock.client.producer import Producer
 from penstock.core.metadata.records import TopicCreated, TopicDeleted
 from penstock.records.batch import iterate_headers
 from penstock.replica.partition import Partition
 from penstock.replica.set_aside import SetAside
+from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.producer import Producer
 from scripted_leader import until
 
 SEGMENT = "/data/t-0/00000000000000000000.log"

@@ -8,13 +8,13 @@ import asyncio
 import pytest
 from three_brokers import TOPIC, ThreeBrokers, play
 
-from penstock.client.admin import create_topic, delete_topic
-from penstock.client.cluster import Cluster
-from penstock.client.producer import Producer
 from penstock.sim.broker import DATA
 from penstock.sim.cluster import host_of
 from penstock.sim.disk import SimDisk
 from penstock.storage.files import read_whole
+from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.aio.topics import create_topic, delete_topic
 
 STARTED = 3
 FIRST_SEGMENT = "00000000000000000000.log"

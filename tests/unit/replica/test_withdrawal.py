@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 from three_brokers import TOPIC, ThreeBrokers, play
 
-from penstock.client.cluster import Cluster
-from penstock.client.fetching import TopicPartition, fetch_one
-from penstock.client.producer import Producer
 from penstock.core.metadata.image import NO_LEADER
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.batch import read_header
 from penstock.replica.partition import Partition
 from penstock.replica.revival import LONGEST_PAUSE_S
 from penstock.sim.world import SimWorld
+from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.fetching import fetch_one
+from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.requests.offsets import TopicPartition
 from scripted_leader import FOLLOWER, LEADER, FollowingBroker, batch, batches, ends_at, says, until
 
 LAZY = {"flush.messages": "1000000"}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from penstock.client.admin import create_topic
-from penstock.client.cluster import Cluster
-from penstock.client.producer import Producer
 from penstock.core.metadata.image import PartitionState
 from penstock.records.builder import Record
 from penstock.sim.cluster import SimCluster
 from penstock.sim.world import SimWorld
+from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.aio.topics import create_topic
 
 TOPIC = "t"
 

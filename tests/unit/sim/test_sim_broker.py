@@ -10,17 +10,18 @@ from random import Random
 
 import pytest
 
-from penstock.client.admin import create_topic
-from penstock.client.cluster import Cluster
-from penstock.client.errors import ClientError
-from penstock.client.fetching import TopicPartition, fetch_one, offset_range
-from penstock.client.producer import Producer
 from penstock.model.errors import ApiError, OutcomeUnknown
 from penstock.ports.disk import File
 from penstock.records.builder import Record
 from penstock.sim.broker import broker
 from penstock.sim.network import LinkProfile
 from penstock.sim.world import ProcessDied, SimMachine, SimPorts, SimWorld
+from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.fetching import fetch_one, offset_range
+from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.aio.topics import create_topic
+from penstock.wire_client.requests.errors import ClientError
+from penstock.wire_client.requests.offsets import TopicPartition
 
 NODE = "node-1"
 TOPIC = "orders"

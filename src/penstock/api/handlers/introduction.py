@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import ClassVar, Final, NamedTuple
 
-from penstock.client.introduction import PeerIdentity
+from penstock.broker_link.introduction import PeerIdentity
 from penstock.model.errors import ProtocolError, Stranger
 from penstock.net.connection import Connection
 from penstock.wire.introduction import (

@@ -20,8 +20,6 @@ from urllib.parse import quote
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from penstock.client.fetching import EARLIEST_MS, LATEST_MS, MAX_BYTES, TopicPartition
-from penstock.client.groups import Committed, commit, committed
 from penstock.gateway.http import shapes
 from penstock.gateway.http.errors import Refused
 from penstock.gateway.http.formats import BY_NAME, V2, Format, of_content_type, show_records
@@ -39,6 +37,9 @@ from penstock.gateway.http.operations import (
 )
 from penstock.gateway.http.v2 import v2_type
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.wire_client.aio.fetching import MAX_BYTES
+from penstock.wire_client.aio.groups import Committed, commit, committed
+from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, TopicPartition
 
 MAX_TIMEOUT_MS = 60_000
 DEFAULT_TIMEOUT_MS = 1000

@@ -6,8 +6,8 @@ cluster becomes a status.
 
 from __future__ import annotations
 
-from penstock.client.errors import ClientError, Overloaded
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.wire_client.requests.errors import ClientError, Overloaded
 
 _CODES = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 40401,

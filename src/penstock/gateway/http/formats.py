@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.client.fetching import TopicPartition
 from penstock.gateway.http.errors import Refused
 from penstock.records.builder import Record
+from penstock.wire_client.requests.offsets import TopicPartition
 
 Given = msgspec.Raw | msgspec.UnsetType
 """Any JSON as it was written, or nothing at all."""

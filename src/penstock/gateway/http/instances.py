@@ -13,14 +13,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from penstock.client.cluster import Cluster
-from penstock.client.errors import ClientError
-from penstock.client.fetching import EARLIEST_MS, LATEST_MS, Fetched, TopicPartition, fetch, list_offsets
-from penstock.client.groups import Committed, commit, committed
-from penstock.client.member import GroupMember
 from penstock.gateway.http.errors import Refused
 from penstock.gateway.http.formats import Format
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.fetching import Fetched, fetch, list_offsets
+from penstock.wire_client.aio.groups import Committed, commit, committed
+from penstock.wire_client.aio.member import GroupMember
+from penstock.wire_client.requests.errors import ClientError
+from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, TopicPartition
 
 IDLE_TIMEOUT_S = 300.0
 REAP_INTERVAL_S = 10.0

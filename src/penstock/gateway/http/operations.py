@@ -12,11 +12,11 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from penstock.client.cluster import Cluster
-from penstock.client.producer import Producer
 from penstock.gateway.http.errors import BodyTooLate, Refused
 from penstock.gateway.http.formats import V2, Format
 from penstock.ports.clock import Clock
+from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.producer import Producer
 
 T = TypeVar("T")
 

@@ -20,7 +20,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock.client.errors import ClientError
 from penstock.gateway.crowd import Crowd, families
 from penstock.gateway.http import tail, v2, v3, v3_groups, v3_records
 from penstock.gateway.http.connections import (
@@ -40,6 +39,7 @@ from penstock.gateway.http.shapes import BrokerHealth, Error, Health
 from penstock.model.errors import ApiError, PenstockError
 from penstock.observability.channel import BrokerReader
 from penstock.observability.exposition import CONTENT_TYPE, render
+from penstock.wire_client.requests.errors import ClientError
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from penstock.client.errors import ClientError
-from penstock.client.fetching import EARLIEST_MS, LATEST_MS, TopicPartition, fetch, list_offsets
 from penstock.gateway.http.errors import Refused, refusal
 from penstock.gateway.http.formats import Format, of_accept, show_record
 from penstock.gateway.http.operations import (
@@ -30,6 +28,9 @@ from penstock.gateway.http.operations import (
 from penstock.gateway.http.shapes import Event
 from penstock.gateway.http.v2 import OFFSET, TIMESTAMP, existing_topic
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.wire_client.aio.fetching import fetch, list_offsets
+from penstock.wire_client.requests.errors import ClientError
+from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, TopicPartition
 
 KEEP_ALIVE_S = 15.0
 EVENT_STREAM = "text/event-stream"

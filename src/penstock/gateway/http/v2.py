@@ -20,11 +20,6 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.client.admin import topic_settings
-from penstock.client.cluster import PartitionInfo, TopicInfo
-from penstock.client.errors import ClientError
-from penstock.client.fetching import MAX_BYTES, TopicPartition, fetch_one, offset_range, position_at
-from penstock.client.producer import Produced
 from penstock.gateway.http import shapes
 from penstock.gateway.http.errors import Refused, refusal
 from penstock.gateway.http.formats import (
@@ -50,6 +45,12 @@ from penstock.gateway.http.operations import (
 )
 from penstock.model.errors import ApiError
 from penstock.records.builder import Record
+from penstock.wire_client.aio.fetching import MAX_BYTES, fetch_one, offset_range, position_at
+from penstock.wire_client.aio.producer import Produced
+from penstock.wire_client.aio.topics import topic_settings
+from penstock.wire_client.requests.errors import ClientError
+from penstock.wire_client.requests.metadata import PartitionInfo, TopicInfo
+from penstock.wire_client.requests.offsets import TopicPartition
 
 PRODUCE_TYPES = tuple(kind.value for kind in Format)
 DEFAULT_TIMEOUT_MS = 1000

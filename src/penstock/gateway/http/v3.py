@@ -13,14 +13,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.client.admin import create_topic, delete_topic, topic_settings
-from penstock.client.cluster import Broker, ClusterInfo, PartitionInfo, TopicInfo
 from penstock.gateway.http import shapes
 from penstock.gateway.http.consumers import json_body
 from penstock.gateway.http.errors import Refused
 from penstock.gateway.http.operations import Door, Operation, answer, decode, no_content
 from penstock.gateway.http.v2 import existing_partition, existing_topic, topic_name
 from penstock.gateway.http.v3_resources import BODY_REFUSALS, CLUSTER, MANY, ONE, TOPIC, Links, look, open_cluster
+from penstock.wire_client.aio.topics import create_topic, delete_topic, topic_settings
+from penstock.wire_client.requests.metadata import Broker, ClusterInfo, PartitionInfo, TopicInfo
 
 # -- cluster and brokers ----------------------------------------------------------------------
 

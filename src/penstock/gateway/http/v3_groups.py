@@ -11,12 +11,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.client.cluster import ClusterInfo
-from penstock.client.fetching import LATEST_MS, TopicPartition, list_offsets
-from penstock.client.groups import GroupInfo, GroupSummary, committed, describe_group, list_groups
 from penstock.gateway.http.consumers import group_name
 from penstock.gateway.http.operations import Door, answer
 from penstock.gateway.http.v3_resources import CLUSTER, GROUP, MANY, ONE, Links, look, open_cluster
+from penstock.wire_client.aio.fetching import list_offsets
+from penstock.wire_client.aio.groups import GroupInfo, GroupSummary, committed, describe_group, list_groups
+from penstock.wire_client.requests.metadata import ClusterInfo
+from penstock.wire_client.requests.offsets import LATEST_MS, TopicPartition
 
 
 async def list_consumer_groups(door: Door, request: Request) -> Response:

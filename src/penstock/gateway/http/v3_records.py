@@ -14,8 +14,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.client.cluster import ClusterInfo, TopicInfo
-from penstock.client.producer import Produced
 from penstock.gateway.http import shapes
 from penstock.gateway.http.consumers import json_body
 from penstock.gateway.http.errors import Refused
@@ -24,6 +22,8 @@ from penstock.gateway.http.operations import Door, Operation, answer, decode, re
 from penstock.gateway.http.v2 import build_headers, deliver, topic_name
 from penstock.gateway.http.v3_resources import BODY_REFUSALS, TOPIC, open_cluster
 from penstock.records.builder import Record
+from penstock.wire_client.aio.producer import Produced
+from penstock.wire_client.requests.metadata import ClusterInfo, TopicInfo
 
 MAX_STREAMED = 10_000
 

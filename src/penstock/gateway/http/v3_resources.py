@@ -8,11 +8,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.client.cluster import ClusterInfo
 from penstock.gateway.http import shapes
 from penstock.gateway.http.consumers import base_url
 from penstock.gateway.http.errors import Refused
 from penstock.gateway.http.operations import Door, Endpoint, Operation, answer
+from penstock.wire_client.requests.metadata import ClusterInfo
 
 CLUSTER = "/v3/clusters/{cluster}"
 TOPIC = f"{CLUSTER}/topics/{{topic}}"

@@ -7,11 +7,11 @@ import logging
 import socket
 from collections.abc import Sequence
 
-from penstock.client.cluster import Cluster
-from penstock.client.producer import Producer
 from penstock.gateway.crowd import Crowd
 from penstock.gateway.line.session import Attention, Session
 from penstock.ports.clock import Clock
+from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.producer import Producer
 
 log = logging.getLogger(__name__)
 

@@ -12,26 +12,19 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.client.admin import create_topic
-from penstock.client.cluster import Cluster
-from penstock.client.errors import ClientError
-from penstock.client.fetching import (
-    EARLIEST_MS,
-    LATEST_MS,
-    Fetched,
-    TopicPartition,
-    fetch,
-    fetch_one,
-    list_offsets,
-)
-from penstock.client.groups import Committed, commit, committed
-from penstock.client.producer import Produced, Producer
 from penstock.gateway.crowd import Crowd
 from penstock.gateway.line import commands
 from penstock.gateway.line.escaping import escape_key, escape_value
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
 from penstock.ports.clock import Clock
 from penstock.records.builder import Record
+from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.fetching import Fetched, fetch, fetch_one, list_offsets
+from penstock.wire_client.aio.groups import Committed, commit, committed
+from penstock.wire_client.aio.producer import Produced, Producer
+from penstock.wire_client.aio.topics import create_topic
+from penstock.wire_client.requests.errors import ClientError
+from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, TopicPartition
 
 MAX_LINE_BYTES = 1 << 20
 READ_BYTES = 64 << 10

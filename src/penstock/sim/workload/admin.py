@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from penstock.client.errors import check
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.history import AdminAction, History, Outcome, Place
 from penstock.sim.workload.caller import TROUBLE, Caller
@@ -38,6 +37,7 @@ from penstock.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from penstock.wire_client.requests.errors import check
 
 TIMEOUT_MS = 1000
 RETRY_S = 0.1

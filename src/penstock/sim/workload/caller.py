@@ -13,14 +13,20 @@ from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple, TypeVar
 
-from penstock.client.connection import Connection
-from penstock.client.errors import BrokerUnreachable, ClientError, ConnectionLost, RequestTimedOut, error_code
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.history import Place
 from penstock.wire.apis import Api
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from penstock.wire.primitives import Message
+from penstock.wire_client.aio.connection import Connection
+from penstock.wire_client.requests.errors import (
+    BrokerUnreachable,
+    ClientError,
+    ConnectionLost,
+    RequestTimedOut,
+    error_code,
+)
 
 R = TypeVar("R", bound=Message)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.client.errors import check
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.history import Assigned, History, Place
 from penstock.sim.workload.caller import TROUBLE, Caller
@@ -19,6 +18,7 @@ from penstock.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
+from penstock.wire_client.requests.errors import check
 
 REBALANCE_TIMEOUT_MS = 5000
 LEAVE_EPOCH = -1

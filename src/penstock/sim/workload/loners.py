@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.client.errors import ClientError, error_code
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.history import NOTHING, Commit, History, Outcome, Place
 from penstock.sim.workload.caller import TROUBLE, Caller
@@ -21,6 +20,7 @@ from penstock.wire.messages.offset_delete import (
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
 )
+from penstock.wire_client.requests.errors import ClientError, error_code
 
 READ_CHANCE = 0.3
 DELETE_CHANCE = 0.15

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from penstock.client.errors import ClientError, check, error_code
-from penstock.client.subscription import assign_ranges, decode_assignment, encode_assignment, encode_subscription
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.history import Assigned, Commit, History, OffsetRead, Outcome, Owned, Place
 from penstock.sim.workload.caller import TROUBLE, Address, Caller
@@ -33,6 +31,13 @@ from penstock.wire.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from penstock.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from penstock.wire_client.requests.errors import ClientError, check, error_code
+from penstock.wire_client.requests.subscription import (
+    assign_ranges,
+    decode_assignment,
+    encode_assignment,
+    encode_subscription,
+)
 
 SESSION_TIMEOUT_MS = 3000
 REBALANCE_TIMEOUT_MS = 5000

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from penstock.client.errors import error_code
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.builder import Record, build_batch
 from penstock.sim.history import History, Outcome, Place, Violation, Write
@@ -31,6 +30,7 @@ from penstock.wire.messages.produce import (
     TopicProduceData,
 )
 from penstock.wire.primitives import NULL_UUID, Message
+from penstock.wire_client.requests.errors import error_code
 
 ACKS_ALL, ACKS_LEADER = -1, 1
 MAX_IN_FLIGHT = 5

@@ -13,7 +13,6 @@ from typing import cast
 
 from crc32c import crc32c
 
-from penstock.client.errors import error_code
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.ports.disk import Buffer
 from penstock.records.batch import CRC_START, HEADER_SIZE, read_header
@@ -30,6 +29,7 @@ from penstock.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from penstock.wire.primitives import NULL_UUID
+from penstock.wire_client.requests.errors import error_code
 
 WAIT_MS = 100
 MAX_BYTES = 16 << 10

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from penstock.client.errors import check
 from penstock.model.errors import ErrorCode
 from penstock.sim.history import History, Outcome, Place
 from penstock.sim.workload.admin import TIMEOUT_MS, Operator
@@ -19,6 +18,7 @@ from penstock.sim.workload.producers import IdempotentLane
 from penstock.sim.workload.readers import Reader
 from penstock.wire.apis import Api
 from penstock.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from penstock.wire_client.requests.errors import check
 
 NAME = "reborn"
 LONGEST_LIFE_S = 2.5

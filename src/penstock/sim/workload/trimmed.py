@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.client.errors import check
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.history import History, Outcome, Place
 from penstock.sim.workload.caller import TROUBLE, Caller, Leader
@@ -19,6 +18,7 @@ from penstock.wire.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
+from penstock.wire_client.requests.errors import check
 
 TRIMMED = Place("trimmed", 0)
 TIMEOUT_MS = 1000

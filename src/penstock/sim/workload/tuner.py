@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
-from penstock.client.errors import check
 from penstock.config.alter import Operation
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.history import History, Outcome, Place
@@ -23,6 +22,7 @@ from penstock.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from penstock.wire_client.requests.errors import check
 
 TOPIC, BROKER = 2, 4
 BROKERS = "broker:"

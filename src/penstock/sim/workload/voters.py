@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from penstock.client.errors import check
 from penstock.sim.history import History, Outcome
 from penstock.sim.workload.caller import TROUBLE, Address, Caller
 from penstock.wire.apis import Api
@@ -20,6 +19,7 @@ from penstock.wire.messages.describe_quorum import (
     ResponsePartitionData,
 )
 from penstock.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from penstock.wire_client.requests.errors import check
 
 METADATA_TOPIC = "__cluster_metadata"
 TIMEOUT_MS = 1000

@@ -11,10 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from penstock.client.blocking import BlockingConnection
-from penstock.client.blocking_cluster import BlockingCluster
-from penstock.client.cluster import TopicInfo
-from penstock.client.errors import ClientError, check
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.spark import options, sink_options
 from penstock.spark.jobs.errors import JobError, WrongJob
@@ -24,6 +20,10 @@ from penstock.wire.apis import Api
 from penstock.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
 from penstock.wire.primitives import Message
+from penstock.wire_client.blocking.cluster import BlockingCluster
+from penstock.wire_client.blocking.connection import BlockingConnection
+from penstock.wire_client.requests.errors import ClientError, check
+from penstock.wire_client.requests.metadata import TopicInfo
 
 R = TypeVar("R", bound=Message)
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.client.cluster import TopicInfo
 from penstock.spark.jobs.clusters import Brokers, create_missing, existing_topics
 from penstock.spark.jobs.errors import WrongJob
 from penstock.spark.jobs.pieces import in_pieces_of, record_bytes, rows_for
@@ -20,6 +19,7 @@ from penstock.spark.jobs.places import JobPlace
 from penstock.spark.jobs.running import JobProgress, Stop, Watcher, check_started, run_queries
 from penstock.spark.offsets import NO_TOPIC_ID
 from penstock.spark.pipeline.lag import LagMeter
+from penstock.wire_client.requests.metadata import TopicInfo
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.client.blocking_cluster import BlockingCluster
-from penstock.client.fetch_stream import FetchStream
-from penstock.client.fetching import TopicPartition
 from penstock.model.errors import ApiError
 from penstock.spark.record_sizes import LOOK_TIMEOUT_S, SAMPLE_BYTES, bytes_per_offset
+from penstock.wire_client.blocking.cluster import BlockingCluster
+from penstock.wire_client.blocking.fetch_stream import FetchStream
+from penstock.wire_client.requests.offsets import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.client.blocking_cluster import BlockingCluster
 from penstock.spark.jobs.archives.manifest import Archive
 from penstock.spark.jobs.clusters import Brokers, existing_topics, missing_topics
 from penstock.spark.jobs.errors import JobFailed, WrongJob
@@ -35,6 +34,7 @@ from penstock.spark.jobs.replay_sources import (
 )
 from penstock.spark.jobs.running import JobProgress, Stop, Watcher, reason_of
 from penstock.spark.offsets import topic_id_text
+from penstock.wire_client.blocking.cluster import BlockingCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

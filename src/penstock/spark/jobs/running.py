@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from penstock.client.fetching import TopicPartition
 from penstock.model.errors import ConfigError
 from penstock.spark.jobs.errors import JobFailed
 from penstock.spark.offsets import SourceOffset
 from penstock.spark.pipeline.events import cause_of
 from penstock.spark.pipeline.lag import LagMeter
+from penstock.wire_client.requests.offsets import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

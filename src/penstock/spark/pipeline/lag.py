@@ -11,12 +11,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
-from penstock.client.blocking_cluster import BlockingCluster
-from penstock.client.errors import BrokerUnreachable, ClientError, ConnectionLost, NotKafka, RequestTimedOut
-from penstock.client.fetching import TopicPartition
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.spark.offsets import SourceOffset
 from penstock.spark.options import cluster_options
+from penstock.wire_client.blocking.cluster import BlockingCluster
+from penstock.wire_client.requests.errors import (
+    BrokerUnreachable,
+    ClientError,
+    ConnectionLost,
+    NotKafka,
+    RequestTimedOut,
+)
+from penstock.wire_client.requests.offsets import TopicPartition
 
 LATEST = -1
 TIMEOUT_S = 5.0

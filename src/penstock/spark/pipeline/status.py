@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.client.errors import ClientError
 from penstock.model.errors import ApiError, PenstockError
 from penstock.spark.pipeline.checkpoints import FlowCheckpoint, flow_checkpoints
 from penstock.spark.pipeline.lag import LagMeter, PartitionLag
 from penstock.spark.pipeline.lock import holder_of
 from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject
+from penstock.wire_client.requests.errors import ClientError
 
 VERSION = 1
 

@@ -13,8 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 from archived_rows import CLICKS, DAY_MS, MIB, ORIGINS, globbed, new_archive, rows, staged
 
-from penstock.client.cluster import PartitionInfo, TopicInfo
-from penstock.client.fetching import TopicPartition
 from penstock.spark.jobs.archive import starting_offsets
 from penstock.spark.jobs.archives import manifest as manifest_module
 from penstock.spark.jobs.archives import writing
@@ -32,6 +30,8 @@ from penstock.spark.jobs.archives.reading import interleaved, read_in_order
 from penstock.spark.jobs.archives.writing import FILE_SCHEMA
 from penstock.spark.jobs.errors import JobError, JobFailed, WrongJob
 from penstock.spark.offsets import SourceOffset, topic_id_text
+from penstock.wire_client.requests.metadata import PartitionInfo, TopicInfo
+from penstock.wire_client.requests.offsets import TopicPartition
 
 CLICKS_0 = TopicPartition("clicks", 0)
 

@@ -14,7 +14,6 @@ import click
 import pytest
 
 from penstock.cli.job_command import LocalDirectory, Speed, parse_offsets, topics_of
-from penstock.client.fetching import TopicPartition
 from penstock.model.errors import ConfigError
 from penstock.spark.jobs import clusters
 from penstock.spark.jobs.aggregate import AggregateJob, ResultTable
@@ -28,6 +27,7 @@ from penstock.spark.jobs.running import Stop, reason_of, stopped_by_signals, top
 from penstock.spark.offsets import SourceOffset
 from penstock.wire.apis import Api
 from penstock.wire.messages.metadata import MetadataResponse
+from penstock.wire_client.requests.offsets import TopicPartition
 from scripted_broker import ScriptedBroker
 
 # -- arguments --------------------------------------------------------------------------

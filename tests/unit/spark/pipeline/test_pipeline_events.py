@@ -42,7 +42,7 @@ UNREACHABLE = f"""{STREAM_FAILED}[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Fa
 perform latestOffset: Traceback (most recent call last):
   File "/site-packages/pyspark/sql/streaming/python_streaming_source_runner.py", line 190, in main
     latest_offset_func(reader, outfile)
-penstock.client.errors.BrokerUnreachable: 127.0.0.1:9092: connection refused (tried for 60 s)
+penstock.wire_client.requests.errors.BrokerUnreachable: 127.0.0.1:9092: connection refused (tried for 60 s)
  SQLSTATE: 38000{PLAN}"""
 
 

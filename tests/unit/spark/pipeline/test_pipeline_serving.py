@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.client.fetching import TopicPartition
 from penstock.spark.pipeline import serving
 from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, Mistake, PipelineError, SparkFailed
 from penstock.spark.pipeline.events import FlowState
@@ -15,6 +14,7 @@ from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.pipeline.runner import RunFailed, RunReport
 from penstock.spark.pipeline.serving import LOOK_EVERY_S, Server, Setbacks
 from penstock.spark.pipeline.status import StatusFile, read_status
+from penstock.wire_client.requests.offsets import TopicPartition
 
 SINKS = {"results": "output_topic", "dead_letters": "dead_letter_topic"}
 

@@ -11,9 +11,6 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from penstock.client.cluster import Broker
-from penstock.client.errors import BrokerUnreachable, ConnectionLost
-from penstock.client.fetching import TopicPartition
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.batch import validate_produced
 from penstock.records.builder import decode_uncompressed
@@ -24,6 +21,9 @@ from penstock.wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost
+from penstock.wire_client.requests.metadata import Broker
+from penstock.wire_client.requests.offsets import TopicPartition
 
 NOT_STORED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR)
 STORED_ALL_THE_SAME = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)

@@ -16,9 +16,6 @@ from confluent_kafka import Consumer  # noqa: E402
 from confluent_kafka import TopicPartition as StockPartition  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
-from penstock.client.blocking_cluster import BlockingCluster, FetchStream  # noqa: E402
-from penstock.client.fetching import TopicPartition  # noqa: E402
-from penstock.client.partitioner import partition_for_key  # noqa: E402
 from penstock.model.errors import ApiError  # noqa: E402
 from penstock.records.batch import HEADER_SIZE, iterate_headers  # noqa: E402
 from penstock.records.builder import Record, iterate_records  # noqa: E402
@@ -30,6 +27,9 @@ from penstock.spark.sink import TaskRefused, TaskWritten, batch_writer, totals, 
 from penstock.spark.sink_delivery import AtLeastOnce, Slice, describe  # noqa: E402
 from penstock.spark.sink_options import SinkOptions  # noqa: E402
 from penstock.testing import Broker  # noqa: E402
+from penstock.wire_client.blocking.cluster import BlockingCluster, FetchStream  # noqa: E402
+from penstock.wire_client.requests.offsets import TopicPartition  # noqa: E402
+from penstock.wire_client.requests.partitioner import partition_for_key  # noqa: E402
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 

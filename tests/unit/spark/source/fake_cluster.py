@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from penstock.client.cluster import PartitionInfo, TopicInfo
-from penstock.client.fetching import OffsetAndTimestamp, TopicPartition
-from penstock.client.group_offsets import CommittedOffset
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.wire_client.requests.group_offsets import CommittedOffset
+from penstock.wire_client.requests.metadata import PartitionInfo, TopicInfo
+from penstock.wire_client.requests.offsets import OffsetAndTimestamp, TopicPartition
 
 
 @dataclass

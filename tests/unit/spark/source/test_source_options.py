@@ -6,7 +6,6 @@ import pickle
 
 import pytest
 
-from penstock.client.fetching import TopicPartition
 from penstock.model.errors import PenstockError
 from penstock.spark.options import SourceOptions, duration_ms
 from penstock.spark.positions import (
@@ -21,6 +20,7 @@ from penstock.spark.positions import (
     TopicPattern,
     Topics,
 )
+from penstock.wire_client.requests.offsets import TopicPartition
 
 SERVERS = {"kafka.bootstrap.servers": "a:1, [::1]:2,SASL_SSL://c"}
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from fake_cluster import FakeCluster, FakeTime
 
-from penstock.client.fetching import TopicPartition
 from penstock.model.errors import PenstockError
 from penstock.spark.offsets import DataLoss, SourceOffset
 from penstock.spark.options import SourceOptions
 from penstock.spark.planning import OffsetPlanner
 from penstock.spark.positions import InvalidOption
+from penstock.wire_client.requests.offsets import TopicPartition
 
 CLICKS = {"subscribe": "clicks"}
 

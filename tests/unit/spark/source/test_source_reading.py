@@ -10,10 +10,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from penstock.client import fetch_stream
-from penstock.client.errors import OffsetOutOfRange, TopicRecreated
-from penstock.client.fetch_stream import FetchedChunk
-from penstock.client.fetching import TopicPartition
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.batch import with_prefix
 from penstock.records.builder import Record, build_batch
@@ -24,6 +20,10 @@ from penstock.spark.options import SourceOptions
 from penstock.spark.reading import read_split
 from penstock.spark.splits import Split
 from penstock.testing import Broker
+from penstock.wire_client.blocking import fetch_stream
+from penstock.wire_client.blocking.fetch_stream import FetchedChunk
+from penstock.wire_client.requests.errors import OffsetOutOfRange, TopicRecreated
+from penstock.wire_client.requests.offsets import TopicPartition
 
 
 class FakeLog:
@@ -143,7 +143,7 @@ def test_other_errors_are_not_taken_for_a_loss(log: FakeLog) -> None:
 
 def test_lookup_of_the_source_imports_little() -> None:
     """Every process in which Spark looks for sources imports the package."""
-    heavy = ("pyarrow", "numba", "numpy", "asyncio", "penstock.client", "penstock.wire")
+    heavy = ("pyarrow", "numba", "numpy", "asyncio", "penstock.wire_client", "penstock.wire")
     script = (
         "import sys, pyspark.sql.datasource; before = set(sys.modules); from pyspark_penstock import DefaultSource; "
         f"print(DefaultSource.name(), [name for name in {heavy} if name in sys.modules and name not in before])"

@@ -11,7 +11,6 @@ from confluent_kafka import Producer
 from fake_cluster import FakeCluster, FakeTime
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
-from penstock.client.fetching import TopicPartition
 from penstock.records.builder import Record, build_batch
 from penstock.sdk import BlockingAdmin
 from penstock.spark.columns import source_schema
@@ -23,6 +22,7 @@ from penstock.spark.record_sizes import RecordSizes, bytes_per_offset
 from penstock.spark.splits import Split
 from penstock.spark.stream_reader import PenstockStreamReader, StreamDriver
 from penstock.testing import Broker
+from penstock.wire_client.requests.offsets import TopicPartition
 
 
 class Query:

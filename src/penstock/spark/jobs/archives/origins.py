@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from penstock.client.cluster import TopicInfo
 from penstock.spark.jobs.archives.manifest import Origin
 from penstock.spark.jobs.errors import JobFailed
 from penstock.spark.offsets import NO_TOPIC_ID, SourceOffset, topic_id_text
+from penstock.wire_client.requests.metadata import TopicInfo
 
 GRACE_S = 1.0
 """A broker that has just started may not know every topic yet."""
 
 
 class TopicLister(Protocol):
-    """The part of `client.blocking_cluster.BlockingCluster` that is needed."""
+    """The part of `wire_client.blocking.cluster.BlockingCluster` that is needed."""
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicInfo]: ...
 

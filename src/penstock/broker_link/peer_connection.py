@@ -1,0 +1,29 @@
+"""Kafka's protocol from one node of a cluster to another, after the introduction, without ApiVersions."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.broker_link.introduction import PeerIdentity, connect_to_peer
+from penstock.wire.apis import Api
+from penstock.wire.introduction import ANYBODY
+from penstock.wire_client.aio.connection import Connection
+from penstock.wire_client.aio.pipelined import reaching
+
+
+async def open_to_peer(
+    host: str,
+    port: int,
+    client_id: str,
+    timeout_s: float,
+    identity: PeerIdentity,
+    unadvertised: frozenset[Api],
+    recipient: int = ANYBODY,
+) -> Connection:
+    """`unadvertised`: every API that is asked for on this connection. Nodes serve them in all versions they know.
+
+    Raises BrokerUnreachable.
+    """
+    loop = asyncio.get_running_loop()
+    async with reaching(host, port, timeout_s):
+        return await connect_to_peer(loop, lambda: Connection(client_id, unadvertised), host, port, identity, recipient)

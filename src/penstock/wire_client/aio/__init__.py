@@ -1,0 +1,1 @@
+"""The wire client on asyncio: connections with pipelining, metadata, produce, fetch, groups."""

@@ -1,0 +1,250 @@
+"""The cluster as a client sees it: brokers, topics, leaders, and connections to them.
+
+Metadata is cached and asked for anew when it is old or a broker says it is wrong. A connection
+answers in order, so what may wait long never shares one: `control` and `produce` are shared per
+broker, a fetch that waits for data takes a `lease`. Must not know: records, groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.ports.workers import RecordWorkers
+from penstock.wire.apis import Api
+from penstock.wire.messages.metadata import MetadataResponse
+from penstock.wire.primitives import Message
+from penstock.wire_client.aio.connection import Connection
+from penstock.wire_client.requests.errors import BrokerUnreachable, ClientError, Overloaded, check, error_code
+from penstock.wire_client.requests.limits import REQUEST_TIMEOUT_S
+from penstock.wire_client.requests.metadata import (
+    METADATA_MAX_AGE_S,
+    Address,
+    Broker,
+    ClusterInfo,
+    TopicInfo,
+    metadata_request,
+    read_brokers,
+    read_topic,
+)
+
+TOPIC_TIMEOUT_S = 10.0
+RETRY_S = 0.05
+MAX_LEASES = 512
+ANY_TIMEOUT_S = 5.0
+"""For one broker, where others could be asked."""
+
+R = TypeVar("R", bound=Message)
+
+
+class Cluster:
+    def __init__(self, bootstrap: Sequence[Address], client_id: str = "penstock") -> None:
+        self._bootstrap = tuple(bootstrap)
+        self._client_id = client_id
+        self._brokers: dict[int, Broker] = {}
+        self._seen: set[int] = set()
+        """Every broker that there ever was, as far as we know."""
+        self._topics: dict[str, tuple[float, TopicInfo]] = {}
+        self._asking: dict[tuple[str, bool], asyncio.Task[TopicInfo]] = {}
+        self._shared: dict[tuple[Address, str], Connection] = {}
+        self._opening: dict[tuple[Address, str], asyncio.Lock] = {}
+        self._idle: dict[Address, list[Connection]] = {}
+        self._leases = 0
+        self._lost_at: dict[Address, float] = {}
+        self.record_workers: RecordWorkers | None = None  # decode what is fetched, where the loop has others to serve
+
+    # -- metadata -----------------------------------------------------------------------
+
+    async def describe(self) -> ClusterInfo:
+        """Everything, asked for now."""
+        answer = await self._metadata(None, create=False)
+        topics = [read_topic(entry) for entry in answer.topics if entry.error_code == ErrorCode.NONE]
+        return ClusterInfo(
+            answer.cluster_id or "",
+            answer.controller_id,
+            tuple(sorted(self._brokers.values())),
+            tuple(sorted(topics, key=lambda topic: topic.name)),
+        )
+
+    async def topic(self, name: str, *, create: bool = False, max_age_s: float = METADATA_MAX_AGE_S) -> TopicInfo:
+        """With `create`, one that does not exist is created if the cluster does so by itself.
+
+        Raises ApiError: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION.
+        """
+        known = self._topics.get(name)
+        if known is not None and asyncio.get_running_loop().time() - known[0] < max_age_s:
+            return known[1]
+        task = self._asking.get((name, create))
+        if task is None:
+            task = self._asking[name, create] = asyncio.create_task(self._ask_for_topic(name, create))
+            task.add_done_callback(lambda done: self._asked(name, create, done))
+        return await asyncio.shield(task)
+
+    def _asked(self, name: str, create: bool, task: asyncio.Task[TopicInfo]) -> None:
+        del self._asking[name, create]
+        if not task.cancelled():
+            task.exception()  # whoever asked may have left
+
+    async def _ask_for_topic(self, name: str, create: bool) -> TopicInfo:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + TOPIC_TIMEOUT_S
+        while True:
+            answer = await self._metadata([name], create=create)
+            entry = answer.topics[0]
+            if entry.error_code == ErrorCode.NONE:
+                info = read_topic(entry)
+                # Of several, one may have lost its leader; whoever needs that one waits in `leader`.
+                if any(partition.leader_id >= 0 for partition in info.partitions):
+                    self._topics[name] = (loop.time(), info)
+                    return info
+            elif entry.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not create:
+                self.forget(name)
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
+            elif entry.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+                raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"'{name[:300]}' is not a topic name")
+            elif entry.error_code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE):
+                check(entry.error_code)
+            if loop.time() > deadline:
+                code = error_code(entry.error_code) or ErrorCode.LEADER_NOT_AVAILABLE
+                if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise ApiError(code, f"topic '{name}' does not exist, and the cluster has not created it")
+                raise ApiError(code, f"topic '{name}' has no leader")
+            # Being created, or created a moment ago: its leaders are about to be known. A cluster that
+            # does not create topics by itself keeps saying that there is none.
+            if entry.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                deadline = min(deadline, loop.time() + 1.0)
+            await asyncio.sleep(RETRY_S)
+
+    def forget(self, name: str) -> None:
+        """A broker said that what we know of this topic is wrong."""
+        self._topics.pop(name, None)
+
+    async def _metadata(self, names: list[str] | None, *, create: bool) -> MetadataResponse:
+        answer = await self.call_any(Api.METADATA, metadata_request(names, create=create), MetadataResponse)
+        self._brokers = read_brokers(answer)
+        self._seen |= self._brokers.keys()
+        return answer
+
+    async def call_any(self, key: Api, request: Message, kind: type[R]) -> R:
+        """From whichever broker answers first: connected ones, then in the order in which we know them; those that
+        did not answer lately come last. Only for what may be asked twice.
+        """
+        failure: ClientError = BrokerUnreachable("no broker is known")
+        addresses = self._known_addresses()
+        for address in addresses:
+            timeout_s = REQUEST_TIMEOUT_S if address == addresses[-1] else ANY_TIMEOUT_S
+            try:
+                connection = await self._shared_connection(address, "control")
+                answer = await connection.call(key, request, kind, timeout_s)
+            except ClientError as error:
+                self._lost_at[address] = asyncio.get_running_loop().time()
+                failure = error
+            else:
+                self._lost_at.pop(address, None)
+                return answer
+        raise failure
+
+    def _known_addresses(self) -> list[Address]:
+        known = dict.fromkeys((*self._bootstrap, *((b.host, b.port) for b in self._brokers.values())))
+        return sorted(known, key=lambda at: (self._lost_at.get(at, 0.0), not self._is_connected(at)))
+
+    def _is_connected(self, address: Address) -> bool:
+        connection = self._shared.get((address, "control"))
+        return connection is not None and connection.is_usable
+
+    async def address(self, node_id: int) -> Address:
+        if node_id not in self._brokers:
+            await self._metadata([], create=False)
+        broker = self._brokers.get(node_id)
+        if broker is not None and len(self._seen) == len(self._bootstrap) == 1:
+            # The only one there ever was is where we found it. What it advertises may be meant for the other side of a
+            # network's edge.
+            return self._bootstrap[0]
+        if broker is None:
+            raise BrokerUnreachable(f"broker {node_id} is not known to the cluster")
+        return broker.host, broker.port
+
+    async def leader(self, topic: str, partition: int) -> int:
+        """Waits for one to be elected. Raises ApiError."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + TOPIC_TIMEOUT_S
+        while True:
+            info = await self.topic(topic)
+            if not 0 <= partition < len(info.partitions):
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{topic}' has no partition {partition}")
+            leader_id = info.partitions[partition].leader_id
+            if leader_id >= 0:
+                return leader_id
+            self.forget(topic)
+            if loop.time() > deadline:
+                raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader")
+            await asyncio.sleep(RETRY_S)
+
+    # -- connections --------------------------------------------------------------------
+
+    async def control(self, node_id: int) -> Connection:
+        return await self._shared_connection(await self.address(node_id), "control")
+
+    async def controller(self) -> Connection:
+        """Of a broker that takes changes of the cluster: any that is up, they pass it on."""
+        failure: ClientError = BrokerUnreachable("no broker is known")
+        for address in self._known_addresses():
+            try:
+                return await self._shared_connection(address, "control")
+            except ClientError as error:
+                self._lost_at[address] = asyncio.get_running_loop().time()
+                failure = error
+        raise failure
+
+    async def produce(self, node_id: int) -> Connection:
+        return await self._shared_connection(await self.address(node_id), "produce")
+
+    async def _shared_connection(self, address: Address, purpose: str) -> Connection:
+        key = (address, purpose)
+        connection = self._shared.get(key)
+        if connection is not None and connection.is_usable:
+            return connection
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            connection = self._shared.get(key)
+            if connection is None or not connection.is_usable:
+                connection = self._shared[key] = await Connection.open(*address, self._client_id)
+        return connection
+
+    async def dedicated(self, node_id: int, client_id: str | None = None) -> Connection:
+        """A connection of the caller's own, to be closed by it; under a name of its own, if it has one."""
+        return await Connection.open(*await self.address(node_id), client_id or self._client_id)
+
+    @asynccontextmanager
+    async def lease(self, node_id: int) -> AsyncIterator[Connection]:
+        """A connection nobody else uses meanwhile. Left by an exception, it is closed."""
+        address = await self.address(node_id)
+        if self._leases >= MAX_LEASES:
+            raise Overloaded(f"more than {MAX_LEASES} readers wait for data")
+        self._leases += 1
+        try:
+            idle = self._idle.setdefault(address, [])
+            connection = None
+            while idle and (connection is None or not connection.is_usable):
+                connection = idle.pop()
+            if connection is None or not connection.is_usable:
+                connection = await Connection.open(*address, self._client_id)
+            try:
+                yield connection
+            except BaseException:
+                connection.close()
+                raise
+            idle.append(connection)
+        finally:
+            self._leases -= 1
+
+    def close(self) -> None:
+        for connection in self._shared.values():
+            connection.close()
+        for idle in self._idle.values():
+            for connection in idle:
+                connection.close()
+        self._shared.clear()
+        self._idle.clear()

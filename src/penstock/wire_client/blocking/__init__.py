@@ -1,0 +1,1 @@
+"""The wire client for code that blocks: Spark's driver and workers, and the command line."""

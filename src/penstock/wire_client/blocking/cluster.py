@@ -1,0 +1,429 @@
+"""The cluster for code that blocks: who leads what, offsets, commits, and connections that are kept.
+
+Every call tries again, with growing pauses, until it succeeds or its time is up; what cannot get better (a topic that
+does not exist, a refusal by a group, credentials) is raised at once. Must not know: records.
+Invariants: nothing that is sent twice does harm; a connection that waits for data is leased, never shared. Not
+thread safe: `shared_cluster` gives each thread its own. After a fork the child opens its own connections, since
+its parent's are not usable there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.wire.apis import Api
+from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from penstock.wire.messages.list_offsets import ListOffsetsResponse
+from penstock.wire.messages.metadata import MetadataResponse, MetadataResponseTopic
+from penstock.wire.messages.offset_commit import OffsetCommitResponse
+from penstock.wire.messages.offset_fetch import OffsetFetchResponse
+from penstock.wire.primitives import Message
+from penstock.wire_client.blocking.connection import CONNECT_TIMEOUT_S, BlockingConnection
+from penstock.wire_client.blocking.fetch_stream import FetchedChunk, FetchStream
+from penstock.wire_client.blocking.retrying import Pauses, until_done
+from penstock.wire_client.blocking.security import PLAINTEXT, ClientSecurity
+from penstock.wire_client.requests.errors import (
+    BrokerUnreachable,
+    ClientError,
+    NoSuchTopic,
+    NotKafka,
+    UnknownHost,
+    check,
+    error_code,
+)
+from penstock.wire_client.requests.group_offsets import (
+    CommittedOffset,
+    check_committed,
+    commit_request,
+    committed_request,
+    read_committed_offsets,
+)
+from penstock.wire_client.requests.limits import REQUEST_TIMEOUT_S
+from penstock.wire_client.requests.metadata import (
+    METADATA_MAX_AGE_S,
+    Address,
+    Broker,
+    TopicInfo,
+    metadata_request,
+    read_brokers,
+    read_topic,
+)
+from penstock.wire_client.requests.offsets import OffsetAndTimestamp, TopicPartition, list_offsets_request
+from penstock.wire_client.requests.retriable import LOST
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["BlockingCluster", "FetchStream", "FetchedChunk", "shared_cluster"]
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Message)
+
+# A topic made a moment ago is not yet known to every broker.
+UNKNOWN_TOPIC_GRACE_S = 1.0
+# Of the time of a call, for a name that this machine does not know: it may be a broker's that is being started.
+UNKNOWN_HOST_SHARE = 0.1
+MAX_IDLE = 4
+MAX_KEPT = 16
+
+
+class BlockingCluster:
+    def __init__(
+        self,
+        bootstrap: Sequence[Address],
+        client_id: str = "penstock",
+        security: ClientSecurity = PLAINTEXT,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._bootstrap = tuple(bootstrap)
+        self._client_id = client_id
+        self._security = security
+        self._timeout_s = timeout_s
+        self._brokers: dict[int, Broker] = {}
+        self._topics: dict[str, tuple[float, TopicInfo]] = {}
+        self._coordinators: dict[str, int] = {}
+        self._shared: dict[tuple[Address, str], BlockingConnection] = {}
+        self._idle: dict[Address, list[BlockingConnection]] = {}
+        self._lost_at: dict[Address, float] = {}
+        self._seen: set[int] = set()
+        """Every broker that there ever was, as far as we know."""
+
+    # -- topics -------------------------------------------------------------------------
+
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicInfo]:
+        """All, or those of `names` that exist, asked for now. Raises ApiError for a name that no topic can have."""
+        asked = None if names is None else sorted(set(names))
+        if asked is not None and not asked:
+            return {}
+
+        def ask(deadline: float) -> dict[str, TopicInfo]:
+            answer = self._metadata(asked, deadline)
+            return {entry.name or "": self._learn(entry) for entry in answer.topics if _exists(entry)}
+
+        return self._until_done(ask)
+
+    def topic(self, name: str, timeout_s: float | None = None) -> TopicInfo:
+        """As known for at most 30 s. Raises ApiError(UNKNOWN_TOPIC_OR_PARTITION)."""
+        return self._until_done(lambda deadline: self._topic(name, deadline), timeout_s)
+
+    def leader(self, tp: TopicPartition, timeout_s: float | None = None) -> Broker:
+        """Waits for one to be elected. Raises ApiError(UNKNOWN_TOPIC_OR_PARTITION)."""
+        return self._until_done(lambda deadline: self._leader(tp, deadline), timeout_s)
+
+    def _leader(self, tp: TopicPartition, deadline: float) -> Broker:
+        partitions = self._topic(tp.topic, deadline).partitions
+        if tp.partition >= len(partitions):
+            self.forget(tp.topic)  # it may have been added since
+            partitions = self._topic(tp.topic, deadline).partitions
+        if not 0 <= tp.partition < len(partitions):
+            raise NoSuchTopic(f"topic '{tp.topic}' has no partition {tp.partition}")
+        broker = self._brokers.get(partitions[tp.partition].leader_id)
+        if broker is None:
+            self.forget(tp.topic)
+            raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{_name(tp)} has no leader")
+        return broker
+
+    def _topic(self, name: str, deadline: float) -> TopicInfo:
+        """What is known of it, asked for if that is nothing or old."""
+        known = self._topics.get(name)
+        if known is not None and time.monotonic() - known[0] < METADATA_MAX_AGE_S:
+            return known[1]
+        patience = min(deadline, time.monotonic() + UNKNOWN_TOPIC_GRACE_S)
+        pauses = Pauses()
+        while True:
+            entry = self._metadata([name], deadline).topics[0]
+            if _exists(entry):
+                return self._learn(entry)
+            if time.monotonic() > patience:
+                raise NoSuchTopic(f"topic '{name}' does not exist")
+            pauses.sleep(patience)
+
+    def _learn(self, entry: MetadataResponseTopic) -> TopicInfo:
+        info = read_topic(entry)
+        self._topics[info.name] = (time.monotonic(), info)
+        return info
+
+    def forget(self, topic: str) -> None:
+        """A broker said that what we know of this topic is wrong."""
+        self._topics.pop(topic, None)
+
+    def _metadata(self, names: Sequence[str] | None, deadline: float) -> MetadataResponse:
+        answer = self._call_any(Api.METADATA, metadata_request(names), MetadataResponse, deadline)
+        self._brokers = read_brokers(answer)
+        self._seen |= self._brokers.keys()
+        return answer
+
+    # -- offsets ------------------------------------------------------------------------
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], read_committed: bool = False
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """The first offset at or after each time in ms; -2 the earliest there is, -1 the end. Raises ApiError.
+
+        An offset of -1 means that no record is as young as that.
+        """
+        found: dict[TopicPartition, OffsetAndTimestamp] = {}
+
+        def ask(deadline: float) -> dict[TopicPartition, OffsetAndTimestamp]:
+            by_leader: dict[int, dict[TopicPartition, int]] = {}
+            for tp, timestamp_ms in wanted.items():
+                if tp not in found:
+                    by_leader.setdefault(self._leader(tp, deadline).node_id, {})[tp] = timestamp_ms
+            for leader, asked in by_leader.items():
+                request = list_offsets_request(asked, round(REQUEST_TIMEOUT_S * 1000), read_committed=read_committed)
+                connection = self.connection(leader, "control")
+                answer = connection.call(Api.LIST_OFFSETS, request, ListOffsetsResponse, _left(deadline))
+                self._take_offsets(answer, found)
+            return found
+
+        return self._until_done(ask) if wanted else {}
+
+    def _take_offsets(self, answer: ListOffsetsResponse, found: dict[TopicPartition, OffsetAndTimestamp]) -> None:
+        refused: ApiError | None = None
+        for topic in answer.topics:
+            for entry in topic.partitions:
+                tp = TopicPartition(topic.name, entry.partition_index)
+                if entry.error_code:
+                    code = error_code(entry.error_code)
+                    refused = ApiError(code, f"offsets of {_name(tp)}: {code.name}")
+                    self.forget(tp.topic)
+                else:
+                    found[tp] = OffsetAndTimestamp(entry.offset, entry.timestamp)
+        if refused is not None:
+            raise refused
+
+    # -- groups and producers -----------------------------------------------------------
+
+    def committed_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Those without a committed offset are left out. Raises ApiError."""
+        return {tp: found.offset for tp, found in self.commits_of(group, partitions).items()}
+
+    def commits_of(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+        """The same with what stands beside them."""
+        request = committed_request(group, partitions)
+        if not request.topics:
+            return {}
+
+        def ask(connection: BlockingConnection, timeout_s: float) -> dict[TopicPartition, CommittedOffset]:
+            answer = connection.call(Api.OFFSET_FETCH, request, OffsetFetchResponse, timeout_s)
+            return read_committed_offsets(group, answer)
+
+        return self._with_coordinator(group, ask)
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
+        """As one who is no member, which a group takes only while it has none. Raises ApiError."""
+        request = commit_request(group, offsets, metadata)
+
+        def ask(connection: BlockingConnection, timeout_s: float) -> None:
+            check_committed(group, connection.call(Api.OFFSET_COMMIT, request, OffsetCommitResponse, timeout_s))
+
+        if request.topics:
+            self._with_coordinator(group, ask)
+
+    def init_producer_id(self) -> tuple[int, int]:
+        """A producer id of one's own, and its epoch. Raises ApiError."""
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=round(REQUEST_TIMEOUT_S * 1000))
+
+        def ask(deadline: float) -> tuple[int, int]:
+            answer = self._call_any(Api.INIT_PRODUCER_ID, request, InitProducerIdResponse, deadline)
+            check(answer.error_code, f"no producer id: {error_code(answer.error_code).name}")
+            return answer.producer_id, answer.producer_epoch
+
+        return self._until_done(ask)
+
+    def _coordinator(self, group: str, deadline: float) -> BlockingConnection:
+        node_id = self._coordinators.get(group)
+        if node_id is None:
+            request = FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group])
+            answer = self._call_any(Api.FIND_COORDINATOR, request, FindCoordinatorResponse, deadline)
+            found = answer.coordinators[0] if answer.coordinators else answer  # one group before version 4
+            check(found.error_code, found.error_message)
+            node_id = self._coordinators[group] = found.node_id
+            if node_id not in self._brokers:
+                self._metadata([], deadline)
+        return self.connection(node_id, "control")
+
+    def _with_coordinator(self, group: str, ask: Callable[[BlockingConnection, float], T]) -> T:
+        def at_coordinator(deadline: float) -> T:
+            try:
+                return ask(self._coordinator(group, deadline), _left(deadline))
+            except LOST:
+                # Its address is asked for anew as well.
+                self._brokers.pop(self._coordinators.pop(group, -1), None)
+                raise
+            except (ApiError, ClientError):
+                self._coordinators.pop(group, None)
+                raise
+
+        return self._until_done(at_coordinator)
+
+    # -- asking ---------------------------------------------------------------------------
+
+    def ask(self, key: Api, request: Message, kind: type[R], read: Callable[[R], T]) -> T:
+        """Of any broker that is up; `read` takes what is wanted out of the answer, or raises ApiError."""
+        return self._until_done(lambda deadline: read(self._call_any(key, request, kind, deadline)))
+
+    def brokers(self) -> list[Broker]:
+        """Those that are up, asked for now."""
+        self._until_done(lambda deadline: self._metadata([], deadline))
+        return sorted(self._brokers.values())
+
+    # -- connections --------------------------------------------------------------------
+
+    def connection(self, node_id: int, purpose: str) -> BlockingConnection:
+        """Kept for the next who asks for the same; not to be closed. One attempt: raises BrokerUnreachable."""
+        return self._first_of(node_id, lambda address: self._shared_connection(address, purpose))
+
+    def lease(self, node_id: int) -> BlockingConnection:
+        """One that nobody else uses until it is given back. One attempt: raises BrokerUnreachable."""
+        return self._first_of(node_id, self._leased)
+
+    def _leased(self, address: Address) -> BlockingConnection:
+        idle = self._idle.get(address, [])
+        while idle:
+            connection = idle.pop()
+            if connection.is_usable:
+                return connection
+            connection.close()
+        return self._open(address)
+
+    def give_back(self, connection: BlockingConnection) -> None:
+        """With requests still open, or with enough idle ones already, it is closed."""
+        idle = self._idle.setdefault(connection.address, [])
+        if connection.outstanding or not connection.is_usable or len(idle) >= MAX_IDLE:
+            connection.close()
+        else:
+            idle.append(connection)
+
+    def _shared_connection(self, address: Address, purpose: str, timeout_s: float | None = None) -> BlockingConnection:
+        key = (address, purpose)
+        connection = self._shared.get(key)
+        if connection is None or not connection.is_usable:
+            if connection is not None:
+                self._shared.pop(key).close()
+            connection = self._shared[key] = self._open(address, timeout_s)
+        return connection
+
+    def _open(self, address: Address, timeout_s: float | None = None) -> BlockingConnection:
+        timeout_s = min(CONNECT_TIMEOUT_S, self._timeout_s if timeout_s is None else timeout_s)
+        return BlockingConnection.open(*address, self._client_id, self._security, timeout_s)
+
+    def _first_of(self, node_id: int, connect: Callable[[Address], BlockingConnection]) -> BlockingConnection:
+        """By the first of its addresses that answers. Raises BrokerUnreachable."""
+        *others, last = self._addresses(node_id)
+        for address in others:
+            try:
+                return connect(address)
+            except BrokerUnreachable as error:
+                logger.debug("broker %d is not at %s:%d: %s", node_id, *address, error)
+        return connect(last)
+
+    def _addresses(self, node_id: int) -> list[Address]:
+        broker = self._brokers.get(node_id)
+        if broker is None:
+            raise BrokerUnreachable(f"broker {node_id} is not known to the cluster")
+        advertised = broker.host, broker.port
+        if len(self._seen) == len(self._bootstrap) == 1 and self._bootstrap[0] != advertised:
+            # The only broker there ever was is where we found it. What it advertises may be meant for the other side
+            # of a network's edge.
+            return [self._bootstrap[0], advertised]
+        return [advertised]
+
+    def close(self) -> None:
+        for connection in (*self._shared.values(), *(entry for idle in self._idle.values() for entry in idle)):
+            connection.close()
+        self._shared.clear()
+        self._idle.clear()
+
+    # -- trying again -------------------------------------------------------------------
+
+    def _call_any(self, key: Api, request: Message, kind: type[R], deadline: float) -> R:
+        """From whichever broker answers first: connected ones, then in the order in which we know them.
+
+        One that was lost is asked after all others, and none is given all the time while there are others.
+        """
+        failures: list[ClientError] = []
+        known = dict.fromkeys((*self._bootstrap, *((broker.host, broker.port) for broker in self._brokers.values())))
+        order = sorted(known, key=lambda at: (self._lost_at.get(at, 0.0), (at, "control") not in self._shared))
+        for count, address in enumerate(order, 1):
+            timeout_s = _left(deadline) if count == len(order) else _left(deadline) / 2
+            try:
+                begin = time.monotonic()
+                connection = self._shared_connection(address, "control", timeout_s)
+                answer = connection.call(key, request, kind, max(0.05, timeout_s - (time.monotonic() - begin)))
+            except LOST as error:
+                self._lost_at[address] = time.monotonic()
+                failures.append(error)
+            else:
+                self._lost_at.pop(address, None)
+                return answer
+            if time.monotonic() > deadline:
+                break
+        if not failures:
+            raise BrokerUnreachable("no address of a broker was given")
+        # One that may yet be there counts for more than any that are none.
+        raise min(reversed(failures), key=lambda failure: isinstance(failure, NotKafka | UnknownHost))
+
+    def _until_done(self, ask: Callable[[float], T], timeout_s: float | None = None) -> T:
+        return until_done(ask, self._timeout_s if timeout_s is None else timeout_s, self._when_lost)
+
+    def _when_lost(self, failure: ClientError) -> float:
+        """What never was a broker's address will hardly become one; what was may be away for a while, its name too."""
+        self._topics.clear()  # whoever was lost may have led anything
+        if self._seen:
+            return 1.0
+        return 0.0 if isinstance(failure, NotKafka) else UNKNOWN_HOST_SHARE if isinstance(failure, UnknownHost) else 1.0
+
+
+def _left(deadline: float) -> float:
+    """How long one request may take: not all the time there is, so that another broker can be asked."""
+    return max(0.05, min(REQUEST_TIMEOUT_S, deadline - time.monotonic()))
+
+
+def _name(tp: TopicPartition) -> str:
+    return f"{tp.topic}-{tp.partition}"
+
+
+def _exists(entry: MetadataResponseTopic) -> bool:
+    """Raises ApiError for what is neither there nor missing."""
+    code = error_code(entry.error_code)
+    if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return False
+    if code is ErrorCode.INVALID_TOPIC_EXCEPTION:
+        raise ApiError(code, f"'{(entry.name or '')[:300]}' is not a topic name")
+    check(entry.error_code, f"topic '{entry.name}': {code.name}")
+    return True
+
+
+# -- shared by what runs in this thread -------------------------------------------------
+
+
+class _Kept(threading.local):
+    def __init__(self) -> None:
+        self.clusters: dict[tuple[object, ...], BlockingCluster] = {}
+
+
+_kept = _Kept()
+
+
+def shared_cluster(
+    bootstrap: Sequence[Address],
+    client_id: str = "penstock",
+    security: ClientSecurity = PLAINTEXT,
+    timeout_s: float = 60.0,
+) -> BlockingCluster:
+    """The same one for the same arguments, so that a worker that runs many tasks keeps its connections.
+
+    Not to be closed. A forked child gets its parent's, which opens its own connections there.
+    """
+    key = (tuple(bootstrap), client_id, security, timeout_s)
+    cluster = _kept.clusters.pop(key, None) or BlockingCluster(bootstrap, client_id, security, timeout_s)
+    _kept.clusters[key] = cluster  # last used, last in order
+    if len(_kept.clusters) > MAX_KEPT:
+        _kept.clusters.pop(next(iter(_kept.clusters))).close()
+    return cluster

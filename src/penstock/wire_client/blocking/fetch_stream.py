@@ -1,0 +1,345 @@
+"""The record batches of one partition between two offsets, as they lie on the broker, with one fetch under way ahead.
+
+The headers of a chunk's batches say where the next one begins, so the next fetch leaves before a chunk is handed out
+and the broker reads while the caller decodes. Must not know: what is in a batch. Invariants:
+- A chunk starts with the batch that holds the position, or with the first one after it where the log has a hole.
+- The position moves only by what was handed out; after a lost connection or a new leader the same position is asked
+  for again.
+- A log that ends too early is believed only after it has done so for a while, without a lost connection or another
+  leader in between: a broker that just came back may not know yet how much of its log is committed.
+- The records of a chunk are a view that is released when the next chunk is taken: using it then is an error, not
+  someone else's bytes. Whoever made views of it (memoryview slices, numpy arrays) may keep those; memory is used again
+  for the next chunks only when nobody has one any more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.records.batch import HEADER_SIZE, LENGTH_OVERHEAD
+from penstock.wire.apis import Api
+from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from penstock.wire.primitives import NULL_UUID
+from penstock.wire_client.blocking.connection import BlockingConnection
+from penstock.wire_client.blocking.retrying import Pauses
+from penstock.wire_client.requests.errors import (
+    ClientError,
+    FetchStalled,
+    NoSuchTopic,
+    OffsetOutOfRange,
+    TopicRecreated,
+    check,
+    error_code,
+)
+from penstock.wire_client.requests.limits import REQUEST_TIMEOUT_S
+from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, READ_COMMITTED, TopicPartition
+from penstock.wire_client.requests.retriable import LOST, MOVED, TRY_AGAIN
+
+if TYPE_CHECKING:
+    from penstock.wire_client.blocking.cluster import BlockingCluster
+
+MAX_BYTES = 8 << 20
+MAX_WAIT_MS = 500
+BY_TOPIC_ID = 13
+NEWEST_FETCH = 17
+EARLIEST_LOCAL_MS = -4
+LOOK_UP_S = 2.0
+SHORT_S = 10.0
+"""How long a log has to end before the end of a stream to be taken at its word."""
+# How much is asked for to reach the end: what a record took so far, at first this, and some more.
+GUESSED_RECORD_BYTES = 1024
+SPARE_BYTES = 64 << 10
+ANOTHER_TOPIC = frozenset((ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID))
+_WALK = Struct(">qi11xi")  # base offset, batch length, last offset delta
+
+
+class FetchedChunk(NamedTuple):
+    records: memoryview
+    """Whole batches, perhaps with a piece of another behind them. Valid until the next chunk is taken."""
+    aborted: list[tuple[int, int]]
+    """(producer id, first offset) of aborted transactions; only for read_committed."""
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+
+
+class FetchStream:
+    """From `start` up to `end`, which the log must have reached, or reach within `SHORT_S`.
+
+    The first chunk may begin, and the last one end, with records outside of the range: batches are whole. With
+    `topic_id` another topic of the same name is refused. Raises OffsetOutOfRange, TopicRecreated, ApiError,
+    and FetchStalled after `timeout_s` without any progress.
+    """
+
+    def __init__(
+        self,
+        cluster: BlockingCluster,
+        tp: TopicPartition,
+        start: int,
+        end: int,
+        *,
+        read_committed: bool,
+        max_bytes: int = MAX_BYTES,
+        topic_id: bytes | None = None,
+        timeout_s: float = 120.0,
+    ) -> None:
+        self._cluster = cluster
+        self._tp = tp
+        self._position = start
+        self._end = end
+        self._read_committed = read_committed
+        self._max_bytes = max_bytes
+        self._topic_id = topic_id
+        self._timeout_s = timeout_s
+        self._record_bytes = float(GUESSED_RECORD_BYTES)
+        self._connection: BlockingConnection | None = None
+        self._broker = "that is not known"
+        self._asked: int | None = None
+        """The offset of the fetch under way."""
+        self._lent: memoryview | None = None
+        self._deadline = 0.0
+        self._short_since: float | None = None
+
+    @property
+    def position(self) -> int:
+        """Where the next chunk begins."""
+        return self._position
+
+    def advance(self, next_offset: int) -> None:
+        """The caller is done with everything before `next_offset`, if that is not the end of the last chunk."""
+        self._position = next_offset
+
+    def __iter__(self) -> Iterator[FetchedChunk]:
+        try:
+            while self._position < self._end:
+                begin = self._position
+                chunk = self._next_chunk()
+                if chunk is None:
+                    return
+                yield chunk
+                if self._position <= begin:
+                    raise ClientError(
+                        f"{self._name}: broker {self._broker} sent {len(chunk.records)} bytes without a whole "
+                        f"record batch at offset {begin}"
+                    )
+        finally:
+            self._release()
+            self._leave()
+
+    # -- one chunk ----------------------------------------------------------------------
+
+    def _next_chunk(self) -> FetchedChunk | None:
+        """Tries until there is one; None when the log has nothing more below `end`."""
+        self._release()
+        begin = time.monotonic()
+        self._deadline = begin + self._timeout_s
+        self._short_since = None
+        pauses = Pauses()
+        while True:
+            try:
+                data = self._fetch(self._deadline)
+                if data is None:
+                    reason = "it throttles"
+                elif data.error_code:
+                    reason = self._refused(error_code(data.error_code))
+                elif data.records:
+                    return self._take(data)
+                elif data.high_watermark < self._end:
+                    reason = self._too_short(data.high_watermark)
+                elif self._readable(data) < self._end:
+                    reason = f"it has {self._readable(data)} offsets only that are committed"
+                elif self._is_hole():
+                    self._position = self._end
+                    return None
+                else:
+                    reason = "it reads from remote storage"
+            except LOST as error:
+                reason = str(error)
+                self._short_since = None
+                self._lost()
+            except ApiError as error:
+                if error.code not in TRY_AGAIN or isinstance(error, NoSuchTopic):
+                    raise
+                reason = str(error)
+                self._short_since = None
+                self._lost()
+            now = time.monotonic()
+            if now >= self._deadline:
+                raise FetchStalled(self._tp, self._position, self._end, self._broker, now - begin, reason)
+            pauses.sleep(self._deadline)
+
+    def _take(self, data: PartitionData) -> FetchedChunk:
+        records = data.records
+        assert isinstance(records, memoryview)
+        self._lent = records
+        begin = self._position
+        self._position = max(begin, _offset_after(records, begin))
+        if self._position > begin:
+            self._record_bytes = len(records) / (self._position - begin)
+            if self._position < self._end:
+                self._ask_ahead()
+        return FetchedChunk(
+            records,
+            [(entry.producer_id, entry.first_offset) for entry in data.aborted_transactions or ()],
+            data.high_watermark,
+            data.last_stable_offset,
+            data.log_start_offset,
+        )
+
+    def _readable(self, data: PartitionData) -> int:
+        """Up to where a reader like us may see."""
+        if self._read_committed and data.last_stable_offset >= 0:
+            return data.last_stable_offset
+        return data.high_watermark
+
+    def _is_hole(self) -> bool:
+        """An answer without records although there are readable offsets: compaction left nothing up to the end.
+
+        Unless these offsets are in remote storage: a broker whose read there takes too long answers the same.
+        """
+        earliest = self._cluster.list_offsets({self._tp: EARLIEST_LOCAL_MS})[self._tp].offset
+        return earliest <= self._position
+
+    def _refused(self, code: ErrorCode) -> str:
+        """The reason to try again; raises if that is of no use."""
+        reason = code.name
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            first, log_end = self._range()
+            if self._position < first:
+                raise OffsetOutOfRange(self._tp, self._position, first, log_end)
+            if self._position > log_end:
+                reason = self._too_short(log_end)
+        elif code not in MOVED and code not in ANOTHER_TOPIC:
+            raise ApiError(code, f"{self._name} at offset {self._position}: broker {self._broker} says {code.name}")
+        else:
+            self._short_since = None
+        self._lost()
+        return reason
+
+    def _too_short(self, log_end: int) -> str:
+        """The reason to wait. Raises OffsetOutOfRange when that is of no use any more."""
+        now = time.monotonic()
+        if self._short_since is None:
+            self._short_since = now
+            # Whatever the patience with brokers: who gives up sooner would take a lapse for a loss.
+            self._deadline = max(self._deadline, now + 2 * SHORT_S)
+        elif now - self._short_since >= SHORT_S:
+            first, log_end = self._range()
+            if log_end < self._end:
+                raise OffsetOutOfRange(self._tp, self._end - 1, first, log_end)
+            self._short_since = None
+        return f"it has {log_end} offsets only"
+
+    def _range(self) -> tuple[int, int]:
+        """Of the log, by its leader. One that is new waits for its followers before it says where the log ends."""
+        first = self._cluster.list_offsets({self._tp: EARLIEST_MS})[self._tp].offset
+        return first, self._cluster.list_offsets({self._tp: LATEST_MS})[self._tp].offset
+
+    # -- requests -----------------------------------------------------------------------
+
+    def _fetch(self, deadline: float) -> PartitionData | None:
+        """The answer for the position; None if the broker held it back. One attempt."""
+        if self._connection is None:
+            self._connect(deadline)
+        assert self._connection is not None
+        if self._asked is None:
+            self._ask(self._connection)
+        while True:
+            asked, self._asked = self._asked, None
+            left_s = min(deadline - time.monotonic(), REQUEST_TIMEOUT_S) + MAX_WAIT_MS / 1000
+            answer = self._connection.receive(FetchResponse, left_s, self._connection.buffer)
+            if asked == self._position:
+                break
+            self._ask(self._connection)  # the caller went elsewhere
+        check(answer.error_code)
+        if not answer.responses or not answer.responses[0].partitions:
+            return None
+        return answer.responses[0].partitions[0]
+
+    def _connect(self, deadline: float) -> None:
+        broker = self._cluster.leader(self._tp, min(LOOK_UP_S, max(0.0, deadline - time.monotonic())))
+        self._broker = f"{broker.node_id} at {broker.host}:{broker.port}"
+        self._check_topic_id()
+        self._connection = self._cluster.lease(broker.node_id)
+        self._broker = f"{broker.node_id} at {self._connection.place}"
+
+    def _check_topic_id(self) -> None:
+        if self._topic_id is None:
+            return
+        name = self._tp.topic
+        if self._cluster.topic(name).topic_id in (self._topic_id, NULL_UUID):  # null: too old a broker to have ids
+            return
+        info = self._cluster.topics([name]).get(name)
+        if info is not None and info.topic_id != self._topic_id:
+            raise TopicRecreated(name, self._topic_id, info.topic_id)
+
+    def _ask_ahead(self) -> None:
+        assert self._connection is not None
+        try:
+            if self._connection.is_usable:
+                self._ask(self._connection)
+            else:
+                self._lost()
+        except LOST:
+            self._lost()
+
+    def _ask(self, connection: BlockingConnection) -> None:
+        cap = NEWEST_FETCH if self._topic_id is not None else None
+        version = connection.newest(Api.FETCH, cap)
+        expected = int((self._end - self._position) * self._record_bytes) + SPARE_BYTES
+        asked = FetchPartition(
+            partition=self._tp.partition,
+            fetch_offset=self._position,
+            partition_max_bytes=min(self._max_bytes, expected),
+        )
+        request = FetchRequest(
+            max_wait_ms=MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=self._max_bytes,
+            isolation_level=READ_COMMITTED if self._read_committed else 0,
+            session_epoch=-1,
+            topics=[FetchTopic(topic=self._tp.topic, topic_id=self._topic_id or NULL_UUID, partitions=[asked])],
+        )
+        connection.send(Api.FETCH, request, version=version)
+        self._asked = self._position
+
+    # -- leaving ------------------------------------------------------------------------
+
+    def _release(self) -> None:
+        lent, self._lent = self._lent, None
+        if lent is not None:
+            with suppress(BufferError):  # someone made an array of it: the memory stays theirs
+                lent.release()
+
+    def _lost(self) -> None:
+        self._cluster.forget(self._tp.topic)
+        self._leave()
+
+    def _leave(self) -> None:
+        connection, self._connection, self._asked = self._connection, None, None
+        if connection is not None:
+            self._cluster.give_back(connection)
+
+    @property
+    def _name(self) -> str:
+        return f"{self._tp.topic}-{self._tp.partition}"
+
+
+def _offset_after(records: memoryview, position: int) -> int:
+    """The offset after the last whole batch, `position` if there is none. Damage is the decoder's to find."""
+    at, size, after = 0, len(records), position
+    unpack = _WALK.unpack_from
+    while size - at >= HEADER_SIZE:
+        base_offset, length, last_offset_delta = unpack(records, at)
+        if length < HEADER_SIZE - LENGTH_OVERHEAD:
+            break
+        at += length + LENGTH_OVERHEAD
+        if at > size:
+            break
+        after = base_offset + last_offset_delta + 1
+    return after

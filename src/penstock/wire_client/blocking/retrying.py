@@ -1,0 +1,66 @@
+"""Trying again: how long to pause, and what to say when the time is up.
+
+Must not know: what is tried. Everything tried by these rules may be done twice without harm.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.wire_client.requests.errors import (
+    ClientError,
+    NoSuchTopic,
+    RequestTimedOut,
+)
+from penstock.wire_client.requests.retriable import LOST, TRY_AGAIN
+
+T = TypeVar("T")
+
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
+
+
+class Pauses:
+    """50 ms, 100 ms, ... 1 s."""
+
+    def __init__(self) -> None:
+        self._next_s = FIRST_PAUSE_S
+
+    def sleep(self, deadline: float) -> None:
+        time.sleep(max(0.0, min(self._next_s, deadline - time.monotonic())))
+        self._next_s = min(self._next_s * 2, LAST_PAUSE_S)
+
+
+def until_done(ask: Callable[[float], T], timeout_s: float, when_lost: Callable[[ClientError], float]) -> T:
+    """`ask` gets the moment by which it must end; again until no broker is lost under it or says "later".
+
+    `when_lost` says how much of the time a loss is worth, from 0 to 1. That there is no controller explains why the
+    rest of the time went by without an answer, so it is what is raised then.
+    """
+    begin = time.monotonic()
+    deadline = begin + timeout_s
+    pauses = Pauses()
+    no_controller: ApiError | None = None
+    while True:
+        failure: ClientError | ApiError
+        share = 1.0
+        try:
+            return ask(deadline)
+        except LOST as error:
+            share = when_lost(error)
+            failure = no_controller or error
+        except NoSuchTopic:
+            raise
+        except ApiError as error:
+            if error.code not in TRY_AGAIN:
+                raise
+            failure = error
+            no_controller = error if error.code is ErrorCode.NOT_CONTROLLER else None
+        waited_s = time.monotonic() - begin
+        if waited_s >= timeout_s * share:
+            said = (failure.unanswered if isinstance(failure, RequestTimedOut) else "") or str(failure)
+            sentence = f"{said.rstrip('.')} (tried for {waited_s:.1f} s)"
+            raise ApiError(failure.code, sentence) if isinstance(failure, ApiError) else type(failure)(sentence)
+        pauses.sleep(begin + timeout_s * share)

@@ -1,0 +1,39 @@
+"""ListOffsets: the first and last offset of a partition, and the offset at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from penstock.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+
+EARLIEST_MS = -2
+LATEST_MS = -1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+
+class OffsetAndTimestamp(NamedTuple):
+    offset: int
+    """-1: no record is as young as that."""
+    timestamp_ms: int
+
+
+def list_offsets_request(
+    wanted: Mapping[TopicPartition, int], timeout_ms: int, *, read_committed: bool
+) -> ListOffsetsRequest:
+    """`wanted`: a time in ms for each partition, or EARLIEST_MS, or LATEST_MS. All have the same leader."""
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for (topic, partition), timestamp_ms in wanted.items():
+        asked = ListOffsetsPartition(partition_index=partition, timestamp=timestamp_ms)
+        topics.setdefault(topic, []).append(asked)
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=READ_COMMITTED if read_committed else READ_UNCOMMITTED,
+        topics=[ListOffsetsTopic(name=topic, partitions=asked) for topic, asked in topics.items()],
+        timeout_ms=timeout_ms,
+    )

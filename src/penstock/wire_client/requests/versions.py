@@ -1,0 +1,28 @@
+"""The version in which a request goes out: the newest that both sides know and that the caller can fill in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.wire.apis import Api, api
+
+# The last versions that name topics; later ones want topic ids, which most callers do not carry.
+NEWEST = {
+    Api.PRODUCE: 12,
+    Api.FETCH: 12,
+    Api.METADATA: 12,
+    Api.OFFSET_COMMIT: 9,
+    Api.OFFSET_FETCH: 9,
+    Api.DELETE_TOPICS: 5,
+}
+
+Served = Mapping[int, tuple[int, int]]
+"""The first and last version of each API that the broker named when the connection was opened."""
+
+
+def choose_version(key: Api, served: Served, cap: int | None = None) -> int | None:
+    """Not above `cap`, which is `NEWEST` where it is None. None: there is no version that both sides know."""
+    spec = api(key)
+    first, last = served.get(key, (0, -1))
+    version = min(last, spec.max_version, NEWEST.get(key, spec.max_version) if cap is None else cap)
+    return version if version >= max(first, spec.min_version) else None
