@@ -30,25 +30,8 @@ from penstock.wire.messages.produce import (
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.requests.errors import error_code
 from penstock.wire_client.requests.offsets import TopicPartition
-from penstock.wire_client.requests.retriable import LOST
+from penstock.wire_client.requests.retriable import LOST, Again, may
 
-TRY_AGAIN = frozenset(
-    (
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-    )
-)
 LOST_PLACE = frozenset((ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID))
 TOO_LARGE = frozenset((ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE))
 NO_EPOCH = -1
@@ -257,7 +240,7 @@ class TaskProducer:
             lane.needs_new_epoch = lane.needs_new_epoch or not lane.failed
             lane.failed.append(batch)
             self._pause(lane)
-        elif code in TRY_AGAIN:
+        elif may(Again.DELIVER, code):
             lane.failed.append(batch)
             self._pause(lane)
         else:

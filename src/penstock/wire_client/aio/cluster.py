@@ -30,6 +30,7 @@ from penstock.wire_client.requests.metadata import (
     read_brokers,
     read_topic,
 )
+from penstock.wire_client.requests.sentences import no_leader, no_such_partition, no_such_topic, not_a_topic_name
 
 TOPIC_TIMEOUT_S = 10.0
 RETRY_S = 0.05
@@ -102,15 +103,15 @@ class Cluster:
                     return info
             elif entry.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not create:
                 self.forget(name)
-                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, no_such_topic(name))
             elif entry.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION:
-                raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"'{name[:300]}' is not a topic name")
+                raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, not_a_topic_name(name))
             elif entry.error_code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE):
                 check(entry.error_code)
             if loop.time() > deadline:
                 code = error_code(entry.error_code) or ErrorCode.LEADER_NOT_AVAILABLE
                 if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    raise ApiError(code, f"topic '{name}' does not exist, and the cluster has not created it")
+                    raise ApiError(code, f"{no_such_topic(name)}, and the cluster has not created it")
                 raise ApiError(code, f"topic '{name}' has no leader")
             # Being created, or created a moment ago: its leaders are about to be known. A cluster that
             # does not create topics by itself keeps saying that there is none.
@@ -174,13 +175,13 @@ class Cluster:
         while True:
             info = await self.topic(topic)
             if not 0 <= partition < len(info.partitions):
-                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{topic}' has no partition {partition}")
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, no_such_partition(topic, partition))
             leader_id = info.partitions[partition].leader_id
             if leader_id >= 0:
                 return leader_id
             self.forget(topic)
             if loop.time() > deadline:
-                raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader")
+                raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, no_leader(topic, partition))
             await asyncio.sleep(RETRY_S)
 
     # -- connections --------------------------------------------------------------------

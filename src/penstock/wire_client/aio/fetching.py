@@ -26,7 +26,7 @@ from penstock.wire.messages.fetch import (
 )
 from penstock.wire.messages.list_offsets import ListOffsetsResponse
 from penstock.wire_client.aio.cluster import Cluster
-from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost, check, error_code
+from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost, OffsetOutOfRange, check, error_code
 from penstock.wire_client.requests.offsets import (
     EARLIEST_MS,
     LATEST_MS,
@@ -35,7 +35,8 @@ from penstock.wire_client.requests.offsets import (
     TopicPartition,
     list_offsets_request,
 )
-from penstock.wire_client.requests.retriable import STALE
+from penstock.wire_client.requests.retriable import Again, may
+from penstock.wire_client.requests.sentences import offsets_refused, partition_refused
 
 MAX_BYTES = 1 << 20
 STALE_PAUSE_S = 0.05
@@ -85,11 +86,10 @@ async def fetch_one(
         first, end = await offset_range(cluster, partition)
         raise ApiError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"offset {offset} is outside {partition.topic}-{partition.partition}: it begins at {first} "
-            f"and ends before {end}",
+            str(OffsetOutOfRange(partition, offset, first, end)),
         )
     if fetched.error is not ErrorCode.NONE:
-        raise ApiError(fetched.error, f"{partition.topic}-{partition.partition}: {fetched.error.name}")
+        raise ApiError(fetched.error, partition_refused(fetched.error, *partition))
     return fetched
 
 
@@ -127,7 +127,7 @@ async def _fetch_from(
         for data in topic_answer.partitions:
             partition = TopicPartition(topic_answer.topic, data.partition_index)
             code = error_code(data.error_code)
-            if code in STALE:
+            if may(Again.FIND_LEADER, code):
                 cluster.forget(partition.topic)
                 stale = True
             elif code is not ErrorCode.NONE:
@@ -171,7 +171,7 @@ async def list_offsets(
         try:
             await _list_offsets(cluster, {key: at for key, at in wanted.items() if key not in found}, found)
         except ApiError as error:
-            if error.code not in STALE or loop.time() > deadline:
+            if not may(Again.FIND_LEADER, error.code) or loop.time() > deadline:
                 raise
         except (BrokerUnreachable, ConnectionLost):
             for topic in dict.fromkeys(key.topic for key in wanted):
@@ -200,8 +200,7 @@ async def _list_offsets(
             for entry in topic_answer.partitions:
                 if entry.error_code:
                     cluster.forget(topic_answer.name)
-                    code = error_code(entry.error_code)
-                    raise ApiError(code, f"{topic_answer.name}-{entry.partition_index}: {code.name}")
+                    raise offsets_refused(error_code(entry.error_code), topic_answer.name, entry.partition_index)
                 partition_key = TopicPartition(topic_answer.name, entry.partition_index)
                 found[partition_key] = OffsetAndTimestamp(entry.offset, entry.timestamp)
 

@@ -35,7 +35,8 @@ from penstock.wire_client.aio.cluster import Cluster
 from penstock.wire_client.aio.connection import Connection
 from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost, check, error_code
 from penstock.wire_client.requests.offsets import TopicPartition
-from penstock.wire_client.requests.retriable import ELSEWHERE
+from penstock.wire_client.requests.retriable import Again, may
+from penstock.wire_client.requests.sentences import commit_refused, no_such_group
 from penstock.wire_client.requests.subscription import decode_assignment
 
 T = TypeVar("T")
@@ -106,7 +107,7 @@ async def _until_settled(attempt: Callable[[], Awaitable[T]]) -> T:
         try:
             return await attempt()
         except ApiError as error:
-            if error.code not in ELSEWHERE or loop.time() > deadline:
+            if not may(Again.FIND_COORDINATOR, error.code) or loop.time() > deadline:
                 raise
         except (BrokerUnreachable, ConnectionLost):
             if loop.time() > deadline:
@@ -142,18 +143,9 @@ async def commit(
         for topic in answer.topics:
             for entry in topic.partitions:
                 if entry.error_code:
-                    code = error_code(entry.error_code)
-                    raise ApiError(code, _refusal(code, group, topic.name, entry.partition_index))
+                    raise commit_refused(error_code(entry.error_code), group, topic.name, entry.partition_index)
 
     await with_coordinator(cluster, group, send)
-
-
-def _refusal(code: ErrorCode, group: str, topic: str, partition: int) -> str:
-    if code is ErrorCode.UNKNOWN_MEMBER_ID or code is ErrorCode.ILLEGAL_GENERATION:
-        return f"group '{group}' has members, and only they may commit"
-    if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return f"topic '{topic}' has no partition {partition}"
-    return f"group '{group}', {topic}-{partition}: {code.name}"
 
 
 async def committed(
@@ -225,7 +217,7 @@ async def _describe_consumer(cluster: Cluster, group: str) -> GroupInfo:
         )
         entry = answer.groups[0]
         if entry.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"group '{group}' does not exist")
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, no_such_group(group))
         check(entry.error_code, entry.error_message)
         members = tuple(
             MemberInfo(
@@ -254,7 +246,7 @@ async def _describe_classic(cluster: Cluster, group: str) -> GroupInfo:
         entry = answer.groups[0]
         check(entry.error_code, entry.error_message)
         if entry.group_state == "Dead":
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"group '{group}' does not exist")
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, no_such_group(group))
         members = tuple(
             MemberInfo(
                 member.member_id,

@@ -27,7 +27,7 @@ from penstock.wire_client.aio.connection import Connection
 from penstock.wire_client.aio.groups import Committed, commit, find_coordinator
 from penstock.wire_client.requests.errors import ClientError, check
 from penstock.wire_client.requests.offsets import TopicPartition
-from penstock.wire_client.requests.retriable import ELSEWHERE
+from penstock.wire_client.requests.retriable import Again, may
 from penstock.wire_client.requests.subscription import (
     assign_ranges,
     decode_assignment,
@@ -139,7 +139,7 @@ class GroupMember:
         if error.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
             self.member_id = ""
             return True
-        if error.code in ELSEWHERE or error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        if may(Again.FIND_COORDINATOR, error.code) or error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             await asyncio.sleep(RETRY_PAUSE_S)
             return True
         return False

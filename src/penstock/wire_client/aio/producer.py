@@ -27,6 +27,8 @@ from penstock.wire_client.aio.cluster import Cluster
 from penstock.wire_client.requests.errors import BrokerUnreachable, ClientError, Overloaded, error_code
 from penstock.wire_client.requests.metadata import TopicInfo
 from penstock.wire_client.requests.partitioner import RoundRobin, partition_for_key
+from penstock.wire_client.requests.retriable import Again, may
+from penstock.wire_client.requests.sentences import no_such_partition, partition_refused
 
 ACKS_ALL = -1
 TIMEOUT_MS = 30_000
@@ -36,17 +38,6 @@ MAX_BATCH_BYTES = 512 << 10
 MAX_BATCH_RECORDS = 10_000
 MAX_QUEUED_BYTES = 64 << 20
 RECORD_OVERHEAD_BYTES = 100
-
-# The broker appended nothing; it, or another one, soon will.
-NOT_APPENDED = frozenset(
-    (
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.FENCED_LEADER_EPOCH,
-    )
-)
 
 
 class Produced(NamedTuple):
@@ -94,7 +85,7 @@ class Producer:
             else:
                 partition = partition_for_key(record.key, count)
         elif not 0 <= partition < count:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{topic.name}' has no partition {partition}")
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, no_such_partition(topic.name, partition))
         size = len(record.key or b"") + len(record.value or b"") + RECORD_OVERHEAD_BYTES
         if self._queued_bytes + size > MAX_QUEUED_BYTES:
             raise Overloaded(f"more than {MAX_QUEUED_BYTES} bytes wait to be written; try again later")
@@ -174,8 +165,8 @@ class Producer:
                     return result
                 if code is ErrorCode.INVALID_RECORD and result.record_errors:
                     message = _why(lane, records, result)
-                if code not in NOT_APPENDED or loop.time() > deadline:
-                    raise ApiError(code, message or f"{lane.topic}-{lane.partition}: {code.name}")
+                if not may(Again.APPEND, code) or loop.time() > deadline:
+                    raise ApiError(code, message or partition_refused(code, lane.topic, lane.partition))
             self._cluster.forget(lane.topic)
             await asyncio.sleep(RETRY_PAUSE_S)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, TypeVar
 
-from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.errors import ApiError
 from penstock.wire.apis import Api
 from penstock.wire.messages.create_topics import (
     CreatableTopic,
@@ -23,6 +23,7 @@ from penstock.wire.messages.describe_configs import (
 from penstock.wire_client.aio.cluster import Cluster
 from penstock.wire_client.aio.connection import Connection
 from penstock.wire_client.requests.errors import check
+from penstock.wire_client.requests.retriable import Again, may
 
 T = TypeVar("T")
 
@@ -88,7 +89,7 @@ async def _with_controller(cluster: Cluster, attempt: Callable[[Connection], Awa
         try:
             return await attempt(await cluster.controller())
         except ApiError as error:
-            if error.code is not ErrorCode.NOT_CONTROLLER or loop.time() > deadline:
+            if not may(Again.FIND_CONTROLLER, error.code) or loop.time() > deadline:
                 raise
         await asyncio.sleep(RETRY_PAUSE_S)
 

@@ -56,6 +56,13 @@ from penstock.wire_client.requests.metadata import (
 )
 from penstock.wire_client.requests.offsets import OffsetAndTimestamp, TopicPartition, list_offsets_request
 from penstock.wire_client.requests.retriable import LOST
+from penstock.wire_client.requests.sentences import (
+    no_leader,
+    no_such_partition,
+    no_such_topic,
+    not_a_topic_name,
+    offsets_refused,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -121,11 +128,11 @@ class BlockingCluster:
             self.forget(tp.topic)  # it may have been added since
             partitions = self._topic(tp.topic, deadline).partitions
         if not 0 <= tp.partition < len(partitions):
-            raise NoSuchTopic(f"topic '{tp.topic}' has no partition {tp.partition}")
+            raise NoSuchTopic(no_such_partition(*tp))
         broker = self._brokers.get(partitions[tp.partition].leader_id)
         if broker is None:
             self.forget(tp.topic)
-            raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{_name(tp)} has no leader")
+            raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, no_leader(*tp))
         return broker
 
     def _topic(self, name: str, deadline: float) -> TopicInfo:
@@ -140,7 +147,7 @@ class BlockingCluster:
             if _exists(entry):
                 return self._learn(entry)
             if time.monotonic() > patience:
-                raise NoSuchTopic(f"topic '{name}' does not exist")
+                raise NoSuchTopic(no_such_topic(name))
             pauses.sleep(patience)
 
     def _learn(self, entry: MetadataResponseTopic) -> TopicInfo:
@@ -190,7 +197,7 @@ class BlockingCluster:
                 tp = TopicPartition(topic.name, entry.partition_index)
                 if entry.error_code:
                     code = error_code(entry.error_code)
-                    refused = ApiError(code, f"offsets of {_name(tp)}: {code.name}")
+                    refused = refused or offsets_refused(code, *tp)
                     self.forget(tp.topic)
                 else:
                     found[tp] = OffsetAndTimestamp(entry.offset, entry.timestamp)
@@ -385,17 +392,13 @@ def _left(deadline: float) -> float:
     return max(0.05, min(REQUEST_TIMEOUT_S, deadline - time.monotonic()))
 
 
-def _name(tp: TopicPartition) -> str:
-    return f"{tp.topic}-{tp.partition}"
-
-
 def _exists(entry: MetadataResponseTopic) -> bool:
     """Raises ApiError for what is neither there nor missing."""
     code = error_code(entry.error_code)
     if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return False
     if code is ErrorCode.INVALID_TOPIC_EXCEPTION:
-        raise ApiError(code, f"'{(entry.name or '')[:300]}' is not a topic name")
+        raise ApiError(code, not_a_topic_name(entry.name or ""))
     check(entry.error_code, f"topic '{entry.name}': {code.name}")
     return True
 

@@ -32,6 +32,7 @@ from penstock.wire.messages.unregister_broker import UnregisterBrokerRequest, Un
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.requests.errors import ClientError, NoSuchTopic, check, error_code
 from penstock.wire_client.requests.metadata import Address
+from penstock.wire_client.requests.sentences import no_such_topic
 
 METADATA_TOPIC = "__cluster_metadata"
 TIMEOUT_MS = 30_000
@@ -176,7 +177,7 @@ class ClusterAdmin:
                 if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     if topics is None:
                         continue  # deleted meanwhile
-                    raise NoSuchTopic(f"topic '{topic.name}' does not exist")
+                    raise NoSuchTopic(no_such_topic(topic.name or ""))
                 check(topic.error_code)
                 found.extend(_partition(topic.name or "", one) for one in topic.partitions)
             cursor = page.next_cursor

@@ -38,7 +38,7 @@ from penstock.wire_client.requests.errors import (
 )
 from penstock.wire_client.requests.limits import REQUEST_TIMEOUT_S
 from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, READ_COMMITTED, TopicPartition
-from penstock.wire_client.requests.retriable import LOST, MOVED, TRY_AGAIN
+from penstock.wire_client.requests.retriable import LOST, Again, may
 
 if TYPE_CHECKING:
     from penstock.wire_client.blocking.cluster import BlockingCluster
@@ -163,7 +163,7 @@ class FetchStream:
                 self._short_since = None
                 self._lost()
             except ApiError as error:
-                if error.code not in TRY_AGAIN or isinstance(error, NoSuchTopic):
+                if not may(Again.ASK, error.code) or isinstance(error, NoSuchTopic):
                     raise
                 reason = str(error)
                 self._short_since = None
@@ -214,7 +214,7 @@ class FetchStream:
                 raise OffsetOutOfRange(self._tp, self._position, first, log_end)
             if self._position > log_end:
                 reason = self._too_short(log_end)
-        elif code not in MOVED and code not in ANOTHER_TOPIC:
+        elif not may(Again.FETCH, code) and code not in ANOTHER_TOPIC:
             raise ApiError(code, f"{self._name} at offset {self._position}: broker {self._broker} says {code.name}")
         else:
             self._short_since = None

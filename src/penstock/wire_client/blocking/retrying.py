@@ -15,7 +15,7 @@ from penstock.wire_client.requests.errors import (
     NoSuchTopic,
     RequestTimedOut,
 )
-from penstock.wire_client.requests.retriable import LOST, TRY_AGAIN
+from penstock.wire_client.requests.retriable import LOST, Again, may
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ def until_done(ask: Callable[[float], T], timeout_s: float, when_lost: Callable[
         except NoSuchTopic:
             raise
         except ApiError as error:
-            if error.code not in TRY_AGAIN:
+            if not may(Again.ASK, error.code):
                 raise
             failure = error
             no_controller = error if error.code is ErrorCode.NOT_CONTROLLER else None

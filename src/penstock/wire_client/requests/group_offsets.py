@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -22,8 +21,9 @@ from penstock.wire.messages.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from penstock.wire_client.requests.errors import NoSuchTopic, check, error_code
+from penstock.wire_client.requests.errors import error_code
 from penstock.wire_client.requests.offsets import TopicPartition
+from penstock.wire_client.requests.sentences import commit_refused, committed_refused, group_refused
 
 
 class CommittedOffset(NamedTuple):
@@ -52,13 +52,14 @@ def committed_request(group: str, partitions: Iterable[TopicPartition]) -> Offse
 def read_committed_offsets(group: str, answer: OffsetFetchResponse) -> dict[TopicPartition, CommittedOffset]:
     """Partitions without a committed offset are left out. Raises ApiError."""
     entry = answer.groups[0] if answer.groups else answer
-    check(entry.error_code, f"group '{group}': {error_code(entry.error_code).name}")
+    if entry.error_code:
+        raise group_refused(error_code(entry.error_code), group)
     found: dict[TopicPartition, CommittedOffset] = {}
     for topic in entry.topics:
         for partition in topic.partitions:
             if partition.error_code:
                 code = error_code(partition.error_code)
-                raise ApiError(code, f"group '{group}', {topic.name}-{partition.partition_index}: {code.name}")
+                raise committed_refused(code, group, topic.name, partition.partition_index)
             if partition.committed_offset >= 0:
                 tp = TopicPartition(topic.name, partition.partition_index)
                 found[tp] = CommittedOffset(partition.committed_offset, partition.metadata or "")
@@ -85,12 +86,4 @@ def check_committed(group: str, answer: OffsetCommitResponse) -> None:
     for topic in answer.topics:
         for partition in topic.partitions:
             if partition.error_code:
-                raise _refusal(error_code(partition.error_code), group, topic.name, partition.partition_index)
-
-
-def _refusal(code: ErrorCode, group: str, topic: str, partition: int) -> ApiError:
-    if code is ErrorCode.UNKNOWN_MEMBER_ID or code is ErrorCode.ILLEGAL_GENERATION:
-        return ApiError(code, f"group '{group}' has members, and only they may commit")
-    if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return NoSuchTopic(f"topic '{topic}' has no partition {partition}")
-    return ApiError(code, f"group '{group}', {topic}-{partition}: {code.name}")
+                raise commit_refused(error_code(partition.error_code), group, topic.name, partition.partition_index)
