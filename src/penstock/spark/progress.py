@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
 from penstock.spark.options import GroupOptions
-from penstock.wire_client.requests.group_offsets import CommittedOffset
+from penstock.wire_client.requests.groups import OffsetAndMetadata
 from penstock.wire_client.requests.offsets import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,9 @@ TAKEN = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.RE
 class GroupCluster(Protocol):
     """The part of `wire_client.blocking.cluster.BlockingCluster` that is needed here."""
 
-    def commits_of(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]: ...
+    def commits_of(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata]: ...
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None: ...
 

@@ -38,7 +38,8 @@ from penstock.gateway.http.operations import (
 from penstock.gateway.http.v2 import v2_type
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire_client.aio.fetching import MAX_BYTES
-from penstock.wire_client.aio.groups import Committed, commit, committed
+from penstock.wire_client.aio.groups import commit, committed
+from penstock.wire_client.requests.groups import OffsetAndMetadata
 from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, TopicPartition
 
 MAX_TIMEOUT_MS = 60_000
@@ -240,14 +241,14 @@ def references(given: shapes.Assignment) -> list[TopicPartition]:
     return [TopicPartition(entry.topic, entry.partition) for entry in given.partitions]
 
 
-def wanted_offsets(given: shapes.Offsets, after: int = 0) -> dict[TopicPartition, Committed]:
+def wanted_offsets(given: shapes.Offsets, after: int = 0) -> dict[TopicPartition, OffsetAndMetadata]:
     return {
-        TopicPartition(entry.topic, entry.partition): Committed(entry.offset + after, entry.metadata or "")
+        TopicPartition(entry.topic, entry.partition): OffsetAndMetadata(entry.offset + after, entry.metadata or "")
         for entry in given.offsets
     }
 
 
-def show_offsets(offsets: Mapping[TopicPartition, Committed]) -> shapes.CommittedOffsets:
+def show_offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> shapes.CommittedOffsets:
     return shapes.CommittedOffsets(
         [
             shapes.CommittedOffset(key.topic, key.partition, entry.offset, entry.metadata)

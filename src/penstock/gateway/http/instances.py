@@ -18,9 +18,10 @@ from penstock.gateway.http.formats import Format
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire_client.aio.cluster import Cluster
 from penstock.wire_client.aio.fetching import Fetched, fetch, list_offsets
-from penstock.wire_client.aio.groups import Committed, commit, committed
+from penstock.wire_client.aio.groups import commit, committed
 from penstock.wire_client.aio.member import GroupMember
 from penstock.wire_client.requests.errors import ClientError
+from penstock.wire_client.requests.groups import OffsetAndMetadata
 from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, TopicPartition
 
 IDLE_TIMEOUT_S = 300.0
@@ -186,11 +187,13 @@ class Instance:
 
     # -- offsets --------------------------------------------------------------------------
 
-    async def commit(self, offsets: Mapping[TopicPartition, Committed] | None) -> dict[TopicPartition, Committed]:
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         """These, or without any where each partition was read to."""
         if offsets is None:
             self._settle_generation()
-            offsets = {key: Committed(offset, "") for key, offset in self._positions.items()}
+            offsets = {key: OffsetAndMetadata(offset, "") for key, offset in self._positions.items()}
         if offsets:
             if self._member.is_subscribed:
                 await self._member.commit(offsets)
@@ -198,7 +201,7 @@ class Instance:
                 await commit(self._cluster, self.group, offsets)
         return dict(offsets)
 
-    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         return await committed(self._cluster, self.group, partitions)
 
     async def _commit_quietly(self) -> None:

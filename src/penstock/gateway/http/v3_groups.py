@@ -15,7 +15,8 @@ from penstock.gateway.http.consumers import group_name
 from penstock.gateway.http.operations import Door, answer
 from penstock.gateway.http.v3_resources import CLUSTER, GROUP, MANY, ONE, Links, look, open_cluster
 from penstock.wire_client.aio.fetching import list_offsets
-from penstock.wire_client.aio.groups import GroupInfo, GroupSummary, committed, describe_group, list_groups
+from penstock.wire_client.aio.groups import committed, describe_group, list_groups
+from penstock.wire_client.requests.groups import GroupDescription, GroupSummary
 from penstock.wire_client.requests.metadata import ClusterInfo
 from penstock.wire_client.requests.offsets import LATEST_MS, TopicPartition
 
@@ -110,7 +111,7 @@ async def lag_summary(door: Door, request: Request) -> Response:
     )
 
 
-async def lags(door: Door, info: ClusterInfo, group: GroupInfo) -> Sequence[Mapping[str, Any]]:
+async def lags(door: Door, info: ClusterInfo, group: GroupDescription) -> Sequence[Mapping[str, Any]]:
     """Partitions with a committed offset, of topics that still exist."""
     offsets = await committed(door.cluster, group.group_id)
     sizes = {topic.name: len(topic.partitions) for topic in info.topics}

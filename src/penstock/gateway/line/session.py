@@ -20,10 +20,11 @@ from penstock.ports.clock import Clock
 from penstock.records.builder import Record
 from penstock.wire_client.aio.cluster import Cluster
 from penstock.wire_client.aio.fetching import Fetched, fetch, fetch_one, list_offsets
-from penstock.wire_client.aio.groups import Committed, commit, committed
+from penstock.wire_client.aio.groups import commit, committed
 from penstock.wire_client.aio.producer import Produced, Producer
 from penstock.wire_client.aio.topics import create_topic
 from penstock.wire_client.requests.errors import ClientError
+from penstock.wire_client.requests.groups import OffsetAndMetadata
 from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, TopicPartition
 
 MAX_LINE_BYTES = 1 << 20
@@ -207,7 +208,7 @@ class Session:
                 await self._follow(command)
             case commands.Commit(group, topic, partition, offset):
                 await self._existing(topic, partition)
-                await commit(self._cluster, group, {TopicPartition(topic, partition): Committed(offset, "")})
+                await commit(self._cluster, group, {TopicPartition(topic, partition): OffsetAndMetadata(offset, "")})
                 self._say(f"OK {offset}")
             case commands.Offset(group, topic, partition):
                 await self._existing(topic, partition)

@@ -24,8 +24,9 @@ from penstock.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResp
 from penstock.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from penstock.wire_client.aio.cluster import Cluster
 from penstock.wire_client.aio.connection import Connection
-from penstock.wire_client.aio.groups import Committed, commit, find_coordinator
+from penstock.wire_client.aio.groups import commit, find_coordinator
 from penstock.wire_client.requests.errors import ClientError, check
+from penstock.wire_client.requests.groups import OffsetAndMetadata
 from penstock.wire_client.requests.offsets import TopicPartition
 from penstock.wire_client.requests.retriable import Again, may
 from penstock.wire_client.requests.subscription import (
@@ -84,7 +85,7 @@ class GroupMember:
             raise self.failure
         return True
 
-    async def commit(self, offsets: Mapping[TopicPartition, Committed]) -> None:
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         await commit(self._cluster, self.group, offsets, member_id=self.member_id, generation=self.generation)
 
     async def leave(self) -> None:

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
-from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from penstock.wire.messages.find_coordinator import FindCoordinatorResponse
 from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from penstock.wire.messages.list_offsets import ListOffsetsResponse
 from penstock.wire.messages.metadata import MetadataResponse, MetadataResponseTopic
@@ -37,12 +37,14 @@ from penstock.wire_client.requests.errors import (
     check,
     error_code,
 )
-from penstock.wire_client.requests.group_offsets import (
-    CommittedOffset,
-    check_committed,
+from penstock.wire_client.requests.groups import (
+    OffsetAndMetadata,
+    check_commit,
     commit_request,
     committed_request,
-    read_committed_offsets,
+    coordinator_request,
+    read_committed,
+    read_coordinator,
 )
 from penstock.wire_client.requests.limits import REQUEST_TIMEOUT_S
 from penstock.wire_client.requests.metadata import (
@@ -210,24 +212,24 @@ class BlockingCluster:
         """Those without a committed offset are left out. Raises ApiError."""
         return {tp: found.offset for tp, found in self.commits_of(group, partitions).items()}
 
-    def commits_of(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+    def commits_of(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """The same with what stands beside them."""
         request = committed_request(group, partitions)
         if not request.topics:
             return {}
 
-        def ask(connection: BlockingConnection, timeout_s: float) -> dict[TopicPartition, CommittedOffset]:
+        def ask(connection: BlockingConnection, timeout_s: float) -> dict[TopicPartition, OffsetAndMetadata]:
             answer = connection.call(Api.OFFSET_FETCH, request, OffsetFetchResponse, timeout_s)
-            return read_committed_offsets(group, answer)
+            return read_committed(group, answer)
 
         return self._with_coordinator(group, ask)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
         """As one who is no member, which a group takes only while it has none. Raises ApiError."""
-        request = commit_request(group, offsets, metadata)
+        request = commit_request(group, {tp: OffsetAndMetadata(offset, metadata) for tp, offset in offsets.items()})
 
         def ask(connection: BlockingConnection, timeout_s: float) -> None:
-            check_committed(group, connection.call(Api.OFFSET_COMMIT, request, OffsetCommitResponse, timeout_s))
+            check_commit(group, connection.call(Api.OFFSET_COMMIT, request, OffsetCommitResponse, timeout_s))
 
         if request.topics:
             self._with_coordinator(group, ask)
@@ -246,11 +248,9 @@ class BlockingCluster:
     def _coordinator(self, group: str, deadline: float) -> BlockingConnection:
         node_id = self._coordinators.get(group)
         if node_id is None:
-            request = FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group])
+            request = coordinator_request(group)
             answer = self._call_any(Api.FIND_COORDINATOR, request, FindCoordinatorResponse, deadline)
-            found = answer.coordinators[0] if answer.coordinators else answer  # one group before version 4
-            check(found.error_code, found.error_message)
-            node_id = self._coordinators[group] = found.node_id
+            node_id = self._coordinators[group] = read_coordinator(answer)
             if node_id not in self._brokers:
                 self._metadata([], deadline)
         return self.connection(node_id, "control")

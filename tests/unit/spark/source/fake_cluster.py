@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from penstock.model.errors import ApiError, ErrorCode
-from penstock.wire_client.requests.group_offsets import CommittedOffset
+from penstock.wire_client.requests.groups import OffsetAndMetadata
 from penstock.wire_client.requests.metadata import PartitionInfo, TopicInfo
 from penstock.wire_client.requests.offsets import OffsetAndTimestamp, TopicPartition
 
@@ -78,10 +78,10 @@ class FakeCluster:
         known = self.committed.get(group, {})
         return {tp: known[tp] for tp in partitions if tp in known}
 
-    def commits_of(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+    def commits_of(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         self.looks += 1
         found = self.committed_offsets(group, partitions)
-        return {tp: CommittedOffset(offset, self.marks.get((group, tp), "")) for tp, offset in found.items()}
+        return {tp: OffsetAndMetadata(offset, self.marks.get((group, tp), "")) for tp, offset in found.items()}
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
         if self.refusal is not None:

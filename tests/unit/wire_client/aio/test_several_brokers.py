@@ -38,6 +38,7 @@ from penstock.wire_client.aio import fetching, groups, topics
 from penstock.wire_client.aio.cluster import Cluster
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.requests.errors import BrokerUnreachable
+from penstock.wire_client.requests.groups import OffsetAndMetadata
 from penstock.wire_client.requests.offsets import LATEST_MS, TopicPartition
 from scripted_broker import ScriptedBroker
 
@@ -150,17 +151,17 @@ async def test_a_commit_follows_its_coordinator(scripted: ScriptedCluster) -> No
     for broker in scripted.brokers.values():
         broker.scripts[Api.FIND_COORDINATOR] = find
     async with client(scripted) as cluster:
-        await groups.commit(cluster, "g", {TP: groups.Committed(5, "")})
+        await groups.commit(cluster, "g", {TP: OffsetAndMetadata(5, "")})
     sent = [len(broker.asked(OffsetCommitRequest)) for broker in scripted.brokers.values()]
     assert sum(sent) > 1, "the first was refused, since the coordinator had moved by then"
 
 
 async def test_a_commit_survives_the_death_of_its_coordinator(scripted: ScriptedCluster) -> None:
     async with client(scripted) as cluster:
-        await groups.commit(cluster, "g", {TP: groups.Committed(5, "")})
+        await groups.commit(cluster, "g", {TP: OffsetAndMetadata(5, "")})
         scripted.kill(1)
         scripted.coordinator = 2
-        await groups.commit(cluster, "g", {TP: groups.Committed(6, "")})
+        await groups.commit(cluster, "g", {TP: OffsetAndMetadata(6, "")})
     assert len(scripted.brokers[2].asked(OffsetCommitRequest)) == 1
 
 
