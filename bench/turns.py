@@ -45,8 +45,8 @@ from penstock.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from penstock.wire_client.aio.cluster import Cluster
-from penstock.wire_client.aio.connection import Connection
+from penstock.wire_client.aio.cluster import AsyncCluster
+from penstock.wire_client.aio.connection import AsyncConnection
 from penstock.wire_client.aio.topics import create_topic
 
 HOST = "127.0.0.1"
@@ -149,7 +149,7 @@ def evict(directory: Path) -> None:
 # -- what clients do -------------------------------------------------------------------------
 
 
-async def fill(cluster: Cluster, topic: str, partitions: Sequence[int], batch: bytes, times: int) -> None:
+async def fill(cluster: AsyncCluster, topic: str, partitions: Sequence[int], batch: bytes, times: int) -> None:
     """Each partition gets the batch so many times."""
     for _ in range(times):
         for first in range(0, len(partitions), 50):
@@ -166,7 +166,7 @@ async def fill(cluster: Cluster, topic: str, partitions: Sequence[int], batch: b
 
 async def read_all(port: int, topic: str, partition: int) -> int:
     """Fetch one partition from its start to its end; the number of bytes."""
-    connection = await Connection.open(HOST, port, "bench-turns")
+    connection = await AsyncConnection.open(HOST, port, "bench-turns")
     offset = size = 0
     try:
         while True:
@@ -195,7 +195,7 @@ async def read_all(port: int, topic: str, partition: int) -> int:
         connection.close()
 
 
-async def offsets_by_time(cluster: Cluster, topic: str, partitions: int, timestamp: int) -> None:
+async def offsets_by_time(cluster: AsyncCluster, topic: str, partitions: int, timestamp: int) -> None:
     asked = [ListOffsetsPartition(partition_index=index, timestamp=timestamp) for index in range(partitions)]
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=asked)])
     connection = await cluster.control(await cluster.leader(topic, 0))
@@ -228,7 +228,7 @@ async def measured(
 
 async def catch_up(node: Node, gigabytes: float) -> Result:
     batch = build_batch([Record(None, os.urandom(BATCH_BYTES), (), 1)])
-    cluster = Cluster([(HOST, node.port)])
+    cluster = AsyncCluster([(HOST, node.port)])
     await create_topic(cluster, "cold", COLD_PARTITIONS)
     times = max(1, round(gigabytes * (1 << 30) / len(batch) / COLD_PARTITIONS))
     await fill(cluster, "cold", range(COLD_PARTITIONS), batch, times)
@@ -244,14 +244,14 @@ async def catch_up(node: Node, gigabytes: float) -> Result:
 
 
 async def by_time(node: Node, partitions: int) -> Result:
-    cluster = Cluster([(HOST, node.port)])
+    cluster = AsyncCluster([(HOST, node.port)])
     await create_topic(cluster, "times", partitions)
     for timestamp in (1000, 2000, 3000):
         batch = build_batch([Record(None, b"v" * 100, (), timestamp + index) for index in range(300)])
         await fill(cluster, "times", range(partitions), batch, 1)
     cluster.close()
     node.restart_cold()
-    cluster = Cluster([(HOST, node.port)])
+    cluster = AsyncCluster([(HOST, node.port)])
     await cluster.topic("times")
     result = await measured(
         node,
@@ -263,7 +263,7 @@ async def by_time(node: Node, partitions: int) -> Result:
 
 
 async def restart(node: Node, partitions: int) -> Result:
-    cluster = Cluster([(HOST, node.port)])
+    cluster = AsyncCluster([(HOST, node.port)])
     batch = build_batch([Record(None, b"v" * 100, (), 1)])
     for number, first in enumerate(range(0, partitions, 1000)):
         count = min(1000, partitions - first)

@@ -7,7 +7,7 @@ import asyncio
 from penstock.broker_link.introduction import PeerIdentity, connect_to_peer
 from penstock.wire.apis import Api
 from penstock.wire.introduction import ANYBODY
-from penstock.wire_client.aio.connection import Connection
+from penstock.wire_client.aio.connection import AsyncConnection
 from penstock.wire_client.aio.pipelined import reaching
 
 
@@ -19,11 +19,13 @@ async def open_to_peer(
     identity: PeerIdentity,
     unadvertised: frozenset[Api],
     recipient: int = ANYBODY,
-) -> Connection:
+) -> AsyncConnection:
     """`unadvertised`: every API that is asked for on this connection. Nodes serve them in all versions they know.
 
     Raises BrokerUnreachable.
     """
     loop = asyncio.get_running_loop()
     async with reaching(host, port, timeout_s):
-        return await connect_to_peer(loop, lambda: Connection(client_id, unadvertised), host, port, identity, recipient)
+        return await connect_to_peer(
+            loop, lambda: AsyncConnection(client_id, unadvertised), host, port, identity, recipient
+        )

@@ -13,13 +13,13 @@ from penstock.cli.cluster_plans import ids
 from penstock.cli.output import show_table
 
 if TYPE_CHECKING:
-    from penstock.wire_client.blocking.cluster_admin import ClusterAdmin, Move
+    from penstock.wire_client.blocking.cluster_admin import ClusterAdmin, ReplicaMove
 
 LOOK_EVERY_S = 1.0
 
 
 class Progress(NamedTuple):
-    move: Move
+    move: ReplicaMove
     moved_bytes: int
     needed_bytes: int
     is_led: bool

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from penstock.wire_client.blocking.cluster_admin import Move, PartitionReplicas
+    from penstock.wire_client.blocking.cluster_admin import PartitionReplicas, ReplicaMove
 
 Replicas: TypeAlias = "dict[tuple[str, int], PartitionReplicas]"
 
 
-def under_replicated(partitions: Iterable[PartitionReplicas], moves: Iterable[Move]) -> Replicas:
+def under_replicated(partitions: Iterable[PartitionReplicas], moves: Iterable[ReplicaMove]) -> Replicas:
     """Those that a reassignment under way adds are not missing: they were never there."""
     adding = {(one.topic, one.partition): one.adding for one in moves}
     found: Replicas = {}

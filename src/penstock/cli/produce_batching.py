@@ -41,7 +41,7 @@ def _largest_batch(target: Target, topic: str) -> int:
     from penstock.wire.messages import describe_configs as describing
     from penstock.wire_client.blocking.cluster import BlockingCluster
     from penstock.wire_client.blocking.security import security_from_settings
-    from penstock.wire_client.requests.errors import ClientError
+    from penstock.wire_client.requests.errors import WireClientError
 
     def read(answer: describing.DescribeConfigsResponse) -> int:
         values = [one.value or "" for found in answer.results for one in found.configs if one.name == MAX_MESSAGE_BYTES]
@@ -54,11 +54,11 @@ def _largest_batch(target: Target, topic: str) -> int:
     try:
         security = security_from_settings({name: str(value) for name, value in target.settings.items()})
         cluster = BlockingCluster(target.addresses(), "penstock-cli", security, min(LOOK_S, target.timeout_s))
-    except ClientError:
+    except WireClientError:
         return BULK_BATCH_BYTES
     try:
         return cluster.ask(Api.DESCRIBE_CONFIGS, request, describing.DescribeConfigsResponse, read)
-    except (ApiError, ClientError):
+    except (ApiError, WireClientError):
         return BULK_BATCH_BYTES
     finally:
         cluster.close()

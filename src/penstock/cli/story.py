@@ -15,14 +15,14 @@ _SECURITY = ("security.", "sasl.", "ssl.")
 
 
 def fetch_story(target: Target, group_id: str) -> list[dict[str, Any]]:
-    from penstock.wire_client.aio.cluster import Cluster
+    from penstock.wire_client.aio.cluster import AsyncCluster
     from penstock.wire_client.aio.group_story import group_story
 
     if any(name.startswith(_SECURITY) for name in target.settings):
         raise ConfigError("groups explain speaks to plaintext listeners only: leave out --command-config")
 
     async def ask() -> list[dict[str, Any]]:
-        cluster = Cluster(target.addresses(), "penstock-cli")
+        cluster = AsyncCluster(target.addresses(), "penstock-cli")
         try:
             return await asyncio.wait_for(group_story(cluster, group_id), target.timeout_s)
         finally:

@@ -119,7 +119,7 @@ def has_controller(target: Target, address: tuple[str, int], look_s: float = MOM
     Raises ApiError(NOT_CONTROLLER), which names the voters.
     """
     from penstock.wire.messages import list_partition_reassignments as listing
-    from penstock.wire_client.requests.errors import ClientError, check
+    from penstock.wire_client.requests.errors import WireClientError, check
 
     # Of nothing: only the controller answers it, and a client says how long to look for that one.
     request = listing.ListPartitionReassignmentsRequest(timeout_ms=int(look_s * 1000), topics=[])
@@ -136,7 +136,7 @@ def has_controller(target: Target, address: tuple[str, int], look_s: float = MOM
         if error.code is ErrorCode.NOT_CONTROLLER:
             raise
         return None
-    except ClientError:
+    except WireClientError:
         return None
     return True
 
@@ -156,7 +156,7 @@ def quorum_at(target: Target, address: tuple[str, int]) -> Quorum | None:
     """
     from penstock.wire.messages import describe_quorum as quorum
     from penstock.wire_client.blocking.cluster_admin import METADATA_TOPIC
-    from penstock.wire_client.requests.errors import ClientError, check
+    from penstock.wire_client.requests.errors import WireClientError, check
 
     # That first: who asks for the quorum cannot say how long to look for its leader.
     has_controller(target, address, min(LOOK_S, target.timeout_s))
@@ -175,7 +175,7 @@ def quorum_at(target: Target, address: tuple[str, int]) -> Quorum | None:
         if error.code is ErrorCode.NOT_CONTROLLER:
             raise
         return None
-    except (ClientError, IndexError):
+    except (WireClientError, IndexError):
         return None
     addresses = {node.node_id: node.listeners[0] for node in answer.nodes if node.listeners}
     # By the leader's clock, whose own entry is of now.

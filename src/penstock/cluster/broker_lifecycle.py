@@ -20,7 +20,7 @@ from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.requests import Registration
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.ports.clock import Clock
-from penstock.wire_client.requests.errors import ClientError
+from penstock.wire_client.requests.errors import WireClientError
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class BrokerLifecycle:
                     reason = ANOTHER_DISK
                 elif error.code is ErrorCode.NOT_CONTROLLER:
                     # Whom it has tried last, where that did not even answer: often it is the wrong address.
-                    tried = error.__cause__ if isinstance(error.__cause__, ClientError) else None
+                    tried = error.__cause__ if isinstance(error.__cause__, WireClientError) else None
                     reason = "no majority of the voters can be reached" + (f" ({tried})" if tried else "")
                 else:
                     reason = str(error)

@@ -48,7 +48,7 @@ from penstock.wire.messages.update_raft_voter import (
 )
 from penstock.wire.messages.update_raft_voter import Listener as VoterListener
 from penstock.wire.primitives import Message
-from penstock.wire_client.aio.connection import Connection
+from penstock.wire_client.aio.connection import AsyncConnection
 from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost, RequestTimedOut
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class ControllerAccess:
         self._controller = controller
         self._address_of = address_of
         self._bootstrap = list(bootstrap)
-        self._connection: tuple[Address, Connection] | None = None
+        self._connection: tuple[Address, AsyncConnection] | None = None
         self._opening = asyncio.Lock()
         self.broker_epoch = -1
         self._next_producer_id = self._producer_id_end = 0
@@ -315,7 +315,7 @@ class ControllerAccess:
             self.close()
             raise _unreachable(error) from error
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> AsyncConnection:
         async with self._opening:
             address = self._target()
             if self._connection is not None:
@@ -327,7 +327,7 @@ class ControllerAccess:
             self._connection = address, connection
             return connection
 
-    async def _open(self, address: Address) -> Connection:
+    async def _open(self, address: Address) -> AsyncConnection:
         # Whoever listens: a bootstrap address does not say which node that is.
         return await open_to_peer(*address, f"broker-{self._node_id}", CONNECT_TIMEOUT_S, self._identity, INTERNAL)
 

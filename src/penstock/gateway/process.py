@@ -21,8 +21,8 @@ from penstock.gateway.crowd import Crowd
 from penstock.observability.channel import BrokerReader
 from penstock.ports.clock import Clock
 from penstock.ports.workers import RecordWorkers
-from penstock.wire_client.aio.cluster import Cluster
-from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.aio.cluster import AsyncCluster
+from penstock.wire_client.aio.publisher import Publisher
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +51,9 @@ class DoorPlan(NamedTuple):
 async def serve(plan: DoorPlan, clock: Clock, record_workers: RecordWorkers | None = None) -> None:
     stopping = asyncio.Event()
     _watch(socket.socket(fileno=plan.lifeline_fd), stopping)
-    cluster = Cluster(plan.bootstrap, CLIENT_ID)
+    cluster = AsyncCluster(plan.bootstrap, CLIENT_ID)
     cluster.record_workers = record_workers
-    producer = Producer(cluster)
+    producer = Publisher(cluster)
     line_crowd: Crowd[asyncio.Task[None]] = Crowd("line", plan.max_line_connections)
     try:
         async with asyncio.TaskGroup() as doors:
@@ -67,8 +67,8 @@ async def serve(plan: DoorPlan, clock: Clock, record_workers: RecordWorkers | No
 
 
 async def _serve_lines(
-    cluster: Cluster,
-    producer: Producer,
+    cluster: AsyncCluster,
+    producer: Publisher,
     clock: Clock,
     plan: DoorPlan,
     crowd: Crowd[asyncio.Task[None]],
@@ -83,8 +83,8 @@ async def _serve_lines(
 
 
 async def _serve_http(
-    cluster: Cluster,
-    producer: Producer,
+    cluster: AsyncCluster,
+    producer: Publisher,
     clock: Clock,
     plan: DoorPlan,
     line_crowd: Crowd[asyncio.Task[None]],

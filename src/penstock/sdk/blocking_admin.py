@@ -54,7 +54,7 @@ from penstock.sdk.errors import (
     Unreachable,
 )
 from penstock.sdk.records import Position, TopicPartition, checked_partitions
-from penstock.sdk.settings import Connection
+from penstock.sdk.settings import ClusterConnection
 
 Kind = Literal["topic", "broker", "group"]
 R = TypeVar("R")
@@ -96,7 +96,7 @@ class AdminOptions(TypedDict, total=False):
 class BlockingAdmin:
     def __init__(self, bootstrap_servers: str | None = None, **options: Unpack[AdminOptions]) -> None:
         self._timeout_s = options.get("timeout_s", 30.0)
-        self._connection = Connection(
+        self._connection = ClusterConnection(
             bootstrap_servers,
             options.get("client_id", "penstock"),
             options.get("settings", {}),

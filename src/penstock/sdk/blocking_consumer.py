@@ -25,7 +25,7 @@ from penstock.sdk.handout import Handout
 from penstock.sdk.metrics import ConsumerMetrics, Counts, Statistics, consumer_metrics
 from penstock.sdk.offset_lookup import OffsetLookup, own
 from penstock.sdk.records import Position, Record, TopicPartition, checked_partitions, record_of
-from penstock.sdk.settings import Connection, log
+from penstock.sdk.settings import ClusterConnection, log
 
 SLICE_S = 0.1
 SEEK_PAUSE_S = 0.02
@@ -47,7 +47,7 @@ class BlockingConsumer:
 
     def __init__(self, bootstrap_servers: str | None = None, **options: Unpack[ConsumerOptions]) -> None:
         config = self._config = ConsumerConfig(**options)
-        self._connection = Connection(bootstrap_servers, config.client_id, config.settings, config.begin_with)
+        self._connection = ClusterConnection(bootstrap_servers, config.client_id, config.settings, config.begin_with)
         self._timeout_s = config.request_timeout_ms / 1000
         self.handout = Handout()
         self._statistics = Statistics()

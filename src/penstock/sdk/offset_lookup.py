@@ -12,11 +12,11 @@ from confluent_kafka import TopicPartition as LibrdkafkaPartition
 from penstock.sdk.consumer_config import ConsumerConfig
 from penstock.sdk.errors import BadSetting
 from penstock.sdk.records import Position, TopicPartition, checked_partitions
-from penstock.sdk.settings import Connection
+from penstock.sdk.settings import ClusterConnection
 
 
 class OffsetLookup:
-    def __init__(self, client: LibrdkafkaConsumer, connection: Connection, config: ConsumerConfig) -> None:
+    def __init__(self, client: LibrdkafkaConsumer, connection: ClusterConnection, config: ConsumerConfig) -> None:
         self._client = client
         self._connection = connection
         self._timeout_s = config.request_timeout_ms / 1000

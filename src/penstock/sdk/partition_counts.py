@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.sdk.settings import Connection
+from penstock.sdk.settings import ClusterConnection
 
 __all__ = ["PartitionCounts"]
 
@@ -29,7 +29,7 @@ class MetadataSource(Protocol):
 
 
 class PartitionCounts:
-    def __init__(self, client: MetadataSource, connection: Connection, timeout_s: float) -> None:
+    def __init__(self, client: MetadataSource, connection: ClusterConnection, timeout_s: float) -> None:
         self._client = client
         self._connection = connection
         self._timeout_s = timeout_s

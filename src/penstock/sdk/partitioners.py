@@ -14,7 +14,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from confluent_kafka import murmur2
 
-__all__ = ["NATIVE", "CustomPartitioner", "Partitioner", "RoundRobin", "hash_partition", "resolve"]
+__all__ = ["NATIVE", "CustomPartitioner", "Partitioner", "RoundRobinPartitioner", "hash_partition", "resolve"]
 
 NATIVE = "murmur2_random"
 
@@ -32,7 +32,7 @@ def hash_partition(key: bytes, partition_count: int) -> int:
     return murmur2(key, partition_count)
 
 
-class RoundRobin:
+class RoundRobinPartitioner:
     """Each topic has a turn of its own."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ def resolve(partitioner: Partitioner) -> CustomPartitioner | None:
     if partitioner == "hash":
         return None
     if partitioner == "round-robin":
-        return RoundRobin()
+        return RoundRobinPartitioner()
     if callable(partitioner):
         return partitioner
     raise ValueError(f'partitioner is "hash", "round-robin" or a callable, not {partitioner!r}')

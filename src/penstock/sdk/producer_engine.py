@@ -32,7 +32,7 @@ from penstock.sdk.metrics import LATENCIES_KEPT, Counts, ProducerMetrics, Statis
 from penstock.sdk.partition_counts import PartitionCounts
 from penstock.sdk.partitioners import NATIVE, Partitioner, resolve
 from penstock.sdk.records import Delivery, Headers, Payload, header_list
-from penstock.sdk.settings import Connection
+from penstock.sdk.settings import ClusterConnection
 
 Sink: TypeAlias = Callable[[Delivery | ClientError], None]
 
@@ -114,7 +114,7 @@ class ProducerConfig:
 
 class ProducerEngine:
     def __init__(self, servers: str | None, config: ProducerConfig, after_poll: Callable[[], None]) -> None:
-        self._connection = Connection(servers, config.client_id, config.settings)
+        self._connection = ClusterConnection(servers, config.client_id, config.settings)
         self.delivery_timeout_s = config.delivery_timeout_ms / 1000
         self._counts_from_progress = config.timeout_counts_from == "progress"
         self._progress_at_s = time.monotonic()

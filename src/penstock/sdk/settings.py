@@ -34,7 +34,7 @@ def bootstrap_servers(given: str | None) -> str:
     return given or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP_SERVERS
 
 
-class Connection:
+class ClusterConnection:
     """What one client knows of its connection: the settings all handles share, and whether brokers answer."""
 
     def __init__(

@@ -31,7 +31,7 @@ from penstock.spark.positions import (
     TopicPattern,
     Topics,
 )
-from penstock.wire_client.requests.metadata import TopicInfo
+from penstock.wire_client.requests.metadata import TopicMetadata
 from penstock.wire_client.requests.offsets import OffsetAndTimestamp, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ Offsets = dict[TopicPartition, int]
 class OffsetCluster(Protocol):
     """The part of `wire_client.blocking.cluster.BlockingCluster` that planning needs."""
 
-    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicInfo]: ...
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicMetadata]: ...
 
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], read_committed: bool = False
@@ -257,11 +257,11 @@ def _name(what: TopicPartition | str) -> str:
     return f"topic '{what}'" if isinstance(what, str) else f"partition {what.partition} of '{what.topic}'"
 
 
-def _ids(topics: Mapping[str, TopicInfo]) -> dict[str, bytes]:
+def _ids(topics: Mapping[str, TopicMetadata]) -> dict[str, bytes]:
     return {name: info.topic_id or NO_TOPIC_ID for name, info in topics.items()}
 
 
-def _partitions(topics: Mapping[str, TopicInfo]) -> tuple[TopicPartition, ...]:
+def _partitions(topics: Mapping[str, TopicMetadata]) -> tuple[TopicPartition, ...]:
     found = (TopicPartition(name, entry.partition) for name, info in topics.items() for entry in info.partitions)
     return tuple(sorted(found))
 

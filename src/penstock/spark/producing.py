@@ -75,7 +75,7 @@ class TaskProducer:
             self._pump()
 
     def flush(self) -> None:
-        """Until all is acknowledged. Raises DeliveryFailed; ApiError or ClientError of the cluster."""
+        """Until all is acknowledged. Raises DeliveryFailed; ApiError or WireClientError of the cluster."""
         while self._held_bytes:
             self._pump()
             self._wait()

@@ -44,7 +44,7 @@ def cluster_for(options: ClusterOptions, timeout_s: float = 60.0) -> BlockingClu
 
 
 def read_split(split: Split, options: SourceOptions, schema: Any) -> Iterator[RecordBatch]:
-    """`schema` is Arrow's. Raises DataLoss, CorruptRecordBatch, ClientError."""
+    """`schema` is Arrow's. Raises DataLoss, CorruptRecordBatch, WireClientError."""
     cluster = cluster_for(options.cluster)
     decoder = BatchDecoder(schema, split.topic, split.partition)
     position = split.start

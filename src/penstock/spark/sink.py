@@ -156,7 +156,7 @@ def current_slice() -> Slice:
 def write_slice(
     writer: SliceWriter, options: SinkOptions, slice_: Slice, batches: Iterable[RecordBatch]
 ) -> TaskWritten:
-    """All rows, and what became of them. Raises UnsuitableRows, DeliveryFailed, ApiError, ClientError."""
+    """All rows, and what became of them. Raises UnsuitableRows, DeliveryFailed, ApiError, WireClientError."""
     try:
         if not writer.begin(slice_):
             for _ in batches:

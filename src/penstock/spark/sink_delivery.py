@@ -40,7 +40,7 @@ from penstock.spark.sink_options import SinkOptions
 from penstock.wire.apis import Api
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from penstock.wire_client.blocking.connection import BlockingConnection
-from penstock.wire_client.requests.errors import ClientError
+from penstock.wire_client.requests.errors import WireClientError
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class AtLeastOnce:
         return self._producer.batch_size_bytes
 
     def partition_count(self, topic: str) -> int:
-        """Raises ApiError, ClientError, DeliveryFailed. A topic that is not there is made if the broker does that."""
+        """Raises ApiError, WireClientError, DeliveryFailed. The broker may create a topic that does not exist."""
         found = self._cluster.topics([topic]).get(topic)
         if found is None:
             self._ask_for_creation(topic)
@@ -128,13 +128,13 @@ class AtLeastOnce:
         """By asking for its metadata, as Kafka's producer does. The answer does not tell whether it will be made."""
         reach = self._options.cluster
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True)
-        failure = ClientError("no address of a broker was given")
+        failure = WireClientError("no address of a broker was given")
         for address in reach.bootstrap:
             try:
                 with BlockingConnection.open(*address, reach.client_id, reach.security) as connection:
                     connection.call(Api.METADATA, request, MetadataResponse)
                     return
-            except ClientError as error:
+            except WireClientError as error:
                 failure = error
         raise failure
 

@@ -52,7 +52,7 @@ from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopi
 from penstock.wire.messages.metadata import MetadataRequest
 from penstock.wire.peers import peer_frame
 from penstock.wire.primitives import Message
-from penstock.wire_client.aio.connection import Connection
+from penstock.wire_client.aio.connection import AsyncConnection
 from penstock.wire_client.requests.errors import BrokerUnreachable
 
 STRANGER = 9
@@ -233,7 +233,7 @@ def test_a_node_takes_none_of_it_either(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_who_does_not_know_the_secret_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
     async def story(world: SimWorld, cluster: SimCluster) -> None:
-        async def dial(*secrets: bytes) -> Connection:
+        async def dial(*secrets: bytes) -> AsyncConnection:
             shown = identity(STRANGER, *secrets)
             asked = frozenset({Api.BROKER_HEARTBEAT})
             return await open_to_peer(host_of(1), PORT, "x", 5.0, shown, asked)

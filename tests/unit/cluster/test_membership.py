@@ -25,7 +25,7 @@ from penstock.sim.world import SimPorts, SimWorld
 from penstock.wire.apis import Api
 from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
-from penstock.wire_client.aio.connection import Connection
+from penstock.wire_client.aio.connection import AsyncConnection
 from penstock.wire_client.requests.errors import ConnectionLost
 
 SESSION_S = 2.0
@@ -331,13 +331,13 @@ def test_clients_are_turned_away_until_the_node_is_part_of_the_cluster() -> None
         await asyncio.sleep(3)
         assert not starting.done()
         versions, metadata = (ApiVersionsRequest(), ApiVersionsResponse), (MetadataRequest(), MetadataResponse)
-        connection = await Connection.open(host_of(1), PORT, "client", 1.0)
+        connection = await AsyncConnection.open(host_of(1), PORT, "client", 1.0)
         before = await connection.call(Api.API_VERSIONS, *versions)
         with pytest.raises(ConnectionLost):
             await connection.call(Api.METADATA, *metadata)
         await cluster.bring_up(2)
         await starting
-        connection = await Connection.open(host_of(1), PORT, "client", 1.0)
+        connection = await AsyncConnection.open(host_of(1), PORT, "client", 1.0)
         after = await connection.call(Api.API_VERSIONS, *versions)
         assert before.api_keys == after.api_keys
         assert (await connection.call(Api.METADATA, *metadata)).brokers

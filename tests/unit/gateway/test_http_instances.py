@@ -13,7 +13,7 @@ from penstock.gateway.http.formats import Format
 from penstock.gateway.http.instances import Instance
 from penstock.model.errors import ErrorCode
 from penstock.records.builder import Record
-from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import Fetched
 from penstock.wire_client.requests.offsets import TopicPartition
 
@@ -28,7 +28,7 @@ class Log:
         self.asked: list[int] = []
 
     async def fetch(
-        self, cluster: Cluster, positions: Mapping[TopicPartition, int], **_: object
+        self, cluster: AsyncCluster, positions: Mapping[TopicPartition, int], **_: object
     ) -> dict[TopicPartition, Fetched]:
         offset = positions[PARTITION]
         self.asked.append(offset)

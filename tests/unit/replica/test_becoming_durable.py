@@ -13,9 +13,9 @@ from penstock.replica.partition import Partition
 from penstock.replica.revival import LONGEST_PAUSE_S
 from penstock.sim.cluster import SimCluster
 from penstock.sim.world import SimWorld
-from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import fetch_one
-from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.aio.publisher import Publisher
 from penstock.wire_client.requests.offsets import TopicPartition
 from scripted_leader import until
 
@@ -23,7 +23,7 @@ LAZY = {"flush.messages": "1000000", "min.insync.replicas": "2"}
 ACKNOWLEDGED = [b"first", b"second", b"third"]
 
 
-Play = Callable[["Pair", Cluster], Awaitable[None]]
+Play = Callable[["Pair", AsyncCluster], Awaitable[None]]
 
 
 class Pair:
@@ -47,9 +47,9 @@ class Pair:
         """Of the follower."""
         return self.servers.living[self.follower].partitions.get("t", 0)
 
-    async def begin(self, cluster: Cluster) -> None:
+    async def begin(self, cluster: AsyncCluster) -> None:
         await self.run(self.decide.create_topic("t", -1, -1, {0: (self.leader, self.follower)}, LAZY))
-        producer = Producer(cluster)
+        producer = Publisher(cluster)
         for value in ACKNOWLEDGED:
             await producer.publish("t", Record(b"k", value, (), 1_700_000_000_000), 0)
         assert self.replica.log.log_end_offset == 3
@@ -67,7 +67,7 @@ def play(story: Play) -> None:
         client = world.machine("client")
 
         async def tell() -> None:
-            cluster = Cluster(servers.addresses, "test")
+            cluster = AsyncCluster(servers.addresses, "test")
             pair = Pair(servers)
             await pair.begin(cluster)
             await story(pair, cluster)
@@ -87,7 +87,7 @@ def play(story: Play) -> None:
 
 
 def test_a_broker_that_never_flushed_does_not_lead() -> None:
-    async def story(pair: Pair, cluster: Cluster) -> None:
+    async def story(pair: Pair, cluster: AsyncCluster) -> None:
         servers, leader, follower = pair.servers, pair.leader, pair.follower
         servers.machines[follower].disk_times.is_hung = True  # so it does not get to its first flush
         await pair.become_durable()
@@ -121,7 +121,7 @@ async def first_flush_fails(pair: Pair) -> None:
 def test_a_first_flush_that_fails_does_not_cut_an_eligible_replica() -> None:
     """The leader dies in the turn in which the follower's log is online again: all that was acknowledged is there."""
 
-    async def story(pair: Pair, cluster: Cluster) -> None:
+    async def story(pair: Pair, cluster: AsyncCluster) -> None:
         await first_flush_fails(pair)
         revivals = pair.servers.living[pair.follower].revivals
         revivals.on_revived = lambda _: pair.servers.kill(pair.leader)
@@ -137,7 +137,7 @@ def test_a_first_flush_that_fails_does_not_cut_an_eligible_replica() -> None:
 def test_an_eligible_replica_that_lost_what_it_promised_stays_offline(caplog: pytest.LogCaptureFixture) -> None:
     """Until the broker registers anew after a stop that was not clean: then it is not eligible, and fetches it."""
 
-    async def story(pair: Pair, cluster: Cluster) -> None:
+    async def story(pair: Pair, cluster: AsyncCluster) -> None:
         await first_flush_fails(pair)
         machine = pair.servers.machines[pair.follower]
         machine.disk.open("/data/t-0/00000000000000000000.log").truncate(100)  # as pages that were dropped

@@ -11,15 +11,15 @@ from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.sim.broker import DATA
 from penstock.storage import checkpoints
-from penstock.wire_client.aio.cluster import Cluster
-from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.aio.cluster import AsyncCluster
+from penstock.wire_client.aio.publisher import Publisher
 
 START, END = 3, 5
 
 
 @pytest.mark.parametrize("is_crashed", [False, True])
 def test_a_replica_begins_with_the_batch_and_starts_where_its_leader_does(is_crashed: bool) -> None:
-    async def story(brokers: ThreeBrokers, cluster: Cluster, producer: Producer) -> None:
+    async def story(brokers: ThreeBrokers, cluster: AsyncCluster, producer: Publisher) -> None:
         servers = brokers.servers
         leader = brokers.state.leader
         emptied = next(number for number in servers.ids if number != leader)

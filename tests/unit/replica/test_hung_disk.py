@@ -11,10 +11,10 @@ from three_brokers import TOPIC, ThreeBrokers, play
 from penstock.core.metadata.image import NO_LEADER
 from penstock.model.errors import ApiError
 from penstock.replica.partition import Partition
-from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import fetch_one
-from penstock.wire_client.aio.producer import Producer
-from penstock.wire_client.requests.errors import ClientError
+from penstock.wire_client.aio.publisher import Publisher
+from penstock.wire_client.requests.errors import WireClientError
 from penstock.wire_client.requests.offsets import TopicPartition
 from scripted_leader import until
 
@@ -29,14 +29,14 @@ def controller(brokers: ThreeBrokers) -> int:
     return next(number for number, node in brokers.servers.living.items() if node.controller.is_active)
 
 
-async def publish(brokers: ThreeBrokers, producer: Producer, value: bytes, timeout_s: float = 30.0) -> None:
+async def publish(brokers: ThreeBrokers, producer: Publisher, value: bytes, timeout_s: float = 30.0) -> None:
     """Until it is acknowledged."""
     async with asyncio.timeout(timeout_s):
         while True:
             try:
                 await brokers.publish(producer, value)
                 return
-            except (ApiError, ClientError):
+            except (ApiError, WireClientError):
                 await asyncio.sleep(0.05)
 
 
@@ -55,7 +55,7 @@ async def _pass_on(partition: Partition, wanted: int) -> None:
         partition.propose_isr((wanted,))
 
 
-async def values(cluster: Cluster) -> list[bytes | None]:
+async def values(cluster: AsyncCluster) -> list[bytes | None]:
     found = await fetch_one(cluster, TopicPartition(TOPIC, 0), 0, max_wait_ms=100)
     return [record.value for record in found.records]
 
@@ -64,7 +64,7 @@ async def values(cluster: Cluster) -> list[bytes | None]:
 def test_a_leader_whose_disk_hangs_is_relieved_and_comes_back(
     is_controller: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(brokers: ThreeBrokers, cluster: Cluster, producer: Producer) -> None:
+    async def story(brokers: ThreeBrokers, cluster: AsyncCluster, producer: Publisher) -> None:
         before = controller(brokers)
         sick = before if is_controller else next(number for number in (1, 2, 3) if number != before)
         await lead_elsewhere(brokers, sick)
@@ -100,7 +100,7 @@ def test_a_leader_whose_disk_hangs_is_relieved_and_comes_back(
 
 
 def test_a_follower_whose_disk_hangs_leaves_the_in_sync_replicas() -> None:
-    async def story(brokers: ThreeBrokers, cluster: Cluster, producer: Producer) -> None:
+    async def story(brokers: ThreeBrokers, cluster: AsyncCluster, producer: Publisher) -> None:
         await publish(brokers, producer, b"0")
         leader = brokers.state.leader
         sick = next(number for number in brokers.state.isr if number != leader)
@@ -119,7 +119,7 @@ def test_a_follower_whose_disk_hangs_leaves_the_in_sync_replicas() -> None:
 
 
 def test_when_all_disks_hang_leadership_settles_and_all_come_back() -> None:
-    async def story(brokers: ThreeBrokers, cluster: Cluster, producer: Producer) -> None:
+    async def story(brokers: ThreeBrokers, cluster: AsyncCluster, producer: Publisher) -> None:
         await publish(brokers, producer, b"0")
         epoch = brokers.state.leader_epoch
         for number in (1, 2, 3):
@@ -139,7 +139,7 @@ def test_when_all_disks_hang_leadership_settles_and_all_come_back() -> None:
 
 
 def test_a_very_slow_disk_does_not_come_and_go() -> None:
-    async def story(brokers: ThreeBrokers, cluster: Cluster, producer: Producer) -> None:
+    async def story(brokers: ThreeBrokers, cluster: AsyncCluster, producer: Publisher) -> None:
         await publish(brokers, producer, b"0")
         sick = brokers.state.leader
         times = brokers.servers.machines[sick].disk_times
@@ -159,7 +159,7 @@ def test_a_disk_that_answers_again_is_found_well_beside_readers_of_cold_data() -
         while not is_over.is_set():
             await brokers.servers.living[number].workers.run(lambda: None)
 
-    async def story(brokers: ThreeBrokers, cluster: Cluster, producer: Producer) -> None:
+    async def story(brokers: ThreeBrokers, cluster: AsyncCluster, producer: Publisher) -> None:
         await publish(brokers, producer, b"0")
         sick = brokers.state.leader
         machine = brokers.servers.machines[sick]
@@ -180,7 +180,7 @@ def test_a_disk_that_answers_again_is_found_well_beside_readers_of_cold_data() -
 
 @pytest.mark.parametrize("hangs_in", ["partitions", "metadata"])
 def test_a_disk_that_hangs_while_logs_are_closed_does_not_hold_up_the_stop(hangs_in: str) -> None:
-    async def story(brokers: ThreeBrokers, cluster: Cluster, producer: Producer) -> None:
+    async def story(brokers: ThreeBrokers, cluster: AsyncCluster, producer: Publisher) -> None:
         await publish(brokers, producer, b"0")
         sick = next(number for number in (1, 2, 3) if number != controller(brokers))
         node = brokers.servers.living[sick]

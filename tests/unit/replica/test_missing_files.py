@@ -8,9 +8,9 @@ import pytest
 from three_brokers import TOPIC, ThreeBrokers, play
 
 from penstock.storage.checkpoints import CLEAN_SHUTDOWN
-from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import fetch_one
-from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.aio.publisher import Publisher
 from penstock.wire_client.requests.offsets import TopicPartition
 from scripted_leader import until
 
@@ -20,7 +20,7 @@ SEGMENT = "/data/t-0/00000000000000000000.log"
 @pytest.mark.parametrize("what", ["directory", "tail"])
 @pytest.mark.parametrize("who", ["follower", "leader"])
 def test_a_replica_without_its_files_fetches_them_anew(what: str, who: str) -> None:
-    async def story(brokers: ThreeBrokers, cluster: Cluster, producer: Producer) -> None:
+    async def story(brokers: ThreeBrokers, cluster: AsyncCluster, producer: Publisher) -> None:
         for number in range(5):
             await brokers.publish(producer, b"%d" % number)
         servers, led = brokers.servers, brokers.state.leader
@@ -47,7 +47,7 @@ def test_a_replica_without_its_files_fetches_them_anew(what: str, who: str) -> N
 def test_a_repair_that_fails_once_is_tried_again(call: str, is_corrupt: bool) -> None:
     """While it is damaged nobody reads it, so nobody would report it again."""
 
-    async def story(brokers: ThreeBrokers, cluster: Cluster, producer: Producer) -> None:
+    async def story(brokers: ThreeBrokers, cluster: AsyncCluster, producer: Publisher) -> None:
         for number in range(5):
             await brokers.publish(producer, b"%d" % number)
         servers = brokers.servers

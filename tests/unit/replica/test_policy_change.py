@@ -13,9 +13,9 @@ from penstock.core.metadata.requests import Reassignment
 from penstock.records.builder import Record
 from penstock.sim.cluster import SimCluster
 from penstock.sim.world import SimWorld
-from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import fetch
-from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.aio.publisher import Publisher
 from penstock.wire_client.requests.offsets import TopicPartition
 
 TOPIC, RESOURCE_TOPIC, COUNT = "t", 2, 150
@@ -64,7 +64,7 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not come to that")
 
 
-async def read_all(cluster: Cluster) -> list[bytes | None]:
+async def read_all(cluster: AsyncCluster) -> list[bytes | None]:
     place, at, keys = TopicPartition(TOPIC, 0), 0, []
     for _ in range(200):
         found = (await fetch(cluster, {place: at}, max_wait_ms=10)).get(place)
@@ -87,8 +87,8 @@ def test_replicas_that_fetched_a_compacted_log_stay_whole_when_it_is_no_longer_c
         servers = brokers.servers
 
         async def story() -> None:
-            cluster = Cluster(servers.addresses, "test")
-            producer = Producer(cluster)
+            cluster = AsyncCluster(servers.addresses, "test")
+            producer = Publisher(cluster)
             await brokers.control(
                 lambda controller: controller.topics.create_topic(TOPIC, 1, -1, {0: (1, 2)}, COMPACTED)
             )

@@ -15,9 +15,9 @@ from penstock.sim.broker import PORT, broker
 from penstock.sim.world import SimMachine, SimWorld
 from penstock.wire.apis import Api
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from penstock.wire_client.aio.cluster import Cluster
-from penstock.wire_client.aio.connection import Connection
-from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.aio.cluster import AsyncCluster
+from penstock.wire_client.aio.connection import AsyncConnection
+from penstock.wire_client.aio.publisher import Publisher
 from penstock.wire_client.aio.topics import create_topic
 from scripted_leader import stored, until
 
@@ -43,13 +43,13 @@ class ThreeBrokers:
 
     def ask(self, nodes: Sequence[int]) -> None:
         """Clients that know only these: nobody tells the old ones that a machine has lost power."""
-        self.producer = Producer(Cluster([(f"n{node}", PORT) for node in nodes]))
+        self.producer = Publisher(AsyncCluster([(f"n{node}", PORT) for node in nodes]))
 
     async def start_one(self, node: int) -> None:
         self.nodes[node] = await self.machines[node].start(broker(node, self._settings))
 
     async def create(self, topic: str, partitions: int = 1) -> None:
-        await create_topic(Cluster([("n1", PORT)]), topic, partitions, 3)
+        await create_topic(AsyncCluster([("n1", PORT)]), topic, partitions, 3)
         await until(lambda: all(topic in node.partitions.by_name for node in self.nodes.values()))
 
     async def publish(self, topic: str, count: int) -> None:
@@ -142,7 +142,7 @@ def test_what_a_cut_off_leader_took_in_alone_is_cut_when_it_is_back(world: SimWo
         await brokers.create("t")
         await brokers.publish("t", 5)
         old = brokers.leader()
-        connection = await Connection.open(f"n{old}", PORT, "test")
+        connection = await AsyncConnection.open(f"n{old}", PORT, "test")
         for node in IDS:
             if node != old:
                 world.network.partition([f"n{old}"], [f"n{node}"])

@@ -19,9 +19,9 @@ from penstock.sim.broker import SimBroker, broker
 from penstock.sim.disk import SimDisk
 from penstock.sim.world import SimWorld
 from penstock.storage.durability import Flush
-from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import fetch_one
-from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.aio.publisher import Publisher
 from penstock.wire_client.aio.topics import create_topic
 from penstock.wire_client.requests.offsets import TopicPartition
 from scripted_leader import until
@@ -64,8 +64,8 @@ def test_a_flush_without_a_descriptor_is_tried_again(of: str, world: SimWorld, m
     machine, client = world.machine("alone"), world.machine("client")
 
     async def story() -> None:
-        cluster = Cluster([("alone", 9092)], "test")
-        producer = Producer(cluster)
+        cluster = AsyncCluster([("alone", 9092)], "test")
+        producer = Publisher(cluster)
         await create_topic(cluster, TOPIC, 1, 1)
         partition = nodes[0].partitions.get(TOPIC, 0)
         log = partition.log
@@ -107,8 +107,8 @@ def test_the_only_replica_comes_back_with_all_it_had(world: SimWorld) -> None:
     machine, client = world.machine("alone"), world.machine("client")
 
     async def story() -> None:
-        cluster = Cluster([("alone", 9092)], "test")
-        producer = Producer(cluster)
+        cluster = AsyncCluster([("alone", 9092)], "test")
+        producer = Publisher(cluster)
         await create_topic(cluster, TOPIC, 1, 1)
         for _ in range(5):
             await producer.publish(TOPIC, RECORD, 0)
@@ -141,7 +141,7 @@ def test_the_only_replica_comes_back_with_all_it_had(world: SimWorld) -> None:
 def test_what_a_failed_sync_left_in_memory_is_not_trusted() -> None:
     """After it the pages count as clean: the disk may not have them, however often they are synced."""
 
-    async def story(brokers: ThreeBrokers, cluster: Cluster, producer: Producer) -> None:
+    async def story(brokers: ThreeBrokers, cluster: AsyncCluster, producer: Publisher) -> None:
         for number in range(5):
             await brokers.publish(producer, b"%d" % number)
         sick = next(number for number in brokers.state.isr if number != brokers.state.leader)
@@ -162,7 +162,7 @@ def test_what_a_failed_sync_left_in_memory_is_not_trusted() -> None:
 
 
 def test_a_leader_whose_disk_is_full_is_relieved_and_comes_back() -> None:
-    async def story(brokers: ThreeBrokers, cluster: Cluster, producer: Producer) -> None:
+    async def story(brokers: ThreeBrokers, cluster: AsyncCluster, producer: Publisher) -> None:
         for number in range(5):
             await brokers.publish(producer, b"%d" % number)
         sick = brokers.state.leader
@@ -186,7 +186,7 @@ def test_where_flushing_is_left_to_the_system_all_that_was_not_stable_is_fetched
 ) -> None:
     """It had claimed what a failed sync may have taken."""
 
-    async def story(brokers: ThreeBrokers, cluster: Cluster, producer: Producer) -> None:
+    async def story(brokers: ThreeBrokers, cluster: AsyncCluster, producer: Publisher) -> None:
         active = next(node for node in brokers.servers.living.values() if node.controller.is_active)
         machine = brokers.servers.machines[active.config.node_id]
         lazy = {"flush.messages": "1000000"}
@@ -221,10 +221,10 @@ def test_a_log_that_found_no_descriptor_at_the_start_is_opened_later(
     machine, client = world.machine("alone"), world.machine("client")
 
     async def write() -> None:
-        cluster = Cluster([("alone", 9092)], "test")
+        cluster = AsyncCluster([("alone", 9092)], "test")
         await create_topic(cluster, TOPIC, 1, 1)
         for _ in range(5):
-            await Producer(cluster).publish(TOPIC, RECORD, 0)
+            await Publisher(cluster).publish(TOPIC, RECORD, 0)
         cluster.close()
 
     async def main() -> None:

@@ -13,8 +13,8 @@ from penstock.core.metadata.records import TopicCreated, TopicDeleted
 from penstock.records.batch import iterate_headers
 from penstock.replica.partition import Partition
 from penstock.replica.set_aside import SetAside
-from penstock.wire_client.aio.cluster import Cluster
-from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.aio.cluster import AsyncCluster
+from penstock.wire_client.aio.publisher import Publisher
 from scripted_leader import until
 
 SEGMENT = "/data/t-0/00000000000000000000.log"
@@ -163,7 +163,7 @@ def test_a_topic_deleted_while_it_is_repaired_leaves_nothing(monkeypatch: pytest
 
     monkeypatch.setattr(SetAside, "move", move_slowly)
 
-    async def story(brokers: ThreeBrokers, cluster: Cluster, producer: Producer) -> None:
+    async def story(brokers: ThreeBrokers, cluster: AsyncCluster, producer: Publisher) -> None:
         for number in range(5):
             await brokers.publish(producer, b"%d" % number)
         servers, leader = brokers.servers, brokers.state.leader

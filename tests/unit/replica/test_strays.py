@@ -12,8 +12,8 @@ from penstock.sim.broker import DATA
 from penstock.sim.cluster import host_of
 from penstock.sim.disk import SimDisk
 from penstock.storage.files import read_whole
-from penstock.wire_client.aio.cluster import Cluster
-from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.aio.cluster import AsyncCluster
+from penstock.wire_client.aio.publisher import Publisher
 from penstock.wire_client.aio.topics import create_topic, delete_topic
 
 STARTED = 3
@@ -44,7 +44,7 @@ def forget_metadata(brokers: ThreeBrokers) -> SimDisk:
 def test_only_what_the_cluster_does_not_know_is_set_aside_and_only_when_it_was_asked(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def story(brokers: ThreeBrokers, cluster: Cluster, producer: Producer) -> None:
+    async def story(brokers: ThreeBrokers, cluster: AsyncCluster, producer: Publisher) -> None:
         await brokers.publish(producer, b"kept")
         await asyncio.sleep(1)
         disk = forget_metadata(brokers)
@@ -80,7 +80,7 @@ def test_only_what_the_cluster_does_not_know_is_set_aside_and_only_when_it_was_a
 
 
 def test_a_topic_made_again_under_its_name_has_its_own_records_alone() -> None:
-    async def story(brokers: ThreeBrokers, cluster: Cluster, producer: Producer) -> None:
+    async def story(brokers: ThreeBrokers, cluster: AsyncCluster, producer: Publisher) -> None:
         await brokers.publish(producer, b"of the old one")
         await asyncio.sleep(1)
         disk = forget_metadata(brokers)

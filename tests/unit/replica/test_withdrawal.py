@@ -15,9 +15,9 @@ from penstock.records.batch import read_header
 from penstock.replica.partition import Partition
 from penstock.replica.revival import LONGEST_PAUSE_S
 from penstock.sim.world import SimWorld
-from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import fetch_one
-from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.aio.publisher import Publisher
 from penstock.wire_client.requests.offsets import TopicPartition
 from scripted_leader import FOLLOWER, LEADER, FollowingBroker, batch, batches, ends_at, says, until
 
@@ -172,7 +172,7 @@ def test_a_leader_that_nobody_can_relieve_waits_for_others(world: SimWorld, capl
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["by itself", "by a restart"])
 def test_the_cluster_goes_on_and_the_replica_comes_back(is_restarted: bool) -> None:
-    async def story(brokers: ThreeBrokers, cluster: Cluster, producer: Producer) -> None:
+    async def story(brokers: ThreeBrokers, cluster: AsyncCluster, producer: Publisher) -> None:
         for number in range(5):
             await brokers.publish(producer, b"%d" % number)
         sick = brokers.state.leader

@@ -9,8 +9,8 @@ from penstock.core.metadata.image import PartitionState
 from penstock.records.builder import Record
 from penstock.sim.cluster import SimCluster
 from penstock.sim.world import SimWorld
-from penstock.wire_client.aio.cluster import Cluster
-from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.aio.cluster import AsyncCluster
+from penstock.wire_client.aio.publisher import Publisher
 from penstock.wire_client.aio.topics import create_topic
 
 TOPIC = "t"
@@ -25,11 +25,11 @@ class ThreeBrokers:
     def state(self) -> PartitionState:
         return next(iter(self.servers.living.values())).image.topics[TOPIC].partitions[0]
 
-    async def publish(self, producer: Producer, value: bytes) -> None:
+    async def publish(self, producer: Publisher, value: bytes) -> None:
         await producer.publish(TOPIC, Record(b"k", value, (), self.machine.clock.now_ms()), 0)
 
 
-def play(seed: int, story: Callable[[ThreeBrokers, Cluster, Producer], Awaitable[None]]) -> None:
+def play(seed: int, story: Callable[[ThreeBrokers, AsyncCluster, Publisher], Awaitable[None]]) -> None:
     """On the client's machine, when all serve and the topic is there."""
     with SimWorld(seed) as world:
         brokers = ThreeBrokers(world)
@@ -38,9 +38,9 @@ def play(seed: int, story: Callable[[ThreeBrokers, Cluster, Producer], Awaitable
             pass
 
         async def tell() -> None:
-            cluster = Cluster(brokers.servers.addresses, "test")
+            cluster = AsyncCluster(brokers.servers.addresses, "test")
             await create_topic(cluster, TOPIC, 1, 3)
-            await story(brokers, cluster, Producer(cluster))
+            await story(brokers, cluster, Publisher(cluster))
             cluster.close()
 
         async def main() -> None:

@@ -34,8 +34,8 @@ from penstock.sdk.call_thread import CallThread
 from penstock.sdk.errors import translate
 from penstock.sdk.handout import Handout
 from penstock.sdk.metrics import Counts, Statistics, consumer_metrics, producer_metrics
-from penstock.sdk.partitioners import RoundRobin
-from penstock.sdk.settings import Connection
+from penstock.sdk.partitioners import RoundRobinPartitioner
+from penstock.sdk.settings import ClusterConnection
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -161,7 +161,7 @@ def test_a_question_that_was_not_answered_has_not_half_happened() -> None:
 def test_one_of_several_that_is_gone_does_not_stand_for_all() -> None:
     gone = KafkaError(KafkaError._TRANSPORT)
     for servers, is_down in (("h:1", True), ("h:1,h:2", False)):
-        connection = Connection(servers, "test", {})
+        connection = ClusterConnection(servers, "test", {})
         connection.heard(gone)
         assert connection.is_down == is_down
         connection.heard(KafkaError(KafkaError._ALL_BROKERS_DOWN))
@@ -169,12 +169,12 @@ def test_one_of_several_that_is_gone_does_not_stand_for_all() -> None:
 
 
 def test_librdkafka_begins_with_the_broker_that_is_known_to_serve() -> None:
-    connection = Connection("h:1,h:2", "test", {}, begin_with="h:2")
+    connection = ClusterConnection("h:1,h:2", "test", {}, begin_with="h:2")
     assert connection.configuration({})["bootstrap.servers"] == "h:2"
     assert connection.servers == "h:1,h:2"
     connection.heard(KafkaError(KafkaError._TRANSPORT))
     assert not connection.is_down, "there are others"
-    assert Connection("h:1,h:2", "test", {}).configuration({})["bootstrap.servers"] == "h:1,h:2"
+    assert ClusterConnection("h:1,h:2", "test", {}).configuration({})["bootstrap.servers"] == "h:1,h:2"
 
 
 # -- values and metrics --------------------------------------------------------------------------------------
@@ -232,6 +232,6 @@ def test_lag_is_against_what_was_handed_out() -> None:
 
 
 def test_each_topic_has_a_turn_of_its_own() -> None:
-    choose = RoundRobin()
+    choose = RoundRobinPartitioner()
     assert [choose("a", None, None, 3) for _ in range(4)] == [0, 1, 2, 0]
     assert [choose("b", b"k", None, 2) for _ in range(3)] == [0, 1, 0]

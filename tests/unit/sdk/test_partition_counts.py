@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from penstock.sdk import BlockingProducer, Producer, Unreachable, partition_counts
 from penstock.sdk.partition_counts import PartitionCounts
-from penstock.sdk.settings import Connection
+from penstock.sdk.settings import ClusterConnection
 
 NOBODY = "127.0.0.1:1"
 TIMEOUT_S = 30.0
@@ -37,7 +37,7 @@ class Metadata:
 
 
 def counts_of(metadata: Metadata) -> PartitionCounts:
-    return PartitionCounts(metadata, Connection(NOBODY, "test", {}), TIMEOUT_S)
+    return PartitionCounts(metadata, ClusterConnection(NOBODY, "test", {}), TIMEOUT_S)
 
 
 def test_all_who_ask_share_one_answer() -> None:

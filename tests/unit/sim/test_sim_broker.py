@@ -16,11 +16,11 @@ from penstock.records.builder import Record
 from penstock.sim.broker import broker
 from penstock.sim.network import LinkProfile
 from penstock.sim.world import ProcessDied, SimMachine, SimPorts, SimWorld
-from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import fetch_one, offset_range
-from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.aio.publisher import Publisher
 from penstock.wire_client.aio.topics import create_topic
-from penstock.wire_client.requests.errors import ClientError
+from penstock.wire_client.requests.errors import WireClientError
 from penstock.wire_client.requests.offsets import TopicPartition
 
 NODE = "node-1"
@@ -38,9 +38,9 @@ class History:
     refused: int = 0
 
 
-async def produce(cluster: Cluster, machine: SimMachine, history: History, until_s: float, pause_s: float) -> None:
+async def produce(cluster: AsyncCluster, machine: SimMachine, history: History, until_s: float, pause_s: float) -> None:
     loop = asyncio.get_running_loop()
-    producer = Producer(cluster)
+    producer = Publisher(cluster)
     number = 0
     while loop.time() < until_s:
         value = b"value-%d" % number
@@ -49,7 +49,7 @@ async def produce(cluster: Cluster, machine: SimMachine, history: History, until
             produced = await producer.publish(TOPIC, Record(b"key", value, (), machine.clock.now_ms()), 0)
         except OutcomeUnknown:
             history.uncertain.append(value)
-        except (ClientError, ApiError):
+        except (WireClientError, ApiError):
             history.refused += 1
         else:
             assert produced.offset not in history.acknowledged, "an offset is given once"
@@ -57,7 +57,7 @@ async def produce(cluster: Cluster, machine: SimMachine, history: History, until
         await asyncio.sleep(pause_s)
 
 
-async def read_everything(cluster: Cluster) -> dict[int, bytes]:
+async def read_everything(cluster: AsyncCluster) -> dict[int, bytes]:
     first, end = await offset_range(cluster, PARTITION)
     found: dict[int, bytes] = {}
     position = first
@@ -139,11 +139,11 @@ def tormented(seed: int, seconds: float) -> tuple[History, dict[int, bytes], int
 
         async def main() -> tuple[dict[int, bytes], int]:
             await machine.start(broker(settings=settings))
-            cluster = Cluster([(NODE, 9092)])
+            cluster = AsyncCluster([(NODE, 9092)])
             producing = world.spawn("client", produce(cluster, machine, history, seconds, 0.2))
             deaths = await torment(world, machine, seconds, settings)
             await producing
-            return await asyncio.wait_for(read_everything(Cluster([(NODE, 9092)])), 60), deaths
+            return await asyncio.wait_for(read_everything(AsyncCluster([(NODE, 9092)])), 60), deaths
 
         found, deaths = world.run(main(), timeout_s=10 * seconds + 3600)
     return history, found, deaths, world
@@ -172,7 +172,7 @@ def test_five_virtual_minutes_of_a_broker_and_its_writer() -> None:
 
         async def main() -> dict[int, bytes]:
             await machine.start(broker())
-            cluster = Cluster([(NODE, 9092)])
+            cluster = AsyncCluster([(NODE, 9092)])
             await produce(cluster, machine, history, 300, 0.5)
             return await read_everything(cluster)
 
@@ -189,14 +189,14 @@ def test_a_clean_stop_is_clean(caplog: pytest.LogCaptureFixture) -> None:
 
         async def main() -> dict[int, bytes]:
             served = await machine.start(broker())
-            cluster = Cluster([(NODE, 9092)])
+            cluster = AsyncCluster([(NODE, 9092)])
             await produce(cluster, machine, history, 10, 0.1)
             await machine.run(served.stop())
             machine.exited()
-            with pytest.raises(ClientError):
+            with pytest.raises(WireClientError):
                 await fetch_one(cluster, PARTITION, 0, max_wait_ms=10)
             await machine.start(broker())
-            return await read_everything(Cluster([(NODE, 9092)]))
+            return await read_everything(AsyncCluster([(NODE, 9092)]))
 
         found = world.run(main())
     check(history, found)
@@ -212,8 +212,8 @@ def test_large_answers_leave_piece_by_piece_through_small_windows(is_cold: bool)
 
         async def main() -> list[bytes]:
             await machine.start(broker())
-            cluster = Cluster([(NODE, 9092)])
-            producer = Producer(cluster)
+            cluster = AsyncCluster([(NODE, 9092)])
+            producer = Publisher(cluster)
             topic = await cluster.topic(TOPIC, create=True)
             pending = [producer.enqueue(topic, Record(None, value, (), machine.clock.now_ms()), 0) for value in values]
             await asyncio.gather(*pending)
@@ -234,13 +234,13 @@ def test_compaction_runs_in_virtual_time() -> None:
 
         async def main() -> tuple[int, dict[int, bytes]]:
             served = await machine.start(broker(settings=settings))
-            cluster = Cluster([(NODE, 9092)])
+            cluster = AsyncCluster([(NODE, 9092)])
             await create_topic(cluster, TOPIC, 1, configs={"cleanup.policy": "compact", "segment.ms": "2000"})
             history = History()
             await produce(cluster, machine, history, 120, 0.5)
             machine.crash()
             await machine.start(broker(settings=settings))
-            found = await read_everything(Cluster([(NODE, 9092)]))
+            found = await read_everything(AsyncCluster([(NODE, 9092)]))
             last = max(history.acknowledged)
             assert found[last] == history.acknowledged[last]
             return served.cleaning.cleanings, found
@@ -279,14 +279,14 @@ def test_a_broker_that_acknowledges_before_the_flush_is_found_out() -> None:
 
             async def main() -> dict[int, bytes]:
                 await machine.start(broker())
-                cluster = Cluster([(NODE, 9092)])
+                cluster = AsyncCluster([(NODE, 9092)])
                 await cluster.topic(TOPIC, create=True)
                 machine.kill()
                 await machine.start(lying)
                 await produce(cluster, machine, history, 5, 0.1)
                 machine.crash()
                 await machine.start(broker())
-                return await read_everything(Cluster([(NODE, 9092)]))
+                return await read_everything(AsyncCluster([(NODE, 9092)]))
 
             found = world.run(main())
         return any(found.get(offset) != value for offset, value in history.acknowledged.items())

@@ -7,7 +7,7 @@ cluster becomes a status.
 from __future__ import annotations
 
 from penstock.model.errors import ApiError, ErrorCode
-from penstock.wire_client.requests.errors import ClientError, Overloaded
+from penstock.wire_client.requests.errors import Overloaded, WireClientError
 
 _CODES = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 40401,
@@ -73,9 +73,9 @@ class BodyTooLate(Refused):
         super().__init__(408, message)
 
 
-def refusal(error: ApiError | ClientError) -> Refused:
+def refusal(error: ApiError | WireClientError) -> Refused:
     if isinstance(error, Overloaded):
         return Refused(42901, str(error))
-    if isinstance(error, ClientError):
+    if isinstance(error, WireClientError):
         return Refused(50301, str(error))
     return Refused(_CODES.get(error.code, 50002), str(error))

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping
 from penstock.gateway.http.errors import Refused
 from penstock.gateway.http.formats import Format
 from penstock.model.errors import ApiError, ErrorCode
-from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import Fetched, fetch, list_offsets
 from penstock.wire_client.aio.groups import commit, committed
 from penstock.wire_client.aio.member import GroupMember
-from penstock.wire_client.requests.errors import ClientError
+from penstock.wire_client.requests.errors import WireClientError
 from penstock.wire_client.requests.groups import OffsetAndMetadata
 from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, TopicPartition
 
@@ -33,7 +33,7 @@ POLL_MS = 500
 class Instance:
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: AsyncCluster,
         group: str,
         name: str,
         kind: Format,
@@ -273,7 +273,7 @@ class Instances:
                     del self._instances[group, name]
                     try:
                         await instance.close()
-                    except (ApiError, ClientError):
+                    except (ApiError, WireClientError):
                         continue  # it is gone either way; the session timeout tells the group
 
     async def close(self) -> None:

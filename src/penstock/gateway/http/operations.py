@@ -15,8 +15,8 @@ from starlette.responses import Response
 from penstock.gateway.http.errors import BodyTooLate, Refused
 from penstock.gateway.http.formats import V2, Format
 from penstock.ports.clock import Clock
-from penstock.wire_client.aio.cluster import Cluster
-from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.aio.cluster import AsyncCluster
+from penstock.wire_client.aio.publisher import Publisher
 
 T = TypeVar("T")
 
@@ -32,8 +32,8 @@ _NO = re.compile(r"q=0(\.0{0,3})?")
 class Door:
     """What every endpoint works with."""
 
-    cluster: Cluster
-    producer: Producer
+    cluster: AsyncCluster
+    producer: Publisher
     clock: Clock
     stopping: asyncio.Event
     """Set when the broker is about to end: what waits for records waits no longer."""

@@ -39,7 +39,7 @@ from penstock.gateway.http.shapes import BrokerHealth, Error, Health
 from penstock.model.errors import ApiError, PenstockError
 from penstock.observability.channel import BrokerReader
 from penstock.observability.exposition import CONTENT_TYPE, render
-from penstock.wire_client.requests.errors import ClientError
+from penstock.wire_client.requests.errors import WireClientError
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class HttpServer:
                 BodyTooLate: self._too_late,
                 Refused: _refused,
                 ApiError: self._failed,
-                ClientError: self._failed,
+                WireClientError: self._failed,
                 HTTPException: _http_refused,
                 ClientDisconnect: _gone,
                 500: _broken,
@@ -151,7 +151,7 @@ class HttpServer:
         return answer(Health("ok", found.cluster_id, found.brokers, found.controller))
 
     async def _failed(self, request: Request, error: Exception) -> Response:
-        assert isinstance(error, ApiError | ClientError)
+        assert isinstance(error, ApiError | WireClientError)
         refused = refusal(error)
         if refused.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.NOT_FOUND):
             # A broker that cannot be reached, a topic that is not created: symptoms, of which the cause may be known.

@@ -29,7 +29,7 @@ from penstock.gateway.http.shapes import Event
 from penstock.gateway.http.v2 import OFFSET, TIMESTAMP, existing_topic
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire_client.aio.fetching import fetch, list_offsets
-from penstock.wire_client.requests.errors import ClientError
+from penstock.wire_client.requests.errors import WireClientError
 from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, TopicPartition
 
 KEEP_ALIVE_S = 15.0
@@ -99,7 +99,7 @@ async def _events(
             found = await unless_stopping(door, fetch(door.cluster, positions, max_wait_ms=round(KEEP_ALIVE_S * 1000)))
         except Stopping:
             return  # the reader comes back with the last id
-        except (ApiError, ClientError) as error:
+        except (ApiError, WireClientError) as error:
             yield _problem(refusal(error))
             return
         if not found:

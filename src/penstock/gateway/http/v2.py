@@ -46,10 +46,10 @@ from penstock.gateway.http.operations import (
 from penstock.model.errors import ApiError
 from penstock.records.builder import Record
 from penstock.wire_client.aio.fetching import MAX_BYTES, fetch_one, offset_range, position_at
-from penstock.wire_client.aio.producer import Produced
+from penstock.wire_client.aio.publisher import Produced
 from penstock.wire_client.aio.topics import topic_settings
-from penstock.wire_client.requests.errors import ClientError
-from penstock.wire_client.requests.metadata import PartitionInfo, TopicInfo
+from penstock.wire_client.requests.errors import WireClientError
+from penstock.wire_client.requests.metadata import PartitionMetadata, TopicMetadata
 from penstock.wire_client.requests.offsets import TopicPartition
 
 PRODUCE_TYPES = tuple(kind.value for kind in Format)
@@ -69,12 +69,12 @@ def topic_name(request: Request) -> str:
     return name
 
 
-async def existing_topic(door: Door, request: Request) -> TopicInfo:
+async def existing_topic(door: Door, request: Request) -> TopicMetadata:
     """As it is now: another client may have changed or deleted it."""
     return await door.cluster.topic(topic_name(request), max_age_s=0)
 
 
-async def existing_partition(door: Door, request: Request) -> tuple[TopicInfo, PartitionInfo]:
+async def existing_partition(door: Door, request: Request) -> tuple[TopicMetadata, PartitionMetadata]:
     topic = await existing_topic(door, request)
     text: str = request.path_params["partition"]
     if not _PARTITION.fullmatch(text) or int(text) >= len(topic.partitions):
@@ -104,7 +104,7 @@ async def get_topic(door: Door, request: Request) -> Response:
     return answer(shape, media_type=v2_type(request))
 
 
-def show_partition(partition: PartitionInfo) -> shapes.PartitionShape:
+def show_partition(partition: PartitionMetadata) -> shapes.PartitionShape:
     return shapes.PartitionShape(
         partition.partition,
         partition.leader_id,
@@ -189,7 +189,7 @@ def build_headers(given: Sequence[shapes.Header]) -> tuple[tuple[str, bytes | No
 
 
 async def publish_all(
-    door: Door, request: Request, topic: TopicInfo, records: Sequence[tuple[Record, int | None]]
+    door: Door, request: Request, topic: TopicMetadata, records: Sequence[tuple[Record, int | None]]
 ) -> Response:
     """One entry a record. The status is that of the first refusal if none was written, else 200."""
     results = await deliver(door, topic, records)
@@ -207,14 +207,14 @@ async def publish_all(
 
 
 async def deliver(
-    door: Door, topic: TopicInfo, records: Sequence[tuple[Record, int | None]]
+    door: Door, topic: TopicMetadata, records: Sequence[tuple[Record, int | None]]
 ) -> list[Produced | Refused]:
     """All at once, each with its own outcome, in the order given."""
     waiting: list[asyncio.Future[Produced] | Refused] = []
     for record, partition in records:
         try:
             waiting.append(door.producer.enqueue(topic, record, partition))
-        except (ApiError, ClientError) as error:
+        except (ApiError, WireClientError) as error:
             waiting.append(refusal(error))
     results: list[Produced | Refused] = []
     for entry in waiting:
@@ -223,7 +223,7 @@ async def deliver(
             continue
         try:
             results.append(await entry)
-        except (ApiError, ClientError) as error:
+        except (ApiError, WireClientError) as error:
             results.append(refusal(error))
     return results
 

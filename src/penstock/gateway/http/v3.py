@@ -20,7 +20,7 @@ from penstock.gateway.http.operations import Door, Operation, answer, decode, no
 from penstock.gateway.http.v2 import existing_partition, existing_topic, topic_name
 from penstock.gateway.http.v3_resources import BODY_REFUSALS, CLUSTER, MANY, ONE, TOPIC, Links, look, open_cluster
 from penstock.wire_client.aio.topics import create_topic, delete_topic, topic_settings
-from penstock.wire_client.requests.metadata import Broker, ClusterInfo, PartitionInfo, TopicInfo
+from penstock.wire_client.requests.metadata import BrokerMetadata, ClusterMetadata, PartitionMetadata, TopicMetadata
 
 # -- cluster and brokers ----------------------------------------------------------------------
 
@@ -35,7 +35,7 @@ async def get_cluster(door: Door, request: Request) -> Response:
     return answer(show_cluster(info, links))
 
 
-def show_cluster(info: ClusterInfo, links: Links) -> dict[str, Any]:
+def show_cluster(info: ClusterMetadata, links: Links) -> dict[str, Any]:
     return links.resource(
         "KafkaCluster",
         "",
@@ -63,7 +63,7 @@ async def get_broker(door: Door, request: Request) -> Response:
     raise Refused(404, "Broker not found.")
 
 
-def show_broker(info: ClusterInfo, broker: Broker, links: Links) -> dict[str, Any]:
+def show_broker(info: ClusterMetadata, broker: BrokerMetadata, links: Links) -> dict[str, Any]:
     path = f"brokers/{broker.node_id}"
     return links.resource(
         "KafkaBroker",
@@ -91,7 +91,7 @@ async def get_topic(door: Door, request: Request) -> Response:
     return answer(show_topic(info, await existing_topic(door, request), links))
 
 
-def show_topic(info: ClusterInfo, topic: TopicInfo, links: Links) -> dict[str, Any]:
+def show_topic(info: ClusterMetadata, topic: TopicMetadata, links: Links) -> dict[str, Any]:
     path = f"topics/{topic.name}"
     return links.resource(
         "KafkaTopic",
@@ -119,7 +119,7 @@ async def create(door: Door, request: Request) -> Response:
         validate_only=given.validate_only,
     )
     if given.validate_only:
-        topic = TopicInfo(given.topic_name, b"", False, ())
+        topic = TopicMetadata(given.topic_name, b"", False, ())
     else:
         topic = await door.cluster.topic(given.topic_name)
     return answer(show_topic(info, topic, links), 201)
@@ -144,7 +144,9 @@ async def get_partition(door: Door, request: Request) -> Response:
     return answer(show_partition(info, topic, partition, links))
 
 
-def show_partition(info: ClusterInfo, topic: TopicInfo, partition: PartitionInfo, links: Links) -> dict[str, Any]:
+def show_partition(
+    info: ClusterMetadata, topic: TopicMetadata, partition: PartitionMetadata, links: Links
+) -> dict[str, Any]:
     path = f"topics/{topic.name}/partitions/{partition.partition}"
     return links.resource(
         "KafkaPartition",

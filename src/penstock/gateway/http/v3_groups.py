@@ -17,7 +17,7 @@ from penstock.gateway.http.v3_resources import CLUSTER, GROUP, MANY, ONE, Links,
 from penstock.wire_client.aio.fetching import list_offsets
 from penstock.wire_client.aio.groups import committed, describe_group, list_groups
 from penstock.wire_client.requests.groups import GroupDescription, GroupSummary
-from penstock.wire_client.requests.metadata import ClusterInfo
+from penstock.wire_client.requests.metadata import ClusterMetadata
 from penstock.wire_client.requests.offsets import LATEST_MS, TopicPartition
 
 
@@ -27,7 +27,7 @@ async def list_consumer_groups(door: Door, request: Request) -> Response:
     return links.listing("KafkaConsumerGroupList", "consumer-groups", shown)
 
 
-def show_group_summary(info: ClusterInfo, group: GroupSummary, links: Links) -> dict[str, Any]:
+def show_group_summary(info: ClusterMetadata, group: GroupSummary, links: Links) -> dict[str, Any]:
     return show_group_fields(info, group.group_id, group.state, "", group.coordinator_id, links) | {
         "type": group.group_type.upper()
     }
@@ -40,7 +40,7 @@ async def get_group(door: Door, request: Request) -> Response:
 
 
 def show_group_fields(
-    info: ClusterInfo, group_id: str, state: str, assignor: str, coordinator_id: int, links: Links
+    info: ClusterMetadata, group_id: str, state: str, assignor: str, coordinator_id: int, links: Links
 ) -> dict[str, Any]:
     path = f"consumer-groups/{group_id}"
     return links.resource(
@@ -111,7 +111,7 @@ async def lag_summary(door: Door, request: Request) -> Response:
     )
 
 
-async def lags(door: Door, info: ClusterInfo, group: GroupDescription) -> Sequence[Mapping[str, Any]]:
+async def lags(door: Door, info: ClusterMetadata, group: GroupDescription) -> Sequence[Mapping[str, Any]]:
     """Partitions with a committed offset, of topics that still exist."""
     offsets = await committed(door.cluster, group.group_id)
     sizes = {topic.name: len(topic.partitions) for topic in info.topics}

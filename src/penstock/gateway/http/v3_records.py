@@ -22,8 +22,8 @@ from penstock.gateway.http.operations import Door, Operation, answer, decode, re
 from penstock.gateway.http.v2 import build_headers, deliver, topic_name
 from penstock.gateway.http.v3_resources import BODY_REFUSALS, TOPIC, open_cluster
 from penstock.records.builder import Record
-from penstock.wire_client.aio.producer import Produced
-from penstock.wire_client.requests.metadata import ClusterInfo, TopicInfo
+from penstock.wire_client.aio.publisher import Produced
+from penstock.wire_client.requests.metadata import ClusterMetadata, TopicMetadata
 
 MAX_STREAMED = 10_000
 
@@ -136,8 +136,8 @@ def show_time(timestamp_ms: int) -> str:
 
 
 def acknowledgement(
-    info: ClusterInfo,
-    topic: TopicInfo,
+    info: ClusterMetadata,
+    topic: TopicMetadata,
     given: shapes.V3Record | shapes.V3BatchEntry,
     record: Record,
     produced: Produced,

@@ -12,7 +12,7 @@ from penstock.gateway.http import shapes
 from penstock.gateway.http.consumers import base_url
 from penstock.gateway.http.errors import Refused
 from penstock.gateway.http.operations import Door, Endpoint, Operation, answer
-from penstock.wire_client.requests.metadata import ClusterInfo
+from penstock.wire_client.requests.metadata import ClusterMetadata
 
 CLUSTER = "/v3/clusters/{cluster}"
 TOPIC = f"{CLUSTER}/topics/{{topic}}"
@@ -44,7 +44,7 @@ class Links:
         return answer({"kind": kind, "metadata": {"self": url, "next": None}, "data": list(data)})
 
 
-async def open_cluster(door: Door, request: Request) -> tuple[ClusterInfo, Links]:
+async def open_cluster(door: Door, request: Request) -> tuple[ClusterMetadata, Links]:
     """Raises Refused(404) for another cluster's id."""
     info = await door.cluster.describe()
     if request.path_params.get("cluster", info.cluster_id) != info.cluster_id:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from penstock.gateway.crowd import Crowd
 from penstock.gateway.line.session import Attention, Session
 from penstock.ports.clock import Clock
-from penstock.wire_client.aio.cluster import Cluster
-from penstock.wire_client.aio.producer import Producer
+from penstock.wire_client.aio.cluster import AsyncCluster
+from penstock.wire_client.aio.publisher import Publisher
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +22,8 @@ FULL = b"ERR too many connections\n"
 class LineServer:
     def __init__(
         self,
-        cluster: Cluster,
-        producer: Producer,
+        cluster: AsyncCluster,
+        producer: Publisher,
         clock: Clock,
         crowd: Crowd[asyncio.Task[None]],
         request_timeout_s: float,

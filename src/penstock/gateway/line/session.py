@@ -18,12 +18,12 @@ from penstock.gateway.line.escaping import escape_key, escape_value
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
 from penstock.ports.clock import Clock
 from penstock.records.builder import Record
-from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import Fetched, fetch, fetch_one, list_offsets
 from penstock.wire_client.aio.groups import commit, committed
-from penstock.wire_client.aio.producer import Produced, Producer
+from penstock.wire_client.aio.publisher import Produced, Publisher
 from penstock.wire_client.aio.topics import create_topic
-from penstock.wire_client.requests.errors import ClientError
+from penstock.wire_client.requests.errors import WireClientError
 from penstock.wire_client.requests.groups import OffsetAndMetadata
 from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, TopicPartition
 
@@ -61,8 +61,8 @@ class Attention:
 class Session:
     def __init__(
         self,
-        cluster: Cluster,
-        producer: Producer,
+        cluster: AsyncCluster,
+        producer: Publisher,
         clock: Clock,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -188,7 +188,7 @@ class Session:
         except commands.BadCommand as error:
             await self._flush()
             self._say(f"ERR {error}")
-        except (ApiError, ClientError) as error:
+        except (ApiError, WireClientError) as error:
             await self._flush()
             self._say(_refusal(error))
         return True

@@ -19,12 +19,12 @@ from penstock.wire.apis import Api
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from penstock.wire.primitives import Message
-from penstock.wire_client.aio.connection import Connection
+from penstock.wire_client.aio.connection import AsyncConnection
 from penstock.wire_client.requests.errors import (
     BrokerUnreachable,
-    ClientError,
     ConnectionLost,
     RequestTimedOut,
+    WireClientError,
     error_code,
 )
 
@@ -34,7 +34,7 @@ Address = tuple[str, int]
 CONNECT_TIMEOUT_S = 1.0
 GROUP = 0
 # What a client meets while brokers come and go.
-TROUBLE = (ClientError, ApiError, OSError)
+TROUBLE = (WireClientError, ApiError, OSError)
 
 
 class Leader(NamedTuple):
@@ -56,15 +56,15 @@ class Caller:
         self._lives: dict[str, tuple[str, bytes]] = {}
         self._bootstrap = list(bootstrap)
         self._brokers: dict[int, Address] = {}
-        self._connections: dict[tuple[Address, str], Connection] = {}
+        self._connections: dict[tuple[Address, str], AsyncConnection] = {}
 
     # -- questions ----------------------------------------------------------------------
 
-    async def connection(self, address: Address, purpose: str = "") -> Connection:
+    async def connection(self, address: Address, purpose: str = "") -> AsyncConnection:
         key = (address, purpose)
         connection = self._connections.get(key)
         if connection is None or not connection.is_usable:
-            connection = self._connections[key] = await Connection.open(*address, self.name, CONNECT_TIMEOUT_S)
+            connection = self._connections[key] = await AsyncConnection.open(*address, self.name, CONNECT_TIMEOUT_S)
         return connection
 
     async def ask(
@@ -88,7 +88,7 @@ class Caller:
             connection.close()
             raise
 
-    async def answer(self, connection: Connection, sent: asyncio.Future[Message], kind: type[R]) -> R:
+    async def answer(self, connection: AsyncConnection, sent: asyncio.Future[Message], kind: type[R]) -> R:
         """Of something sent before; likewise."""
         try:
             async with asyncio.timeout(self.patience_s):

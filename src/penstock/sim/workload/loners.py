@@ -20,7 +20,7 @@ from penstock.wire.messages.offset_delete import (
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
 )
-from penstock.wire_client.requests.errors import ClientError, error_code
+from penstock.wire_client.requests.errors import WireClientError, error_code
 
 READ_CHANCE = 0.3
 DELETE_CHANCE = 0.15
@@ -59,7 +59,7 @@ class Loner(Member):
             answer = await self._caller.ask(
                 address, Api.OFFSET_DELETE, request, OffsetDeleteResponse, purpose=self.group
             )
-        except ClientError:
+        except WireClientError:
             self._end_all(commits, Outcome.UNKNOWN)
             raise
         self._answered(commits, answer.error_code or answer.topics[0].partitions[0].error_code)
@@ -72,7 +72,7 @@ class Loner(Member):
             answer = await self._caller.ask(
                 address, Api.DELETE_GROUPS, request, DeleteGroupsResponse, purpose=self.group
             )
-        except ClientError:
+        except WireClientError:
             self._end_all(commits, Outcome.UNKNOWN)
             raise
         self._answered(commits, answer.results[0].error_code)

@@ -31,7 +31,7 @@ from penstock.wire.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from penstock.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from penstock.wire_client.requests.errors import ClientError, check, error_code
+from penstock.wire_client.requests.errors import WireClientError, check, error_code
 from penstock.wire_client.requests.subscription import (
     assign_ranges,
     decode_assignment,
@@ -265,7 +265,7 @@ class Member:
             answer = await self._caller.ask(
                 await self._address(), Api.OFFSET_COMMIT, request, OffsetCommitResponse, purpose=self.group
             )
-        except ClientError:
+        except WireClientError:
             for commit in commits.values():
                 self._history.end_commit(commit, Outcome.UNKNOWN)
             raise

@@ -22,7 +22,7 @@ from penstock.spark.jobs.pieces import in_pieces_of, record_bytes, rows_for
 from penstock.spark.jobs.running import JobProgress, Stop, Watcher, check_started, run_queries
 from penstock.spark.offsets import topic_id_text
 from penstock.spark.pipeline.lag import LagMeter
-from penstock.wire_client.requests.metadata import TopicInfo
+from penstock.wire_client.requests.metadata import TopicMetadata
 from penstock.wire_client.requests.offsets import TopicPartition
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class ArchiveJob:
         """Shows the lag; the same for every run into this directory."""
         return f"penstock-archive-{hashlib.sha256(str(self.archive.directory).encode()).hexdigest()[:8]}"
 
-    def check(self) -> dict[str, TopicInfo]:
+    def check(self) -> dict[str, TopicMetadata]:
         """Raises WrongJob, JobError."""
         return existing_topics(self.brokers, self.topics)
 
@@ -87,7 +87,7 @@ class ArchiveReport:
 def run_archive(
     spark: SparkSession,
     job: ArchiveJob,
-    topics: dict[str, TopicInfo],
+    topics: dict[str, TopicMetadata],
     stop: Stop,
     watch: Watcher,
     say: Said,
@@ -130,7 +130,7 @@ def merge_files(job: ArchiveJob, stop: Stop, say: Said, *, is_thorough: bool = F
     )
 
 
-def starting_offsets(topics: dict[str, TopicInfo], ends: Mapping[TopicPartition, int]) -> str:
+def starting_offsets(topics: dict[str, TopicMetadata], ends: Mapping[TopicPartition, int]) -> str:
     """As the source takes them: where the archive ends."""
     found: dict[str, dict[str, int]] = {}
     for tp in _partitions(topics):
@@ -138,11 +138,11 @@ def starting_offsets(topics: dict[str, TopicInfo], ends: Mapping[TopicPartition,
     return json.dumps(found)
 
 
-def _partitions(topics: dict[str, TopicInfo]) -> list[TopicPartition]:
+def _partitions(topics: dict[str, TopicMetadata]) -> list[TopicPartition]:
     return [TopicPartition(name, part.partition) for name, info in topics.items() for part in info.partitions]
 
 
-def _start(spark: SparkSession, job: ArchiveJob, topics: dict[str, TopicInfo], manifest: Manifest) -> Any:
+def _start(spark: SparkSession, job: ArchiveJob, topics: dict[str, TopicMetadata], manifest: Manifest) -> Any:
     from penstock.spark.jobs.archives.datasource import FORMAT, ArchiveDataSource
 
     spark.dataSource.register(ArchiveDataSource)

@@ -22,8 +22,8 @@ from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
 from penstock.wire.primitives import Message
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.blocking.connection import BlockingConnection
-from penstock.wire_client.requests.errors import ClientError, check
-from penstock.wire_client.requests.metadata import TopicInfo
+from penstock.wire_client.requests.errors import WireClientError, check
+from penstock.wire_client.requests.metadata import TopicMetadata
 
 R = TypeVar("R", bound=Message)
 
@@ -71,12 +71,12 @@ class Brokers:
         JobError."""
         try:
             answer = _ask_any(self, Api.METADATA, MetadataRequest(topics=[]), MetadataResponse)
-        except ClientError as error:
+        except WireClientError as error:
             raise self._unreachable(error) from error
         bootstrap = cluster_options(self.options).bootstrap
         return answer.cluster_id or ",".join(sorted({f"{host.lower()}:{port}" for host, port in bootstrap}))
 
-    def _unreachable(self, error: ClientError) -> JobError:
+    def _unreachable(self, error: WireClientError) -> JobError:
         return JobError(f"no broker answers at {self.servers} ({error}): is it running, and is that its address?")
 
     @contextmanager
@@ -85,13 +85,13 @@ class Brokers:
         cluster = BlockingCluster(reach.bootstrap, reach.client_id, reach.security, TIMEOUT_S)
         try:
             yield cluster
-        except ClientError as error:
+        except WireClientError as error:
             raise self._unreachable(error) from error
         finally:
             cluster.close()
 
 
-def existing_topics(brokers: Brokers, names: Iterable[str]) -> dict[str, TopicInfo]:
+def existing_topics(brokers: Brokers, names: Iterable[str]) -> dict[str, TopicMetadata]:
     """All of them. Raises WrongJob with the command that makes the first that is missing."""
     wanted = list(dict.fromkeys(names))
     with brokers.cluster() as cluster:
@@ -140,13 +140,13 @@ def _create(brokers: Brokers, name: str, partitions: int) -> None:
 
 
 def _ask_any(brokers: Brokers, key: Api, request: Message, kind: type[R]) -> R:
-    """The first that answers. Raises ClientError."""
+    """The first that answers. Raises WireClientError."""
     reach = cluster_options(brokers.options)
-    failure = ClientError("no address of a broker was given")
+    failure = WireClientError("no address of a broker was given")
     for address in reach.bootstrap:
         try:
             with BlockingConnection.open(*address, reach.client_id, reach.security) as connection:
                 return connection.call(key, request, kind)
-        except ClientError as error:
+        except WireClientError as error:
             failure = error
     raise failure

@@ -19,7 +19,7 @@ from penstock.spark.jobs.places import JobPlace
 from penstock.spark.jobs.running import JobProgress, Stop, Watcher, check_started, run_queries
 from penstock.spark.offsets import NO_TOPIC_ID
 from penstock.spark.pipeline.lag import LagMeter
-from penstock.wire_client.requests.metadata import TopicInfo
+from penstock.wire_client.requests.metadata import TopicMetadata
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +63,7 @@ class MirrorJob:
         self._refuse_itself(found)
         return create_missing(self.target, {self.renamed(name): len(info.partitions) for name, info in found.items()})
 
-    def _refuse_itself(self, found: dict[str, TopicInfo]) -> None:
+    def _refuse_itself(self, found: dict[str, TopicMetadata]) -> None:
         """Two addresses may lead to one cluster: what tells is the topic's id."""
         with self.target.cluster() as cluster:
             there = cluster.topics([self.renamed(name) for name in found])

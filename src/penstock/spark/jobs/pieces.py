@@ -37,7 +37,7 @@ def rows_for(record_bytes: float) -> int:
 
 
 def record_bytes(cluster: BlockingCluster, topics: Iterable[str]) -> float:
-    """Of the oldest and the youngest records, the larger. Raises ClientError."""
+    """Of the oldest and the youngest records, the larger. Raises WireClientError."""
     counts = {name: len(info.partitions) for name, info in cluster.topics(topics).items()}
     partitions = [TopicPartition(name, number) for name, count in counts.items() for number in range(count)]
     asked = partitions[:LOOKED_AT]

@@ -17,7 +17,7 @@ from penstock.spark.jobs.errors import JobError, WrongJob
 from penstock.spark.jobs.pieces import record_bytes
 from penstock.spark.offsets import topic_id_text
 from penstock.wire_client.blocking.cluster import BlockingCluster
-from penstock.wire_client.requests.metadata import TopicInfo
+from penstock.wire_client.requests.metadata import TopicMetadata
 from penstock.wire_client.requests.offsets import TopicPartition
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class ReplaySource(Protocol):
 
 
 class TopicSource:
-    def __init__(self, cluster: BlockingCluster, options: Mapping[str, str], topic: TopicInfo) -> None:
+    def __init__(self, cluster: BlockingCluster, options: Mapping[str, str], topic: TopicMetadata) -> None:
         self._cluster = cluster
         self._options = options
         self.topic = topic.name

@@ -17,10 +17,10 @@ from penstock.spark.options import cluster_options
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.requests.errors import (
     BrokerUnreachable,
-    ClientError,
     ConnectionLost,
     NotKafka,
     RequestTimedOut,
+    WireClientError,
 )
 from penstock.wire_client.requests.offsets import TopicPartition
 
@@ -68,18 +68,18 @@ class LagMeter:
             self._looking.topics()
         except (BrokerUnreachable, ConnectionLost, RequestTimedOut) as error:
             return isinstance(error, NotKafka)
-        except (ClientError, ApiError):
+        except (WireClientError, ApiError):
             return True
         return True
 
     def missing_topics(self, names: Iterable[str]) -> list[str]:
-        """Raises ClientError when no broker answers, ApiError for a name that no topic can have."""
+        """Raises WireClientError when no broker answers, ApiError for a name that no topic can have."""
         wanted = list(dict.fromkeys(names))
         found = self._cluster.topics(wanted)
         return [name for name in wanted if name not in found]
 
     def lags(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes]) -> list[PartitionLag]:
-        """`topic_ids`: of the topics that were read, as far as known. Raises ClientError when no broker answers."""
+        """`topic_ids`: of the topics that were read, as far as known. Raises WireClientError when no broker answers."""
         there = self._cluster.topics({tp.topic for tp in positions})
         counts = {name: len(info.partitions) for name, info in there.items()}
         asked = {tp: LATEST for tp in positions if tp.partition < counts.get(tp.topic, 0)}
@@ -108,7 +108,7 @@ class LagMeter:
             there = self._cluster.topics({tp.topic for tp in positions})
             every = {TopicPartition(name, part.partition) for name, info in there.items() for part in info.partitions}
             return every == positions.keys() and all(one.lag == 0 for one in self.lags(positions, topic_ids))
-        except (ClientError, ApiError):
+        except (WireClientError, ApiError):
             return False
 
     def total(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes]) -> int | None:
@@ -117,7 +117,7 @@ class LagMeter:
             return None
         try:
             lags = self.lags(positions, topic_ids)
-        except (ClientError, ApiError):
+        except (WireClientError, ApiError):
             return None
         known = [one.lag for one in lags if one.lag is not None]
         return sum(known) if known else None

@@ -19,7 +19,7 @@ from penstock.spark.pipeline.lag import LagMeter, PartitionLag
 from penstock.spark.pipeline.lock import holder_of
 from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject
-from penstock.wire_client.requests.errors import ClientError
+from penstock.wire_client.requests.errors import WireClientError
 
 VERSION = 1
 
@@ -166,7 +166,7 @@ def _flow_status(
                     f"topic from the start: penstock pipeline reset --flow {name}"
                     for loss in losses
                 ]
-        except (ClientError, ApiError) as error:
+        except (WireClientError, ApiError) as error:
             problems.append(f"lag is not known: {error}")
         except PenstockError as error:
             problems.append(f"flow {name}: {error}")

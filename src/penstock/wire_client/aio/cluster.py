@@ -17,15 +17,15 @@ from penstock.ports.workers import RecordWorkers
 from penstock.wire.apis import Api
 from penstock.wire.messages.metadata import MetadataResponse
 from penstock.wire.primitives import Message
-from penstock.wire_client.aio.connection import Connection
-from penstock.wire_client.requests.errors import BrokerUnreachable, ClientError, Overloaded, check, error_code
+from penstock.wire_client.aio.connection import AsyncConnection
+from penstock.wire_client.requests.errors import BrokerUnreachable, Overloaded, WireClientError, check, error_code
 from penstock.wire_client.requests.limits import REQUEST_TIMEOUT_S
 from penstock.wire_client.requests.metadata import (
     METADATA_MAX_AGE_S,
     Address,
-    Broker,
-    ClusterInfo,
-    TopicInfo,
+    BrokerMetadata,
+    ClusterMetadata,
+    TopicMetadata,
     metadata_request,
     read_brokers,
     read_topic,
@@ -41,36 +41,36 @@ ANY_TIMEOUT_S = 5.0
 R = TypeVar("R", bound=Message)
 
 
-class Cluster:
+class AsyncCluster:
     def __init__(self, bootstrap: Sequence[Address], client_id: str = "penstock") -> None:
         self._bootstrap = tuple(bootstrap)
         self._client_id = client_id
-        self._brokers: dict[int, Broker] = {}
+        self._brokers: dict[int, BrokerMetadata] = {}
         self._seen: set[int] = set()
         """Every broker that there ever was, as far as we know."""
-        self._topics: dict[str, tuple[float, TopicInfo]] = {}
-        self._asking: dict[tuple[str, bool], asyncio.Task[TopicInfo]] = {}
-        self._shared: dict[tuple[Address, str], Connection] = {}
+        self._topics: dict[str, tuple[float, TopicMetadata]] = {}
+        self._asking: dict[tuple[str, bool], asyncio.Task[TopicMetadata]] = {}
+        self._shared: dict[tuple[Address, str], AsyncConnection] = {}
         self._opening: dict[tuple[Address, str], asyncio.Lock] = {}
-        self._idle: dict[Address, list[Connection]] = {}
+        self._idle: dict[Address, list[AsyncConnection]] = {}
         self._leases = 0
         self._lost_at: dict[Address, float] = {}
         self.record_workers: RecordWorkers | None = None  # decode what is fetched, where the loop has others to serve
 
     # -- metadata -----------------------------------------------------------------------
 
-    async def describe(self) -> ClusterInfo:
+    async def describe(self) -> ClusterMetadata:
         """Everything, asked for now."""
         answer = await self._metadata(None, create=False)
         topics = [read_topic(entry) for entry in answer.topics if entry.error_code == ErrorCode.NONE]
-        return ClusterInfo(
+        return ClusterMetadata(
             answer.cluster_id or "",
             answer.controller_id,
             tuple(sorted(self._brokers.values())),
             tuple(sorted(topics, key=lambda topic: topic.name)),
         )
 
-    async def topic(self, name: str, *, create: bool = False, max_age_s: float = METADATA_MAX_AGE_S) -> TopicInfo:
+    async def topic(self, name: str, *, create: bool = False, max_age_s: float = METADATA_MAX_AGE_S) -> TopicMetadata:
         """With `create`, one that does not exist is created if the cluster does so by itself.
 
         Raises ApiError: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION.
@@ -84,12 +84,12 @@ class Cluster:
             task.add_done_callback(lambda done: self._asked(name, create, done))
         return await asyncio.shield(task)
 
-    def _asked(self, name: str, create: bool, task: asyncio.Task[TopicInfo]) -> None:
+    def _asked(self, name: str, create: bool, task: asyncio.Task[TopicMetadata]) -> None:
         del self._asking[name, create]
         if not task.cancelled():
             task.exception()  # whoever asked may have left
 
-    async def _ask_for_topic(self, name: str, create: bool) -> TopicInfo:
+    async def _ask_for_topic(self, name: str, create: bool) -> TopicMetadata:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + TOPIC_TIMEOUT_S
         while True:
@@ -133,14 +133,14 @@ class Cluster:
         """From whichever broker answers first: connected ones, then in the order in which we know them; those that
         did not answer lately come last. Only for what may be asked twice.
         """
-        failure: ClientError = BrokerUnreachable("no broker is known")
+        failure: WireClientError = BrokerUnreachable("no broker is known")
         addresses = self._known_addresses()
         for address in addresses:
             timeout_s = REQUEST_TIMEOUT_S if address == addresses[-1] else ANY_TIMEOUT_S
             try:
                 connection = await self._shared_connection(address, "control")
                 answer = await connection.call(key, request, kind, timeout_s)
-            except ClientError as error:
+            except WireClientError as error:
                 self._lost_at[address] = asyncio.get_running_loop().time()
                 failure = error
             else:
@@ -186,24 +186,24 @@ class Cluster:
 
     # -- connections --------------------------------------------------------------------
 
-    async def control(self, node_id: int) -> Connection:
+    async def control(self, node_id: int) -> AsyncConnection:
         return await self._shared_connection(await self.address(node_id), "control")
 
-    async def controller(self) -> Connection:
+    async def controller(self) -> AsyncConnection:
         """Of a broker that takes changes of the cluster: any that is up, they pass it on."""
-        failure: ClientError = BrokerUnreachable("no broker is known")
+        failure: WireClientError = BrokerUnreachable("no broker is known")
         for address in self._known_addresses():
             try:
                 return await self._shared_connection(address, "control")
-            except ClientError as error:
+            except WireClientError as error:
                 self._lost_at[address] = asyncio.get_running_loop().time()
                 failure = error
         raise failure
 
-    async def produce(self, node_id: int) -> Connection:
+    async def produce(self, node_id: int) -> AsyncConnection:
         return await self._shared_connection(await self.address(node_id), "produce")
 
-    async def _shared_connection(self, address: Address, purpose: str) -> Connection:
+    async def _shared_connection(self, address: Address, purpose: str) -> AsyncConnection:
         key = (address, purpose)
         connection = self._shared.get(key)
         if connection is not None and connection.is_usable:
@@ -211,15 +211,15 @@ class Cluster:
         async with self._opening.setdefault(key, asyncio.Lock()):
             connection = self._shared.get(key)
             if connection is None or not connection.is_usable:
-                connection = self._shared[key] = await Connection.open(*address, self._client_id)
+                connection = self._shared[key] = await AsyncConnection.open(*address, self._client_id)
         return connection
 
-    async def dedicated(self, node_id: int, client_id: str | None = None) -> Connection:
+    async def dedicated(self, node_id: int, client_id: str | None = None) -> AsyncConnection:
         """A connection of the caller's own, to be closed by it; under a name of its own, if it has one."""
-        return await Connection.open(*await self.address(node_id), client_id or self._client_id)
+        return await AsyncConnection.open(*await self.address(node_id), client_id or self._client_id)
 
     @asynccontextmanager
-    async def lease(self, node_id: int) -> AsyncIterator[Connection]:
+    async def lease(self, node_id: int) -> AsyncIterator[AsyncConnection]:
         """A connection nobody else uses meanwhile. Left by an exception, it is closed."""
         address = await self.address(node_id)
         if self._leases >= MAX_LEASES:
@@ -231,7 +231,7 @@ class Cluster:
             while idle and (connection is None or not connection.is_usable):
                 connection = idle.pop()
             if connection is None or not connection.is_usable:
-                connection = await Connection.open(*address, self._client_id)
+                connection = await AsyncConnection.open(*address, self._client_id)
             try:
                 yield connection
             except BaseException:

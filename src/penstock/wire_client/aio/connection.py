@@ -30,7 +30,7 @@ class Sent(NamedTuple):
     correlation_id: int
 
 
-class Connection(PipelinedConnection[Sent, Message]):
+class AsyncConnection(PipelinedConnection[Sent, Message]):
     def __init__(self, client_id: str, unadvertised: frozenset[Api] = frozenset()) -> None:
         """`unadvertised`: APIs that the other side serves without naming them in ApiVersions."""
         super().__init__()
@@ -45,7 +45,7 @@ class Connection(PipelinedConnection[Sent, Message]):
         port: int,
         client_id: str,
         timeout_s: float = 10.0,
-    ) -> Connection:
+    ) -> AsyncConnection:
         loop = asyncio.get_running_loop()
         async with reaching(host, port, timeout_s):
             _, connection = await loop.create_connection(lambda: cls(client_id), host, port)

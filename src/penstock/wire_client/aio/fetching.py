@@ -25,7 +25,7 @@ from penstock.wire.messages.fetch import (
     PartitionData,
 )
 from penstock.wire.messages.list_offsets import ListOffsetsResponse
-from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost, OffsetOutOfRange, check, error_code
 from penstock.wire_client.requests.offsets import (
     EARLIEST_MS,
@@ -60,7 +60,7 @@ Positions = Mapping[TopicPartition, int]
 
 
 async def fetch(
-    cluster: Cluster, positions: Positions, *, max_wait_ms: int, max_bytes: int = MAX_BYTES, min_bytes: int = 1
+    cluster: AsyncCluster, positions: Positions, *, max_wait_ms: int, max_bytes: int = MAX_BYTES, min_bytes: int = 1
 ) -> dict[TopicPartition, Fetched]:
     """What there is from these positions on; waits up to `max_wait_ms` for `min_bytes`. Empty ones are left out."""
     by_leader: dict[int, dict[TopicPartition, int]] = {}
@@ -75,7 +75,7 @@ async def fetch(
 
 
 async def fetch_one(
-    cluster: Cluster, partition: TopicPartition, offset: int, *, max_wait_ms: int, max_bytes: int = MAX_BYTES
+    cluster: AsyncCluster, partition: TopicPartition, offset: int, *, max_wait_ms: int, max_bytes: int = MAX_BYTES
 ) -> Fetched:
     """One partition; an error code is raised as ApiError."""
     answer = await fetch(cluster, {partition: offset}, max_wait_ms=max_wait_ms, max_bytes=max_bytes)
@@ -94,7 +94,7 @@ async def fetch_one(
 
 
 async def _fetch_from(
-    cluster: Cluster, leader: int, positions: Positions, max_wait_ms: int, max_bytes: int, min_bytes: int
+    cluster: AsyncCluster, leader: int, positions: Positions, max_wait_ms: int, max_bytes: int, min_bytes: int
 ) -> dict[TopicPartition, Fetched]:
     topics: dict[str, list[FetchPartition]] = {}
     for (topic, index), offset in positions.items():
@@ -158,7 +158,7 @@ async def _read(data: PartitionData, offset: int, workers: RecordWorkers | None)
 
 
 async def list_offsets(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int]
+    cluster: AsyncCluster, wanted: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """The first offset at or after each timestamp (EARLIEST_MS and LATEST_MS for the ends). Raises ApiError.
 
@@ -187,7 +187,7 @@ async def list_offsets(
 
 
 async def _list_offsets(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int], found: dict[TopicPartition, OffsetAndTimestamp]
+    cluster: AsyncCluster, wanted: Mapping[TopicPartition, int], found: dict[TopicPartition, OffsetAndTimestamp]
 ) -> None:
     by_leader: dict[int, dict[TopicPartition, int]] = {}
     for tp, timestamp_ms in wanted.items():
@@ -205,14 +205,14 @@ async def _list_offsets(
                 found[partition_key] = OffsetAndTimestamp(entry.offset, entry.timestamp)
 
 
-async def offset_range(cluster: Cluster, partition: TopicPartition) -> tuple[int, int]:
+async def offset_range(cluster: AsyncCluster, partition: TopicPartition) -> tuple[int, int]:
     """First offset, and the one after the last."""
     first = await list_offsets(cluster, {partition: EARLIEST_MS})
     last = await list_offsets(cluster, {partition: LATEST_MS})
     return first[partition].offset, last[partition].offset
 
 
-async def position_at(cluster: Cluster, partition: TopicPartition, timestamp_ms: int) -> int:
+async def position_at(cluster: AsyncCluster, partition: TopicPartition, timestamp_ms: int) -> int:
     """Where to start reading what is at least as young; the end if nothing is."""
     found = (await list_offsets(cluster, {partition: timestamp_ms}))[partition].offset
     if found < 0:

@@ -12,8 +12,8 @@ from penstock.wire.messages.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
-from penstock.wire_client.aio.cluster import Cluster
-from penstock.wire_client.aio.connection import Connection
+from penstock.wire_client.aio.cluster import AsyncCluster
+from penstock.wire_client.aio.connection import AsyncConnection
 from penstock.wire_client.aio.groups import with_coordinator
 from penstock.wire_client.requests.errors import check
 
@@ -21,10 +21,10 @@ GROUP_RESOURCE = 32
 STORY = "penstock.story"
 
 
-async def group_story(cluster: Cluster, group: str) -> list[dict[str, Any]]:
+async def group_story(cluster: AsyncCluster, group: str) -> list[dict[str, Any]]:
     """Its events, oldest first, as docs/groups.md has them. Raises ApiError."""
 
-    async def ask(node_id: int, connection: Connection) -> list[dict[str, Any]]:
+    async def ask(node_id: int, connection: AsyncConnection) -> list[dict[str, Any]]:
         resource = DescribeConfigsResource(
             resource_type=GROUP_RESOURCE, resource_name=group, configuration_keys=[STORY]
         )

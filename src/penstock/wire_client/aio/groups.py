@@ -17,8 +17,8 @@ from penstock.wire.messages.find_coordinator import FindCoordinatorResponse
 from penstock.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from penstock.wire.messages.offset_commit import OffsetCommitResponse
 from penstock.wire.messages.offset_fetch import OffsetFetchResponse
-from penstock.wire_client.aio.cluster import Cluster
-from penstock.wire_client.aio.connection import Connection
+from penstock.wire_client.aio.cluster import AsyncCluster
+from penstock.wire_client.aio.connection import AsyncConnection
 from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost
 from penstock.wire_client.requests.groups import (
     NO_GENERATION,
@@ -45,13 +45,15 @@ RETRY_FOR_S = 10.0
 RETRY_PAUSE_S = 0.1
 
 
-async def find_coordinator(cluster: Cluster, group: str) -> int:
+async def find_coordinator(cluster: AsyncCluster, group: str) -> int:
     """The node that coordinates this group. Raises ApiError."""
     request = coordinator_request(group)
     return read_coordinator(await cluster.call_any(Api.FIND_COORDINATOR, request, FindCoordinatorResponse))
 
 
-async def with_coordinator(cluster: Cluster, group: str, work: Callable[[int, Connection], Awaitable[T]]) -> T:
+async def with_coordinator(
+    cluster: AsyncCluster, group: str, work: Callable[[int, AsyncConnection], Awaitable[T]]
+) -> T:
     """Run `work` at the group's coordinator; again where it has moved, was lost or is still loading.
 
     So `work` is nothing that does harm when it is done twice.
@@ -80,7 +82,7 @@ async def _until_settled(attempt: Callable[[], Awaitable[T]]) -> T:
 
 
 async def commit(
-    cluster: Cluster,
+    cluster: AsyncCluster,
     group: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     *,
@@ -90,25 +92,25 @@ async def commit(
     """Raises ApiError, naming the first partition that was refused."""
     request = commit_request(group, offsets, member_id=member_id, generation=generation)
 
-    async def send(_: int, connection: Connection) -> None:
+    async def send(_: int, connection: AsyncConnection) -> None:
         check_commit(group, await connection.call(Api.OFFSET_COMMIT, request, OffsetCommitResponse))
 
     await with_coordinator(cluster, group, send)
 
 
 async def committed(
-    cluster: Cluster, group: str, partitions: Iterable[TopicPartition] | None = None
+    cluster: AsyncCluster, group: str, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """Committed offsets, of all partitions where none are named; those without one are left out."""
     request = committed_request(group, partitions)
 
-    async def send(_: int, connection: Connection) -> dict[TopicPartition, OffsetAndMetadata]:
+    async def send(_: int, connection: AsyncConnection) -> dict[TopicPartition, OffsetAndMetadata]:
         return read_committed(group, await connection.call(Api.OFFSET_FETCH, request, OffsetFetchResponse))
 
     return await with_coordinator(cluster, group, send)
 
 
-async def list_groups(cluster: Cluster) -> list[GroupSummary]:
+async def list_groups(cluster: AsyncCluster) -> list[GroupSummary]:
     """Of every broker, since each knows those it coordinates."""
 
     async def attempt() -> list[GroupSummary]:
@@ -122,7 +124,7 @@ async def list_groups(cluster: Cluster) -> list[GroupSummary]:
     return await _until_settled(attempt)
 
 
-async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
+async def describe_group(cluster: AsyncCluster, group: str) -> GroupDescription:
     """A group of either protocol with its members. Raises ApiError(GROUP_ID_NOT_FOUND)."""
     try:
         return await _describe_classic(cluster, group)
@@ -132,21 +134,21 @@ async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
     return await _describe_consumer(cluster, group)
 
 
-async def _describe_consumer(cluster: Cluster, group: str) -> GroupDescription:
+async def _describe_consumer(cluster: AsyncCluster, group: str) -> GroupDescription:
     """The protocol of KIP-848."""
     request = ConsumerGroupDescribeRequest(group_ids=[group])
 
-    async def send(node_id: int, connection: Connection) -> GroupDescription:
+    async def send(node_id: int, connection: AsyncConnection) -> GroupDescription:
         answer = await connection.call(Api.CONSUMER_GROUP_DESCRIBE, request, ConsumerGroupDescribeResponse)
         return read_consumer_group(answer, node_id)
 
     return await with_coordinator(cluster, group, send)
 
 
-async def _describe_classic(cluster: Cluster, group: str) -> GroupDescription:
+async def _describe_classic(cluster: AsyncCluster, group: str) -> GroupDescription:
     request = DescribeGroupsRequest(groups=[group])
 
-    async def send(node_id: int, connection: Connection) -> GroupDescription:
+    async def send(node_id: int, connection: AsyncConnection) -> GroupDescription:
         answer = await connection.call(Api.DESCRIBE_GROUPS, request, DescribeGroupsResponse)
         return read_classic_group(answer, node_id)
 

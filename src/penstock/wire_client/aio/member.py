@@ -22,10 +22,10 @@ from penstock.wire.messages.join_group import (
 )
 from penstock.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from penstock.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from penstock.wire_client.aio.cluster import Cluster
-from penstock.wire_client.aio.connection import Connection
+from penstock.wire_client.aio.cluster import AsyncCluster
+from penstock.wire_client.aio.connection import AsyncConnection
 from penstock.wire_client.aio.groups import commit, find_coordinator
-from penstock.wire_client.requests.errors import ClientError, check
+from penstock.wire_client.requests.errors import WireClientError, check
 from penstock.wire_client.requests.groups import OffsetAndMetadata
 from penstock.wire_client.requests.offsets import TopicPartition
 from penstock.wire_client.requests.retriable import Again, may
@@ -48,7 +48,7 @@ LEAVE_TIMEOUT_S = 5.0
 
 
 class GroupMember:
-    def __init__(self, cluster: Cluster, group: str, client_id: str | None = None) -> None:
+    def __init__(self, cluster: AsyncCluster, group: str, client_id: str | None = None) -> None:
         """`client_id` is what others see the member as; without one, the cluster's."""
         self._cluster = cluster
         self.group = group
@@ -61,7 +61,7 @@ class GroupMember:
         """Why the member gave up; nothing but a new subscription helps."""
         self._assigned = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._connection: Connection | None = None
+        self._connection: AsyncConnection | None = None
         self._counts: dict[str, int] = {}
 
     async def subscribe(self, topics: Sequence[str]) -> None:
@@ -106,7 +106,7 @@ class GroupMember:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 connection = await self._cluster.control(await find_coordinator(self._cluster, self.group))
                 await connection.call(Api.LEAVE_GROUP, request, LeaveGroupResponse)
-        except (ClientError, ApiError, TimeoutError) as error:
+        except (WireClientError, ApiError, TimeoutError) as error:
             log.info("group %s: leaving without an answer: %s", self.group, error)
 
     # -- the life cycle -----------------------------------------------------------------
@@ -117,7 +117,7 @@ class GroupMember:
                 try:
                     await self._join()
                     await self._stay()
-                except ClientError as error:
+                except WireClientError as error:
                     log.info("group %s: %s", self.group, error)
                     await asyncio.sleep(RETRY_PAUSE_S)
                 except ApiError as error:
@@ -179,7 +179,7 @@ class GroupMember:
         self.assignment = decode_assignment(synced.assignment)
         self._assigned.set()
 
-    async def _ask_to_join(self, connection: Connection) -> JoinGroupResponse:
+    async def _ask_to_join(self, connection: AsyncConnection) -> JoinGroupResponse:
         request = JoinGroupRequest(
             group_id=self.group,
             session_timeout_ms=SESSION_TIMEOUT_MS,

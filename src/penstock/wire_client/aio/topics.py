@@ -20,8 +20,8 @@ from penstock.wire.messages.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
-from penstock.wire_client.aio.cluster import Cluster
-from penstock.wire_client.aio.connection import Connection
+from penstock.wire_client.aio.cluster import AsyncCluster
+from penstock.wire_client.aio.connection import AsyncConnection
 from penstock.wire_client.requests.errors import check
 from penstock.wire_client.requests.retriable import Again, may
 
@@ -42,7 +42,7 @@ class Setting(NamedTuple):
 
 
 async def create_topic(
-    cluster: Cluster,
+    cluster: AsyncCluster,
     name: str,
     partitions: int = -1,
     replication_factor: int = -1,
@@ -59,7 +59,7 @@ async def create_topic(
     )
     request = CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS, validate_only=validate_only)
 
-    async def attempt(connection: Connection) -> int:
+    async def attempt(connection: AsyncConnection) -> int:
         answer = await connection.call(Api.CREATE_TOPICS, request, CreateTopicsResponse)
         result = answer.topics[0]
         check(result.error_code, result.error_message)
@@ -70,10 +70,10 @@ async def create_topic(
     return created
 
 
-async def delete_topic(cluster: Cluster, name: str) -> None:
+async def delete_topic(cluster: AsyncCluster, name: str) -> None:
     request = DeleteTopicsRequest(topic_names=[name], timeout_ms=TIMEOUT_MS)
 
-    async def attempt(connection: Connection) -> None:
+    async def attempt(connection: AsyncConnection) -> None:
         answer = await connection.call(Api.DELETE_TOPICS, request, DeleteTopicsResponse)
         cluster.forget(name)
         check(answer.responses[0].error_code, answer.responses[0].error_message)
@@ -81,7 +81,7 @@ async def delete_topic(cluster: Cluster, name: str) -> None:
     await _with_controller(cluster, attempt)
 
 
-async def _with_controller(cluster: Cluster, attempt: Callable[[Connection], Awaitable[T]]) -> T:
+async def _with_controller(cluster: AsyncCluster, attempt: Callable[[AsyncConnection], Awaitable[T]]) -> T:
     """Again while nobody leads the cluster; what may have happened is not tried twice."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + RETRY_FOR_S
@@ -94,7 +94,7 @@ async def _with_controller(cluster: Cluster, attempt: Callable[[Connection], Awa
         await asyncio.sleep(RETRY_PAUSE_S)
 
 
-async def topic_settings(cluster: Cluster, name: str) -> list[Setting]:
+async def topic_settings(cluster: AsyncCluster, name: str) -> list[Setting]:
     resource = DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
     answer = await cluster.call_any(
         Api.DESCRIBE_CONFIGS, DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse

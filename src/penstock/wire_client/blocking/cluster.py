@@ -30,10 +30,10 @@ from penstock.wire_client.blocking.retrying import Pauses, until_done
 from penstock.wire_client.blocking.security import PLAINTEXT, ClientSecurity
 from penstock.wire_client.requests.errors import (
     BrokerUnreachable,
-    ClientError,
     NoSuchTopic,
     NotKafka,
     UnknownHost,
+    WireClientError,
     check,
     error_code,
 )
@@ -50,8 +50,8 @@ from penstock.wire_client.requests.limits import REQUEST_TIMEOUT_S
 from penstock.wire_client.requests.metadata import (
     METADATA_MAX_AGE_S,
     Address,
-    Broker,
-    TopicInfo,
+    BrokerMetadata,
+    TopicMetadata,
     metadata_request,
     read_brokers,
     read_topic,
@@ -93,8 +93,8 @@ class BlockingCluster:
         self._client_id = client_id
         self._security = security
         self._timeout_s = timeout_s
-        self._brokers: dict[int, Broker] = {}
-        self._topics: dict[str, tuple[float, TopicInfo]] = {}
+        self._brokers: dict[int, BrokerMetadata] = {}
+        self._topics: dict[str, tuple[float, TopicMetadata]] = {}
         self._coordinators: dict[str, int] = {}
         self._shared: dict[tuple[Address, str], BlockingConnection] = {}
         self._idle: dict[Address, list[BlockingConnection]] = {}
@@ -104,27 +104,27 @@ class BlockingCluster:
 
     # -- topics -------------------------------------------------------------------------
 
-    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicInfo]:
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicMetadata]:
         """All, or those of `names` that exist, asked for now. Raises ApiError for a name that no topic can have."""
         asked = None if names is None else sorted(set(names))
         if asked is not None and not asked:
             return {}
 
-        def ask(deadline: float) -> dict[str, TopicInfo]:
+        def ask(deadline: float) -> dict[str, TopicMetadata]:
             answer = self._metadata(asked, deadline)
             return {entry.name or "": self._learn(entry) for entry in answer.topics if _exists(entry)}
 
         return self._until_done(ask)
 
-    def topic(self, name: str, timeout_s: float | None = None) -> TopicInfo:
+    def topic(self, name: str, timeout_s: float | None = None) -> TopicMetadata:
         """As known for at most 30 s. Raises ApiError(UNKNOWN_TOPIC_OR_PARTITION)."""
         return self._until_done(lambda deadline: self._topic(name, deadline), timeout_s)
 
-    def leader(self, tp: TopicPartition, timeout_s: float | None = None) -> Broker:
+    def leader(self, tp: TopicPartition, timeout_s: float | None = None) -> BrokerMetadata:
         """Waits for one to be elected. Raises ApiError(UNKNOWN_TOPIC_OR_PARTITION)."""
         return self._until_done(lambda deadline: self._leader(tp, deadline), timeout_s)
 
-    def _leader(self, tp: TopicPartition, deadline: float) -> Broker:
+    def _leader(self, tp: TopicPartition, deadline: float) -> BrokerMetadata:
         partitions = self._topic(tp.topic, deadline).partitions
         if tp.partition >= len(partitions):
             self.forget(tp.topic)  # it may have been added since
@@ -137,7 +137,7 @@ class BlockingCluster:
             raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, no_leader(*tp))
         return broker
 
-    def _topic(self, name: str, deadline: float) -> TopicInfo:
+    def _topic(self, name: str, deadline: float) -> TopicMetadata:
         """What is known of it, asked for if that is nothing or old."""
         known = self._topics.get(name)
         if known is not None and time.monotonic() - known[0] < METADATA_MAX_AGE_S:
@@ -152,7 +152,7 @@ class BlockingCluster:
                 raise NoSuchTopic(no_such_topic(name))
             pauses.sleep(patience)
 
-    def _learn(self, entry: MetadataResponseTopic) -> TopicInfo:
+    def _learn(self, entry: MetadataResponseTopic) -> TopicMetadata:
         info = read_topic(entry)
         self._topics[info.name] = (time.monotonic(), info)
         return info
@@ -263,7 +263,7 @@ class BlockingCluster:
                 # Its address is asked for anew as well.
                 self._brokers.pop(self._coordinators.pop(group, -1), None)
                 raise
-            except (ApiError, ClientError):
+            except (ApiError, WireClientError):
                 self._coordinators.pop(group, None)
                 raise
 
@@ -275,7 +275,7 @@ class BlockingCluster:
         """Of any broker that is up; `read` takes what is wanted out of the answer, or raises ApiError."""
         return self._until_done(lambda deadline: read(self._call_any(key, request, kind, deadline)))
 
-    def brokers(self) -> list[Broker]:
+    def brokers(self) -> list[BrokerMetadata]:
         """Those that are up, asked for now."""
         self._until_done(lambda deadline: self._metadata([], deadline))
         return sorted(self._brokers.values())
@@ -354,7 +354,7 @@ class BlockingCluster:
 
         One that was lost is asked after all others, and none is given all the time while there are others.
         """
-        failures: list[ClientError] = []
+        failures: list[WireClientError] = []
         known = dict.fromkeys((*self._bootstrap, *((broker.host, broker.port) for broker in self._brokers.values())))
         order = sorted(known, key=lambda at: (self._lost_at.get(at, 0.0), (at, "control") not in self._shared))
         for count, address in enumerate(order, 1):
@@ -379,7 +379,7 @@ class BlockingCluster:
     def _until_done(self, ask: Callable[[float], T], timeout_s: float | None = None) -> T:
         return until_done(ask, self._timeout_s if timeout_s is None else timeout_s, self._when_lost)
 
-    def _when_lost(self, failure: ClientError) -> float:
+    def _when_lost(self, failure: WireClientError) -> float:
         """What never was a broker's address will hardly become one; what was may be away for a while, its name too."""
         self._topics.clear()  # whoever was lost may have led anything
         if self._seen:

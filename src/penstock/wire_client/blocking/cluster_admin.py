@@ -30,7 +30,7 @@ from penstock.wire.messages.list_partition_reassignments import (
 from penstock.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from penstock.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from penstock.wire_client.blocking.cluster import BlockingCluster
-from penstock.wire_client.requests.errors import ClientError, NoSuchTopic, check, error_code
+from penstock.wire_client.requests.errors import NoSuchTopic, WireClientError, check, error_code
 from penstock.wire_client.requests.metadata import Address
 from penstock.wire_client.requests.sentences import no_such_topic
 
@@ -88,7 +88,7 @@ class PartitionReplicas(NamedTuple):
     """Eligible leader replicas: not in sync, but they have all that was committed (KIP-966)."""
 
 
-class Move(NamedTuple):
+class ReplicaMove(NamedTuple):
     """A reassignment under way."""
 
     topic: str
@@ -99,7 +99,7 @@ class Move(NamedTuple):
     removing: tuple[int, ...]
 
 
-class Verdict(NamedTuple):
+class PartitionOutcome(NamedTuple):
     """What became of one partition of a request."""
 
     topic: str
@@ -108,7 +108,7 @@ class Verdict(NamedTuple):
     message: str
 
 
-class Feature(NamedTuple):
+class FeatureLevels(NamedTuple):
     name: str
     min_level: int | None
     max_level: int | None
@@ -196,11 +196,11 @@ class ClusterAdmin:
         answer = described.DescribeTopicPartitionsResponse
         return self._cluster.ask(Api.DESCRIBE_TOPIC_PARTITIONS, request, answer, lambda page: page)
 
-    def moves(self) -> list[Move]:
-        def read(answer: ListPartitionReassignmentsResponse) -> list[Move]:
+    def moves(self) -> list[ReplicaMove]:
+        def read(answer: ListPartitionReassignmentsResponse) -> list[ReplicaMove]:
             check(answer.error_code, answer.error_message)
             return sorted(
-                Move(
+                ReplicaMove(
                     topic.name,
                     one.partition_index,
                     tuple(one.replicas),
@@ -228,7 +228,7 @@ class ClusterAdmin:
             try:
                 connection = self._cluster.connection(broker.node_id, "control")
                 answer = connection.call(Api.DESCRIBE_LOG_DIRS, request, DescribeLogDirsResponse)
-            except ClientError:
+            except WireClientError:
                 continue  # it has just gone; the metadata will say so
             for directory in answer.results:
                 for entry in directory.topics:
@@ -237,14 +237,14 @@ class ClusterAdmin:
                         by_broker[broker.node_id] = by_broker.get(broker.node_id, 0) + one.partition_size
         return found
 
-    def features(self) -> list[Feature]:
-        def read(answer: ApiVersionsResponse) -> list[Feature]:
+    def features(self) -> list[FeatureLevels]:
+        def read(answer: ApiVersionsResponse) -> list[FeatureLevels]:
             check(answer.error_code)
             lowest = {one.name: one.min_version for one in answer.supported_features}
             highest = {one.name: one.max_version for one in answer.supported_features}
             finalized = {one.name: one.max_version_level for one in answer.finalized_features}
             return [
-                Feature(name, lowest.get(name), highest.get(name), finalized.get(name))
+                FeatureLevels(name, lowest.get(name), highest.get(name), finalized.get(name))
                 for name in sorted({**highest, **finalized})
             ]
 
@@ -253,7 +253,9 @@ class ClusterAdmin:
 
     # -- changing -----------------------------------------------------------------------
 
-    def elect_leaders(self, partitions: Sequence[tuple[str, int]] | None, *, is_unclean: bool) -> list[Verdict]:
+    def elect_leaders(
+        self, partitions: Sequence[tuple[str, int]] | None, *, is_unclean: bool
+    ) -> list[PartitionOutcome]:
         """None: all partitions, of which those that need no election are left out of the answer.
 
         Where an answer got lost and the question was asked again, here or on its way to the controller, the second
@@ -272,7 +274,9 @@ class ClusterAdmin:
         ]
         if unexplained:
             still = self._in_need([topic for topic, _ in unexplained], is_unclean)
-            verdicts |= {where: Verdict(*where, ErrorCode.NONE, "") for where in unexplained if where not in still}
+            verdicts |= {
+                where: PartitionOutcome(*where, ErrorCode.NONE, "") for where in unexplained if where not in still
+            }
         return sorted(verdicts.values())
 
     def _in_need(self, topics: Iterable[str] | None, is_unclean: bool) -> dict[tuple[str, int], None]:
@@ -282,8 +286,8 @@ class ClusterAdmin:
             if (one.leader is None if is_unclean else one.leader != one.replicas[0])
         }
 
-    def _elect(self, is_all: bool, topics: Mapping[str, list[int]], is_unclean: bool) -> list[Verdict]:
-        def read(answer: electing.ElectLeadersResponse) -> list[Verdict]:
+    def _elect(self, is_all: bool, topics: Mapping[str, list[int]], is_unclean: bool) -> list[PartitionOutcome]:
+        def read(answer: electing.ElectLeadersResponse) -> list[PartitionOutcome]:
             check(answer.error_code)
             return sorted(
                 _verdict(topic.topic, one.partition_id, one.error_code, one.error_message)
@@ -300,14 +304,14 @@ class ClusterAdmin:
         )
         return self._cluster.ask(Api.ELECT_LEADERS, request, electing.ElectLeadersResponse, read)
 
-    def reassign(self, targets: Targets) -> list[Verdict]:
+    def reassign(self, targets: Targets) -> list[PartitionOutcome]:
         """Other replicas for partitions; None takes a reassignment under way back."""
         topics: dict[str, list[alter.ReassignablePartition]] = {}
         for (topic, partition), replicas in targets.items():
             asked = None if replicas is None else list(replicas)
             topics.setdefault(topic, []).append(alter.ReassignablePartition(partition_index=partition, replicas=asked))
 
-        def read(answer: alter.AlterPartitionReassignmentsResponse) -> list[Verdict]:
+        def read(answer: alter.AlterPartitionReassignmentsResponse) -> list[PartitionOutcome]:
             check(answer.error_code, answer.error_message)
             return sorted(
                 _verdict(topic.name, one.partition_index, one.error_code, one.error_message)
@@ -360,12 +364,12 @@ def _partition(topic: str, one: described.DescribeTopicPartitionsResponsePartiti
     )
 
 
-def _verdict(topic: str, partition: int, number: int, message: str | None) -> Verdict:
+def _verdict(topic: str, partition: int, number: int, message: str | None) -> PartitionOutcome:
     code = error_code(number)
-    return Verdict(topic, partition, code, message or ("" if code is ErrorCode.NONE else code.name))
+    return PartitionOutcome(topic, partition, code, message or ("" if code is ErrorCode.NONE else code.name))
 
 
-def raise_refusals(verdicts: Iterable[Verdict], doing: str) -> None:
+def raise_refusals(verdicts: Iterable[PartitionOutcome], doing: str) -> None:
     """Raises ApiError with the first refusal, and how many more there are."""
     refused = [one for one in verdicts if one.code is not ErrorCode.NONE]
     if refused:

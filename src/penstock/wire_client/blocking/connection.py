@@ -30,11 +30,11 @@ from penstock.wire_client.blocking.security import PLAINTEXT, ClientSecurity
 from penstock.wire_client.requests.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
-    ClientError,
     ConnectionLost,
     NotKafka,
     RequestTimedOut,
     UnknownHost,
+    WireClientError,
     error_code,
 )
 from penstock.wire_client.requests.limits import MAX_FRAME_BYTES, REQUEST_TIMEOUT_S
@@ -280,7 +280,7 @@ class BlockingConnection:
         if self._failure is not None:
             raise ConnectionLost(self._failure)
 
-    def _lost(self, error: OSError) -> ClientError:
+    def _lost(self, error: OSError) -> WireClientError:
         self._fail(f"the connection to {self.place} was lost: {error.strerror or error}")
         return ConnectionLost(self._failure)
 

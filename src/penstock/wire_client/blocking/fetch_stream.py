@@ -28,11 +28,11 @@ from penstock.wire.primitives import NULL_UUID
 from penstock.wire_client.blocking.connection import BlockingConnection
 from penstock.wire_client.blocking.retrying import Pauses
 from penstock.wire_client.requests.errors import (
-    ClientError,
     FetchStalled,
     NoSuchTopic,
     OffsetOutOfRange,
     TopicRecreated,
+    WireClientError,
     check,
     error_code,
 )
@@ -123,7 +123,7 @@ class FetchStream:
                     return
                 yield chunk
                 if self._position <= begin:
-                    raise ClientError(
+                    raise WireClientError(
                         f"{self._name}: broker {self._broker} sent {len(chunk.records)} bytes without a whole "
                         f"record batch at offset {begin}"
                     )

@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire_client.requests.errors import (
-    ClientError,
     NoSuchTopic,
     RequestTimedOut,
+    WireClientError,
 )
 from penstock.wire_client.requests.retriable import LOST, Again, may
 
@@ -33,7 +33,7 @@ class Pauses:
         self._next_s = min(self._next_s * 2, LAST_PAUSE_S)
 
 
-def until_done(ask: Callable[[float], T], timeout_s: float, when_lost: Callable[[ClientError], float]) -> T:
+def until_done(ask: Callable[[float], T], timeout_s: float, when_lost: Callable[[WireClientError], float]) -> T:
     """`ask` gets the moment by which it must end; again until no broker is lost under it or says "later".
 
     `when_lost` says how much of the time a loss is worth, from 0 to 1. That there is no controller explains why the
@@ -44,7 +44,7 @@ def until_done(ask: Callable[[float], T], timeout_s: float, when_lost: Callable[
     pauses = Pauses()
     no_controller: ApiError | None = None
     while True:
-        failure: ClientError | ApiError
+        failure: WireClientError | ApiError
         share = 1.0
         try:
             return ask(deadline)

@@ -1,6 +1,6 @@
 """What can go wrong between a client and a broker, besides an error code in an answer (`ApiError`).
 
-ClientError
+WireClientError
 +-- BrokerUnreachable         nothing was sent, or nothing that has an effect
 |   +-- UnknownHost           no such name, as far as this machine can tell
 |   `-- NotKafka              whoever listens there speaks another protocol
@@ -23,11 +23,11 @@ from base64 import urlsafe_b64encode
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
 
 
-class ClientError(PenstockError):
+class WireClientError(PenstockError):
     pass
 
 
-class BrokerUnreachable(ClientError):
+class BrokerUnreachable(WireClientError):
     pass
 
 
@@ -39,11 +39,11 @@ class NotKafka(BrokerUnreachable):
     pass
 
 
-class ConnectionLost(ClientError):
+class ConnectionLost(WireClientError):
     pass
 
 
-class RequestTimedOut(ClientError):
+class RequestTimedOut(WireClientError):
     """`unanswered`: what was asked of whom, without how long this one request was given."""
 
     def __init__(self, sentence: str, unanswered: str = "") -> None:
@@ -51,19 +51,19 @@ class RequestTimedOut(ClientError):
         self.unanswered = unanswered
 
 
-class Overloaded(ClientError):
+class Overloaded(WireClientError):
     pass
 
 
-class AuthenticationFailed(ClientError):
+class AuthenticationFailed(WireClientError):
     pass
 
 
-class UnsupportedClientSetting(ClientError):
+class UnsupportedClientSetting(WireClientError):
     pass
 
 
-class OffsetOutOfRange(ClientError):
+class OffsetOutOfRange(WireClientError):
     def __init__(self, tp: tuple[str, int], wanted: int, log_start_offset: int, log_end_offset: int) -> None:
         super().__init__(tp, wanted, log_start_offset, log_end_offset)
         self.tp = tp
@@ -79,7 +79,7 @@ class OffsetOutOfRange(ClientError):
         )
 
 
-class TopicRecreated(ClientError):
+class TopicRecreated(WireClientError):
     def __init__(self, topic: str, wanted_id: bytes, found_id: bytes) -> None:
         super().__init__(topic, wanted_id, found_id)
         self.topic = topic
@@ -93,7 +93,7 @@ class TopicRecreated(ClientError):
         )
 
 
-class FetchStalled(ClientError):
+class FetchStalled(WireClientError):
     """`broker` is as much of "1 at host:port" as is known."""
 
     def __init__(self, tp: tuple[str, int], position: int, end: int, broker: str, waited_s: float, reason: str) -> None:

@@ -17,33 +17,33 @@ METADATA_MAX_AGE_S = 30.0
 Address = tuple[str, int]
 
 
-class Broker(NamedTuple):
+class BrokerMetadata(NamedTuple):
     node_id: int
     host: str
     port: int
     rack: str | None
 
 
-class PartitionInfo(NamedTuple):
+class PartitionMetadata(NamedTuple):
     partition: int
     leader_id: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
 
 
-class TopicInfo(NamedTuple):
+class TopicMetadata(NamedTuple):
     name: str
     topic_id: bytes
     is_internal: bool
-    partitions: tuple[PartitionInfo, ...]
+    partitions: tuple[PartitionMetadata, ...]
     """By index."""
 
 
-class ClusterInfo(NamedTuple):
+class ClusterMetadata(NamedTuple):
     cluster_id: str
     controller_id: int
-    brokers: tuple[Broker, ...]
-    topics: tuple[TopicInfo, ...]
+    brokers: tuple[BrokerMetadata, ...]
+    topics: tuple[TopicMetadata, ...]
     """All of them, by name."""
 
 
@@ -53,14 +53,17 @@ def metadata_request(names: Iterable[str] | None, *, create: bool = False) -> Me
     return MetadataRequest(topics=topics, allow_auto_topic_creation=create)
 
 
-def read_brokers(answer: MetadataResponse) -> dict[int, Broker]:
-    return {broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack) for broker in answer.brokers}
+def read_brokers(answer: MetadataResponse) -> dict[int, BrokerMetadata]:
+    return {
+        broker.node_id: BrokerMetadata(broker.node_id, broker.host, broker.port, broker.rack)
+        for broker in answer.brokers
+    }
 
 
-def read_topic(entry: MetadataResponseTopic) -> TopicInfo:
+def read_topic(entry: MetadataResponseTopic) -> TopicMetadata:
     """Error codes are the caller's to look at."""
     partitions = sorted(
-        PartitionInfo(p.partition_index, p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes))
+        PartitionMetadata(p.partition_index, p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes))
         for p in entry.partitions
     )
-    return TopicInfo(entry.name or "", entry.topic_id, entry.is_internal, tuple(partitions))
+    return TopicMetadata(entry.name or "", entry.topic_id, entry.is_internal, tuple(partitions))

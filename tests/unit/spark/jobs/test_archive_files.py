@@ -30,7 +30,7 @@ from penstock.spark.jobs.archives.reading import interleaved, read_in_order
 from penstock.spark.jobs.archives.writing import FILE_SCHEMA
 from penstock.spark.jobs.errors import JobError, JobFailed, WrongJob
 from penstock.spark.offsets import SourceOffset, topic_id_text
-from penstock.wire_client.requests.metadata import PartitionInfo, TopicInfo
+from penstock.wire_client.requests.metadata import PartitionMetadata, TopicMetadata
 from penstock.wire_client.requests.offsets import TopicPartition
 
 CLICKS_0 = TopicPartition("clicks", 0)
@@ -369,8 +369,8 @@ def test_a_partition_has_an_end_before_it_has_records(tmp_path: Path) -> None:
     archive.create({**CLICKS, "views": "id-3"}, {CLICKS_0: 20, clicks_1: 30, clicks_2: 40, views_0: 50})
     ends = archive.load().ends
     assert ends == {CLICKS_0: 9, clicks_1: 0, clicks_2: 0, views_0: 50}
-    parts = tuple(PartitionInfo(number, 0, (0,), (0,)) for number in range(3))
-    topics = {"clicks": TopicInfo("clicks", bytes(16), False, parts)}
+    parts = tuple(PartitionMetadata(number, 0, (0,), (0,)) for number in range(3))
+    topics = {"clicks": TopicMetadata("clicks", bytes(16), False, parts)}
     assert json.loads(starting_offsets(topics, ends)) == {"clicks": {"0": 9, "1": 0, "2": 0}}
 
 
@@ -415,8 +415,8 @@ class Listed:
     def __init__(self, *answers: dict[str, bytes]) -> None:
         self._answers = list(answers)
 
-    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicInfo]:
-        return {name: TopicInfo(name, topic_id, False, ()) for name, topic_id in self._answers.pop(0).items()}
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicMetadata]:
+        return {name: TopicMetadata(name, topic_id, False, ()) for name, topic_id in self._answers.pop(0).items()}
 
 
 def test_the_origin_of_a_batch_is_what_the_cluster_has() -> None:

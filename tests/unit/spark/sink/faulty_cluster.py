@@ -22,7 +22,7 @@ from penstock.wire.messages.produce import (
     TopicProduceResponse,
 )
 from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost
-from penstock.wire_client.requests.metadata import Broker
+from penstock.wire_client.requests.metadata import BrokerMetadata
 from penstock.wire_client.requests.offsets import TopicPartition
 
 NOT_STORED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -69,12 +69,12 @@ class FaultyCluster:
         self.producer_ids += 1
         return 1000 + self.producer_ids, 0
 
-    def leader(self, tp: TopicPartition, timeout_s: float | None = None) -> Broker:
+    def leader(self, tp: TopicPartition, timeout_s: float | None = None) -> BrokerMetadata:
         if tp not in self.leaders or self.happens():
             self.leaders[tp] = self.random.choice((1, 2))
         # Old news, sometimes.
         node_id = self.random.choice((1, 2)) if self.happens() else self.leaders[tp]
-        return Broker(node_id, "host", node_id, None)
+        return BrokerMetadata(node_id, "host", node_id, None)
 
     def forget(self, topic: str) -> None:
         pass

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire_client.requests.groups import OffsetAndMetadata
-from penstock.wire_client.requests.metadata import PartitionInfo, TopicInfo
+from penstock.wire_client.requests.metadata import PartitionMetadata, TopicMetadata
 from penstock.wire_client.requests.offsets import OffsetAndTimestamp, TopicPartition
 
 
@@ -47,15 +47,15 @@ class FakeCluster:
 
     # -- as BlockingCluster -------------------------------------------------------------
 
-    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicInfo]:
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicMetadata]:
         self.asked_topics += 1
         wanted = self.topic_ids if names is None else [name for name in names if name in self.topic_ids]
         return {name: self._info(name) for name in wanted}
 
-    def _info(self, name: str) -> TopicInfo:
+    def _info(self, name: str) -> TopicMetadata:
         indexes = sorted(tp.partition for tp in self.logs if tp.topic == name)
-        partitions = tuple(PartitionInfo(index, 1, (1,), (1,)) for index in indexes)
-        return TopicInfo(name, self.topic_ids[name], name.startswith("__"), partitions)
+        partitions = tuple(PartitionMetadata(index, 1, (1,), (1,)) for index in indexes)
+        return TopicMetadata(name, self.topic_ids[name], name.startswith("__"), partitions)
 
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], read_committed: bool = False

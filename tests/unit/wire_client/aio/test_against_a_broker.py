@@ -22,10 +22,10 @@ from penstock.wire.apis import Api
 from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from penstock.wire_client.aio import fetching
-from penstock.wire_client.aio.cluster import Cluster
-from penstock.wire_client.aio.connection import Connection
+from penstock.wire_client.aio.cluster import AsyncCluster
+from penstock.wire_client.aio.connection import AsyncConnection
 from penstock.wire_client.aio.fetching import fetch, fetch_one, list_offsets, offset_range, position_at
-from penstock.wire_client.aio.producer import Produced, Producer
+from penstock.wire_client.aio.publisher import Produced, Publisher
 from penstock.wire_client.aio.topics import create_topic, delete_topic, topic_settings
 from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost
 from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, TopicPartition
@@ -40,8 +40,8 @@ def topic() -> str:
 
 
 @pytest_asyncio.fixture
-async def cluster(penstock_broker: Broker) -> AsyncIterator[Cluster]:
-    cluster = Cluster([("127.0.0.1", penstock_broker.port)])
+async def cluster(penstock_broker: Broker) -> AsyncIterator[AsyncCluster]:
+    cluster = AsyncCluster([("127.0.0.1", penstock_broker.port)])
     yield cluster
     cluster.close()
 
@@ -53,7 +53,7 @@ def record(value: bytes, key: bytes | None = None, timestamp_ms: int | None = No
 # -- metadata -------------------------------------------------------------------------------
 
 
-async def test_a_topic_that_does_not_exist(cluster: Cluster, topic: str) -> None:
+async def test_a_topic_that_does_not_exist(cluster: AsyncCluster, topic: str) -> None:
     with pytest.raises(ApiError, match="does not exist") as refused:
         await cluster.topic(topic)
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -62,7 +62,7 @@ async def test_a_topic_that_does_not_exist(cluster: Cluster, topic: str) -> None
     assert refused.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-async def test_create_describe_delete(cluster: Cluster, topic: str) -> None:
+async def test_create_describe_delete(cluster: AsyncCluster, topic: str) -> None:
     assert await create_topic(cluster, topic, 3, configs={"retention.ms": "1234567"}) == 3
     info = await cluster.topic(topic)
     assert [partition.partition for partition in info.partitions] == [0, 1, 2]
@@ -79,7 +79,7 @@ async def test_create_describe_delete(cluster: Cluster, topic: str) -> None:
         await cluster.topic(topic)
 
 
-async def test_many_callers_ask_once(cluster: Cluster, topic: str) -> None:
+async def test_many_callers_ask_once(cluster: AsyncCluster, topic: str) -> None:
     infos = await asyncio.gather(*(cluster.topic(topic, create=True) for _ in range(50)))
     assert len({id(info) for info in infos}) == 1
 
@@ -89,14 +89,14 @@ async def test_nobody_there() -> None:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
     with pytest.raises(BrokerUnreachable, match=f"127.0.0.1:{port}"):
-        await Cluster([("127.0.0.1", port)]).describe()
+        await AsyncCluster([("127.0.0.1", port)]).describe()
 
 
 # -- connections ----------------------------------------------------------------------------
 
 
 async def test_answers_come_in_the_order_of_requests(penstock_broker: Broker) -> None:
-    connection = await Connection.open("127.0.0.1", penstock_broker.port, "test")
+    connection = await AsyncConnection.open("127.0.0.1", penstock_broker.port, "test")
     answers = [connection.send(Api.API_VERSIONS, ApiVersionsRequest()) for _ in range(20)]
     answers[3].cancel()  # nobody waits for it: the next ones are not shifted
     results = await asyncio.gather(*answers[:3], *answers[4:])
@@ -117,14 +117,14 @@ async def test_a_peer_that_is_no_broker() -> None:
     async with server:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(BrokerUnreachable):
-            await Connection.open("127.0.0.1", port, "test")
+            await AsyncConnection.open("127.0.0.1", port, "test")
 
 
 # -- produce and fetch ----------------------------------------------------------------------
 
 
-async def test_publish_and_read_back(cluster: Cluster, topic: str) -> None:
-    producer = Producer(cluster)
+async def test_publish_and_read_back(cluster: AsyncCluster, topic: str) -> None:
+    producer = Publisher(cluster)
     given = Record(b"k", b"v", (("h", b"1"), ("n", None)), 1_700_000_000_123)
     produced = await producer.publish(topic, given)
     assert produced == Produced(0, 0, 1_700_000_000_123)
@@ -133,10 +133,10 @@ async def test_publish_and_read_back(cluster: Cluster, topic: str) -> None:
     assert (fetched.next_offset, fetched.high_watermark, fetched.log_start_offset) == (1, 1, 0)
 
 
-async def test_records_of_one_partition_keep_their_order_and_share_batches(cluster: Cluster, topic: str) -> None:
+async def test_records_of_one_partition_keep_their_order_and_share_batches(cluster: AsyncCluster, topic: str) -> None:
     await create_topic(cluster, topic, 2)
     info = await cluster.topic(topic)
-    producer = Producer(cluster)
+    producer = Publisher(cluster)
     futures = [producer.enqueue(info, record(b"%d" % n), n % 2) for n in range(2000)]
     produced = await asyncio.gather(*futures)
     assert [(p.partition, p.offset) for p in produced] == [(n % 2, n // 2) for n in range(2000)]
@@ -144,9 +144,9 @@ async def test_records_of_one_partition_keep_their_order_and_share_batches(clust
     assert [int(r.value or b"") for r in fetched.records] == [2 * n + 1 for n in range(len(fetched.records))]
 
 
-async def test_keys_choose_partitions_and_no_key_is_round_robin(cluster: Cluster, topic: str) -> None:
+async def test_keys_choose_partitions_and_no_key_is_round_robin(cluster: AsyncCluster, topic: str) -> None:
     await create_topic(cluster, topic, 4)
-    producer = Producer(cluster)
+    producer = Publisher(cluster)
     same = {(await producer.publish(topic, record(b"x", b"key"))).partition for _ in range(5)}
     assert len(same) == 1
     turns = [(await producer.publish(topic, record(b"x"))).partition for _ in range(8)]
@@ -155,9 +155,9 @@ async def test_keys_choose_partitions_and_no_key_is_round_robin(cluster: Cluster
         await producer.publish(topic, record(b"x"), 4)
 
 
-async def test_one_bad_record_does_not_take_its_neighbours_along(cluster: Cluster, topic: str) -> None:
+async def test_one_bad_record_does_not_take_its_neighbours_along(cluster: AsyncCluster, topic: str) -> None:
     info = await cluster.topic(topic, create=True)
-    producer = Producer(cluster)
+    producer = Publisher(cluster)
     good = record(b"good")
     bad = record(b"x" * 2_000_000)
     results = await asyncio.gather(
@@ -168,10 +168,10 @@ async def test_one_bad_record_does_not_take_its_neighbours_along(cluster: Cluste
     assert [result.offset for result in results if isinstance(result, Produced)] == [0, 1]
 
 
-async def test_a_lone_bad_timestamp_in_a_shared_batch(cluster: Cluster, topic: str) -> None:
+async def test_a_lone_bad_timestamp_in_a_shared_batch(cluster: AsyncCluster, topic: str) -> None:
     await create_topic(cluster, topic, 1, configs={"message.timestamp.after.max.ms": "1000"})
     info = await cluster.topic(topic)
-    producer = Producer(cluster)
+    producer = Publisher(cluster)
     future = record(b"x", timestamp_ms=round(time.time() * 1000) + 10**9)
     results = await asyncio.gather(
         *(producer.enqueue(info, entry) for entry in (record(b"a"), future, record(b"b"))), return_exceptions=True
@@ -182,9 +182,9 @@ async def test_a_lone_bad_timestamp_in_a_shared_batch(cluster: Cluster, topic: s
     assert isinstance(results[2], Produced)
 
 
-async def test_a_long_poll_ends_with_the_record(cluster: Cluster, topic: str) -> None:
+async def test_a_long_poll_ends_with_the_record(cluster: AsyncCluster, topic: str) -> None:
     await create_topic(cluster, topic)
-    producer = Producer(cluster)
+    producer = Publisher(cluster)
     partition = TopicPartition(topic, 0)
     waiting = asyncio.create_task(fetch_one(cluster, partition, 0, max_wait_ms=20_000))
     await asyncio.sleep(0.1)
@@ -195,9 +195,9 @@ async def test_a_long_poll_ends_with_the_record(cluster: Cluster, topic: str) ->
         assert [r.value for r in (await waiting).records] == [b"now"]
 
 
-async def test_several_partitions_in_one_fetch(cluster: Cluster, topic: str) -> None:
+async def test_several_partitions_in_one_fetch(cluster: AsyncCluster, topic: str) -> None:
     await create_topic(cluster, topic, 3)
-    producer = Producer(cluster)
+    producer = Publisher(cluster)
     for partition in (0, 2):
         await producer.publish(topic, record(b"%d" % partition), partition)
     found = await fetch(cluster, {TopicPartition(topic, n): 0 for n in range(3)}, max_wait_ms=0)
@@ -207,15 +207,15 @@ async def test_several_partitions_in_one_fetch(cluster: Cluster, topic: str) -> 
     }
 
 
-async def test_an_offset_that_is_not_there(cluster: Cluster, topic: str) -> None:
+async def test_an_offset_that_is_not_there(cluster: AsyncCluster, topic: str) -> None:
     await create_topic(cluster, topic)
     with pytest.raises(ApiError, match=r"offset 5 is outside .*-0: it begins at 0 and ends before 0") as refused:
         await fetch_one(cluster, TopicPartition(topic, 0), 5, max_wait_ms=0)
     assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-async def test_offsets_by_time(cluster: Cluster, topic: str) -> None:
-    producer = Producer(cluster)
+async def test_offsets_by_time(cluster: AsyncCluster, topic: str) -> None:
+    producer = Publisher(cluster)
     for number in range(5):
         await producer.publish(topic, record(b"x", timestamp_ms=1_700_000_000_000 + 10 * number))
     partition = TopicPartition(topic, 0)
@@ -228,7 +228,9 @@ async def test_offsets_by_time(cluster: Cluster, topic: str) -> None:
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-async def test_compressed_batches_are_read(penstock_broker: Broker, cluster: Cluster, topic: str, codec: str) -> None:
+async def test_compressed_batches_are_read(
+    penstock_broker: Broker, cluster: AsyncCluster, topic: str, codec: str
+) -> None:
     batch = build_batch([record(b"%d" % n) for n in range(10)])
     with RawClient(penstock_broker.port) as client:
         client.make_topic(topic)
@@ -238,20 +240,20 @@ async def test_compressed_batches_are_read(penstock_broker: Broker, cluster: Clu
     assert fetched.next_offset == 10
 
 
-async def test_a_topic_that_is_deleted_and_created_again(cluster: Cluster, topic: str) -> None:
-    producer = Producer(cluster)
+async def test_a_topic_that_is_deleted_and_created_again(cluster: AsyncCluster, topic: str) -> None:
+    producer = Publisher(cluster)
     await create_topic(cluster, topic, 2)
     await producer.publish(topic, record(b"old"), 1)
-    other = Cluster([("127.0.0.1", (await cluster.describe()).brokers[0].port)])
+    other = AsyncCluster([("127.0.0.1", (await cluster.describe()).brokers[0].port)])
     await delete_topic(other, topic)
     await create_topic(other, topic, 2)
     other.close()
     assert (await producer.publish(topic, record(b"new"), 1)).offset == 0
 
 
-async def test_a_topic_with_the_longest_name_is_deleted(cluster: Cluster) -> None:
+async def test_a_topic_with_the_longest_name_is_deleted(cluster: AsyncCluster) -> None:
     name = "n" * 249
-    producer = Producer(cluster)
+    producer = Publisher(cluster)
     for _ in range(2):
         assert (await producer.publish(name, record(b"x"))).offset == 0
         await delete_topic(cluster, name)
@@ -261,8 +263,8 @@ async def test_the_client_survives_a_restart_of_the_broker(tmp_path_factory: pyt
     data = str(tmp_path_factory.mktemp("data"))
     broker = Broker(data=data).start()
     port = broker.port
-    cluster = Cluster([("127.0.0.1", port)])
-    producer = Producer(cluster)
+    cluster = AsyncCluster([("127.0.0.1", port)])
+    producer = Publisher(cluster)
     try:
         assert (await producer.publish("t", record(b"1"))).offset == 0
         await asyncio.to_thread(broker.stop)
@@ -293,12 +295,12 @@ class Elsewhere:
 
 
 async def test_much_is_decoded_by_others_in_portions(
-    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+    cluster: AsyncCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "PORTION", Limits(40, 1 << 20))
     others = Elsewhere()
     cluster.record_workers = others
-    producer = Producer(cluster)
+    producer = Publisher(cluster)
     await producer.publish(topic, record(b"little"))
     partition = TopicPartition(topic, 0)
     assert [one.value for one in (await fetch_one(cluster, partition, 0, max_wait_ms=0)).records] == [b"little"]

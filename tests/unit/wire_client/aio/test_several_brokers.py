@@ -35,7 +35,7 @@ from penstock.wire.messages.offset_commit import (
 )
 from penstock.wire.primitives import Message
 from penstock.wire_client.aio import fetching, groups, topics
-from penstock.wire_client.aio.cluster import Cluster
+from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.requests.errors import BrokerUnreachable
 from penstock.wire_client.requests.groups import OffsetAndMetadata
@@ -130,8 +130,8 @@ def scripted() -> Iterator[ScriptedCluster]:
 
 
 @asynccontextmanager
-async def client(scripted: ScriptedCluster, *bootstrap: int) -> AsyncIterator[Cluster]:
-    cluster = Cluster([scripted.brokers[node_id].address for node_id in bootstrap or (1, 2)])
+async def client(scripted: ScriptedCluster, *bootstrap: int) -> AsyncIterator[AsyncCluster]:
+    cluster = AsyncCluster([scripted.brokers[node_id].address for node_id in bootstrap or (1, 2)])
     try:
         yield cluster
     finally:

@@ -28,9 +28,9 @@ from penstock.wire_client.blocking.security import ClientSecurity
 from penstock.wire_client.requests.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
-    ClientError,
     ConnectionLost,
     RequestTimedOut,
+    WireClientError,
 )
 from scripted_broker import Reply, Script, ScriptedBroker
 from tls_proxy import CERTIFICATE, KEY, TlsProxy, pump
@@ -324,7 +324,7 @@ def test_tls_with_a_certificate_of_our_own(penstock_broker: Broker) -> None:
     with TlsProxy(penstock_broker.port, wants_client_certificate=True) as proxy:
         with BlockingConnection.open("localhost", proxy.port, "x", own) as connection:
             assert connection.call(Api.METADATA, MetadataRequest(topics=[]), MetadataResponse).brokers
-        with pytest.raises(ClientError, match=r"CERTIFICATE_REQUIRED|closed|lost"):
+        with pytest.raises(WireClientError, match=r"CERTIFICATE_REQUIRED|closed|lost"):
             BlockingConnection.open("localhost", proxy.port, "x", ClientSecurity("SSL", ca=CERTIFICATE))
 
 
@@ -358,7 +358,7 @@ def _forward(port: int) -> int:
 
 
 def test_tls_and_plaintext_meet(penstock_broker: Broker) -> None:
-    with pytest.raises(ClientError, match="does it speak TLS"):
+    with pytest.raises(WireClientError, match="does it speak TLS"):
         BlockingConnection.open("127.0.0.1", penstock_broker.port, "x", ClientSecurity("SSL", ca=CERTIFICATE))
     with TlsProxy(penstock_broker.port) as proxy, pytest.raises(BrokerUnreachable, match=r"speaks TLS|lost"):
         BlockingConnection.open("127.0.0.1", proxy.port, "x")

@@ -42,7 +42,7 @@ from penstock.wire.primitives import Message
 from penstock.wire_client.blocking import fetch_stream
 from penstock.wire_client.blocking.cluster import BlockingCluster, FetchedChunk, FetchStream
 from penstock.wire_client.blocking.security import ClientSecurity
-from penstock.wire_client.requests.errors import ClientError, FetchStalled, OffsetOutOfRange, TopicRecreated
+from penstock.wire_client.requests.errors import FetchStalled, OffsetOutOfRange, TopicRecreated, WireClientError
 from penstock.wire_client.requests.offsets import TopicPartition
 from scripted_broker import Reply, ScriptedBroker
 from tls_proxy import CERTIFICATE, TlsProxy
@@ -516,7 +516,7 @@ def test_bytes_that_are_no_batch_are_the_decoders_to_refuse() -> None:
         with log.broker() as broker:
             chunks = iter(stream_of(broker, 0, 5))
             assert bytes(next(chunks).records) == rubbish
-            with pytest.raises(ClientError, match="bytes without a whole record batch at offset 0"):
+            with pytest.raises(WireClientError, match="bytes without a whole record batch at offset 0"):
                 next(chunks)
 
 

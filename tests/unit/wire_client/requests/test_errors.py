@@ -8,11 +8,11 @@ import pytest
 
 from penstock.wire_client.requests.errors import (
     AuthenticationFailed,
-    ClientError,
     FetchStalled,
     OffsetOutOfRange,
     TopicRecreated,
     UnsupportedClientSetting,
+    WireClientError,
 )
 
 
@@ -33,7 +33,7 @@ from penstock.wire_client.requests.errors import (
         (UnsupportedClientSetting("no"), "no"),
     ],
 )
-def test_what_they_say(error: ClientError, text: str) -> None:
+def test_what_they_say(error: WireClientError, text: str) -> None:
     assert str(error) == text
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)

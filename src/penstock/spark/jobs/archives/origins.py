@@ -15,7 +15,7 @@ from typing import Protocol
 from penstock.spark.jobs.archives.manifest import Origin
 from penstock.spark.jobs.errors import JobFailed
 from penstock.spark.offsets import NO_TOPIC_ID, SourceOffset, topic_id_text
-from penstock.wire_client.requests.metadata import TopicInfo
+from penstock.wire_client.requests.metadata import TopicMetadata
 
 GRACE_S = 1.0
 """A broker that has just started may not know every topic yet."""
@@ -24,7 +24,7 @@ GRACE_S = 1.0
 class TopicLister(Protocol):
     """The part of `wire_client.blocking.cluster.BlockingCluster` that is needed."""
 
-    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicInfo]: ...
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicMetadata]: ...
 
 
 def planned_origin(checkpoint: Path, batch_id: int) -> Origin:
@@ -39,7 +39,7 @@ def planned_origin(checkpoint: Path, batch_id: int) -> Origin:
 
 
 def present_origin(cluster: TopicLister, topics: Iterable[str], sleep: Callable[[float], None] = time.sleep) -> Origin:
-    """By the cluster, now. Raises JobFailed, ClientError."""
+    """By the cluster, now. Raises JobFailed, WireClientError."""
     wanted = sorted(topics)
     found = cluster.topics(wanted)
     if len(found) < len(wanted):

@@ -23,9 +23,9 @@ from penstock.wire.messages.produce import (
     TopicProduceData,
 )
 from penstock.wire.primitives import Message
-from penstock.wire_client.aio.cluster import Cluster
-from penstock.wire_client.requests.errors import BrokerUnreachable, ClientError, Overloaded, error_code
-from penstock.wire_client.requests.metadata import TopicInfo
+from penstock.wire_client.aio.cluster import AsyncCluster
+from penstock.wire_client.requests.errors import BrokerUnreachable, Overloaded, WireClientError, error_code
+from penstock.wire_client.requests.metadata import TopicMetadata
 from penstock.wire_client.requests.partitioner import RoundRobin, partition_for_key
 from penstock.wire_client.requests.retriable import Again, may
 from penstock.wire_client.requests.sentences import no_such_partition, partition_refused
@@ -62,8 +62,8 @@ class _Lane:
         self.task: asyncio.Task[None] | None = None
 
 
-class Producer:
-    def __init__(self, cluster: Cluster) -> None:
+class Publisher:
+    def __init__(self, cluster: AsyncCluster) -> None:
         self._cluster = cluster
         self._lanes: dict[tuple[str, int], _Lane] = {}
         self._round_robin = RoundRobin()
@@ -72,11 +72,11 @@ class Producer:
     async def publish(self, topic: str, record: Record, partition: int | None = None) -> Produced:
         """Returns when the record is acknowledged by all in-sync replicas.
 
-        Raises ApiError, ClientError; OutcomeUnknown if it may have been appended all the same.
+        Raises ApiError, WireClientError; OutcomeUnknown if it may have been appended all the same.
         """
         return await self.enqueue(await self._cluster.topic(topic, create=True), record, partition)
 
-    def enqueue(self, topic: TopicInfo, record: Record, partition: int | None = None) -> asyncio.Future[Produced]:
+    def enqueue(self, topic: TopicMetadata, record: Record, partition: int | None = None) -> asyncio.Future[Produced]:
         """Take a record now; records given one after the other keep their order within a partition."""
         count = len(topic.partitions)
         if partition is None:
@@ -131,7 +131,7 @@ class Producer:
                     await self._deliver(lane, [queued])
                 return
             _fail(batch, error)
-        except ClientError as error:
+        except WireClientError as error:
             _fail(batch, error)
         else:
             for delta, queued in enumerate(batch):
@@ -176,7 +176,7 @@ class Producer:
                 response = await answer
         except TimeoutError as error:
             raise OutcomeUnknown(ErrorCode.REQUEST_TIMED_OUT, "no answer in time; it may have been written") from error
-        except ClientError as error:
+        except WireClientError as error:
             raise OutcomeUnknown(ErrorCode.NETWORK_EXCEPTION, f"{error}; it may have been written") from error
         assert isinstance(response, ProduceResponse)
         result = response.responses[0].partition_responses[0]
@@ -203,7 +203,7 @@ def _seen(future: asyncio.Future[Produced]) -> None:
         future.exception()
 
 
-def _fail(batch: Iterable[_Queued], error: ApiError | ClientError) -> None:
+def _fail(batch: Iterable[_Queued], error: ApiError | WireClientError) -> None:
     for queued in batch:
         if not queued.future.done():
             queued.future.set_exception(error)
