@@ -20,20 +20,13 @@ from penstock.spark.encode.closed import halves, stamp
 from penstock.spark.lanes import Batch, BrokerLine, Lane, PartitionWritten, ProducerIdentity
 from penstock.spark.sink_options import ProducerOptions
 from penstock.wire.apis import Api
-from penstock.wire.messages.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
+from penstock.wire.messages.produce import PartitionProduceResponse, ProduceResponse
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.requests.errors import error_code
 from penstock.wire_client.requests.offsets import TopicPartition
+from penstock.wire_client.requests.produce import LOST_PLACE, TOO_LARGE, produce_request, read_produced
 from penstock.wire_client.requests.retriable import LOST, Again, may
 
-LOST_PLACE = frozenset((ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID))
-TOO_LARGE = frozenset((ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE))
 NO_EPOCH = -1
 
 
@@ -157,15 +150,8 @@ class TaskProducer:
     def _request(self, broker: BrokerLine) -> None:
         taken = broker.take(self._options.max_request_bytes)
         broker.in_flight.append(taken)
-        topics: dict[str, list[PartitionProduceData]] = {}
-        for lane, batch in taken:
-            data = PartitionProduceData(index=lane.tp.partition, records=batch.data)
-            topics.setdefault(lane.tp.topic, []).append(data)
-        request = ProduceRequest(
-            acks=self._options.acks,
-            timeout_ms=self._options.request_timeout_ms,
-            topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
-        )
+        batches = ((lane.tp, batch.data) for lane, batch in taken)
+        request = produce_request(batches, self._options.acks, self._options.request_timeout_ms)
         try:
             if broker.connection is None:
                 broker.connection = self._cluster.lease(broker.node_id)
@@ -191,9 +177,7 @@ class TaskProducer:
         except LOST as error:
             self._lose(broker, str(error))
             return
-        entries = {
-            (topic.name, entry.index): entry for topic in answer.responses for entry in topic.partition_responses
-        }
+        entries = read_produced(answer)
         for lane, batch in broker.in_flight.popleft():
             oldest = lane.sent.popleft()
             assert oldest is batch

@@ -15,22 +15,17 @@ from typing import NamedTuple
 from penstock.model.errors import ApiError, ErrorCode, OutcomeUnknown
 from penstock.records.builder import Record, build_batch
 from penstock.wire.apis import Api
-from penstock.wire.messages.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
+from penstock.wire.messages.produce import PartitionProduceResponse, ProduceResponse
 from penstock.wire.primitives import Message
 from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.requests.errors import BrokerUnreachable, Overloaded, WireClientError, error_code
 from penstock.wire_client.requests.metadata import TopicMetadata
+from penstock.wire_client.requests.offsets import TopicPartition
 from penstock.wire_client.requests.partitioner import RoundRobin, partition_for_key
+from penstock.wire_client.requests.produce import ACKS_ALL, produce_request
 from penstock.wire_client.requests.retriable import Again, may
 from penstock.wire_client.requests.sentences import no_such_partition, partition_refused
 
-ACKS_ALL = -1
 TIMEOUT_MS = 30_000
 RETRY_FOR_S = 10.0
 RETRY_PAUSE_S = 0.1
@@ -141,12 +136,8 @@ class Publisher:
                     queued.future.set_result(Produced(lane.partition, answer.base_offset + delta, timestamp))
 
     async def _send(self, lane: _Lane, records: list[Record]) -> PartitionProduceResponse:
-        data = PartitionProduceData(index=lane.partition, records=build_batch(records))
-        request = ProduceRequest(
-            acks=ACKS_ALL,
-            timeout_ms=TIMEOUT_MS,
-            topic_data=[TopicProduceData(name=lane.topic, partition_data=[data])],
-        )
+        tp = TopicPartition(lane.topic, lane.partition)
+        request = produce_request([(tp, build_batch(records))], ACKS_ALL, TIMEOUT_MS)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + RETRY_FOR_S
         while True:

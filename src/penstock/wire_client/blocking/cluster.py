@@ -18,7 +18,7 @@ from typing import TypeVar
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages.find_coordinator import FindCoordinatorResponse
-from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from penstock.wire.messages.init_producer_id import InitProducerIdResponse
 from penstock.wire.messages.list_offsets import ListOffsetsResponse
 from penstock.wire.messages.metadata import MetadataResponse, MetadataResponseTopic
 from penstock.wire.messages.offset_commit import OffsetCommitResponse
@@ -57,6 +57,7 @@ from penstock.wire_client.requests.metadata import (
     read_topic,
 )
 from penstock.wire_client.requests.offsets import OffsetAndTimestamp, TopicPartition, list_offsets_request
+from penstock.wire_client.requests.produce import producer_id_request, read_producer_id
 from penstock.wire_client.requests.retriable import LOST
 from penstock.wire_client.requests.sentences import (
     no_leader,
@@ -236,12 +237,10 @@ class BlockingCluster:
 
     def init_producer_id(self) -> tuple[int, int]:
         """A producer id of one's own, and its epoch. Raises ApiError."""
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=round(REQUEST_TIMEOUT_S * 1000))
+        request = producer_id_request(round(REQUEST_TIMEOUT_S * 1000))
 
         def ask(deadline: float) -> tuple[int, int]:
-            answer = self._call_any(Api.INIT_PRODUCER_ID, request, InitProducerIdResponse, deadline)
-            check(answer.error_code, f"no producer id: {error_code(answer.error_code).name}")
-            return answer.producer_id, answer.producer_epoch
+            return read_producer_id(self._call_any(Api.INIT_PRODUCER_ID, request, InitProducerIdResponse, deadline))
 
         return self._until_done(ask)
 
