@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from bench.brokers import Kafka, free_ports
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.wire.apis import Api
@@ -21,7 +22,6 @@ from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from penstock.wire_client.blocking.cluster import BlockingCluster, FetchStream
 from penstock.wire_client.blocking.security import security_from_settings
 from penstock.wire_client.requests.errors import AuthenticationFailed
-from penstock.wire_client.requests.offsets import TopicPartition
 from tls_proxy import CERTIFICATE, KEY
 
 pytestmark = pytest.mark.kafka_jars

@@ -3,6 +3,7 @@
 It talks to a cluster over the wire and knows nothing of the broker's packages; any Kafka cluster will do.
 """
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.sdk.admin import Admin, BlockingAdmin
 from penstock.sdk.cluster import (
     BrokerInfo,
@@ -37,7 +38,7 @@ from penstock.sdk.errors import (
 from penstock.sdk.metrics import ConsumerMetrics, Latency, ProducerMetrics
 from penstock.sdk.partitioners import hash_partition
 from penstock.sdk.producer import BlockingProducer, Producer
-from penstock.sdk.records import Delivery, NewRecord, Record, TopicPartition
+from penstock.sdk.records import Delivery, NewRecord, Record
 
 __all__ = [
     "Admin",

@@ -8,6 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Literal, Self, Unpack
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.sdk.blocking_admin import AdminOptions, BlockingAdmin, Kind
 from penstock.sdk.cluster import (
     ClusterInfo,
@@ -19,7 +20,7 @@ from penstock.sdk.cluster import (
     ShiftBy,
     TopicInfo,
 )
-from penstock.sdk.records import Position, TopicPartition
+from penstock.sdk.records import Position
 
 __all__ = ["Admin", "AdminOptions", "BlockingAdmin"]
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType
 from confluent_kafka.admin import ConfigSource  # type: ignore[attr-defined]  # its stubs do not re-export
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.sdk.cluster import (
     BrokerInfo,
     ClusterInfo,
@@ -20,7 +21,6 @@ from penstock.sdk.cluster import (
     PartitionInfo,
     TopicInfo,
 )
-from penstock.sdk.records import TopicPartition
 
 DEAD = "Dead"
 _STATES = {

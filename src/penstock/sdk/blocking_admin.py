@@ -31,6 +31,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs d
     ResourceType,
 )
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.sdk import answers
 from penstock.sdk.cluster import (
     ClusterInfo,
@@ -53,7 +54,7 @@ from penstock.sdk.errors import (
     UnknownTopic,
     Unreachable,
 )
-from penstock.sdk.records import Position, TopicPartition, checked_partitions
+from penstock.sdk.records import Position, checked_partitions
 from penstock.sdk.settings import ClusterConnection
 
 Kind = Literal["topic", "broker", "group"]

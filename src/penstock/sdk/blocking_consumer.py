@@ -19,12 +19,13 @@ from confluent_kafka import OFFSET_STORED, KafkaError, KafkaException, Message
 from confluent_kafka import Consumer as LibrdkafkaConsumer
 from confluent_kafka import TopicPartition as LibrdkafkaPartition
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.sdk.consumer_config import ConsumerConfig, ConsumerOptions
 from penstock.sdk.errors import BadSetting, ClientClosed, ClientError, CommitFailed, Unreachable
 from penstock.sdk.handout import Handout
 from penstock.sdk.metrics import ConsumerMetrics, Counts, Statistics, consumer_metrics
 from penstock.sdk.offset_lookup import OffsetLookup, own
-from penstock.sdk.records import Position, Record, TopicPartition, checked_partitions, record_of
+from penstock.sdk.records import Position, Record, checked_partitions, record_of
 from penstock.sdk.settings import ClusterConnection, log
 
 SLICE_S = 0.1

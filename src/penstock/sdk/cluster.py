@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from penstock.sdk.records import TopicPartition
+from penstock.model.topic_partition import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self, TypeAlias, Unpack
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.sdk.blocking_consumer import (
     SLICE_S,
     BlockingConsumer,
@@ -25,7 +26,7 @@ from penstock.sdk.blocking_consumer import (
 from penstock.sdk.call_thread import CallThread
 from penstock.sdk.consumer_config import ConsumerConfig, ConsumerOptions, Strategy
 from penstock.sdk.metrics import ConsumerMetrics
-from penstock.sdk.records import Position, Record, TopicPartition
+from penstock.sdk.records import Position, Record
 
 __all__ = ["BlockingConsumer", "Consumer", "ConsumerConfig", "ConsumerOptions", "Strategy"]
 

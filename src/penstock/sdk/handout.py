@@ -11,7 +11,8 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 
-from penstock.sdk.records import Record, TopicPartition
+from penstock.model.topic_partition import TopicPartition
+from penstock.sdk.records import Record
 
 
 class Handout:

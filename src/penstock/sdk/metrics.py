@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.sdk.records import TopicPartition
+from penstock.model.topic_partition import TopicPartition
 
 LATENCIES_KEPT = 2048
 

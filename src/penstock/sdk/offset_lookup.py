@@ -9,9 +9,10 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED
 from confluent_kafka import Consumer as LibrdkafkaConsumer
 from confluent_kafka import TopicPartition as LibrdkafkaPartition
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.sdk.consumer_config import ConsumerConfig
 from penstock.sdk.errors import BadSetting
-from penstock.sdk.records import Position, TopicPartition, checked_partitions
+from penstock.sdk.records import Position, checked_partitions
 from penstock.sdk.settings import ClusterConnection
 
 

@@ -6,24 +6,17 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.sdk.errors import BadSetting
 
 Payload: TypeAlias = bytes | str | None
 Headers: TypeAlias = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 Position: TypeAlias = int | datetime | Literal["earliest", "latest", "committed"]
 """Where reading starts: an offset, the first record not older than a time, an end of the log, the group's offset."""
-
-
-class TopicPartition(NamedTuple):
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 def checked_partitions(given: Iterable[TopicPartition]) -> list[TopicPartition]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from penstock.wire_client.requests.offsets import TopicPartition
+from penstock.model.topic_partition import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
 

@@ -22,9 +22,9 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import NO_SEQUENCE
 from penstock.wire_client.blocking.connection import BlockingConnection
-from penstock.wire_client.requests.offsets import TopicPartition
 
 NO_OFFSET = -1
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.model.errors import PenstockError
-from penstock.wire_client.requests.offsets import TopicPartition
+from penstock.model.topic_partition import TopicPartition
 
 VERSION = 1
 NO_TOPIC_ID = bytes(16)

@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.known_options import SECURITY_PREFIXES, KnownOptions
 from penstock.spark.positions import (
     EARLIEST,
@@ -35,7 +36,6 @@ from penstock.spark.positions import (
 )
 from penstock.wire_client.blocking.security import ClientSecurity, security_from_settings
 from penstock.wire_client.requests.metadata import Address
-from penstock.wire_client.requests.offsets import TopicPartition
 
 logger = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.offsets import NO_TOPIC_ID, DataLoss, SourceOffset, topic_id_text
 from penstock.spark.options import SourceOptions
 from penstock.spark.positions import (
@@ -32,7 +33,7 @@ from penstock.spark.positions import (
     Topics,
 )
 from penstock.wire_client.requests.metadata import TopicMetadata
-from penstock.wire_client.requests.offsets import OffsetAndTimestamp, TopicPartition
+from penstock.wire_client.requests.offsets import OffsetAndTimestamp
 
 logger = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 
 from penstock.model.errors import ErrorCode, PenstockError
+from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, add_sequence
 from penstock.spark.encode.closed import halves, stamp
 from penstock.spark.lanes import Batch, BrokerLine, Lane, PartitionWritten, ProducerIdentity
@@ -23,7 +24,6 @@ from penstock.wire.apis import Api
 from penstock.wire.messages.produce import PartitionProduceResponse, ProduceResponse
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.requests.errors import error_code
-from penstock.wire_client.requests.offsets import TopicPartition
 from penstock.wire_client.requests.produce import LOST_PLACE, TOO_LARGE, produce_request, read_produced
 from penstock.wire_client.requests.retriable import LOST, Again, may
 

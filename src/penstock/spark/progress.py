@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.options import GroupOptions
 from penstock.wire_client.requests.groups import OffsetAndMetadata
-from penstock.wire_client.requests.offsets import TopicPartition
 
 logger = logging.getLogger(__name__)
 

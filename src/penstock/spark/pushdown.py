@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from penstock.wire_client.requests.offsets import TopicPartition
+from penstock.model.topic_partition import TopicPartition
 
 NEVER_NULL = frozenset(("topic", "partition", "offset", "timestamp"))
 COMPARISONS: dict[type[Filter], Callable[[Any, Any], bool]] = {

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from struct import Struct
 
 from penstock.model.errors import PenstockError
+from penstock.model.topic_partition import TopicPartition
 from penstock.ports.disk import Buffer
 from penstock.records.batch import HEADER_SIZE, LENGTH_OVERHEAD
-from penstock.wire_client.requests.offsets import TopicPartition
 
 MAX_AGE_S = 5.0
 SAMPLE_BYTES = 64 << 10

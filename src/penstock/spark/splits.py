@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql.datasource import InputPartition
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.offsets import NO_TOPIC_ID, SourceOffset
-from penstock.wire_client.requests.offsets import TopicPartition
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.ports.disk import Buffer
 from penstock.spark.admission import TriggerGate, backlog, limit_bytes, limit_offsets
 from penstock.spark.columns import arrow_schema, check_schema
@@ -39,7 +40,6 @@ from penstock.spark.planning import OffsetPlanner
 from penstock.spark.progress import COMMIT_TIMEOUT_S, GroupProgress, new_group
 from penstock.spark.record_sizes import LOOK_TIMEOUT_S, SAMPLE_BYTES, RecordSizes
 from penstock.spark.splits import Split, cut, ranges_between
-from penstock.wire_client.requests.offsets import TopicPartition
 
 IDLE_INTERVAL_S, BUSY_INTERVAL_S = 0.05, 0.01
 """The ends of the logs are asked for no more often than this. Who asks sooner waits."""

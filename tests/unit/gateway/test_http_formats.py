@@ -17,8 +17,8 @@ from penstock.gateway.http.formats import (
     of_content_type,
     show_record,
 )
+from penstock.model.topic_partition import TopicPartition
 from penstock.records.builder import Record
-from penstock.wire_client.requests.offsets import TopicPartition
 
 PARTITION = TopicPartition("t", 3)
 JSON_VALUES = st.recursive(

@@ -12,10 +12,10 @@ from penstock.gateway.http import instances
 from penstock.gateway.http.formats import Format
 from penstock.gateway.http.instances import Instance
 from penstock.model.errors import ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.records.builder import Record
 from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import Fetched
-from penstock.wire_client.requests.offsets import TopicPartition
 
 PARTITION = TopicPartition("t", 0)
 

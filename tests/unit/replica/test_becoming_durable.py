@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from penstock.core.metadata.image import NO_LEADER, RESOURCE_TOPIC, PartitionState
+from penstock.model.topic_partition import TopicPartition
 from penstock.records.builder import Record
 from penstock.replica.partition import Partition
 from penstock.replica.revival import LONGEST_PAUSE_S
@@ -16,7 +17,6 @@ from penstock.sim.world import SimWorld
 from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import fetch_one
 from penstock.wire_client.aio.publisher import Publisher
-from penstock.wire_client.requests.offsets import TopicPartition
 from scripted_leader import until
 
 LAZY = {"flush.messages": "1000000", "min.insync.replicas": "2"}

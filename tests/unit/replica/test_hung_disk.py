@@ -10,12 +10,12 @@ from three_brokers import TOPIC, ThreeBrokers, play
 
 from penstock.core.metadata.image import NO_LEADER
 from penstock.model.errors import ApiError
+from penstock.model.topic_partition import TopicPartition
 from penstock.replica.partition import Partition
 from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import fetch_one
 from penstock.wire_client.aio.publisher import Publisher
 from penstock.wire_client.requests.errors import WireClientError
-from penstock.wire_client.requests.offsets import TopicPartition
 from scripted_leader import until
 
 LIMIT_S = 1.0  # penstock.disk.hung.ms in the simulation

@@ -7,11 +7,11 @@ import errno
 import pytest
 from three_brokers import TOPIC, ThreeBrokers, play
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.storage.checkpoints import CLEAN_SHUTDOWN
 from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import fetch_one
 from penstock.wire_client.aio.publisher import Publisher
-from penstock.wire_client.requests.offsets import TopicPartition
 from scripted_leader import until
 
 SEGMENT = "/data/t-0/00000000000000000000.log"

@@ -10,13 +10,13 @@ import pytest
 
 from penstock.core.metadata.image import PartitionState
 from penstock.core.metadata.requests import Reassignment
+from penstock.model.topic_partition import TopicPartition
 from penstock.records.builder import Record
 from penstock.sim.cluster import SimCluster
 from penstock.sim.world import SimWorld
 from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import fetch
 from penstock.wire_client.aio.publisher import Publisher
-from penstock.wire_client.requests.offsets import TopicPartition
 
 TOPIC, RESOURCE_TOPIC, COUNT = "t", 2, 150
 COMPACTED = {

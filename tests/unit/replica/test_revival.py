@@ -11,6 +11,7 @@ from three_brokers import TOPIC, ThreeBrokers, play
 
 from penstock.core.metadata.image import RESOURCE_TOPIC
 from penstock.model.errors import ApiError
+from penstock.model.topic_partition import TopicPartition
 from penstock.ports.disk import File
 from penstock.records.builder import Record
 from penstock.replica.partition import Partition
@@ -23,7 +24,6 @@ from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import fetch_one
 from penstock.wire_client.aio.publisher import Publisher
 from penstock.wire_client.aio.topics import create_topic
-from penstock.wire_client.requests.offsets import TopicPartition
 from scripted_leader import until
 
 RECORD = Record(b"k", b"v", (), 1_700_000_000_000)

@@ -11,6 +11,7 @@ from three_brokers import TOPIC, ThreeBrokers, play
 
 from penstock.core.metadata.image import NO_LEADER
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import read_header
 from penstock.replica.partition import Partition
 from penstock.replica.revival import LONGEST_PAUSE_S
@@ -18,7 +19,6 @@ from penstock.sim.world import SimWorld
 from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import fetch_one
 from penstock.wire_client.aio.publisher import Publisher
-from penstock.wire_client.requests.offsets import TopicPartition
 from scripted_leader import FOLLOWER, LEADER, FollowingBroker, batch, batches, ends_at, says, until
 
 LAZY = {"flush.messages": "1000000"}

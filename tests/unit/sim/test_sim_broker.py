@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from penstock.model.errors import ApiError, OutcomeUnknown
+from penstock.model.topic_partition import TopicPartition
 from penstock.ports.disk import File
 from penstock.records.builder import Record
 from penstock.sim.broker import broker
@@ -21,7 +22,6 @@ from penstock.wire_client.aio.fetching import fetch_one, offset_range
 from penstock.wire_client.aio.publisher import Publisher
 from penstock.wire_client.aio.topics import create_topic
 from penstock.wire_client.requests.errors import WireClientError
-from penstock.wire_client.requests.offsets import TopicPartition
 
 NODE = "node-1"
 TOPIC = "orders"

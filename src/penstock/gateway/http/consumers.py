@@ -37,10 +37,11 @@ from penstock.gateway.http.operations import (
 )
 from penstock.gateway.http.v2 import v2_type
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.wire_client.aio.fetching import MAX_BYTES
 from penstock.wire_client.aio.groups import commit, committed
 from penstock.wire_client.requests.groups import OffsetAndMetadata
-from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, TopicPartition
+from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS
 
 MAX_TIMEOUT_MS = 60_000
 DEFAULT_TIMEOUT_MS = 1000

@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 
 from penstock.gateway.http.errors import Refused
+from penstock.model.topic_partition import TopicPartition
 from penstock.records.builder import Record
-from penstock.wire_client.requests.offsets import TopicPartition
 
 Given = msgspec.Raw | msgspec.UnsetType
 """Any JSON as it was written, or nothing at all."""

@@ -16,13 +16,14 @@ from collections.abc import Iterable, Mapping
 from penstock.gateway.http.errors import Refused
 from penstock.gateway.http.formats import Format
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import Fetched, fetch, list_offsets
 from penstock.wire_client.aio.groups import commit, committed
 from penstock.wire_client.aio.member import GroupMember
 from penstock.wire_client.requests.errors import WireClientError
 from penstock.wire_client.requests.groups import OffsetAndMetadata
-from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, TopicPartition
+from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS
 
 IDLE_TIMEOUT_S = 300.0
 REAP_INTERVAL_S = 10.0

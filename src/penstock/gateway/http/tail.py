@@ -28,9 +28,10 @@ from penstock.gateway.http.operations import (
 from penstock.gateway.http.shapes import Event
 from penstock.gateway.http.v2 import OFFSET, TIMESTAMP, existing_topic
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.wire_client.aio.fetching import fetch, list_offsets
 from penstock.wire_client.requests.errors import WireClientError
-from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, TopicPartition
+from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS
 
 KEEP_ALIVE_S = 15.0
 EVENT_STREAM = "text/event-stream"

@@ -44,13 +44,13 @@ from penstock.gateway.http.operations import (
     refuse_contradiction,
 )
 from penstock.model.errors import ApiError
+from penstock.model.topic_partition import TopicPartition
 from penstock.records.builder import Record
 from penstock.wire_client.aio.fetching import MAX_BYTES, fetch_one, offset_range, position_at
 from penstock.wire_client.aio.publisher import Produced
 from penstock.wire_client.aio.topics import topic_settings
 from penstock.wire_client.requests.errors import WireClientError
 from penstock.wire_client.requests.metadata import PartitionMetadata, TopicMetadata
-from penstock.wire_client.requests.offsets import TopicPartition
 
 PRODUCE_TYPES = tuple(kind.value for kind in Format)
 DEFAULT_TIMEOUT_MS = 1000

@@ -14,11 +14,12 @@ from starlette.responses import Response
 from penstock.gateway.http.consumers import group_name
 from penstock.gateway.http.operations import Door, answer
 from penstock.gateway.http.v3_resources import CLUSTER, GROUP, MANY, ONE, Links, look, open_cluster
+from penstock.model.topic_partition import TopicPartition
 from penstock.wire_client.aio.fetching import list_offsets
 from penstock.wire_client.aio.groups import committed, describe_group, list_groups
 from penstock.wire_client.requests.groups import GroupDescription, GroupSummary
 from penstock.wire_client.requests.metadata import ClusterMetadata
-from penstock.wire_client.requests.offsets import LATEST_MS, TopicPartition
+from penstock.wire_client.requests.offsets import LATEST_MS
 
 
 async def list_consumer_groups(door: Door, request: Request) -> Response:

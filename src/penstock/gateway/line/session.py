@@ -16,6 +16,7 @@ from penstock.gateway.crowd import Crowd
 from penstock.gateway.line import commands
 from penstock.gateway.line.escaping import escape_key, escape_value
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
+from penstock.model.topic_partition import TopicPartition
 from penstock.ports.clock import Clock
 from penstock.records.builder import Record
 from penstock.wire_client.aio.cluster import AsyncCluster
@@ -25,7 +26,7 @@ from penstock.wire_client.aio.publisher import Produced, Publisher
 from penstock.wire_client.aio.topics import create_topic
 from penstock.wire_client.requests.errors import WireClientError
 from penstock.wire_client.requests.groups import OffsetAndMetadata
-from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, TopicPartition
+from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS
 
 MAX_LINE_BYTES = 1 << 20
 READ_BYTES = 64 << 10

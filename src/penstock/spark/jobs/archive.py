@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.jobs.archives.manifest import Archive, ArchivedFile, Manifest
 from penstock.spark.jobs.clusters import Brokers, existing_topics
 from penstock.spark.jobs.pieces import in_pieces_of, record_bytes, rows_for
@@ -23,7 +24,6 @@ from penstock.spark.jobs.running import JobProgress, Stop, Watcher, check_starte
 from penstock.spark.offsets import topic_id_text
 from penstock.spark.pipeline.lag import LagMeter
 from penstock.wire_client.requests.metadata import TopicMetadata
-from penstock.wire_client.requests.offsets import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

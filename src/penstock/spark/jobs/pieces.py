@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.model.errors import ApiError
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.record_sizes import LOOK_TIMEOUT_S, SAMPLE_BYTES, bytes_per_offset
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.blocking.fetch_stream import FetchStream
-from penstock.wire_client.requests.offsets import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.jobs.archives.manifest import Archive, ArchivedFile, Manifest
 from penstock.spark.jobs.errors import JobError, WrongJob
 from penstock.spark.jobs.pieces import record_bytes
 from penstock.spark.offsets import topic_id_text
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.requests.metadata import TopicMetadata
-from penstock.wire_client.requests.offsets import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,11 +19,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from penstock.model.errors import ConfigError
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.jobs.errors import JobFailed
 from penstock.spark.offsets import SourceOffset
 from penstock.spark.pipeline.events import cause_of
 from penstock.spark.pipeline.lag import LagMeter
-from penstock.wire_client.requests.offsets import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

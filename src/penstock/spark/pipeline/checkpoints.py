@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.offsets import SourceOffset
-from penstock.wire_client.requests.offsets import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.offsets import SourceOffset
 from penstock.spark.options import cluster_options
 from penstock.wire_client.blocking.cluster import BlockingCluster
@@ -22,7 +23,6 @@ from penstock.wire_client.requests.errors import (
     RequestTimedOut,
     WireClientError,
 )
-from penstock.wire_client.requests.offsets import TopicPartition
 
 LATEST = -1
 TIMEOUT_S = 5.0

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.offsets import SourceOffset
 from penstock.spark.pipeline.events import FlowEvent, FlowState, cause_of
 from penstock.spark.pipeline.graph import ROWS, metric_of, short_name
-from penstock.wire_client.requests.offsets import TopicPartition
 
 
 @dataclass(slots=True)

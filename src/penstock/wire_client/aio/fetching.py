@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, cast
 
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.ports.disk import Buffer
 from penstock.ports.workers import RecordWorkers
 from penstock.records.builder import Record
@@ -32,7 +33,6 @@ from penstock.wire_client.requests.offsets import (
     LATEST_MS,
     READ_COMMITTED,
     OffsetAndTimestamp,
-    TopicPartition,
     list_offsets_request,
 )
 from penstock.wire_client.requests.retriable import Again, may

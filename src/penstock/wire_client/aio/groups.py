@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.wire.apis import Api
 from penstock.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from penstock.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
@@ -36,7 +37,6 @@ from penstock.wire_client.requests.groups import (
     read_coordinator,
     read_groups,
 )
-from penstock.wire_client.requests.offsets import TopicPartition
 from penstock.wire_client.requests.retriable import Again, may
 
 T = TypeVar("T")

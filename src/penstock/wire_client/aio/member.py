@@ -13,6 +13,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError
+from penstock.model.topic_partition import TopicPartition
 from penstock.wire.apis import Api
 from penstock.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from penstock.wire.messages.join_group import (
@@ -27,7 +28,6 @@ from penstock.wire_client.aio.connection import AsyncConnection
 from penstock.wire_client.aio.groups import commit, find_coordinator
 from penstock.wire_client.requests.errors import WireClientError, check
 from penstock.wire_client.requests.groups import OffsetAndMetadata
-from penstock.wire_client.requests.offsets import TopicPartition
 from penstock.wire_client.requests.retriable import Again, may
 from penstock.wire_client.requests.subscription import (
     assign_ranges,

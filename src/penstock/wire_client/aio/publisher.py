@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from penstock.model.errors import ApiError, ErrorCode, OutcomeUnknown
+from penstock.model.topic_partition import TopicPartition
 from penstock.records.builder import Record, build_batch
 from penstock.wire.apis import Api
 from penstock.wire.messages.produce import PartitionProduceResponse, ProduceResponse
@@ -20,7 +21,6 @@ from penstock.wire.primitives import Message
 from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.requests.errors import BrokerUnreachable, Overloaded, WireClientError, error_code
 from penstock.wire_client.requests.metadata import TopicMetadata
-from penstock.wire_client.requests.offsets import TopicPartition
 from penstock.wire_client.requests.partitioner import RoundRobin, partition_for_key
 from penstock.wire_client.requests.produce import ACKS_ALL, produce_request
 from penstock.wire_client.requests.retriable import Again, may

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.wire.apis import Api
 from penstock.wire.messages.find_coordinator import FindCoordinatorResponse
 from penstock.wire.messages.init_producer_id import InitProducerIdResponse
@@ -56,7 +57,7 @@ from penstock.wire_client.requests.metadata import (
     read_brokers,
     read_topic,
 )
-from penstock.wire_client.requests.offsets import OffsetAndTimestamp, TopicPartition, list_offsets_request
+from penstock.wire_client.requests.offsets import OffsetAndTimestamp, list_offsets_request
 from penstock.wire_client.requests.produce import producer_id_request, read_producer_id
 from penstock.wire_client.requests.retriable import LOST
 from penstock.wire_client.requests.sentences import (

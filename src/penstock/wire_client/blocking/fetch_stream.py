@@ -21,6 +21,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import HEADER_SIZE, LENGTH_OVERHEAD
 from penstock.wire.apis import Api
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
@@ -37,7 +38,7 @@ from penstock.wire_client.requests.errors import (
     error_code,
 )
 from penstock.wire_client.requests.limits import REQUEST_TIMEOUT_S
-from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, READ_COMMITTED, TopicPartition
+from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, READ_COMMITTED
 from penstock.wire_client.requests.retriable import LOST, Again, may
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.wire.messages.consumer_group_describe import ConsumerGroupDescribeResponse
 from penstock.wire.messages.describe_groups import DescribeGroupsResponse
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -28,7 +29,6 @@ from penstock.wire.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from penstock.wire_client.requests.errors import check, error_code
-from penstock.wire_client.requests.offsets import TopicPartition
 from penstock.wire_client.requests.sentences import commit_refused, committed_refused, group_refused, no_such_group
 from penstock.wire_client.requests.subscription import decode_assignment
 

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 EARLIEST_MS = -2
 LATEST_MS = -1
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
-
-
-class TopicPartition(NamedTuple):
-    topic: str
-    partition: int
 
 
 class OffsetAndTimestamp(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.model.errors import ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from penstock.wire.messages.produce import (
     PartitionProduceData,
@@ -14,7 +15,6 @@ from penstock.wire.messages.produce import (
     TopicProduceData,
 )
 from penstock.wire_client.requests.errors import check, error_code
-from penstock.wire_client.requests.offsets import TopicPartition
 
 ACKS_ALL = -1
 LOST_PLACE = frozenset((ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID))

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Mapping, Sequence
 
 from penstock.model.errors import ProtocolError
-from penstock.wire_client.requests.offsets import TopicPartition
+from penstock.model.topic_partition import TopicPartition
 
 _NO_USER_DATA = struct.pack(">i", -1)
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from archived_rows import CLICKS, DAY_MS, MIB, ORIGINS, globbed, new_archive, rows, staged
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.jobs.archive import starting_offsets
 from penstock.spark.jobs.archives import manifest as manifest_module
 from penstock.spark.jobs.archives import writing
@@ -31,7 +32,6 @@ from penstock.spark.jobs.archives.writing import FILE_SCHEMA
 from penstock.spark.jobs.errors import JobError, JobFailed, WrongJob
 from penstock.spark.offsets import SourceOffset, topic_id_text
 from penstock.wire_client.requests.metadata import PartitionMetadata, TopicMetadata
-from penstock.wire_client.requests.offsets import TopicPartition
 
 CLICKS_0 = TopicPartition("clicks", 0)
 

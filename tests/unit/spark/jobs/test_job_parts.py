@@ -15,6 +15,7 @@ import pytest
 
 from penstock.cli.job_command import LocalDirectory, Speed, parse_offsets, topics_of
 from penstock.model.errors import ConfigError
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.jobs import clusters
 from penstock.spark.jobs.aggregate import AggregateJob, ResultTable
 from penstock.spark.jobs.aggregate_plan import AggregatePlan
@@ -27,7 +28,6 @@ from penstock.spark.jobs.running import Stop, reason_of, stopped_by_signals, top
 from penstock.spark.offsets import SourceOffset
 from penstock.wire.apis import Api
 from penstock.wire.messages.metadata import MetadataResponse
-from penstock.wire_client.requests.offsets import TopicPartition
 from scripted_broker import ScriptedBroker
 
 # -- arguments --------------------------------------------------------------------------

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from written_checkpoints import CheckpointWriter
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.offsets import UnreadableOffset
 from penstock.spark.pipeline.checkpoints import flow_checkpoints
 from penstock.spark.pipeline.project import PipelineProject
-from penstock.wire_client.requests.offsets import TopicPartition
 
 TABLE = "spark_catalog/default/events"
 

@@ -5,13 +5,13 @@ from unittest.mock import Mock
 
 import pytest
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.sdk import BlockingAdmin, BlockingProducer
 from penstock.spark.options import cluster_options
 from penstock.spark.pipeline.lag import LagMeter, PartitionLag
 from penstock.testing import Broker
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.requests.errors import AuthenticationFailed, ConnectionLost, NotKafka, UnknownHost
-from penstock.wire_client.requests.offsets import TopicPartition
 
 FIRST, SECOND = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 

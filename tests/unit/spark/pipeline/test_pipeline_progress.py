@@ -3,10 +3,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.pipeline.events import FlowState, flow_event
 from penstock.spark.pipeline.progress import BatchDone, RunProgress, batch_done
 from penstock.spark.pipeline.runner import RunReport, pause_s
-from penstock.wire_client.requests.offsets import TopicPartition
 
 
 def tell(progress: RunProgress, *messages: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.pipeline import serving
 from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, Mistake, PipelineError, SparkFailed
 from penstock.spark.pipeline.events import FlowState
@@ -14,7 +15,6 @@ from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.pipeline.runner import RunFailed, RunReport
 from penstock.spark.pipeline.serving import LOOK_EVERY_S, Server, Setbacks
 from penstock.spark.pipeline.status import StatusFile, read_status
-from penstock.wire_client.requests.offsets import TopicPartition
 
 SINKS = {"results": "output_topic", "dead_letters": "dead_letter_topic"}
 

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import validate_produced
 from penstock.records.builder import decode_uncompressed
 from penstock.storage.producer_state import ProducerStates
@@ -23,7 +24,6 @@ from penstock.wire.messages.produce import (
 )
 from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost
 from penstock.wire_client.requests.metadata import BrokerMetadata
-from penstock.wire_client.requests.offsets import TopicPartition
 
 NOT_STORED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR)
 STORED_ALL_THE_SAME = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)

@@ -13,12 +13,12 @@ pytest.importorskip("numba")
 from faulty_cluster import FaultyCluster, Log
 
 from penstock.model.errors import ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.spark.lanes import PartitionWritten, ProducerIdentity
 from penstock.spark.producing import DeliveryFailed, TaskProducer
 from penstock.spark.sink_options import ProducerOptions
-from penstock.wire_client.requests.offsets import TopicPartition
 
 OPTIONS = ProducerOptions(retry_backoff_ms=0, max_request_bytes=400, delivery_timeout_ms=60_000)
 ONE = TopicPartition("t", 0)

@@ -17,6 +17,7 @@ from confluent_kafka import TopicPartition as StockPartition  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
 from penstock.model.errors import ApiError  # noqa: E402
+from penstock.model.topic_partition import TopicPartition  # noqa: E402
 from penstock.records.batch import HEADER_SIZE, iterate_headers  # noqa: E402
 from penstock.records.builder import Record, iterate_records  # noqa: E402
 from penstock.records.compression import NAMES, decompress  # noqa: E402
@@ -28,7 +29,6 @@ from penstock.spark.sink_delivery import AtLeastOnce, Slice, describe  # noqa: E
 from penstock.spark.sink_options import SinkOptions  # noqa: E402
 from penstock.testing import Broker  # noqa: E402
 from penstock.wire_client.blocking.cluster import BlockingCluster, FetchStream  # noqa: E402
-from penstock.wire_client.requests.offsets import TopicPartition  # noqa: E402
 from penstock.wire_client.requests.partitioner import partition_for_key  # noqa: E402
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.wire_client.requests.groups import OffsetAndMetadata
 from penstock.wire_client.requests.metadata import PartitionMetadata, TopicMetadata
-from penstock.wire_client.requests.offsets import OffsetAndTimestamp, TopicPartition
+from penstock.wire_client.requests.offsets import OffsetAndTimestamp
 
 
 @dataclass

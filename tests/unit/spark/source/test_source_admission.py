@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.admission import TriggerGate, backlog, limit_bytes, limit_offsets
-from penstock.wire_client.requests.offsets import TopicPartition
 
 
 def at(*offsets: int) -> dict[TopicPartition, int]:

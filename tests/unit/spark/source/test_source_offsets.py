@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.offsets import NO_TOPIC_ID, SourceOffset, UnreadableOffset
-from penstock.wire_client.requests.offsets import TopicPartition
 
 A, B = b"\x0f" * 16, b"\xff" * 16
 

@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from penstock.model.errors import PenstockError
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.options import SourceOptions, duration_ms
 from penstock.spark.positions import (
     AssignedPartitions,
@@ -20,7 +21,6 @@ from penstock.spark.positions import (
     TopicPattern,
     Topics,
 )
-from penstock.wire_client.requests.offsets import TopicPartition
 
 SERVERS = {"kafka.bootstrap.servers": "a:1, [::1]:2,SASL_SSL://c"}
 

@@ -6,11 +6,11 @@ import pytest
 from fake_cluster import FakeCluster, FakeTime
 
 from penstock.model.errors import PenstockError
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.offsets import DataLoss, SourceOffset
 from penstock.spark.options import SourceOptions
 from penstock.spark.planning import OffsetPlanner
 from penstock.spark.positions import InvalidOption
-from penstock.wire_client.requests.offsets import TopicPartition
 
 CLICKS = {"subscribe": "clicks"}
 

@@ -10,10 +10,10 @@ import pytest
 from fake_cluster import FakeCluster, FakeTime
 
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.options import GroupOptions
 from penstock.spark.progress import GroupProgress, group_of, new_group
 from penstock.wire_client.requests.errors import BrokerUnreachable
-from penstock.wire_client.requests.offsets import TopicPartition
 
 
 def at(offset: int) -> dict[TopicPartition, int]:

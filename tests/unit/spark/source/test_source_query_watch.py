@@ -10,11 +10,11 @@ import pytest
 from fake_cluster import FakeCluster
 
 from penstock.model.errors import PenstockError
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.offsets import NO_TOPIC_ID, SourceOffset
 from penstock.spark.options import SourceOptions
 from penstock.spark.progress import GroupProgress
 from penstock.spark.query_watch import FinishedTo, QueryWatch
-from penstock.wire_client.requests.offsets import TopicPartition
 
 TP = TopicPartition("t", 0)
 

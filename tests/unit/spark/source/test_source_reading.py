@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import with_prefix
 from penstock.records.builder import Record, build_batch
 from penstock.spark import reading
@@ -23,7 +24,6 @@ from penstock.testing import Broker
 from penstock.wire_client.blocking import fetch_stream
 from penstock.wire_client.blocking.fetch_stream import FetchedChunk
 from penstock.wire_client.requests.errors import OffsetOutOfRange, TopicRecreated
-from penstock.wire_client.requests.offsets import TopicPartition
 
 
 class FakeLog:

@@ -7,9 +7,9 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.offsets import SourceOffset
 from penstock.spark.splits import Split, cut, ranges_between
-from penstock.wire_client.requests.offsets import TopicPartition
 
 
 def offset(*positions: int, topic_id: int = 1) -> SourceOffset:

@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 from fake_cluster import FakeCluster, FakeTime
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.records.builder import Record, build_batch
 from penstock.sdk import BlockingAdmin
 from penstock.spark.columns import source_schema
@@ -22,7 +23,6 @@ from penstock.spark.record_sizes import RecordSizes, bytes_per_offset
 from penstock.spark.splits import Split
 from penstock.spark.stream_reader import PenstockStreamReader, StreamDriver
 from penstock.testing import Broker
-from penstock.wire_client.requests.offsets import TopicPartition
 
 
 class Query:

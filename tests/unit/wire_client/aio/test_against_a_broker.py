@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.records.compression import CODEC_BY_NAME, recompress
@@ -28,7 +29,7 @@ from penstock.wire_client.aio.fetching import fetch, fetch_one, list_offsets, of
 from penstock.wire_client.aio.publisher import Produced, Publisher
 from penstock.wire_client.aio.topics import create_topic, delete_topic, topic_settings
 from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost
-from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, TopicPartition
+from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS
 from raw_client import RawClient
 
 _numbers = count()

@@ -9,6 +9,7 @@ from contextlib import ExitStack, asynccontextmanager
 import pytest
 
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.wire.apis import Api
 from penstock.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from penstock.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
@@ -39,7 +40,7 @@ from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.requests.errors import BrokerUnreachable
 from penstock.wire_client.requests.groups import OffsetAndMetadata
-from penstock.wire_client.requests.offsets import LATEST_MS, TopicPartition
+from penstock.wire_client.requests.offsets import LATEST_MS
 from scripted_broker import ScriptedBroker
 
 TP = TopicPartition("t", 0)

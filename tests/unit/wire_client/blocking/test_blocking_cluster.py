@@ -13,6 +13,7 @@ from itertools import count
 import pytest
 
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.records.builder import Record, build_batch
 from penstock.testing import Broker
 from penstock.wire.apis import Api
@@ -57,7 +58,6 @@ from penstock.wire_client.requests.errors import (
     UnknownHost,
 )
 from penstock.wire_client.requests.metadata import Address
-from penstock.wire_client.requests.offsets import TopicPartition
 from scripted_broker import Reply, ScriptedBroker
 
 _numbers = count()

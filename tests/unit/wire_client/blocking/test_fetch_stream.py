@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, read_header, with_prefix
 from penstock.records.builder import Record, build_batch, decode_uncompressed
 from penstock.testing import Broker
@@ -43,7 +44,6 @@ from penstock.wire_client.blocking import fetch_stream
 from penstock.wire_client.blocking.cluster import BlockingCluster, FetchedChunk, FetchStream
 from penstock.wire_client.blocking.security import ClientSecurity
 from penstock.wire_client.requests.errors import FetchStalled, OffsetOutOfRange, TopicRecreated, WireClientError
-from penstock.wire_client.requests.offsets import TopicPartition
 from scripted_broker import Reply, ScriptedBroker
 from tls_proxy import CERTIFICATE, TlsProxy
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.wire.messages import find_coordinator, offset_commit, offset_fetch
 from penstock.wire_client.requests.errors import NoSuchTopic
 from penstock.wire_client.requests.groups import (
@@ -15,7 +16,6 @@ from penstock.wire_client.requests.groups import (
     read_committed,
     read_coordinator,
 )
-from penstock.wire_client.requests.offsets import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.errors import ProtocolError
-from penstock.wire_client.requests.offsets import TopicPartition
+from penstock.model.topic_partition import TopicPartition
 from penstock.wire_client.requests.subscription import (
     assign_ranges,
     decode_assignment,

@@ -30,10 +30,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.jobs.archives.exchange import exchange
 from penstock.spark.jobs.errors import JobError, WrongJob
 from penstock.spark.jobs.places import JobLock
-from penstock.wire_client.requests.offsets import TopicPartition
 
 logger = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.model.topic_partition import TopicPartition
 from penstock.spark.jobs.archives.manifest import STAGED_SUFFIX, ArchivedFile, StagedFile
 from penstock.spark.jobs.errors import JobFailed
-from penstock.wire_client.requests.offsets import TopicPartition
 
 # pyarrow comes without types.
 RecordBatch = Any
