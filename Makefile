@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups bench-spark bench-cluster bench-turns property chaos chaos-cluster sim sim-bugs compaction fuzz fuzz-http hostile test-kafka-jars conformance codecs reference clean
+.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups bench-spark bench-cluster bench-turns property chaos chaos-cluster sim sim-bugs compaction fuzz fuzz-http hostile test-kafka-jars conformance codecs reference docs pictures clean
 
 help: ## List what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,14 @@ codecs: install ## Generate the wire messages anew from Kafka's schemas
 reference: install ## Generate the settings and protocol pages anew
 	$(BIN)/python tools/generate_reference.py
 	$(BIN)/python tools/generate_protocol_page.py
+
+docs: install ## The documentation as a searchable site in build/site/, dead links refused
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --clean
+	@echo "build/site/index.html"
+
+pictures: install ## The README's pictures anew: the plot from bench/results/, the drawing of the architecture
+	$(BIN)/python tools/draw_pictures.py
 
 clean: ## Remove .venv/ and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build src/*.egg-info
