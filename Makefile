@@ -97,9 +97,10 @@ test-kafka-jars: install ## Kafka's own dump-log tool on our files (needs Java 1
 codecs: install ## Generate the wire messages anew from Kafka's schemas
 	$(BIN)/python tools/generate_messages.py
 
-reference: install ## Generate the settings and protocol pages anew
+reference: install ## Generate the settings and protocol pages and the file map anew
 	$(BIN)/python tools/generate_reference.py
 	$(BIN)/python tools/generate_protocol_page.py
+	$(BIN)/python tools/generate_file_map.py
 
 docs: install ## The documentation as a searchable site in build/site/, dead links refused
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "src" / "penstock"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+ARCHITECTURE = [ROOT / "ARCHITECTURE.md", *sorted(ROOT.glob("docs/internals/*.md"))]
 
 _LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 _FILE = re.compile(r"`((?:[a-z_]+/)+[a-z_]*(?:\.py|/))`")
 _SYMBOL = re.compile(r"`((?:[a-z_]+\.)+)([A-Z]\w+)(?:\.(\w+))?`")
+
+
+@pytest.fixture(scope="module")
+def file_map() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_file_map", ROOT / "tools" / "generate_file_map.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def anchors(page: Path) -> set[str]:
@@ -49,12 +62,13 @@ def test_every_code_of_a_test_is_explained() -> None:
 
 
 def test_the_architecture_names_what_there_is() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    text = "".join(page.read_text(encoding="utf-8") for page in ARCHITECTURE)
     files = _FILE.findall(text)
     assert len(files) > 40
     for name in files:
         assert (SOURCE / name).exists() or (ROOT / name).exists(), name
-    symbols = _SYMBOL.findall(text)
+    written = "".join(page.read_text(encoding="utf-8") for page in ARCHITECTURE if page.name != "files.md")
+    symbols = _SYMBOL.findall(written)  # the file map has the docstrings' own words
     assert len(symbols) > 20
     for module, name, member in symbols:
         source = (SOURCE / module.strip(".").replace(".", "/")).with_suffix(".py").read_text(encoding="utf-8")
@@ -62,8 +76,26 @@ def test_the_architecture_names_what_there_is() -> None:
         assert not member or re.search(rf"\b{member}\b", source), f"{module}{name}.{member}"
 
 
-def test_every_package_is_in_the_file_map() -> None:
-    _, _, file_map = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("\n## File map\n")
+def test_every_package_is_among_the_layers() -> None:
+    _, _, layers = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("\n## Layers\n")
+    layers, _, _ = layers.partition("\n## ")
     packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
     assert len(packages) > 10
-    assert packages == {name for name in packages if f"| `{name}` |" in file_map}
+    assert packages == {name for name in packages if f"`{name}`" in layers}
+
+
+def test_the_file_map_has_every_module(file_map: ModuleType) -> None:
+    assert file_map.main(["--check"]) == 0, "run tools/generate_file_map.py"
+    assert file_map.main(["--unknown"]) == 2
+    text = file_map.PAGE.read_text(encoding="utf-8")
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert packages == {name for name in packages if f"\n## {name}\n" in text}
+
+
+def test_the_site_has_every_page() -> None:
+    """`make docs` refuses a page that the navigation lacks; this says so without MkDocs."""
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    listed = re.findall(r"- (?:[\w ]+: )?([\w/-]+\.md)$", navigation, re.MULTILINE)
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md")}
+    pages |= {f"project/{page.name}" for page in ROOT.glob("*.md")}
+    assert sorted(listed) == sorted(pages)
