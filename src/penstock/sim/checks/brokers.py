@@ -152,7 +152,8 @@ class BrokerChecker:
                     _check_growth(node, replica, known[2], facts, is_excused=is_excused, is_reopened=is_reopened)
                 elif (node, key) not in self._opened:  # or it was moved away and back, and begins anew
                     self._opened[node, key] = f"{replica.topic}-{replica.index}", facts.log_end
-                    if key in self._eligible.get(node, ()):
+                    # One that is being added was taken off meanwhile, and is eligible no more.
+                    if key in self._eligible.get(node, ()) and node not in replica.adding:
                         self._check_eligible(node, key)
                 known_facts[key] = replica, log, facts
                 changed.append((node, replica, facts))
