@@ -21,6 +21,7 @@ from penstock.runtime.cluster_secret import (
     read_secrets,
     write_secrets,
 )
+from penstock.runtime.surroundings import load_config
 
 
 @click.command("secret", short_help="Print the secret that a new node needs, or make one.")
@@ -40,7 +41,7 @@ def secret(properties: str | None, data: str | None, new: str | None) -> None:
         write_secrets(new, new_secret(SystemEntropy()))
         click.echo(f"wrote {new}: copy it to every node, and name it in penstock.cluster.secret.file", err=True)
         return
-    path = secret_path(BrokerConfig.load(properties, {"log.dirs": data} if data is not None else {})[0])
+    path = secret_path(load_config(properties, {"log.dirs": data} if data is not None else {})[0])
     if read_secrets(path) is None:
         raise ConfigError(f"there is no {path}: name the properties file or --data of a node that has started once")
     with open(path, encoding="ascii") as file:

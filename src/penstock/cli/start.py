@@ -25,6 +25,7 @@ from penstock.replica.revival import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from penstock.runtime.collector import Collector
 from penstock.runtime.disk import OsDisk
 from penstock.runtime.loop import run
+from penstock.runtime.surroundings import load_config
 from penstock.storage.probe import probe
 
 log = logging.getLogger("penstock")
@@ -119,7 +120,7 @@ def start(
         if "log.dirs" in overrides or "log.dir" in overrides:
             raise ConfigError("give --data or --set log.dirs=..., not both")
         overrides["log.dirs"] = data
-    config, warnings = BrokerConfig.load(properties, overrides)
+    config, warnings = load_config(properties, overrides)
     configure(log_level.upper(), config.penstock_log_format)
     for warning in warnings:
         log.warning("%s", warning)

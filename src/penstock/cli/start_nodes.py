@@ -30,6 +30,7 @@ from penstock.model.errors import ConfigError, PenstockError
 from penstock.node.local_nodes import launch, refuse_own_settings, replication, write_files
 from penstock.observability.logs import JSON, configure, current_format
 from penstock.runtime.data_directory import LOCK, META_PROPERTIES, lock_directory
+from penstock.runtime.surroundings import load_config
 
 log = logging.getLogger("penstock")
 
@@ -50,7 +51,7 @@ def start_nodes(
     if host in EVERY_INTERFACE:
         raise ConfigError(f"--host '{host}' is not for --nodes: name one address of this machine, or leave it out")
     settings = {**replication(count), **overrides}
-    config, warnings = BrokerConfig.load(None, {**settings, "log.dirs": data} if data else settings)
+    config, warnings = load_config(None, {**settings, "log.dirs": data} if data else settings)
     configure(log_level.upper(), config.penstock_log_format)
     base = Path(data or config.log_dir + "-cluster").expanduser().absolute()
     host = host or "127.0.0.1"

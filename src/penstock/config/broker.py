@@ -9,10 +9,11 @@ one sentence.
 
 from __future__ import annotations
 
-import os
+import posixpath
 import re
 from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from penstock.config.doors import (
@@ -23,6 +24,7 @@ from penstock.config.doors import (
     check_origins,
     parse_door,
 )
+from penstock.config.keys import split_list
 from penstock.config.listeners import (
     Endpoint,
     Voter,
@@ -213,11 +215,15 @@ class BrokerConfig(NamedTuple):
         path: str | None = None,
         overrides: Mapping[str, str] | None = None,
         *,
-        environ: Mapping[str, str] = os.environ,
+        environ: Mapping[str, str] = MappingProxyType({}),
+        working_directory: str = "/",
         source: str = "from --set",
         strict: bool = False,
     ) -> tuple[BrokerConfig, list[str]]:
         """From a properties file (or none) and flags, which win; with warnings about what was ignored.
+
+        A relative data directory, `~` and the default one go by `environ` and `working_directory`: a process has them
+        from `runtime.surroundings`.
 
         `source` says in errors where `overrides` come from. `strict` refuses unknown names instead.
         """
@@ -234,6 +240,8 @@ class BrokerConfig(NamedTuple):
         _settle_node_id(static, path)
         if not static.get("log.dirs"):
             static["log.dirs"] = static.get("log.dir") or _data_directory(environ)
+        directories = split_list(static["log.dirs"])
+        static["log.dirs"] = ",".join(_absolute(one, environ, working_directory) for one in directories)
         return cls.from_settings(Settings({}, {}, static)), warnings
 
     @classmethod
@@ -297,9 +305,16 @@ def _check_values(static: Mapping[str, str], overrides: Mapping[str, str], sourc
             raise ConfigError(f"{error} ({source if name in overrides else file})") from None
 
 
+def _absolute(path: str, environ: Mapping[str, str], working_directory: str) -> str:
+    home = environ.get("HOME", "")
+    if home and (path == "~" or path.startswith("~/")):
+        path = home + path[1:]
+    return posixpath.normpath(posixpath.join(working_directory, path))
+
+
 def _data_directory(environ: Mapping[str, str]) -> str:
     base = environ.get("XDG_DATA_HOME", "")
-    if not os.path.isabs(base):
+    if not posixpath.isabs(base):
         # The XDG rules: a relative path counts as unset.
         home = environ.get("HOME")
         if not home:
@@ -307,8 +322,8 @@ def _data_directory(environ: Mapping[str, str]) -> str:
                 "there is no default data directory, because neither HOME nor XDG_DATA_HOME is set: "
                 "name one with --data or log.dirs"
             )
-        base = os.path.join(home, ".local", "share")
-    return os.path.join(base, "penstock")
+        base = posixpath.join(home, ".local", "share")
+    return posixpath.join(base, "penstock")
 
 
 def _unknown(name: str, outcome: str) -> str:
@@ -363,7 +378,7 @@ def _node(settings: Settings) -> dict[str, Any]:
         parse_address(server)
     return {
         "controller_quorum_voters": voters,
-        "log_dirs": (os.path.abspath(os.path.expanduser(log_dirs[0])),),
+        "log_dirs": log_dirs,
     }
 
 

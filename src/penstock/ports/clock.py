@@ -15,5 +15,13 @@ class Clock(Protocol):
         ...
 
 
+class Chance(Protocol):
+    """Numbers that nobody can foresee, and that a seed repeats."""
+
+    def randrange(self, stop: int, /) -> int:
+        """From 0 to below `stop`."""
+        ...
+
+
 class Entropy(Protocol):
     def random_bytes(self, size: int) -> bytes: ...

@@ -15,6 +15,7 @@ What a caller may rely on:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -106,6 +107,10 @@ class Disk(Protocol):
         ...
 
     def sync_directory(self, path: str) -> None: ...
+
+    def new_lock(self) -> AbstractContextManager[object]:
+        """For what the loop and a worker may do to one directory at the same time."""
+        ...
 
     def space(self, path: str) -> tuple[int, int]:
         """(total, usable) bytes of the volume."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Sequence
 
 from penstock.ports.disk import Buffer
@@ -135,6 +136,9 @@ class OsDisk:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def new_lock(self) -> threading.Lock:
+        return threading.Lock()
 
     def space(self, path: str) -> tuple[int, int]:
         stat = os.statvfs(path)

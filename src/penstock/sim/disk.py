@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from random import Random
@@ -263,6 +264,9 @@ class SimDisk:
                 raise OSError(errno.EIO, "input/output error", path)
             self.may_fail("sync directory", path)
             directory.sync(mark)
+
+    def new_lock(self) -> threading.Lock:
+        return threading.Lock()
 
     def space(self, path: str) -> tuple[int, int]:
         total = self.capacity if self.capacity is not None else 1 << 40

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from contextlib import contextmanager
-from threading import Lock
+from contextlib import AbstractContextManager, contextmanager
 
 from penstock.ports.disk import Disk, File
 
@@ -17,7 +16,7 @@ from penstock.ports.disk import Disk, File
 class LogDisk:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._lock = Lock()  # held for one change of a name, never for a sync
+        self._lock = disk.new_lock()  # held for one change of a name, never for a sync
         self._is_over = False
         self.is_guarded = False
         """Names are changed by one worker alone, and the log may let go of them meanwhile."""
@@ -83,6 +82,9 @@ class LogDisk:
     def sync_directory(self, path: str) -> None:
         self._check(path)
         self._disk.sync_directory(path)
+
+    def new_lock(self) -> AbstractContextManager[object]:
+        return self._disk.new_lock()
 
     def space(self, path: str) -> tuple[int, int]:
         return self._disk.space(path)

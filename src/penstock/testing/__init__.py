@@ -25,6 +25,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.model.errors import ConfigError
 from penstock.node.node import Node
 from penstock.runtime.loop import TurnLoop
+from penstock.runtime.surroundings import load_config
 from penstock.testing.cluster import Cluster
 from penstock.testing.settings import Given, texts_of
 
@@ -90,7 +91,7 @@ class Broker:
             directory = self._temporary = tempfile.mkdtemp(prefix="penstock-")
         try:
             settings["log.dirs"] = os.fspath(directory)
-            config, _ = BrokerConfig.load(None, settings, source="in settings", strict=True)
+            config, _ = load_config(None, settings, source="in settings", strict=True)
         except ConfigError:
             self._clean_up()
             raise

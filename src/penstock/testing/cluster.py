@@ -21,10 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
-from penstock.config.broker import BrokerConfig
 from penstock.model.errors import ConfigError
 from penstock.node.local_nodes import MAX_NODES, free_ports, launch, refuse_own_settings, replication, write_files
 from penstock.runtime.data_directory import lock_directory
+from penstock.runtime.surroundings import load_config
 from penstock.testing.settings import Given, texts_of
 
 HOST = "127.0.0.1"
@@ -169,7 +169,7 @@ class Cluster:
         texts = {**replication(self._count), **texts_of(self._settings, durable=self._durable)}
         refuse_own_settings(texts, "{name} is in settings: a Cluster sets it for each node, leave it out")
         self._base = Path(tempfile.mkdtemp(prefix="penstock-") if self._data is None else self._data).absolute()
-        BrokerConfig.load(None, {**texts, "log.dirs": str(self._base)}, source="in settings", strict=True)
+        load_config(None, {**texts, "log.dirs": str(self._base)}, source="in settings", strict=True)
         try:
             self._lock = lock_directory(str(self._base))
             if self._lock is None:

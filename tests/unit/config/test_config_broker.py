@@ -12,6 +12,7 @@ from penstock.config.listeners import Endpoint, Voter
 from penstock.config.settings import BROKER_KEYS
 from penstock.config.topic import TOPIC_KEYS
 from penstock.model.errors import ConfigError
+from penstock.runtime.surroundings import load_config
 
 MINIMAL = "process.roles=broker,controller\nnode.id=7\n"
 
@@ -92,17 +93,27 @@ def test_flags_replace_their_other_names(tmp_path: Path) -> None:
     config, _ = BrokerConfig.load(path, {"log.dir": "/flag", "node.id": "8"})
     assert config.log_dir == "/flag"
     assert config.node_id == 8
-    assert BrokerConfig.load(path, {"broker.id": "9"})[0].node_id == 9
+    assert load_config(path, {"broker.id": "9"})[0].node_id == 9
 
 
 def test_a_relative_data_directory_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert load(tmp_path, "log.dirs=data\n").log_dir == str(tmp_path / "data")
+    config, _ = load_config(write(tmp_path, MINIMAL + "log.dirs=data\n"))
+    assert config.log_dir == str(tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [("~", "/home/u"), ("~/d", "/home/u/d"), ("~other/d", "/w/~other/d"), ("../d", "/d"), ("/d", "/d")],
+)
+def test_a_data_directory_goes_by_its_surroundings(given: str, path: str) -> None:
+    config, _ = BrokerConfig.load(None, {"log.dirs": given}, environ={"HOME": "/home/u"}, working_directory="/w")
+    assert config.log_dir == path
 
 
 def test_unknown_keys_warn_with_a_hint(tmp_path: Path) -> None:
     path = write(tmp_path, MINIMAL + "num.partition=3\nretention.ms=5\nwhat.is.this=1\n")
-    config, warnings = BrokerConfig.load(path, {})
+    config, warnings = load_config(path, {})
     assert warnings == [
         "unknown setting 'num.partition' ignored: did you mean num.partitions?",
         "unknown setting 'retention.ms' ignored: did you mean log.retention.ms?",
@@ -184,7 +195,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     path = tmp_path / "latin.properties"
     path.write_bytes(b"a=\xe9")
     with pytest.raises(ConfigError, match="byte 2 is not UTF-8"):
-        BrokerConfig.load(str(path), {})
+        load_config(str(path), {})
     assert refusal(tmp_path, "a=\\u1").startswith(str(tmp_path))
 
 
@@ -253,7 +264,7 @@ def test_every_key_with_an_effect_reaches_the_program() -> None:
 def test_other_nodes_make_a_cluster(tmp_path: Path, text: str, is_clustered: bool) -> None:
     path = tmp_path / "server.properties"
     path.write_text(MINIMAL + text)
-    assert BrokerConfig.load(str(path), {})[0].is_clustered is is_clustered
+    assert load_config(str(path), {})[0].is_clustered is is_clustered
 
 
 @pytest.mark.parametrize(
@@ -267,7 +278,7 @@ def test_other_nodes_make_a_cluster(tmp_path: Path, text: str, is_clustered: boo
 def test_settings_that_keep_a_node_out_of_its_cluster(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "server.properties"
     path.write_text(f"{MINIMAL}{text}\n")
-    assert not BrokerConfig.load(str(path), {})[0].is_clustered  # alone they do no harm
+    assert not load_config(str(path), {})[0].is_clustered  # alone they do no harm
     path.write_text(f"{MINIMAL}{text}\ncontroller.quorum.voters=7@a:1,8@b:1\n")
     with pytest.raises(ConfigError, match=sentence):
-        BrokerConfig.load(str(path), {})
+        load_config(str(path), {})

@@ -11,7 +11,6 @@ raises has perhaps moved memory; whoever drives the core makes a new one from wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random
 from typing import Any, Final, NamedTuple
 
 from penstock.core.raft import election, membership, replication, snapshots, transfer
@@ -38,6 +37,7 @@ from penstock.core.raft.node import Node
 from penstock.core.raft.settings import Settings
 from penstock.core.raft.states import Move, Reaction, Role, reaction_of
 from penstock.core.raft.terms import is_plausible
+from penstock.ports.clock import Chance
 
 
 class Replica(NamedTuple):
@@ -72,7 +72,7 @@ class RaftCore:
         node_id: NodeId,
         configuration: Configuration,
         settings: Settings,
-        random: Random,
+        random: Chance,
         stored: Stored | None = None,
     ) -> None:
         self._stored: Stored | None = stored or Stored()

@@ -7,8 +7,6 @@ and chance (`random`) are given; nothing here asks for them.
 
 from __future__ import annotations
 
-from random import Random
-
 from penstock.core.raft.configuration import Configuration, ConfigurationHistory, NodeId
 from penstock.core.raft.exchange import HardState, Leadership, Outcome, Refusal, Refused, Stored, Token
 from penstock.core.raft.log import RaftLog, continues
@@ -17,11 +15,12 @@ from penstock.core.raft.progress import Progress
 from penstock.core.raft.settings import Settings
 from penstock.core.raft.states import ImpossibleMessage, Move, Role, moved
 from penstock.core.raft.terms import LAST_TERM
+from penstock.ports.clock import Chance
 
 
 class Node:
     def __init__(
-        self, node_id: NodeId, configuration: Configuration, settings: Settings, random: Random, stored: Stored
+        self, node_id: NodeId, configuration: Configuration, settings: Settings, random: Chance, stored: Stored
     ) -> None:
         self.node_id = node_id
         self.settings = settings

@@ -16,7 +16,6 @@ Whoever truncates or deletes segments meanwhile cancels the swap first: see `Swa
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -36,7 +35,7 @@ class Swap:
         self.bases = list(bases)
         self.base_offset = self.bases[0]
         self.size = size
-        self._lock = threading.Lock()
+        self._lock = disk.new_lock()
         self._is_cancelled = False
 
     def commit(self) -> None:
