@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 
-from penstock.api.controller_access import TopicController
+from penstock.api.controller_protocols import TopicController
 from penstock.cluster.running_config import CLUSTER_WIDE, RunningConfig
 from penstock.config.alter import Alteration, alter_broker, alter_group, alter_topic
 from penstock.config.client_metrics import alter_client_metrics, describe_client_metrics

@@ -54,7 +54,7 @@ class IsActive(Protocol):
     def is_active(self) -> bool: ...
 
 
-class QuorumView(Protocol):
+class FollowedQuorum(Protocol):
     @property
     def leader_id(self) -> int | None: ...
 
@@ -108,7 +108,7 @@ class Forwarding:
         self,
         identity: PeerIdentity,
         controller: IsActive,
-        quorum: QuorumView,
+        quorum: FollowedQuorum,
         address_of: Callable[[int], Address | None],
         voters: Callable[[], Mapping[int, Address]] = dict,
     ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from penstock.api.controller_access import TopicCreator
+from penstock.api.controller_protocols import TopicCreator
 from penstock.cluster.running_config import RunningConfig
 from penstock.core.metadata.decisions import check_topic_name, create_topic
 from penstock.core.metadata.image import INTERNAL_TOPICS

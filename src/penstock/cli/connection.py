@@ -24,7 +24,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from penstock.cli.numbers import Seconds
+from penstock.cli.probe import ABOUT_THE_CLUSTER, FRAME_LIMIT, METADATA_VERSION, frame
+from penstock.model.addresses import parse_server
 from penstock.model.errors import ConfigError, PenstockError
+from penstock.wire.apis import Api
+from penstock.wire.messages.api_versions import ApiVersionsRequest
 
 if TYPE_CHECKING:
     from penstock.sdk import BlockingAdmin
@@ -40,12 +44,6 @@ CONNECT_TIMEOUT_S = 3.0
 HEAD_START_S = 0.3
 COMPLETION_TIMEOUT_S = 2.0
 IMPATIENT_AFTER_S = 1.0
-API_VERSIONS = struct.pack(">hhih12s", 18, 0, 1, 12, b"penstock-cli")  # key, version, correlation id, client id
-API_VERSIONS_REQUEST = struct.pack(">i", len(API_VERSIONS)) + API_VERSIONS
-# Version 4, of no topics, none to be created: all brokers since 0.11.
-METADATA = struct.pack(">hhih12si?", 3, 4, 2, 12, b"penstock-cli", 0, False)
-METADATA_REQUEST = struct.pack(">i", len(METADATA)) + METADATA
-FRAME_LIMIT = 1024 * 1024
 
 
 HANGS = "it accepts connections and says nothing"
@@ -59,7 +57,7 @@ class NoBroker(PenstockError):
         super().__init__(f"no broker answers at {servers}{why}: {what} or use --bootstrap-server")
 
 
-class NotKafka(PenstockError):
+class AnotherProtocol(PenstockError):
     def __init__(self, address: str) -> None:
         super().__init__(
             f"something listens at {address} that does not speak Kafka's protocol: is this the HTTP door (8082), the "
@@ -137,7 +135,7 @@ class Target:
             found[at] = one
         strangers = [one for one in map(found.get, addresses) if isinstance(one, PenstockError)]
         if strangers:  # a node of the cluster first, then whatever else listens
-            raise min(strangers, key=lambda one: isinstance(one, NotKafka))
+            raise min(strangers, key=lambda one: isinstance(one, AnotherProtocol))
         reasons = {f"{host}:{port}": str(found[host, port]) for host, port in addresses}
         hangs = any(why.startswith(HANGS) for why in reasons.values())
         raise NoBroker(self.servers, _summary(reasons), hangs=hangs)
@@ -168,7 +166,7 @@ class Target:
         if answer == "closed":
             return ClosedAtOnce(f"{host}:{port}")
         if answer == "other":
-            return NotKafka(f"{host}:{port}")
+            return AnotherProtocol(f"{host}:{port}")
         return Starting(host, port) if self._can_tell_who_is_starting() and is_starting(host, port) else ""
 
     def admin(self) -> BlockingAdmin:
@@ -218,7 +216,7 @@ def ask_api_versions(host: str, port: int, timeout_s: float) -> Literal["kafka",
     is_impatient = False
     try:
         with socket.create_connection((host, port), CONNECT_TIMEOUT_S) as connection:
-            connection.sendall(API_VERSIONS_REQUEST)
+            connection.sendall(frame(Api.API_VERSIONS, 0, ApiVersionsRequest()))
             connection.settimeout(min(IMPATIENT_AFTER_S, timeout_s))
             while len(answer) < 8:
                 try:
@@ -245,7 +243,7 @@ def is_starting(host: str, port: int) -> bool:
     """Whether a broker hangs up on whoever asks for the cluster's metadata: it is not part of it yet, or no more."""
     try:
         with socket.create_connection((host, port), CONNECT_TIMEOUT_S) as connection:
-            connection.sendall(METADATA_REQUEST)
+            connection.sendall(frame(Api.METADATA, METADATA_VERSION, ABOUT_THE_CLUSTER))
             return not connection.recv(1)
     except ConnectionError:
         return True
@@ -254,15 +252,10 @@ def is_starting(host: str, port: int) -> bool:
 
 
 def split_address(server: str) -> tuple[str, int]:
-    """host, host:port or [address]:port, with or without a protocol in front."""
-    bare = server.strip().rpartition("://")[2]
-    host, colon, port = bare.rpartition(":")
-    if not colon or bare.endswith("]"):
-        host, port = bare, str(DEFAULT_PORT)
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+    address = parse_server(server)
+    if address is None:
         raise ConfigError(f"{server!r} is no address of a broker: write HOST:PORT, for example localhost:9092")
-    return host, int(port)
+    return address
 
 
 def cluster_command(command: Callable[Concatenate[Target, P], R]) -> Callable[..., R]:

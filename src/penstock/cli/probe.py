@@ -26,6 +26,16 @@ CLUSTER_VERSION = 2  # the first that tells of brokers that are down
 METADATA_VERSION = 4  # all brokers since 0.11, with cluster id and controller
 
 
+ABOUT_THE_CLUSTER = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+"""Brokers, cluster id and controller; no topics."""
+
+
+def frame(api: Api, version: int, request: Message, client_id: str = "penstock-cli") -> bytes:
+    """A request with correlation id 1, as it goes over the wire."""
+    parts, _ = encode_request(api, version, 1, client_id, request)
+    return b"".join(part for part in parts if isinstance(part, bytes))
+
+
 class Probe:
     """Raises OSError, or ProtocolError where something else than Kafka answers."""
 
@@ -40,9 +50,7 @@ class Probe:
         return len(answer.api_keys)
 
     def cluster(self) -> MetadataResponse:
-        """Brokers, cluster id and controller; no topics."""
-        request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
-        return self._ask(Api.METADATA, METADATA_VERSION, request, MetadataResponse)
+        return self._ask(Api.METADATA, METADATA_VERSION, ABOUT_THE_CLUSTER, MetadataResponse)
 
     def all_brokers(self) -> list[DescribeClusterBroker]:
         """Those that are down, too."""
@@ -50,9 +58,8 @@ class Probe:
         return self._ask(Api.DESCRIBE_CLUSTER, CLUSTER_VERSION, request, DescribeClusterResponse).brokers
 
     def _ask(self, api: Api, version: int, request: Message, kind: type[R]) -> R:
-        parts, _ = encode_request(api, version, 1, "penstock-doctor", request)
         with socket.create_connection(self._address, self._timeout_s) as connection:
-            connection.sendall(b"".join(part for part in parts if isinstance(part, bytes)))
+            connection.sendall(frame(api, version, request, "penstock-doctor"))
             with connection.makefile("rb") as stream:
                 prefix = stream.read(4)
                 if not prefix:
@@ -60,10 +67,10 @@ class Probe:
                 size = int.from_bytes(prefix, "big")
                 if not 0 < size <= FRAME_LIMIT:
                     raise ProtocolError("the answer is no frame")
-                frame = stream.read(size)
-        if len(frame) < size:
+                answered = stream.read(size)
+        if len(answered) < size:
             raise ProtocolError("the connection was closed in the middle of the answer")
-        _, at = read_response_header(api, version, frame)
-        answer = decode_response(api, version, frame, at)
+        _, at = read_response_header(api, version, answered)
+        answer = decode_response(api, version, answered, at)
         assert isinstance(answer, kind)
         return answer

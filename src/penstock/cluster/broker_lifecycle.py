@@ -49,7 +49,7 @@ ANOTHER_DISK = (
 )
 
 
-class QuorumView(Protocol):
+class QuorumProgress(Protocol):
     @property
     def last_index(self) -> int: ...
 
@@ -69,7 +69,7 @@ class BrokerLifecycle:
         loop: asyncio.AbstractEventLoop,
         config: BrokerConfig,
         access: ControllerAccess,
-        quorum: QuorumView,
+        quorum: QuorumProgress,
         image: MetadataImage,
         clock: Clock,
         registration: Registration,

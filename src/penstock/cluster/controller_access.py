@@ -75,7 +75,7 @@ INTERNAL = frozenset(
 )
 
 
-class QuorumView(Protocol):
+class LedQuorum(Protocol):
     @property
     def leader_id(self) -> int | None: ...
 
@@ -84,7 +84,7 @@ class ControllerAccess:
     def __init__(
         self,
         identity: PeerIdentity,
-        quorum: QuorumView,
+        quorum: LedQuorum,
         controller: Controller,
         address_of: Callable[[int], Address | None],
         bootstrap: Sequence[Address] = (),

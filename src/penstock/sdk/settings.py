@@ -16,6 +16,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
+from penstock.model.addresses import parse_server
 from penstock.sdk.errors import BadSetting, ClientError, Unreachable, translate
 
 BOOTSTRAP_VARIABLE = "PENSTOCK_BOOTSTRAP_SERVERS"
@@ -116,11 +117,7 @@ class ClusterConnection:
 
 
 def _address(server: str) -> tuple[str, int]:
-    """host, host:port or [address]:port, with or without a protocol in front."""
-    bare = server.strip().rpartition("://")[2]
-    host, colon, port = bare.rpartition(":")
-    if not colon or bare.endswith("]"):
-        host, port = bare, str(DEFAULT_PORT)
-    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+    address = parse_server(server)
+    if address is None:
         raise BadSetting(f"{server!r} is no address of a broker: write HOST:PORT, for example localhost:9092")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return address

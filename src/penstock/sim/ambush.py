@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from penstock.sim.campaigns import Deed
-from penstock.sim.cluster import SimCluster, host_of
+from penstock.sim.cluster import host_of
+from penstock.sim.enemy import Enemy
 from penstock.sim.fault_plan import AMBUSHES, COORDINATOR_FALLS, INSIDE, POWER, Fault
 from penstock.sim.places import replaced
 from penstock.sim.process import current_process
@@ -96,26 +97,6 @@ class Trap(NamedTuple):
     keeps_power: bool
     is_for: Callable[[int], bool]
     sprung: asyncio.Future[tuple[int, str]]
-
-
-class Enemy(Protocol):
-    """What `sim.nemesis.Nemesis` does for an ambush."""
-
-    cluster: SimCluster
-    has_voter_changes: bool
-
-    def note(self, fault: Fault, what: str) -> None: ...
-    def begin(self, deed: Any) -> None: ...
-    def take(self, number: int) -> None: ...
-    def is_free(self, number: int) -> bool: ...
-    async def wait(self, is_so: Callable[[], bool], at_most_s: float) -> None: ...
-    def can_take(self, number: int) -> bool:
-        """It is up, no other fault has taken it, and not too many are down already."""
-        ...
-
-    async def down(self, fault: Fault, number: int) -> None:
-        """It is dead: for a while, then up again."""
-        ...
 
 
 class Ambushes:

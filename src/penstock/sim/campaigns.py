@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
-from typing import Protocol
 
-from penstock.sim.cluster import SimCluster, host_of
+from penstock.sim.cluster import host_of
+from penstock.sim.enemy import Enemy
 from penstock.sim.fault_plan import Fault
 
 NOTICED_S = 0.4
@@ -34,35 +34,6 @@ REWRITTEN = {
     "replica.lag.time.max.ms": ("1000", "4000"),
 }
 """What a node's file may say otherwise after a restart."""
-
-
-class Enemy(Protocol):
-    """What `sim.nemesis.Nemesis` does for a campaign."""
-
-    cluster: SimCluster
-
-    def note(self, fault: Fault, what: str) -> None: ...
-    def begin(self, deed: Awaitable[None]) -> None: ...
-    def is_free(self, number: int) -> bool:
-        """It is up, and no other fault has taken it."""
-        ...
-
-    def is_well(self) -> bool:
-        """Every replica has what it should."""
-        ...
-
-    async def wait(self, is_so: Callable[[], bool], at_most_s: float) -> None: ...
-    def take(self, number: int) -> None: ...
-    def give_back(self, number: int) -> None: ...
-    def leader(self, random: Random) -> int | None:
-        """Of a partition at random; None: nobody knows."""
-        ...
-
-    def replicas(self, random: Random) -> list[int]:
-        """Of a partition at random that is led, its leader last; none: nobody knows."""
-        ...
-
-    def controller(self) -> int | None: ...
 
 
 Deed = Callable[[Fault, Random], Awaitable[None]]

@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from random import Random
-from typing import Protocol
 
 from penstock.records.batch import CRC_START, iterate_headers
-from penstock.sim.ambush import CUTS, MOST_STEPS, Ambushes, Trap
+from penstock.sim.ambush import CUTS, MOST_STEPS, Trap
 from penstock.sim.broker import DATA
 from penstock.sim.campaigns import Deed
-from penstock.sim.cluster import SimCluster, host_of
+from penstock.sim.cluster import host_of
 from penstock.sim.disk import SimDisk
+from penstock.sim.enemy import Enemy
 from penstock.sim.fault_plan import ROT_AND_CRASH, Fault
 from penstock.sim.threads import DiskTimes
 
@@ -27,37 +27,6 @@ EPOCH_START = 12  # of the partition leader epoch in a batch
 COMPACTED = ("keyed-", "__consumer_offsets-")
 ROTTEN = ("data-", "keyed-", "__consumer_offsets-")
 """Logs in which bits rot: of topics that `sim.healed` reads in the end."""
-
-
-class Enemy(Protocol):
-    """What `sim.nemesis.Nemesis` does for these."""
-
-    cluster: SimCluster
-    ambushes: Ambushes
-    is_alone: bool
-    """No other fault begins."""
-    on_rot: Callable[[int], None]
-
-    def note(self, fault: Fault, what: str) -> None: ...
-    def take(self, number: int) -> None: ...
-    def give_back(self, number: int) -> None: ...
-    def target(self, random: Random) -> int | None:
-        """A machine that is up and that no other fault has taken."""
-        ...
-
-    async def down(self, fault: Fault, number: int) -> None:
-        """It is dead: for a while, then up again."""
-        ...
-
-    def somebody(self, random: Random) -> int | None:
-        """A machine that is up."""
-        ...
-
-    async def wait_for_quiet(self) -> bool:
-        """Whether nothing is wrong, before long, and no other fault is under way."""
-        ...
-
-    async def wait_until_well(self) -> None: ...
 
 
 class DiskFaults:

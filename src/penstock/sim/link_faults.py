@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
-from typing import Protocol
 
-from penstock.sim.cluster import SimCluster, host_of
+from penstock.sim.cluster import host_of
+from penstock.sim.enemy import Enemy
 from penstock.sim.fault_plan import Fault
 from penstock.sim.network import LAN, LinkProfile
 from penstock.sim.world import DRIVER
@@ -19,17 +19,6 @@ from penstock.sim.world import DRIVER
 SLOW = LinkProfile(0.02, 0.08, 0.02, 0.5, 2e6, 0.3, (4 << 10, 16 << 10))
 BROKERS_CHANCE = 0.6
 """That both of two machines are brokers."""
-
-
-class Enemy(Protocol):
-    """What `sim.nemesis.Nemesis` does for a fault of the network."""
-
-    cluster: SimCluster
-
-    def note(self, fault: Fault, what: str) -> None: ...
-    def somebody(self, random: Random) -> int | None:
-        """A broker that is up, rather one that matters."""
-        ...
 
 
 Deed = Callable[[Fault, Random], Awaitable[None]]

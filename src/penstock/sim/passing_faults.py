@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from penstock.sim.campaigns import Deed
-from penstock.sim.cluster import SimCluster, host_of
+from penstock.sim.cluster import host_of
 from penstock.sim.disk import NEED_A_DESCRIPTOR
+from penstock.sim.enemy import Enemy
 from penstock.sim.fault_plan import FAILING_CHECKPOINT, Fault
 
 ARMED_S = 3.0
@@ -62,42 +63,6 @@ SINGLES = (
     Single("list", "", errno.EMFILE),
     Single("make", "", errno.ENOSPC),
 )
-
-
-class Enemy(Protocol):
-    """What `sim.nemesis.Nemesis` does for these."""
-
-    cluster: SimCluster
-    is_alone: bool
-    """No other fault begins."""
-    on_stall: Callable[[str], None]
-    """Told what nobody else has taken over from a broker whose disk hangs."""
-
-    def note(self, fault: Fault, what: str) -> None: ...
-    def leader(self, random: Random) -> int | None: ...
-    def held_up(self, number: int) -> Sequence[str]:
-        """Partitions that this broker leads and whose last records are not stable on its disk."""
-        ...
-
-    def somebody(self, random: Random) -> int | None:
-        """A machine that is up."""
-        ...
-
-    def begin(self, deed: Awaitable[None]) -> None: ...
-    def take(self, number: int) -> None: ...
-    def can_take(self, number: int) -> bool:
-        """It is up, no other fault has taken it, and not too many are down already."""
-        ...
-
-    async def down(self, fault: Fault, number: int) -> None:
-        """It is dead: for a while, then up again."""
-        ...
-
-    async def wait_for_quiet(self) -> bool:
-        """Whether nothing is wrong, before long, and no other fault is under way."""
-        ...
-
-    async def wait_until_well(self) -> None: ...
 
 
 class PassingFaults:

@@ -9,9 +9,9 @@ Must not know: clients, checkers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.cluster.raft_store import DIRECTORY
 from penstock.records.batch import HEADER_SIZE, iterate_headers
@@ -19,9 +19,10 @@ from penstock.records.builder import iterate_records
 from penstock.records.compression import decompress
 from penstock.sim.broker import DATA
 from penstock.sim.campaigns import Deed
-from penstock.sim.cluster import SimCluster, host_of
+from penstock.sim.cluster import host_of
 from penstock.sim.disk import SimDisk
 from penstock.sim.disk_faults import ROTTEN, batch_byte
+from penstock.sim.enemy import Enemy
 from penstock.sim.fault_plan import LATE_FLUSH, LOST_ANSWER, LOST_METADATA, MISREAD, MOVED_MEANWHILE, Fault
 from penstock.sim.places import replaced
 from penstock.sim.workload.voters import GIVE, TAKE
@@ -46,41 +47,6 @@ LEADERLESS_S = (1.0, 3.0)
 
 
 REPEATED_S = 1.0
-
-
-class Enemy(Protocol):
-    """What `sim.nemesis.Nemesis` does for these."""
-
-    cluster: SimCluster
-    is_alone: bool
-    """No other fault begins."""
-    on_rot: Callable[[int], None]
-    on_lost_metadata: Callable[[int], None]
-    configures: Callable[[str, str, str | None], Awaitable[None]]
-    moves: Callable[[int], Awaitable[None]]
-    reads: Callable[[int], Awaitable[None]]
-    votes: Callable[[str, int, int], Awaitable[None]]
-    settles: Callable[[], Awaitable[None]]
-
-    def note(self, fault: Fault, what: str) -> None: ...
-    def take(self, number: int) -> None: ...
-    def give_back(self, number: int) -> None: ...
-    def can_take(self, number: int) -> bool: ...
-    def controller(self) -> int | None: ...
-    def target(self, random: Random) -> int | None:
-        """A machine that is up and that no other fault has taken."""
-        ...
-
-    async def down(self, fault: Fault, number: int) -> None:
-        """It is dead: for a while, then up again."""
-        ...
-
-    async def wait(self, is_so: Callable[[], bool], at_most_s: float) -> None: ...
-    async def wait_for_quiet(self) -> bool:
-        """Whether nothing is wrong, before long, and no other fault is under way."""
-        ...
-
-    async def wait_until_well(self) -> None: ...
 
 
 class StagedFaults:

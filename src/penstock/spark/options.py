@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from penstock.model.addresses import parse_server
 from penstock.model.topic_partition import TopicPartition
 from penstock.spark.known_options import SECURITY_PREFIXES, KnownOptions
 from penstock.spark.positions import (
@@ -265,16 +266,12 @@ def cluster_options(given: Mapping[str, str]) -> ClusterOptions:
 
 
 def _address(server: str) -> Address:
-    bare = server.strip().rpartition("://")[2]
-    host, colon, port = bare.rpartition(":")
-    if not colon or bare.endswith("]"):
-        host, port = bare, str(DEFAULT_PORT)
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+    address = parse_server(server)
+    if address is None:
         raise InvalidOption(
             f"option 'kafka.bootstrap.servers' has '{server.strip()}': write HOST:PORT, for example localhost:9092"
         )
-    return host, int(port)
+    return address
 
 
 def _parse(given: _Given, *, is_stream: bool) -> SourceOptions:

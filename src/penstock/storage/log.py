@@ -253,8 +253,8 @@ class Log:
     def append(self, header: BatchHeader, data: Buffer, leader_epoch: int, now_ms: int) -> int:
         """Append one validated batch; its base offset. One write call; raises StorageError."""
         base_offset = self.log_end_offset
-        last_offset = base_offset + header[6]
-        timestamp = header[8]
+        last_offset = base_offset + header.last_offset_delta
+        timestamp = header.max_timestamp
         size = len(data)
         segment = self._segments.active
         position = segment.size
@@ -286,7 +286,7 @@ class Log:
         self.log_end_offset = last_offset + 1
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, base_offset)
-        if header[9] >= 0:
+        if header.producer_id >= 0:
             self.producers.update(header, base_offset, data)
         if self.first_unflushed_ms is None:
             self.first_unflushed_ms = now_ms

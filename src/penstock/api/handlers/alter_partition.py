@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import PartitionController
+from penstock.api.controller_protocols import PartitionController
 from penstock.core.metadata.requests import NO_BROKER_EPOCH, IsrChange, ReplicaEpoch
 from penstock.model.errors import ErrorCode
 from penstock.wire.apis import Api

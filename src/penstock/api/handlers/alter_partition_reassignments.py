@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import PartitionController
+from penstock.api.controller_protocols import PartitionController
 from penstock.core.metadata.requests import Reassignment
 from penstock.model.errors import ErrorCode
 from penstock.wire.apis import Api

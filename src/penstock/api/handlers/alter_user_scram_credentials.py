@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import TopicController
+from penstock.api.controller_protocols import TopicController
 from penstock.core.metadata.scram import Deletion, Upsertion
 from penstock.model.errors import ErrorCode
 from penstock.wire.apis import Api

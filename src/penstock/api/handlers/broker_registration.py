@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import BrokerController
+from penstock.api.controller_protocols import BrokerController
 from penstock.core.metadata.requests import Registration, uuid_text
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api

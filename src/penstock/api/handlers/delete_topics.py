@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import TopicController
+from penstock.api.controller_protocols import TopicController
 from penstock.cluster.running_config import RunningConfig
 from penstock.core.metadata.image import TopicState
 from penstock.model.errors import ApiError, ErrorCode, StorageError

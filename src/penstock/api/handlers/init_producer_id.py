@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import ProducerIds
+from penstock.api.controller_protocols import ProducerIds
 from penstock.api.handlers.find_coordinator import NO_TRANSACTIONS
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import PartitionController
+from penstock.api.controller_protocols import PartitionController
 from penstock.model.errors import ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages.list_partition_reassignments import (

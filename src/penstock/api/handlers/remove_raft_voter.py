@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from penstock.api.cluster_view import ClusterView
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import VoterController
+from penstock.api.controller_protocols import VoterController
 from penstock.api.handlers.add_raft_voter import check_cluster_id
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api

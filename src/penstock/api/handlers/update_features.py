@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.api.controller_access import BrokerController
+from penstock.api.controller_protocols import BrokerController
 from penstock.core.metadata.requests import FeatureUpdate, UpgradeType
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api

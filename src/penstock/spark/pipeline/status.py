@@ -19,6 +19,7 @@ from penstock.spark.pipeline.lag import LagMeter, PartitionLag
 from penstock.spark.pipeline.lock import holder_of
 from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject
+from penstock.spark.pipeline.state_files import replace_text
 from penstock.wire_client.requests.errors import WireClientError
 
 VERSION = 1
@@ -76,11 +77,7 @@ class StatusFile:
         self.change(state=state, message=message, ended=_now())
 
     def write(self) -> None:
-        path = self._project.status_path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f"{path.name}.{os.getpid()}")
-        fresh.write_text(json.dumps(self._state, indent=2) + "\n", encoding="utf-8")
-        fresh.replace(path)
+        replace_text(self._project.status_path, json.dumps(self._state, indent=2) + "\n")
 
 
 def read_status(project: PipelineProject) -> dict[str, Any]:
