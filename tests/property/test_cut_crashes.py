@@ -8,8 +8,8 @@ from random import Random
 from typing import Any, TypeVar
 
 import pytest
-from tests.hosted_world import HostedWorld, Workers
 
+from hosted_world import HostedWorld, Workers
 from penstock.model.errors import StorageError
 from penstock.records.batch import iterate_headers
 from penstock.records.builder import Record, build_batch

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from broker_process import BrokerProcess
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "doors.md"
 
 

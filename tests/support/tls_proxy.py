@@ -7,7 +7,7 @@ import ssl
 import threading
 from pathlib import Path
 
-_DIRECTORY = Path(__file__).parent / "unit" / "wire_client" / "blocking" / "tls"
+_DIRECTORY = Path(__file__).parents[1] / "unit" / "wire_client" / "blocking" / "tls"
 CERTIFICATE, KEY = str(_DIRECTORY / "certificate.pem"), str(_DIRECTORY / "key.pem")
 
 
