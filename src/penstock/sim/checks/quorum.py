@@ -1,8 +1,8 @@
 """What Raft promises, as the whole cluster sees it: one vote of a node and one leader a term, one entry at an index for
 everybody, and a leader that has all that was committed in earlier terms.
 
-The core itself is judged step by step elsewhere (tests/support/raft_checker.py); here it runs on real storage and connections,
-so a vote or an entry that a disk or a shell forgot shows. Must not know: what entries mean.
+The core itself is judged step by step elsewhere (tests/support/raft_checker.py); here it runs on real storage and
+connections, so a vote or an entry that a disk or a shell forgot shows. Must not know: what entries mean.
 """
 
 from __future__ import annotations
