@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Literal, ParamSpec, Protocol, TypeVar
 
 import click
 
-from penstock.cli.connection import Target, cluster_command, complete_groups, complete_topics, json_option
-from penstock.cli.min_insync import MIN_INSYNC, warn_of_all_topics, warn_of_topic
+from penstock.cli.arguments.pairs import parse_pairs
+from penstock.cli.arguments.setting_names import known_names
+from penstock.cli.cluster.min_insync import MIN_INSYNC, warn_of_all_topics, warn_of_topic
 from penstock.cli.output import show_json, show_table
-from penstock.cli.pairs import parse_pairs
-from penstock.cli.setting_names import known_names
-from penstock.cli.wire_admin import broker_settings, wire_admin
+from penstock.cli.reach.connection import Target, cluster_command, complete_groups, complete_topics, json_option
+from penstock.cli.reach.wire_admin import broker_settings, wire_admin
 from penstock.model.errors import ConfigError, ErrorCode, PenstockError
 
 if TYPE_CHECKING:

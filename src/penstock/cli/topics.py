@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.connection import Target, cluster_command, complete_topics, json_option
-from penstock.cli.min_insync import warn_of_topic
-from penstock.cli.naming import named
-from penstock.cli.no_controller import warn_of_old_news
-from penstock.cli.numbers import PARTITIONS, Number
+from penstock.cli.arguments.naming import named
+from penstock.cli.arguments.numbers import PARTITIONS, Number
+from penstock.cli.arguments.pairs import parse_pairs
+from penstock.cli.arguments.setting_names import known_names
+from penstock.cli.cluster.min_insync import warn_of_topic
 from penstock.cli.output import show_json, show_table
-from penstock.cli.pairs import parse_pairs
-from penstock.cli.setting_names import known_names
+from penstock.cli.reach.connection import Target, cluster_command, complete_topics, json_option
+from penstock.cli.reach.no_controller import warn_of_old_news
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _bounds(
 
 def _eligible(target: Target, name: str) -> dict[int, list[int]]:
     """The eligible leader replicas of each partition."""
-    from penstock.cli.wire_admin import wire_admin
+    from penstock.cli.reach.wire_admin import wire_admin
 
     with wire_admin(target) as admin:
         return {one.partition: list(one.elr) for one in admin.partitions([name])}

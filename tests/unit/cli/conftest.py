@@ -7,8 +7,8 @@ from contextlib import ExitStack
 import pytest
 
 from command_line import CommandLine
-from penstock.cli import cluster as cluster_module
-from penstock.cli import cluster_progress
+from penstock.cli.cluster import command as cluster_module
+from penstock.cli.cluster import progress as cluster_progress
 from penstock.testing import Broker
 from scripted_cluster import ScriptedCluster
 

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from command_line import CommandLine
-from penstock.cli import cluster as cluster_module
-from penstock.cli.connection import Target
-from penstock.cli.doctor_brokers import down, fenced_at
-from penstock.cli.doctor_brokers import partitions as doctor_of_partitions
-from penstock.cli.voters import Voter
+from penstock.cli.cluster import command as cluster_module
+from penstock.cli.cluster.voters import Voter
+from penstock.cli.doctor.brokers import down, fenced_at
+from penstock.cli.doctor.brokers import partitions as doctor_of_partitions
+from penstock.cli.reach.connection import Target
 from penstock.model.errors import ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages import alter_partition_reassignments as alter

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from command_line import CommandLine
-from penstock.cli import cluster_moves
+from penstock.cli.cluster import moves as cluster_moves
 from penstock.model.errors import ErrorCode, PenstockError
 from penstock.wire.apis import Api
 from penstock.wire.messages import alter_partition_reassignments as alter

@@ -19,9 +19,9 @@ from types import SimpleNamespace
 import pytest
 
 from command_line import CommandLine
-from penstock.cli import doctor
-from penstock.cli.connection import split_address
-from penstock.cli.times import parse_time
+from penstock.cli.arguments.times import parse_time
+from penstock.cli.doctor import command as doctor
+from penstock.cli.reach.connection import split_address
 from penstock.model.errors import ConfigError
 from penstock.testing import Broker
 from penstock.wire.apis import Api
@@ -122,7 +122,7 @@ def test_option_then_environment_then_default(
     several = f"127.0.0.1:{closed_port},{penstock_broker.bootstrap_servers}"
     assert cli("topics", "list", "--bootstrap-server", several).code == 0
     monkeypatch.delenv("PENSTOCK_BOOTSTRAP_SERVERS")
-    monkeypatch.setattr("penstock.cli.connection.DEFAULT_BOOTSTRAP_SERVERS", penstock_broker.bootstrap_servers)
+    monkeypatch.setattr("penstock.cli.reach.connection.DEFAULT_BOOTSTRAP_SERVERS", penstock_broker.bootstrap_servers)
     assert cli("topics", "list").code == 0
 
 
@@ -421,7 +421,8 @@ def test_what_a_command_does_is_told_in_full(cli: CommandLine, monkeypatch: pyte
 
 def test_help_and_completion_do_not_load_the_client_library() -> None:
     script = (
-        "import sys; from penstock.cli import topics, groups, lag, cluster, produce, consume, configs, completion; "
+        "import sys; from penstock.cli import topics, configs, completion; from penstock.cli.records import produce, "
+        "consume; from penstock.cli.groups import command, lag; from penstock.cli.cluster import command; "
         "import penstock; assert 'confluent_kafka' not in sys.modules; penstock.Producer; "
         "assert 'confluent_kafka' in sys.modules"
     )
@@ -430,7 +431,7 @@ def test_help_and_completion_do_not_load_the_client_library() -> None:
 
 def test_a_mistake_of_ours_is_one_sentence(penstock_broker: Broker) -> None:
     script = (
-        "import sys, penstock.cli.connection as c; from penstock.cli import main; "
+        "import sys, penstock.cli.reach.connection as c; from penstock.cli import main; "
         "c.Target.admin = lambda self: 1 / 0; sys.argv = ['penstock', 'topics', 'list']; main()"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)

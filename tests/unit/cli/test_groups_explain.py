@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from command_line import CommandLine
-from penstock.cli.story import story_lines
+from penstock.cli.groups.story import story_lines
 from penstock.sdk import BlockingAdmin, BlockingProducer
 from penstock.testing import Broker
 

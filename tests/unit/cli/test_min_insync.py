@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from command_line import CommandLine
-from penstock.cli.min_insync import NAMED
+from penstock.cli.cluster.min_insync import NAMED
 from penstock.testing import Broker, Cluster
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from command_line import CommandLine
-from penstock.cli.connection import Target
 from penstock.cli.output import progress
-from penstock.cli.produce_batching import BULK_BATCH_BYTES, BULK_LINGER_MS, batching
+from penstock.cli.reach.connection import Target
+from penstock.cli.records.batching import BULK_BATCH_BYTES, BULK_LINGER_MS, batching
 from penstock.sdk import BlockingConsumer, TopicPartition
 from penstock.testing import Broker
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from penstock.cli.cluster_secret import join
+from penstock.cli.cluster.secret import join
 from penstock.cli.commands import penstock
 from penstock.config.broker import BrokerConfig
 from penstock.model.errors import ConfigError

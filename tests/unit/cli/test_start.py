@@ -271,7 +271,9 @@ main()
 """
 
 
-@pytest.mark.parametrize("name", ["click", "penstock.cli.commands", "penstock.cli.start", "penstock.node.node", ""])
+@pytest.mark.parametrize(
+    "name", ["click", "penstock.cli.commands", "penstock.cli.start.command", "penstock.node.node", ""]
+)
 def test_ctrl_c_from_the_first_moment(tmp_path: Path, name: str) -> None:
     """During imports, or (no name) while the partitions are opened."""
     script = INTERRUPTED_WHILE_IMPORTING if name else INTERRUPTED_WHILE_STARTING

@@ -20,7 +20,7 @@ from urllib.request import urlopen
 import pytest
 
 from command_line import CommandLine
-from penstock.cli import start_nodes
+from penstock.cli.start import nodes as start_nodes
 from penstock.config.properties import parse_properties
 from penstock.runtime.data_directory import lock_directory
 from penstock.wire.apis import Api

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from penstock.cli.start_ports import NodePorts, Place, check_free, plan_ports
+from penstock.cli.start.ports import NodePorts, Place, check_free, plan_ports
 from penstock.config.broker import BrokerConfig
 from penstock.model.errors import ConfigError
 

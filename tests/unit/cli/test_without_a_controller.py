@@ -12,11 +12,11 @@ import pytest
 from command_line import CommandLine
 from peers import identity
 from penstock.api.forwarding import Forwarding
-from penstock.cli import voters as voters_module
-from penstock.cli.connection import HANGS, Target
-from penstock.cli.doctor_voters import voters as voter_findings
-from penstock.cli.no_controller import no_controller, warn_of_old_news
-from penstock.cli.voters import CLOSED, OTHER, Voter, named_voters, tried, verdict, what_to_do
+from penstock.cli.cluster import voters as voters_module
+from penstock.cli.cluster.voters import CLOSED, OTHER, Voter, named_voters, tried, verdict, what_to_do
+from penstock.cli.doctor.voters import voters as voter_findings
+from penstock.cli.reach.connection import HANGS, Target
+from penstock.cli.reach.no_controller import no_controller, warn_of_old_news
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.sdk import Refused
 from penstock.wire.apis import Api

@@ -13,7 +13,7 @@ from typing import Any
 import click
 import pytest
 
-from penstock.cli.job_command import LocalDirectory, Speed, parse_offsets, topics_of
+from penstock.cli.pipeline.job_command import LocalDirectory, Speed, parse_offsets, topics_of
 from penstock.model.errors import ConfigError
 from penstock.model.topic_partition import TopicPartition
 from penstock.spark.jobs import clusters

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import doctor_spark
-from penstock.cli.doctor import Finding
+from penstock.cli.doctor import spark as doctor_spark
+from penstock.cli.doctor.command import Finding
 
 ALL = {"pyspark": "4.3.0", "pyarrow": "26.0.1", "numba": "0.68.1", "protobuf": "7.36.2"}
 

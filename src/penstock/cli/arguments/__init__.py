@@ -1,0 +1,1 @@
+"""What people write on a command line, read and checked."""

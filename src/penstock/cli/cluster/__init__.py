@@ -1,0 +1,1 @@
+"""Commands about the cluster: health, members, replicas that move."""

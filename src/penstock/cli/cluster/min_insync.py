@@ -1,0 +1,89 @@
+"""More in-sync replicas asked for than there are: a warning for settings that promise more than they keep, and the
+reason where a producer waited for replicas in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.model.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.cli.reach.connection import Target
+    from penstock.sdk import BlockingAdmin, TopicInfo
+
+LOOK_S = 2.0
+MIN_INSYNC = "min.insync.replicas"
+NAMED = 5
+
+
+def warn_of_topic(admin: BlockingAdmin, name: str) -> None:
+    """After a topic was made or its settings were changed. Kafka takes such a setting, and so does the command."""
+    with suppress(PenstockError):  # what was asked for is done; this is looked at besides
+        replicas = _fewest(admin.topic(name))
+        for asked in admin.configs("topic", name):
+            if asked.name == MIN_INSYNC and _number(asked.value) > replicas:
+                whose = "" if asked.source == "topic" else " (the brokers' setting)"
+                _warn(
+                    f"{MIN_INSYNC}={asked.value}{whose}, but {name} has {replicas} replica{'s' * (replicas != 1)}: it "
+                    f"counts as {replicas} there, and acks=all waits for no more"
+                )
+
+
+def warn_of_all_topics(admin: BlockingAdmin, value: str | None) -> None:
+    """After the brokers' setting, which holds for topics without one of their own, was changed to `value`."""
+    with suppress(PenstockError):
+        few = [topic for topic in admin.topics() if _fewest(topic) < _number(value)]
+        if few:
+            _warn(
+                f"{MIN_INSYNC}={value}, but {_names(few)} fewer replicas: it counts as their number there, and "
+                "acks=all waits for no more"
+            )
+
+
+def too_few_in_sync(target: Target, topic: str, partition: int | None) -> PenstockError | None:
+    """Why writes with acks=all have waited, if it is for want of in-sync replicas now; None if not, or if nobody tells.
+
+    librdkafka tries again until the time is up, and then does not say what it was told. `partition`: None for any.
+    """
+    with suppress(PenstockError), replace(target, timeout_s=min(target.timeout_s, LOOK_S)).admin() as admin:
+        settings = {one.name: one.value for one in admin.configs("topic", topic)}
+        least = _number(settings.get(MIN_INSYNC))
+        few = [
+            one
+            for one in admin.topic(topic).partitions
+            if len(one.isr) < min(least, len(one.replicas)) and not one.is_offline and partition in (None, one.id)
+        ]
+        if few:
+            first = few[0]
+            more = f" (and {len(few) - 1} more partition{'s' * (len(few) > 2)} likewise)" if len(few) > 1 else ""
+            missing = ", ".join(str(replica) for replica in first.replicas if replica not in first.isr)
+            return PenstockError(
+                f"{topic}-{first.id} has {len(first.isr)} in-sync replica{'s' * (len(first.isr) != 1)}, and "
+                f"{MIN_INSYNC} is {least}{more}, so writes with acks=all are refused: bring broker {missing} back "
+                "(`penstock cluster under-replicated`)"
+            )
+    return None
+
+
+def _fewest(topic: TopicInfo) -> int:
+    """A reassignment may give each partition another number of them."""
+    return min((len(one.replicas) for one in topic.partitions), default=0)
+
+
+def _names(topics: Sequence[TopicInfo]) -> str:
+    named = ", ".join(topic.name for topic in topics[:NAMED])
+    more = len(topics) - NAMED
+    return f"{named}{f' and {more} more' if more > 0 else ''} {'has' if len(topics) == 1 else 'have'}"
+
+
+def _number(value: str | None) -> int:
+    return int(value) if value is not None and value.isdigit() else 0
+
+
+def _warn(sentence: str) -> None:
+    click.echo(f"penstock: warning: {sentence}", err=True)

@@ -1,0 +1,199 @@
+"""Who votes on the metadata, which of them answer this machine, and why the others do not.
+
+A broker that finds no controller names the voters in its refusal (`api.forwarding`). Each is tried with a plain
+socket and one small request: a process that is stopped still accepts connections. Must not know: who asks, and how
+it is shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.cli.reach.connection import (
+    CONNECT_TIMEOUT_S,
+    HANGS,
+    REFUSED,
+    STUCK,
+    Target,
+    ask_api_versions,
+    connect_problem,
+)
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.wire.apis import Api
+
+if TYPE_CHECKING:
+    from penstock.wire_client.blocking.connection import BlockingConnection
+
+# How long a broker is to look for a controller before it says that there is none: a moment does where a command has
+# waited in vain already.
+LOOK_S = 5.0
+MOMENT_S = 0.5
+ANSWER_S = 1.0
+"""How long after that its answer is waited for."""
+MOST_AT_ONCE = 16
+OTHER = "what listens there does not answer as a broker does"
+CLOSED = "it closes the connection at once"
+_NAMED = re.compile(r"\b(\d+) at (\S+):(\d+)(?=[,)])")
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    node_id: int
+    host: str
+    port: int
+    problem: str = ""
+    """Empty: it answers."""
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def advice(self) -> str:
+        if not self.problem:
+            return ""
+        if self.problem == REFUSED:
+            return "No process listens there: start that node again. If it ended by itself, its log says why."
+        if self.problem == HANGS:
+            return STUCK
+        if self.problem == OTHER:
+            return "Has another program taken its port? Compare controller.quorum.voters with where the node listens."
+        if self.problem == CLOSED:
+            return "It may be full, which its log says; or another program has taken its port."
+        return "Is its machine up? Check the network and firewalls, and the name in controller.quorum.voters."
+
+
+def named_voters(refusal: str) -> list[Voter]:
+    """Those that a broker named when it found no controller; none if it did not."""
+    _, _, named = refusal.partition("(voters: ")
+    return [Voter(int(node_id), host, int(port)) for node_id, host, port in _NAMED.findall(named)]
+
+
+def tried(voters: Iterable[Voter], timeout_s: float | None = None) -> list[Voter]:
+    """The same, with what stands between them and this machine. All at once: each may take its time."""
+    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+        return list(pool.map(partial(_try, CONNECT_TIMEOUT_S if timeout_s is None else timeout_s), voters))
+
+
+def _try(timeout_s: float, voter: Voter) -> Voter:
+    problem = connect_problem(voter.host, voter.port, timeout_s)
+    if not problem:
+        answer = ask_api_versions(voter.host, voter.port, timeout_s)
+        problem = {"kafka": "", "nothing": HANGS, "other": OTHER, "closed": CLOSED}[answer]
+    return Voter(voter.node_id, voter.host, voter.port, problem)
+
+
+def verdict(voters: Sequence[Voter]) -> str:
+    """How many answer, and how many it takes."""
+    count = sum(not voter.problem for voter in voters)
+    majority = len(voters) // 2 + 1
+    answers = f"{count} of {len(voters)} voters answer{'s' * (count == 1)} this machine"
+    return f"{answers}, and it takes {majority}" if count < majority else f"{answers}, which would do"
+
+
+def what_to_do(voters: Sequence[Voter]) -> str:
+    missing = [str(voter.node_id) for voter in voters if voter.problem]
+    if len(voters) - len(missing) > len(voters) // 2:
+        return (
+            "An election may be under way: try again in some seconds. If it goes on, they do not reach each other: "
+            "each one's log says whom it has lost."
+        )
+    if not any(voter.problem in ("", REFUSED) for voter in voters):
+        return "The nodes may use names and networks that this machine does not know: look from one of them."
+    needed = len(voters) // 2 + 1 - (len(voters) - len(missing))
+    enough = f" ({needed} of them will do)" if needed < len(missing) else ""
+    return f"Bring node{'s' * (len(missing) > 1)} {', '.join(missing)} back{enough}."
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """As its leader sees it."""
+
+    leader_id: int
+    voters: tuple[Voter, ...]
+    """Not tried; those without a known address are left out."""
+    silent_s: dict[int, float]
+    """How long the leader has not heard of each."""
+
+
+def has_controller(target: Target, address: tuple[str, int], look_s: float = MOMENT_S) -> bool | None:
+    """Whether the broker at `address` finds one within `look_s`; None where it cannot be asked.
+
+    Raises ApiError(NOT_CONTROLLER), which names the voters.
+    """
+    from penstock.wire.messages import list_partition_reassignments as listing
+    from penstock.wire_client.requests.errors import WireClientError, check
+
+    # Of nothing: only the controller answers it, and a client says how long to look for that one.
+    request = listing.ListPartitionReassignmentsRequest(timeout_ms=int(look_s * 1000), topics=[])
+    try:
+        with _connection(target, address, min(look_s + ANSWER_S, CONNECT_TIMEOUT_S)) as connection:
+            answer = connection.call(
+                Api.LIST_PARTITION_REASSIGNMENTS,
+                request,
+                listing.ListPartitionReassignmentsResponse,
+                look_s + ANSWER_S,
+            )
+        check(answer.error_code, answer.error_message)
+    except ApiError as error:
+        if error.code is ErrorCode.NOT_CONTROLLER:
+            raise
+        return None
+    except WireClientError:
+        return None
+    return True
+
+
+def _connection(target: Target, address: tuple[str, int], timeout_s: float) -> BlockingConnection:
+    from penstock.wire_client.blocking.connection import BlockingConnection
+    from penstock.wire_client.blocking.security import security_from_settings
+
+    security = security_from_settings({name: str(value) for name, value in target.settings.items()})
+    return BlockingConnection.open(*address, "penstock-cli", security, timeout_s)
+
+
+def quorum_at(target: Target, address: tuple[str, int]) -> Quorum | None:
+    """Asked once, of the broker at `address`; None where that one cannot be asked for it.
+
+    Raises ApiError(NOT_CONTROLLER), which names the voters.
+    """
+    from penstock.wire.messages import describe_quorum as quorum
+    from penstock.wire_client.blocking.cluster_admin import METADATA_TOPIC
+    from penstock.wire_client.requests.errors import WireClientError, check
+
+    # That first: who asks for the quorum cannot say how long to look for its leader.
+    has_controller(target, address, min(LOOK_S, target.timeout_s))
+
+    partitions = [quorum.RequestPartitionData(partition_index=0)]
+    request = quorum.DescribeQuorumRequest(
+        topics=[quorum.RequestTopicData(topic_name=METADATA_TOPIC, partitions=partitions)]
+    )
+    try:
+        with _connection(target, address, CONNECT_TIMEOUT_S) as connection:
+            answer = connection.call(Api.DESCRIBE_QUORUM, request, quorum.DescribeQuorumResponse, LOOK_S + ANSWER_S)
+        check(answer.error_code, answer.error_message)
+        found = answer.topics[0].partitions[0]
+        check(found.error_code, found.error_message)
+    except ApiError as error:
+        if error.code is ErrorCode.NOT_CONTROLLER:
+            raise
+        return None
+    except (WireClientError, IndexError):
+        return None
+    addresses = {node.node_id: node.listeners[0] for node in answer.nodes if node.listeners}
+    # By the leader's clock, whose own entry is of now.
+    now_ms = max((one.last_fetch_timestamp for one in found.current_voters), default=0)
+    return Quorum(
+        found.leader_id,
+        tuple(
+            Voter(node_id, addresses[node_id].host, addresses[node_id].port)
+            for node_id in sorted(one.replica_id for one in found.current_voters)
+            if node_id in addresses
+        ),
+        {one.replica_id: (now_ms - one.last_fetch_timestamp) / 1000 for one in found.current_voters},
+    )

@@ -1,0 +1,1 @@
+"""Explains how this machine reaches the cluster."""

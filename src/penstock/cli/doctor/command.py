@@ -1,0 +1,286 @@
+"""`penstock doctor`: can this machine talk to the cluster, and if not, why?
+
+A client connects twice: to a bootstrap address, and then to the addresses that the brokers advertise. Most trouble is
+in the difference. Each finding is one line; the exit code is 1 when something is wrong.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import platform
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from itertools import chain
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from penstock import __version__
+from penstock.cli.output import show_json
+from penstock.cli.reach.connection import (
+    CLOSED_AT_ONCE,
+    CONNECT_TIMEOUT_S,
+    HANGS,
+    REFUSED,
+    START_OTHERS,
+    STARTING,
+    STUCK,
+    Target,
+    ask_api_versions,
+    cluster_command,
+    connect_problem,
+    is_starting,
+    json_option,
+)
+from penstock.cli.reach.probe import Probe
+from penstock.model.errors import PenstockError, ProtocolError
+
+if TYPE_CHECKING:
+    from penstock.sdk import BlockingAdmin
+    from penstock.wire.messages.metadata import MetadataResponseBroker
+
+MOST_AT_ONCE = 16
+SETTINGS_S = 5.0
+LOW_SPACE = 0.1
+FULL_SPACE, FULL_BYTES = 0.01, 100 << 20
+
+
+@dataclass(frozen=True)
+class Finding:
+    state: Literal["ok", "info", "warning", "problem"]
+    about: str
+    sentence: str
+    advice: str = ""
+
+
+@click.command()
+@json_option
+@cluster_command
+def doctor(target: Target, as_json: bool) -> None:
+    """Explain how this machine reaches the cluster: addresses, listeners, disk, versions; and Spark on this machine."""
+    findings: list[Finding] = []
+    from penstock.cli.doctor.spark import spark
+
+    for finding in chain(examine(target), spark()):
+        findings.append(finding)
+        if not as_json:
+            _show(finding)
+    if as_json:
+        show_json([vars(finding) for finding in findings])
+    problems = sum(finding.state == "problem" for finding in findings)
+    if not as_json:
+        click.echo(_verdict(problems, sum(finding.state == "warning" for finding in findings)))
+    if problems:
+        sys.exit(1)
+
+
+def _verdict(problems: int, warnings: int) -> str:
+    counts = ((problems, "problem"), (warnings, "warning"))
+    found = ", ".join(f"{count} {kind}{'s' * (count != 1)}" for count, kind in counts if count)
+    return f"{found} found." if found else "Everything is in order."
+
+
+def _show(finding: Finding) -> None:
+    mark = {"ok": "ok     ", "info": "info   ", "warning": "warning", "problem": "PROBLEM"}[finding.state]
+    click.echo(f"{mark}  {finding.about}: {finding.sentence}")
+    if finding.advice:
+        click.echo(f"         {finding.advice}")
+
+
+def examine(target: Target) -> Iterator[Finding]:
+    yield versions()
+    yield Finding("ok", "cluster", f"{target.servers} ({_SOURCES.get(target.source, f'from {target.source}')})")
+    addresses = target.addresses()
+    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:  # one that hangs takes its time
+        reached = list(pool.map(bootstrap, *zip(*addresses, strict=True))) if addresses else []
+    yield from reached
+    up = [at for at, finding in zip(addresses, reached, strict=True) if finding.state == "ok"]
+    if not up:
+        return
+    from penstock.cli.doctor.brokers import down, fenced_at, partitions
+    from penstock.cli.doctor.voters import voters
+
+    protocol = str(target.settings.get("security.protocol", "plaintext")).lower()
+    serving = (one for one in up if protocol != "plaintext" or not is_starting(*one))
+    entrance = next(serving, None)
+    if entrance is None:
+        decided = list(voters(target, up[0]))  # one that is cut off knows the others
+        if not _has_problem(decided):
+            yield Finding("problem", "cluster", f"{up[0][0]}:{up[0][1]} {STARTING}", START_OTHERS)
+        yield from decided
+        return
+    try:
+        metadata = Probe(*entrance, CONNECT_TIMEOUT_S).cluster()
+    except (OSError, ProtocolError) as error:
+        advice = "The port speaks Kafka's protocol but gives no metadata. TLS and SASL settings: --command-config."
+        yield Finding("problem", "cluster", str(error), advice)
+        return
+    fenced = fenced_at(entrance)
+    decided = list(voters(target, entrance, [one.node_id for one in fenced]))
+    has_controller = metadata.controller_id >= 0 and not _has_problem(decided)  # a broker names any that takes requests
+    count = len(metadata.brokers)
+    yield Finding(
+        "ok",
+        "cluster",
+        f"{metadata.cluster_id}: {count} broker{'s' * (count != 1)}, "
+        + (f"controller {metadata.controller_id}" if has_controller else "no controller"),
+    )
+    yield from decided
+    if _has_problem(decided):
+        return  # while nobody notices who is gone, brokers that do not answer are no trouble of addresses
+    yield from down(fenced, [finding.about for finding in decided])
+    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+        look = partial(advertised, entrance=entrance, is_plain="ssl" not in protocol)
+        findings = list(pool.map(look, metadata.brokers))
+    yield from findings
+    if _has_problem(findings):
+        return  # nothing more can be asked for sure
+    with replace(target, timeout_s=min(target.timeout_s, SETTINGS_S)).admin() as admin:
+        for broker in metadata.brokers:
+            yield from broker_settings(admin, broker.node_id, is_local=_is_loopback(broker.host))
+    yield partitions(target)
+
+
+def _has_problem(findings: Iterable[Finding]) -> bool:
+    return any(finding.state == "problem" for finding in findings)
+
+
+_SOURCES = {"default": "the default; set PENSTOCK_BOOTSTRAP_SERVERS or --bootstrap-server for another"}
+
+
+def versions() -> Finding:
+    import confluent_kafka
+
+    return Finding(
+        "ok",
+        "client",
+        f"penstock {__version__}, Python {platform.python_version()}, "
+        f"confluent-kafka {version('confluent-kafka')}, librdkafka {confluent_kafka.libversion()[0]}",
+    )
+
+
+def bootstrap(host: str, port: int) -> Finding:
+    about = f"bootstrap {host}:{port}"
+    began = time.monotonic()
+    problem = connect_problem(host, port)
+    if problem:
+        advice = (
+            "Nothing listens there: start a broker with `penstock start`, or give --bootstrap-server."
+            if problem == REFUSED
+            else "Check the name and the network, firewalls included."
+        )
+        return Finding("problem", about, problem, advice)
+    took_ms = (time.monotonic() - began) * 1000
+    try:
+        apis = Probe(host, port, CONNECT_TIMEOUT_S).api_count()
+    except TimeoutError:
+        return Finding("problem", about, HANGS, STUCK)
+    except ConnectionError:
+        return Finding("problem", about, f"it {CLOSED_AT_ONCE}")
+    except (OSError, ProtocolError) as error:
+        return Finding(
+            "problem",
+            about,
+            f"something listens there that does not speak Kafka's protocol ({error})",
+            "Is this the HTTP door (8082), the line door (9099) or a TLS listener? Kafka clients use 9092 by default.",
+        )
+    return Finding("ok", about, f"{_resolved(host)} connects in {took_ms:.1f} ms and serves {apis} APIs")
+
+
+def advertised(broker: MetadataResponseBroker, entrance: tuple[str, int], *, is_plain: bool) -> Finding:
+    host, port = broker.host, broker.port
+    about, address = f"broker {broker.node_id}", f"{host}:{port}"
+    problem = connect_problem(host, port)
+    answer = ask_api_versions(host, port, CONNECT_TIMEOUT_S) if not problem and is_plain else "kafka"
+    if answer == "nothing":
+        # The system accepts connections for a process that is stopped.
+        return Finding("problem", about, f"advertises {address}: {HANGS}", STUCK)
+    if answer == "closed":
+        return Finding("problem", about, f"advertises {address}: it {CLOSED_AT_ONCE}")
+    if not problem:
+        return Finding("ok", about, f"advertises {address}, which connects from here")
+    how = "Nothing listens there: start that broker. If it runs: clients" if problem == REFUSED else "Clients"
+    how += " enter by the bootstrap address and are then sent to the advertised one."
+    if _is_loopback(host) and not _is_loopback(entrance[0]):
+        how += f" {host} is every machine's name for itself: start the broker with --host, or set"
+    else:
+        how += " Set"
+    return Finding(
+        "problem",
+        about,
+        f"advertises {address}, which does not connect from here ({problem})",
+        f"{how} advertised.listeners to an address that clients reach.",
+    )
+
+
+def broker_settings(admin: BlockingAdmin, broker_id: int, *, is_local: bool) -> Iterator[Finding]:
+    about = f"broker {broker_id}"
+    try:
+        settings = {one.name: one.value or "" for one in admin.configs("broker", str(broker_id))}
+    except PenstockError as error:
+        yield Finding("warning", about, f"does not tell its settings: {error}")
+        return
+    listeners = settings.get("listeners", "")
+    if listeners:
+        yield listening(about, listeners, settings.get("advertised.listeners", ""))
+    for directory in filter(None, settings.get("log.dirs", "").split(",")):
+        yield disk(about, directory.strip(), is_local=is_local)
+
+
+def listening(about: str, listeners: str, advertised_listeners: str) -> Finding:
+    hosts = [one.rpartition("://")[2].rpartition(":")[0].strip("[]") for one in listeners.split(",")]
+    sentence = f"listens on {listeners}" + (
+        f", advertises {advertised_listeners}" if advertised_listeners and advertised_listeners != listeners else ""
+    )
+    if hosts and all(map(_is_loopback, hosts)):
+        advice = (
+            "For other machines: `penstock start --host ADDRESS`, or `listeners=` in its file, with an address that "
+            "they reach."
+        )
+        return Finding("ok", about, f"{sentence}: this machine only", advice)
+    return Finding("ok", about, sentence)
+
+
+def disk(about: str, directory: str, *, is_local: bool) -> Finding:
+    if not is_local or not os.path.isdir(directory):
+        return Finding("ok", about, f"keeps its data in {directory}, on its own machine")
+    usage = shutil.disk_usage(directory)
+    sentence = f"keeps its data in {directory}: {_size(usage.free)} of {_size(usage.total)} free"
+    if usage.free < usage.total * LOW_SPACE:
+        is_full = usage.free < min(usage.total * FULL_SPACE, FULL_BYTES)
+        advice = "A full disk stops writes. Lower retention.ms or retention.bytes, or make room."
+        return Finding("problem" if is_full else "warning", about, sentence, advice)
+    return Finding("ok", about, sentence)
+
+
+def _resolved(host: str) -> str:
+    try:
+        found = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)})
+    except socket.gaierror:
+        return host
+    return host if found == [host] else f"{host} ({', '.join(found)})"
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _size(size_bytes: float) -> str:
+    for unit in ("B", "KB", "MB", "GB", "TB"):
+        if size_bytes < 1024 or unit == "TB":
+            break
+        size_bytes /= 1024
+    return f"{size_bytes:.0f} {unit}" if size_bytes >= 10 else f"{size_bytes:.1f} {unit}"

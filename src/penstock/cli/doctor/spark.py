@@ -1,0 +1,74 @@
+"""What `penstock doctor` says of Spark: whether a session would start, if PySpark is installed at all.
+
+PySpark itself is not imported and no JVM is started: both take seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+
+from penstock.cli.doctor.command import Finding
+
+SUPPORTED = (4, 3)
+INSTALL = "pip install 'penstock[spark]' brings it."
+
+MISSING = {
+    "pyarrow": Finding("problem", "spark", "pyarrow is missing: rows go to and from Spark as its batches", INSTALL),
+    "numba": Finding("warning", "spark", "numba is missing: records are decoded in plain Python, slowly", INSTALL),
+    "protobuf": Finding("warning", "spark", "protobuf is missing: pipelines and transformWithState need it", INSTALL),
+}
+
+
+def spark() -> Iterator[Finding]:
+    installed = _version("pyspark")
+    if installed is None:
+        yield Finding("info", "spark", "not installed (pip install 'penstock[spark]')")
+        return
+    yield _packages(installed)
+    yield from (finding for name, finding in MISSING.items() if _version(name) is None)
+    yield _java()
+    if _version("numba") is not None:
+        yield _compiled_code()
+
+
+def _packages(installed: str) -> Finding:
+    others = (f"{name} {found}" for name in MISSING if (found := _version(name)) is not None)
+    sentence = ", ".join([f"PySpark {installed}", *others])
+    numbers = tuple(map(int, re.findall(r"\d+", installed)[:2]))
+    if numbers != SUPPORTED:
+        wanted = ".".join(map(str, SUPPORTED))
+        return Finding("warning", "spark", sentence, f"Tested with PySpark {wanted}. {INSTALL}")
+    return Finding("ok", "spark", sentence)
+
+
+def _java() -> Finding:
+    from penstock.spark.java import JavaNotFound, find_java
+
+    try:
+        java = find_java()
+    except JavaNotFound as error:
+        return Finding("problem", "spark", str(error))
+    return Finding("ok", "spark", f"Java {java.version} in {java.home} (by {java.source})")
+
+
+def _compiled_code() -> Finding:
+    from penstock.spark.warmup import is_warm, numba_cache
+
+    place = numba_cache()
+    ground = next(one for one in (place, *place.parents) if one.exists())
+    if not os.access(ground, os.W_OK | os.X_OK):
+        advice = "Each Spark worker compiles for itself, seconds each: set NUMBA_CACHE_DIR to a directory of yours."
+        return Finding("warning", "spark", f"compiled code cannot be kept in {place}", advice)
+    if is_warm():
+        return Finding("ok", "spark", f"compiled code is in {place}")
+    return Finding("ok", "spark", f"the first session compiles some code, seconds once, and keeps it in {place}")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,67 @@
+"""What `penstock doctor` says of the voters: whether anybody decides for the cluster, and who is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Literal
+
+from penstock.cli.cluster.voters import Quorum, Voter, named_voters, quorum_at, tried, verdict, what_to_do
+from penstock.cli.doctor.command import Finding
+from penstock.cli.reach.connection import Target
+from penstock.model.errors import ApiError
+
+SILENT_S = 5.0
+UNTIL_THEN = "Until there is one, no topic, setting, replica or leader changes, and writes may be refused."
+
+
+def voters(target: Target, entrance: tuple[str, int], fenced: Collection[int] = ()) -> Iterator[Finding]:
+    """Nothing where there is one voter, or none that can be asked. The first is a problem if there is no controller.
+
+    `fenced`: brokers that the controller has given up already.
+    """
+    try:
+        quorum = quorum_at(target, entrance)
+    except ApiError as error:
+        yield from _without_controller(entrance, str(error))
+    else:
+        if quorum is not None and len(quorum.voters) > 1:
+            yield from _with_controller(quorum, fenced)
+
+
+def _without_controller(entrance: tuple[str, int], refusal: str) -> Iterator[Finding]:
+    found = tried(named_voters(refusal))
+    if not found:
+        yield Finding("problem", "controller", f"{entrance[0]}:{entrance[1]} says: {refusal}", UNTIL_THEN)
+        return
+    advice = f"{what_to_do(found)} {UNTIL_THEN}"
+    yield Finding("problem", "controller", f"the cluster has none: {verdict(found)}", advice)
+    yield from (_voter(voter, "problem") for voter in found)
+
+
+def _with_controller(quorum: Quorum, fenced: Collection[int]) -> Iterator[Finding]:
+    """The leader knows best of whom it hears; why it does not is looked for from here."""
+    silent_s = quorum.silent_s
+    suspects = tried(one for one in quorum.voters if silent_s[one.node_id] > SILENT_S or one.node_id in fenced)
+    # One that is fenced and answers is on its way back.
+    silent = [one for one in suspects if one.problem or silent_s[one.node_id] > SILENT_S]
+    count = len(quorum.voters)
+    heard = f"{count - len(silent)} of {count} voters follow it" if silent else f"all {count} voters are there"
+    yield Finding("ok", "controller", f"node {quorum.leader_id}, and {heard}")
+    for voter in silent:
+        yield _voter(voter, "warning") if voter.problem else _unheard(voter, quorum.leader_id)
+
+
+def _voter(voter: Voter, state: Literal["warning", "problem"]) -> Finding:
+    about = f"voter {voter.node_id}"
+    if not voter.problem:
+        return Finding("ok", about, f"{voter.address} answers")
+    return Finding(state, about, f"{voter.address}: {voter.problem}", voter.advice)
+
+
+def _unheard(voter: Voter, leader_id: int) -> Finding:
+    return Finding(
+        "warning",
+        f"voter {voter.node_id}",
+        f"{voter.address} answers this machine, but node {leader_id} does not hear of it",
+        "Check the network between the two; both logs say more.",
+    )

@@ -1,0 +1,490 @@
+"""`penstock pipeline`: projects on Spark Declarative Pipelines.
+
+Exit codes: 0 all is well, 2 a definition is wrong, 3 a flow failed, 1 anything else (no broker, a lock, no Java), 130
+interrupted. Spark is imported by the commands that start it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import click
+
+from penstock.cli.output import show_json
+from penstock.cli.pipeline.job_command import master_option
+from penstock.cli.pipeline.jobs import JOBS
+from penstock.cli.pipeline.output import (
+    count,
+    mistakes_object,
+    reset_object,
+    run_object,
+    show_flow,
+    show_status,
+    status_object,
+)
+from penstock.cli.reach.connection import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP_SERVERS, Target, json_option
+from penstock.model.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.spark.pipeline.engine import PipelineEngine
+    from penstock.spark.pipeline.errors import PipelineError
+    from penstock.spark.pipeline.progress import FlowProgress
+    from penstock.spark.pipeline.project import PipelineProject
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFINITION_WRONG = 2
+FLOW_FAILED = 3
+INTERVAL_S = 5.0
+MAX_FAILURES = 10
+
+
+@click.group()
+def pipeline() -> None:
+    """Data pipelines on Spark: make, check, run and watch them."""
+
+
+for job in JOBS:
+    pipeline.add_command(job)
+
+
+def project_options(command: Callable[P, R]) -> Callable[P, R]:
+    command = click.option(
+        "--bootstrap-server",
+        "servers",
+        metavar="HOST:PORT[,...]",
+        help=f"Where the cluster is (else ${BOOTSTRAP_VARIABLE}, else what the project says).",
+    )(command)
+    return click.option(
+        "--project",
+        "directory",
+        type=click.Path(path_type=Path),
+        default=Path(),
+        help="Directory of the project (default: this one, or the nearest above it).",
+    )(command)
+
+
+def spark_options(command: Callable[P, R]) -> Callable[P, R]:
+    command = click.option(
+        "--fast-start", is_flag=True, help="For short runs: the JVM starts sooner and never optimises fully."
+    )(command)
+    return master_option(command)
+
+
+def errors_as_json(command: Callable[P, R]) -> Callable[P, R]:
+    """With --json there is one object on standard output however the command ends, and its `error` says whether it
+    failed. The sentence on standard error and the exit code are the same as without."""
+
+    @wraps(command)
+    def wrapped(*arguments: P.args, **options: P.kwargs) -> R:
+        try:
+            return command(*arguments, **options)
+        except (PenstockError, click.ClickException) as error:
+            if options["as_json"]:
+                show_json({"error": error.message if isinstance(error, click.ClickException) else str(error)})
+            raise
+
+    return wrapped
+
+
+# -- init -------------------------------------------------------------------------------
+
+
+@pipeline.command()
+@click.argument("name")
+@click.option("--topic", "topics", multiple=True, default=("clicks",), show_default=True, help="To read; repeatable.")
+@click.option("--output-topic", help="For results (default: the first topic, then -clean).")
+@click.option("--dead-letter-topic", help="For bad records (default: the first topic, then -dead-letters).")
+@click.option("--bootstrap-server", "servers", metavar="HOST:PORT[,...]", help="Where the cluster is.")
+def init(
+    name: str, topics: tuple[str, ...], output_topic: str | None, dead_letter_topic: str | None, servers: str | None
+) -> None:
+    """Make a project in a new directory NAME: definitions that run as they are."""
+    from penstock.spark.pipeline.template import ProjectPlan, create_project
+
+    parent, _, base = name.rstrip("/").rpartition("/")
+    servers = servers or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP_SERVERS
+    plan = ProjectPlan.make(base, topics, output_topic, dead_letter_topic, servers)
+    where = Path(parent or ("/" if name.startswith("/") else "."))
+    for path in create_project(where, plan):
+        click.echo(f"  {path.relative_to(where)}")
+    click.echo(f"Made pipeline {base}. Next: cd {where / base}, read README.md, penstock pipeline check")
+
+
+# -- check ------------------------------------------------------------------------------
+
+
+@pipeline.command()
+@project_options
+@spark_options
+@json_option
+@errors_as_json
+def check(directory: Path, servers: str | None, master: str | None, fast_start: bool, as_json: bool) -> int:
+    """Resolve the definitions without running them, and look for brokers and topics."""
+    project = _project(directory, servers)
+    _needs_spark()
+    from penstock.spark.pipeline.engine import PipelineEngine
+    from penstock.spark.pipeline.errors import DefinitionError
+    from penstock.spark.pipeline.graph import check_syntax
+    from penstock.spark.pipeline.runner import check_definitions
+
+    try:
+        check_syntax(project)
+        _look_for_broker(project)
+        # Without the project's catalog: this works also while the pipeline runs.
+        with PipelineEngine(project, master=master, fast_start=fast_start, persistent=False) as engine:
+            graph = check_definitions(engine)
+    except DefinitionError as error:
+        if as_json:
+            show_json(mistakes_object(project, error))
+        return _tell(error, project)
+    flows = sorted(graph.targets)
+    named = [*graph.reads, *graph.writes, *project.configured_topics]
+    missing, problem = _missing_topics(project, named)
+    if as_json:
+        absent = f"topics that do not exist: {', '.join(missing)}" if missing else None
+        failure = f"brokers: {problem}" if problem else absent
+        show_json({"pipeline": project.name, "flows": flows, "missing_topics": missing, "error": failure})
+        return 1 if missing or problem else 0
+    click.echo(f"Definitions: {len(project.definition_files())} files, in order")
+    if problem:
+        click.echo(f"Brokers: {problem}", err=True)
+        return 1
+    click.echo(f"Brokers: {project.servers or DEFAULT_BOOTSTRAP_SERVERS} answers")
+    where = "" if project.servers in ("", _found_anyway()) else f" --bootstrap-server {project.servers}"
+    for topic in missing:
+        click.echo(f"Topic {topic} does not exist. To make it: penstock topics create --name {topic}{where}", err=True)
+    if not missing:
+        click.echo(f"Topics: {', '.join(dict.fromkeys(named)) or 'none named'}")
+    return 1 if missing else 0
+
+
+def _look_for_broker(project: PipelineProject) -> None:
+    """Raises NoBroker at once, where Spark would start first and its flows wait. A project that names no cluster may
+    need none."""
+    if project.servers:
+        settings = {name.removeprefix("kafka."): value for name, value in project.client_options.items()}
+        del settings["bootstrap.servers"]
+        Target.find(project.servers, settings=dict(settings)).check()
+
+
+def _found_anyway() -> str:
+    """Where other commands look for the cluster."""
+    return os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP_SERVERS
+
+
+def _missing_topics(project: PipelineProject, names: list[str]) -> tuple[list[str], str]:
+    """(those that are not there, why that is not known)."""
+    from penstock.spark.pipeline.lag import LagMeter
+
+    try:
+        with LagMeter(project.client_options) as meter:
+            return meter.missing_topics(names), ""
+    except PenstockError as error:
+        return [], f"{project.servers or DEFAULT_BOOTSTRAP_SERVERS}: {error}"
+
+
+# -- run --------------------------------------------------------------------------------
+
+
+@pipeline.command()
+@project_options
+@spark_options
+@click.option(
+    "--full-refresh", "refreshed", multiple=True, metavar="TABLE", help="Compute it from the start; repeatable."
+)
+@click.option("--full-refresh-all", is_flag=True, help="Compute all tables from the start. Sinks get everything again.")
+@click.option("--retries", type=click.IntRange(min=0), default=2, show_default=True, help="Of failures that may pass.")
+@json_option
+@errors_as_json
+def run(
+    directory: Path,
+    servers: str | None,
+    master: str | None,
+    fast_start: bool,
+    refreshed: tuple[str, ...],
+    full_refresh_all: bool,
+    retries: int,
+    as_json: bool,
+) -> int:
+    """Run until everything that is in the topics now has gone through."""
+    project = _project(directory, servers)
+    show = _nothing if as_json else show_flow
+    say = _nothing if as_json else click.echo
+    with _held(project, "pipeline run", say), _running(project, "run", master, fast_start, say) as (engine, status):
+        from penstock.spark.pipeline.lag import LagMeter
+        from penstock.spark.pipeline.runner import RunFailed, run_with_retries
+
+        def watch(flow: FlowProgress) -> None:
+            status.take(flow)
+            show(flow)
+
+        def tell_retry(failed: RunFailed, when: str) -> None:
+            status.end_run(failed.report.flows)
+            say(f"{failed.error} ({when})")
+
+        status.change(state="running")
+        error: PipelineError | None = None
+        with LagMeter(project.client_options) as meter:
+            try:
+                report = run_with_retries(
+                    engine,
+                    meter,
+                    watch,
+                    tell_retry,
+                    retries=retries,
+                    full_refresh=refreshed,
+                    full_refresh_all=full_refresh_all,
+                )
+            except RunFailed as failed:
+                error, report = failed.error, failed.report
+        status.end_run(report.flows)
+        status.end("failed" if error else "completed", str(error or ""))
+    if as_json:
+        show_json(run_object(project, report, error))
+    if error is not None:
+        return _tell(error, project)
+    say(f"Caught up: {count(report.rows_read, 'record')} out of topics in {report.seconds:.1f} s.")
+    return 0
+
+
+# -- serve ------------------------------------------------------------------------------
+
+
+@pipeline.command()
+@project_options
+@spark_options
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(0, 1800),
+    default=INTERVAL_S,
+    show_default=True,
+    help="Seconds from the beginning of a run to that of the next.",
+)
+@click.option(
+    "--max-failures",
+    type=click.IntRange(min=0),
+    default=MAX_FAILURES,
+    show_default=True,
+    help="How often in a row a flow may fail before this gives up.",
+)
+def serve(
+    directory: Path, servers: str | None, master: str | None, fast_start: bool, interval_s: float, max_failures: int
+) -> int:
+    """Keep running, in one warm Spark, until ctrl-C or SIGTERM."""
+    project = _project(directory, servers)
+    from penstock.spark.pipeline.errors import PipelineError
+
+    stopping = threading.Event()
+    with (
+        _signals_set(stopping),
+        _held(project, "pipeline serve", click.echo),
+        _running(project, "serve", master, fast_start, click.echo) as (engine, status),
+    ):
+        from penstock.spark.pipeline.lag import LagMeter
+        from penstock.spark.pipeline.serving import Server
+
+        with LagMeter(project.client_options) as meter:
+            server = Server(
+                engine,
+                meter,
+                status,
+                interval_s=interval_s,
+                max_failures=max_failures,
+                say=lambda line: click.echo(f"{time.strftime('%H:%M:%S')} {line}"),
+                stopping=stopping,
+            )
+            click.echo(f"Serving pipeline {project.name}: at most a run every {interval_s:g} s. ctrl-C ends it.")
+            try:
+                server.serve()
+            except PipelineError as error:
+                status.end("failed", str(error))
+                return _tell(error, project)
+        status.end("stopped")
+    click.echo("Stopped.")
+    return 0
+
+
+@contextmanager
+def _signals_set(stopping: threading.Event) -> Iterator[None]:
+    """The first signal ends after the run under way, the second at once: the next start does that batch again. Spark
+    sets a handler of its own when it starts: the engine puts this one back."""
+
+    def first(number: int, frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.default_int_handler)
+        # Not echo: this may have interrupted one.
+        os.write(sys.stderr.fileno(), b"Stopping after this run (once more: at once).\n")
+        stopping.set()
+
+    before = {number: signal.signal(number, first) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# -- status -----------------------------------------------------------------------------
+
+
+@pipeline.command()
+@project_options
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds.")
+@json_option
+@errors_as_json
+def status(directory: Path, servers: str | None, timeout_s: float, as_json: bool) -> None:
+    """The last run, and of each flow: rows, offsets, and how far it is behind now."""
+    from penstock.spark.pipeline.status import pipeline_status
+
+    project = _project(directory, servers)
+    found = pipeline_status(project, timeout_s)
+    if as_json:
+        show_json(status_object(found))
+        return
+    show_status(found)
+
+
+# -- reset ------------------------------------------------------------------------------
+
+
+@pipeline.command()
+@project_options
+@click.option("--flow", help="Only this one, with those that read its table.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@errors_as_json
+def reset(directory: Path, servers: str | None, flow: str | None, yes: bool, as_json: bool) -> int:
+    """Forget checkpoints and tables, so that the next run begins anew. Topics stay as they are."""
+    from penstock.spark.pipeline.reset import plan_reset
+    from penstock.spark.pipeline.reset import reset as forget
+
+    project = _project(directory, servers)
+    if as_json and not yes:
+        raise click.UsageError("--json asks nothing: give --yes as well")
+    say = _nothing if as_json else click.echo
+    with _held(project, "pipeline reset", say):
+        plan = plan_reset(project, flow)
+        if not plan.directories:
+            say("There is nothing to forget.")
+        else:
+            say(f"To be forgotten: {', '.join(plan.flows) or 'no flow has run'}. To be deleted:")
+            for path in (*plan.directories, *plan.emptied):
+                say(f"  {project.relative(path)}/")
+            if plan.sinks:
+                say(f"The next run sends everything to {', '.join(plan.sinks)} again: what is there now stays.")
+            if not yes and not click.confirm("Go on?"):
+                say("Nothing was changed.")
+                return 1
+            forget(project, plan)
+            say("Done.")
+    if as_json:
+        show_json(reset_object(project, plan))
+    return 0
+
+
+# -- shared -----------------------------------------------------------------------------
+
+
+def _project(directory: Path, servers: str | None) -> PipelineProject:
+    from penstock.spark.pipeline.errors import DefinitionError
+    from penstock.spark.pipeline.project import PipelineProject
+
+    try:
+        project = PipelineProject.find(directory)
+    except DefinitionError as error:
+        raise _WrongDefinition(str(error)) from error
+    chosen = servers or os.environ.get(BOOTSTRAP_VARIABLE)
+    return project.with_servers(chosen) if chosen else project
+
+
+@contextmanager
+def _held(project: PipelineProject, purpose: str, say: Callable[[str], None]) -> Iterator[None]:
+    """The project for this process alone. What an interrupted reset left undone comes before anything else."""
+    from penstock.spark.pipeline.lock import ProjectLock
+    from penstock.spark.pipeline.reset import finish_reset
+
+    with ProjectLock(project, purpose):
+        finished = finish_reset(project)
+        if finished is not None:
+            flows = ", ".join(finished.flows) or "no flow"
+            say(f"A reset was interrupted; it is finished now. Forgotten: {flows}.")
+        yield
+
+
+class _WrongDefinition(click.ClickException):
+    exit_code = DEFINITION_WRONG
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"penstock: {self.message}", err=True)
+
+
+@contextmanager
+def _running(
+    project: PipelineProject, mode: str, master: str | None, fast_start: bool, say: Callable[[str], None]
+) -> Iterator[tuple[PipelineEngine, Any]]:
+    """Spark for the project and its status file; however this ends, the file says so."""
+    from penstock.spark.pipeline.status import StatusFile
+
+    _needs_spark()
+    from penstock.spark.pipeline.engine import PipelineEngine
+    from penstock.spark.pipeline.errors import DefinitionError
+    from penstock.spark.pipeline.graph import check_syntax
+
+    status = StatusFile(project, mode)
+    try:
+        check_syntax(project)
+        if mode == "run":  # `serve` waits for it
+            _look_for_broker(project)
+    except PenstockError as error:
+        status.end("failed", str(error))
+        if isinstance(error, DefinitionError):
+            raise _WrongDefinition(str(error)) from error
+        raise
+    say(f"Starting Spark (it writes to {project.relative(project.log_path)})")
+    try:
+        with PipelineEngine(project, master=master, fast_start=fast_start) as engine:
+            yield engine, status
+    except (KeyboardInterrupt, SystemExit):
+        status.end("interrupted")
+        raise
+    except Exception as error:
+        status.end("failed", str(error))
+        raise
+
+
+def _needs_spark() -> None:
+    from importlib.util import find_spec
+
+    for package in ("pyspark", "grpc", "yaml"):
+        if find_spec(package) is None:
+            raise PenstockError(
+                f"pipelines run on Spark, and {package} is not installed: pip install 'penstock[spark]'"
+            )
+
+
+def _tell(error: PipelineError, project: PipelineProject) -> int:
+    """On standard error, what went wrong and where more is; the exit code for it."""
+    from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, SparkFailed
+
+    click.echo(f"penstock: {error}", err=True)
+    if isinstance(error, DefinitionError):
+        return DEFINITION_WRONG
+    click.echo(f"What Spark said: {project.relative(project.log_path)}", err=True)
+    return FLOW_FAILED if isinstance(error, FlowFailed | SparkFailed) else 1
+
+
+def _nothing(*what: object) -> None:
+    pass

@@ -1,0 +1,264 @@
+"""What the commands of ready-made pipelines share: options, what they say, and what becomes of their errors."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+import click
+
+from penstock.cli import INTERRUPTED
+from penstock.cli.output import show_json
+from penstock.cli.reach.connection import NoBroker, Target, complete_topics, json_option
+from penstock.model.errors import ConfigError, PenstockError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.jobs.clusters import Brokers
+    from penstock.spark.jobs.replay_sources import OffsetRange
+    from penstock.spark.jobs.running import JobProgress, Stop
+
+P = ParamSpec("P")
+
+WRONG = 2
+FAILED = 3
+
+
+@dataclass(slots=True)
+class Terminal:
+    """How a job was called and what it says. With --json nothing but one object at the end."""
+
+    as_json: bool
+    master: str | None
+    fast_start: bool
+    log_path: Path | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def say(self, line: str) -> None:
+        if not self.as_json:
+            click.echo(line)
+
+    def warn(self, line: str) -> None:
+        """What nobody should miss, also with --json."""
+        click.echo(f"penstock: {line}", err=True)
+
+    def watch(self, progress: JobProgress) -> None:
+        self.say(f"  {_described(progress)}")
+
+    @contextmanager
+    def spark(self, name: str, log_path: Path, config: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+        from penstock.spark.jobs.host import spark_for
+
+        self.log_path = log_path
+        self.say(f"Starting Spark (it writes to {log_path})")
+        with spark_for(name, log_path, self.master, fast_start=self.fast_start, config=config) as spark:
+            yield spark
+
+    @contextmanager
+    def stopping(self) -> Iterator[Stop]:
+        """In it, signals end the job well."""
+        from penstock.spark.jobs.running import Stop, stopped_by_signals
+
+        stop = Stop()
+        with stopped_by_signals(stop, self.say):
+            yield stop
+
+    def end(self, progress: JobProgress, stop: Stop, follow: bool, done: str) -> int:
+        """The last line or the JSON object, and the exit code."""
+        stopped = stop.is_asked
+        self.facts |= {
+            "state": "stopped" if stopped else "done",
+            "rows": progress.rows,
+            "seconds": round(progress.seconds, 3),
+            "rows_per_s": round(progress.rows_per_s, 1),
+            "lag": progress.lag,
+        }
+        if self.as_json:
+            show_json(self.facts)
+        self.say(f"{'Stopped' if stopped else 'Done'}: {done}; in this run {_described(progress)}.")
+        return INTERRUPTED if stopped and not follow else 0
+
+
+def _described(progress: JobProgress) -> str:
+    lag = "" if progress.lag is None else f", lag {progress.lag}"
+    return f"{progress.rows} records, {progress.rate:.0f} a second{lag}"
+
+
+class SparkMaster(click.ParamType[str]):
+    """Looked at here, since Java takes seconds to say less."""
+
+    name = "master"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "MASTER"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from penstock.spark.pipeline.project import MASTERS, is_master
+
+        text = str(value).strip()
+        if not is_master(text):
+            self.fail(f"{value!r} is no master: write {MASTERS}", param, ctx)
+        return text
+
+
+master_option = click.option(
+    "--master", type=SparkMaster(), help="Where Spark runs (default: every core of this machine, local[*,4])."
+)
+
+
+def job_command(command: Callable[..., int]) -> Callable[..., int]:
+    """The options that all have, and what becomes of their errors."""
+
+    @master_option
+    @click.option("--fast-start", is_flag=True, help="For short runs: the JVM starts sooner and never optimises fully.")
+    @json_option
+    @functools.wraps(command)
+    def run(*args: Any, as_json: bool, master: str | None, fast_start: bool, **given: Any) -> int:
+        _needs_spark()
+        from penstock.spark.jobs.errors import JobFailed, WrongJob
+
+        terminal = Terminal(as_json, master, fast_start)
+        try:
+            return command(*args, terminal, **given)
+        except (WrongJob, ConfigError) as error:
+            return _tell(terminal, error, WRONG)
+        except JobFailed as error:
+            return _tell(terminal, error, FAILED)
+        except OSError as error:  # a directory that is read-only, a disk that is full
+            return _tell(terminal, PenstockError(f"{error.filename or 'files'}: {error.strerror or error}"), 1)
+
+    return run
+
+
+def _tell(terminal: Terminal, error: PenstockError, code: int) -> int:
+    if terminal.as_json:
+        show_json({**terminal.facts, "state": "failed", "error": str(error)})
+    click.echo(f"penstock: {error}", err=True)
+    if code == FAILED and terminal.log_path is not None:
+        click.echo(f"What Spark said: {terminal.log_path}", err=True)
+    return code
+
+
+def _needs_spark() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("pyspark") is None:
+        raise PenstockError("pipelines run on Spark, and pyspark is not installed: pip install 'penstock[spark]'")
+
+
+def brokers_of(target: Target) -> Brokers:
+    from penstock.spark.jobs.clusters import Brokers
+
+    target.check()
+    return Brokers(target.servers, {name: str(value) for name, value in target.settings.items()})
+
+
+def brokers_at(servers: str, config: str | None) -> Brokers:
+    """`config`: a properties file with client settings."""
+    from penstock.config.properties import parse_properties
+
+    settings: dict[str, object] = {}
+    if config is not None:
+        try:
+            settings = dict(parse_properties(Path(config).read_text(encoding="utf-8")))
+        except OSError as error:
+            raise ConfigError(f"cannot read {config}: {error.strerror}") from error
+    try:
+        return brokers_of(Target.find(servers, settings=settings))
+    except NoBroker:
+        raise PenstockError(f"no broker answers at {servers}: start it, or correct the address") from None
+
+
+def topics_of(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Repeated, separated by commas, or both."""
+    names = tuple(dict.fromkeys(name.strip() for text in given for name in text.split(",") if name.strip()))
+    if not names:
+        raise ConfigError("name one topic or more with --topic")
+    return names
+
+
+class LocalDirectory(click.ParamType[Path]):
+    name = "directory"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "DIR"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        text = str(value).removeprefix("file://")
+        if "://" in text:
+            self.fail(f"{text!r} is no directory of a file system, where files can be renamed", param, ctx)
+        path = Path(text)
+        if path.exists() and not path.is_dir():
+            self.fail(f"{text!r} is a file, not a directory", param, ctx)
+        return path
+
+
+def topic_option(required: bool = True) -> Callable[[Callable[P, int]], Callable[P, int]]:
+    return click.option(
+        "--topic",
+        "topics",
+        multiple=True,
+        required=required,
+        metavar="TOPIC[,...]",
+        shell_complete=complete_topics,
+        help="To read; repeatable.",
+    )
+
+
+def checkpoint_option(default: str) -> Callable[[Callable[P, int]], Callable[P, int]]:
+    return click.option("--checkpoint", type=LocalDirectory(), help=f"Where it remembers how far it is ({default}).")
+
+
+follow_option = click.option("--follow", is_flag=True, help="Go on with what comes, until ctrl-C or SIGTERM.")
+STATE = "default: below $XDG_STATE_HOME/penstock/jobs, by what the job does"
+
+
+# -- values --------------------------------------------------------------------------------
+
+
+class Speed(click.ParamType[float]):
+    """1x, 10x, 0.5x; max is infinite."""
+
+    name = "speed"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "1x|10x|max"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        text = str(value).strip().lower()
+        if text in ("max", "inf"):
+            return float("inf")
+        try:
+            speed = float(text.removesuffix("x"))
+        except ValueError:
+            speed = 0.0
+        if not 0 < speed < float("inf"):
+            self.fail(
+                f"{value!r} is no speed: write 1x for that of the records, 10x for ten times it, or max", param, ctx
+            )
+        return speed
+
+
+def parse_offsets(text: str | None) -> dict[int, OffsetRange] | None:
+    """0:100-200,1:50-,2: the records from 100 to 199 of partition 0, from 50 on of 1, and all of 2."""
+    if text is None:
+        return None
+    from penstock.spark.jobs.replay_sources import OffsetRange
+
+    found: dict[int, OffsetRange] = {}
+    for part in text.split(","):
+        partition, colon, offsets = part.strip().partition(":")
+        start, dash, end = offsets.partition("-")
+        numbers = [partition, *(number for number in (start, end) if number)]
+        is_whole = not colon or (dash and (start or end))
+        if not is_whole or not all(number.isascii() and number.isdigit() for number in numbers):
+            raise ConfigError(f"--offsets has {part!r}: write PARTITION:FROM-TO, for example 0:100-200,1:50-")
+        if int(partition) in found:
+            raise ConfigError(f"--offsets names partition {partition} twice")
+        found[int(partition)] = OffsetRange(int(start) if start else None, int(end) if end else None)
+    return found

@@ -1,0 +1,1 @@
+"""How commands reach a cluster, and what they say if they do not."""

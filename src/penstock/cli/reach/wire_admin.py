@@ -1,0 +1,46 @@
+"""How a command asks for what librdkafka has no words for: Penstock's own client, under the same settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from penstock.cli.reach.connection import Target
+
+if TYPE_CHECKING:
+    from penstock.wire_client.blocking.broker_settings import BrokerSettings
+    from penstock.wire_client.blocking.cluster import BlockingCluster
+    from penstock.wire_client.blocking.cluster_admin import ClusterAdmin
+
+
+@contextmanager
+def wire_admin(target: Target) -> Iterator[ClusterAdmin]:
+    from penstock.wire_client.blocking.cluster_admin import ClusterAdmin
+
+    with _connected(target) as cluster:
+        yield ClusterAdmin(cluster)
+
+
+@contextmanager
+def broker_settings(target: Target) -> Iterator[BrokerSettings]:
+    from penstock.wire_client.blocking.broker_settings import BrokerSettings
+
+    with _connected(target) as cluster:
+        yield BrokerSettings(cluster)
+
+
+@contextmanager
+def _connected(target: Target) -> Iterator[BlockingCluster]:
+    from penstock.wire_client.blocking.cluster import BlockingCluster
+    from penstock.wire_client.blocking.security import security_from_settings
+
+    serving = target.check()
+    # That one first: an address that hangs would be waited for.
+    addresses = list(dict.fromkeys([serving, *target.addresses()]))
+    security = security_from_settings({name: str(value) for name, value in target.settings.items()})
+    connected = BlockingCluster(addresses, "penstock-cli", security, target.timeout_s)
+    try:
+        yield connected
+    finally:
+        connected.close()

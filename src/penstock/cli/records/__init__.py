@@ -1,0 +1,1 @@
+"""Records from and to the command line."""

@@ -1,0 +1,1 @@
+"""Starts brokers: one, or several on this machine."""
