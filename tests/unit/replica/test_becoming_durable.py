@@ -48,7 +48,7 @@ class Pair:
         return self.servers.living[self.follower].partitions.get("t", 0)
 
     async def begin(self, cluster: AsyncCluster) -> None:
-        await self.run(self.decide.create_topic("t", -1, -1, {0: (self.leader, self.follower)}, LAZY))
+        await self.run(self.decide.topics.create_topic("t", -1, -1, {0: (self.leader, self.follower)}, LAZY))
         producer = Publisher(cluster)
         for value in ACKNOWLEDGED:
             await producer.publish("t", Record(b"k", value, (), 1_700_000_000_000), 0)
@@ -57,7 +57,7 @@ class Pair:
 
     async def become_durable(self) -> None:
         durable = {**LAZY, "flush.messages": "1"}
-        await self.run(self.decide.change_config(RESOURCE_TOPIC, "t", lambda _: durable, validate_only=False))
+        await self.run(self.decide.topics.change_config(RESOURCE_TOPIC, "t", lambda _: durable, validate_only=False))
         await until(lambda: self.replica.is_durable)
 
 
