@@ -22,7 +22,7 @@ from penstock.ports.disk import Buffer
 from penstock.records.batch import HEADER_SIZE, BatchHeader, iterate_headers, read_header
 from penstock.records.builder import Record, build_batch, iterate_records, seal
 from penstock.records.compression import GZIP, NONE, compress, decompress
-from penstock.sim.disk import SimCrash, SimDisk
+from penstock.sim.machine.disk import SimCrash, SimDisk
 from penstock.storage import checkpoints
 from penstock.storage.cleaner.plan import Cleaned
 from penstock.storage.cleaner.rewrite import clean

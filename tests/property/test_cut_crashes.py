@@ -15,7 +15,7 @@ from penstock.records.batch import iterate_headers
 from penstock.records.builder import Record, build_batch
 from penstock.replica.divergence import Recovering
 from penstock.replica.partition import Partition
-from penstock.sim.disk import SimCrash
+from penstock.sim.machine.disk import SimCrash
 from penstock.storage.log import Log
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ import pytest
 from penstock.model.errors import ApiError, CorruptBatch, LogOffline, StorageError
 from penstock.records.batch import iterate_headers, read_header
 from penstock.records.builder import Record, build_batch
-from penstock.sim.disk import SimDisk
+from penstock.sim.machine.disk import SimDisk
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 
@@ -267,7 +267,7 @@ def test_a_log_that_cannot_undo_a_failed_write_goes_offline(monkeypatch: pytest.
     def refuse(self: object, size: int) -> None:
         raise OSError(errno.EIO, "input/output error")
 
-    monkeypatch.setattr("penstock.sim.disk.SimFile.truncate", refuse)
+    monkeypatch.setattr("penstock.sim.machine.disk.SimFile.truncate", refuse)
     with pytest.raises(StorageError):
         append(log, random, size=500)
     assert log.offline is not None

@@ -21,7 +21,7 @@ from penstock.model.errors import ApiError, ErrorCode, ForeignDirectory, Storage
 from penstock.ports.disk import Buffer
 from penstock.records.batch import BatchHeader, iterate_headers, read_header, with_prefix
 from penstock.records.builder import Record, build_batch
-from penstock.sim.disk import SimCrash, SimDisk
+from penstock.sim.machine.disk import SimCrash, SimDisk
 from penstock.storage import checkpoint_builder, checkpoints
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from penstock.sim.fault_plan import ALL_KINDS
+from penstock.sim.faults.plan import ALL_KINDS
 from penstock.sim.plan import draw
 from penstock.sim.probes import STATES
 from penstock.sim.scenario import play

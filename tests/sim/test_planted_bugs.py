@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.sim.planted_bugs import BUGS
+from penstock.sim.planted.bugs import BUGS
 from penstock.sim.scenario import Verdict
 from penstock.sim.seeds import find
 

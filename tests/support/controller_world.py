@@ -23,8 +23,8 @@ from penstock.core.raft.exchange import Change
 from penstock.core.raft.states import Role
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.broker import broker_config
-from penstock.sim.clock import SimClock, SimEntropy
-from penstock.sim.world import SimWorld
+from penstock.sim.machine.clock import SimClock, SimEntropy
+from penstock.sim.machine.world import SimWorld
 
 CLUSTER_ID = "c" * 22
 COMMIT_S = 0.002

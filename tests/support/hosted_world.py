@@ -14,7 +14,7 @@ from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
-from penstock.sim.disk import SimDisk
+from penstock.sim.machine.disk import SimDisk
 from penstock.storage.group_commit import GroupCommit
 
 NOW_MS = 1_700_000_000_000

@@ -10,7 +10,7 @@ from penstock.model.errors import ApiError, ErrorCode
 from penstock.ports.disk import Buffer
 from penstock.records.batch import BatchHeader
 from penstock.replica.partition import CommitCallback
-from penstock.sim.disk import SimDisk
+from penstock.sim.machine.disk import SimDisk
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 

@@ -19,8 +19,8 @@ from penstock.cluster.quorum import Quorum
 from penstock.cluster.raft_store import RaftStore
 from penstock.core.raft.settings import Settings
 from penstock.net.connection import ConnectionLimits
-from penstock.sim.channel import SimListener
-from penstock.sim.world import SimMachine, SimPorts, SimWorld
+from penstock.sim.machine.channel import SimListener
+from penstock.sim.machine.world import SimMachine, SimPorts, SimWorld
 from penstock.storage.group_commit import GroupCommit
 
 PORT = 9092

@@ -22,7 +22,7 @@ from penstock.replica.host import Host
 from penstock.replica.log_directories import log_config
 from penstock.replica.partition import Partition
 from penstock.replica.set_aside import SetAside
-from penstock.sim.world import SimPorts, SimWorld
+from penstock.sim.machine.world import SimPorts, SimWorld
 from penstock.storage.cut import Cut
 from penstock.storage.group_commit import GroupCommit
 from penstock.storage.log import Log

@@ -17,9 +17,9 @@ from click.core import ParameterSource
 
 from penstock.cli.output import show_table
 from penstock.model.errors import ConfigError
-from penstock.sim.fault_plan import ALL_KINDS
+from penstock.sim.faults.plan import ALL_KINDS
 from penstock.sim.plan import draw
-from penstock.sim.planted_bugs import BUGS
+from penstock.sim.planted.bugs import BUGS
 from penstock.sim.probes import STATES
 from penstock.sim.scenario import Verdict
 from penstock.sim.seeds import Request, find, play_many, play_one

@@ -1,6 +1,6 @@
 """The disk port: files with explicit positions, directories, and slices of files.
 
-Two implementations: `runtime.disk.OsDisk` (system calls) and `sim.disk.SimDisk`
+Two implementations: `runtime.disk.OsDisk` (system calls) and `sim.machine.disk.SimDisk`
 (memory; loses what was not synced, tears writes, flips bits, fills up).
 
 What a caller may rely on:

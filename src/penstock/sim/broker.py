@@ -19,9 +19,9 @@ from penstock.node.doors import Doors
 from penstock.node.node import Node
 from penstock.ports.clock import Clock, Entropy
 from penstock.ports.disk import Disk
-from penstock.sim.channel import SimListener
-from penstock.sim.threads import SimFlusher, SimRecordWorkers, SimRewriter, SimWorkers
-from penstock.sim.world import SimPorts
+from penstock.sim.machine.channel import SimListener
+from penstock.sim.machine.threads import SimFlusher, SimRecordWorkers, SimRewriter, SimWorkers
+from penstock.sim.machine.world import SimPorts
 
 DATA = "/data"
 PORT = 9092

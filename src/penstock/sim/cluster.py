@@ -16,11 +16,11 @@ from penstock.config.broker import BrokerConfig
 from penstock.core.raft.settings import Settings
 from penstock.model.errors import PenstockError
 from penstock.sim.broker import PORT, SimBroker, broker_config
+from penstock.sim.machine.process import SimProcess
+from penstock.sim.machine.world import DRIVER, ProcessDied, SimMachine, SimPorts, SimWorld
 from penstock.sim.places import replaced
-from penstock.sim.process import SimProcess
 from penstock.sim.settings import SETTINGS
 from penstock.sim.workload.caller import Address
-from penstock.sim.world import DRIVER, ProcessDied, SimMachine, SimPorts, SimWorld
 
 RESTART_PAUSE_S = 0.2
 ENTRIES_KEPT = 2

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from penstock.sim.loop import SimError
+from penstock.sim.machine.loop import SimError
 
 Make = Callable[[Any], Any]
 """From the original to what takes its place."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from penstock.sim.fault_plan import (
+from penstock.sim.faults.plan import (
     ALL_KINDS,
     LEAP,
     LOST_ANSWER,
@@ -28,7 +28,7 @@ from penstock.sim.fault_plan import (
     staged,
     widened,
 )
-from penstock.sim.history import Place
+from penstock.sim.judges.history import Place
 from penstock.sim.settings import draw_settings
 from penstock.sim.sizes import draw_sizes
 from penstock.sim.tuning import PINNED

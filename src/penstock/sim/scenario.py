@@ -21,20 +21,20 @@ from penstock.sim.checks.trimmed import check_trimmed
 from penstock.sim.checks.unclean import check_unclean
 from penstock.sim.checks.votes import check_given, check_last_voters
 from penstock.sim.cluster import few_entries_kept
-from penstock.sim.fault_plan import LEAP
-from penstock.sim.healed import Healed
-from penstock.sim.history import Outcome, Violation
-from penstock.sim.judging import Breach
-from penstock.sim.loop import StepLimit
+from penstock.sim.faults.plan import LEAP
+from penstock.sim.judges.healed import Healed
+from penstock.sim.judges.history import Outcome, Violation
+from penstock.sim.judges.judging import Breach
+from penstock.sim.judges.remarks import remarks
+from penstock.sim.machine.loop import StepLimit
+from penstock.sim.machine.workforce import Workforce
+from penstock.sim.machine.world import SimWorld
 from penstock.sim.plan import Plan
-from penstock.sim.remarks import remarks
 from penstock.sim.sizes import shrunk
 from penstock.sim.stage import CONTROLLER, KEYED, Stage
-from penstock.sim.workforce import Workforce
 from penstock.sim.workload.trimmed import RETENTION_BYTES, TRIMMED
 from penstock.sim.workload.tuner import BROKERS
 from penstock.sim.workload.unclean import UNCLEAN
-from penstock.sim.world import SimWorld
 
 MAX_STEPS = 400_000
 """Ten times what a history takes: more is a broker that spins."""

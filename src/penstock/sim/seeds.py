@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from penstock.sim.plan import draw
-from penstock.sim.planted_bugs import BUGS
+from penstock.sim.planted.bugs import BUGS
 from penstock.sim.scenario import Verdict, play
 
 WAITING_PER_WORKER = 4

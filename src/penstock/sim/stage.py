@@ -12,13 +12,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from penstock.sim.cluster import SimCluster
-from penstock.sim.fault_plan import UNSOUND
-from penstock.sim.history import History, Outcome, Place, Violation
-from penstock.sim.judging import PROGRESS
-from penstock.sim.nemesis import Nemesis
+from penstock.sim.faults.nemesis import Nemesis
+from penstock.sim.faults.plan import UNSOUND
+from penstock.sim.judges.history import History, Outcome, Place, Violation
+from penstock.sim.judges.judging import PROGRESS
+from penstock.sim.judges.watch import Watch
+from penstock.sim.machine.world import SimWorld
 from penstock.sim.plan import MIN_INSYNC_REPLICAS, Plan
 from penstock.sim.tuning import Tuning
-from penstock.sim.watch import Watch
 from penstock.sim.workload.admin import Operator
 from penstock.sim.workload.caller import Caller
 from penstock.sim.workload.producers import IdempotentLane
@@ -27,7 +28,6 @@ from penstock.sim.workload.reborn import Reborn
 from penstock.sim.workload.tuner import BROKERS, Tuner
 from penstock.sim.workload.unclean import UNCLEAN
 from penstock.sim.workload.voters import VoterOperator
-from penstock.sim.world import SimWorld
 
 PROGRESS_WITHIN_S = 120.0
 """Of virtual time, for each thing demanded of a healed cluster."""

@@ -33,7 +33,7 @@ from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.net.connection import Connection
 from penstock.ports.disk import File
 from penstock.replica.hosting import HostedPartitions
-from penstock.sim.disk import SimDisk
+from penstock.sim.machine.disk import SimDisk
 from penstock.storage.group_commit import GroupCommit
 from penstock.wire.codec import decode, encode
 from penstock.wire.primitives import Message

@@ -37,8 +37,8 @@ from penstock.core.metadata.records import ConfigChanged, TopicCreated
 from penstock.core.metadata.requests import OngoingReassignment, PartitionAnswer
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError
 from penstock.net.connection import ConnectionLimits
-from penstock.sim.channel import SimListener
-from penstock.sim.world import SimPorts, SimWorld
+from penstock.sim.machine.channel import SimListener
+from penstock.sim.machine.world import SimPorts, SimWorld
 from penstock.wire.apis import Api
 from penstock.wire.codec import decode_response, encode_request, read_response_header
 from penstock.wire.messages import alter_configs

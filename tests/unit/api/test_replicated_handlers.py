@@ -30,7 +30,7 @@ from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.replica.partition import Partition
 from penstock.replica.replication import RACK_AWARE_SELECTOR
-from penstock.sim.threads import SimRecordWorkers
+from penstock.sim.machine.threads import SimRecordWorkers
 from penstock.wire.codec import decode, read_response_header
 from penstock.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from penstock.wire.messages.fetch import (

@@ -23,7 +23,7 @@ from penstock.core.raft.messages import AppendEntries
 from penstock.net.connection import Connection as Accepted
 from penstock.sim.broker import CLUSTER_ID, CLUSTER_SECRET, PORT
 from penstock.sim.cluster import SimCluster, host_of
-from penstock.sim.world import SimWorld
+from penstock.sim.machine.world import SimWorld
 from penstock.testing import Broker
 from penstock.wire.acknowledgement import (
     ACKNOWLEDGE_KEY,

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.broker_link.frames import INITIAL_BUFFER_BYTES, SHRINK_AFTER_FRAMES, FrameConnection
 from penstock.model.errors import ProtocolError
-from penstock.sim.world import SimPorts, SimWorld
+from penstock.sim.machine.world import SimPorts, SimWorld
 
 
 class Receiver:

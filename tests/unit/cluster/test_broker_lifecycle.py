@@ -21,8 +21,8 @@ from penstock.core.metadata.records import BrokerChanged, BrokerRegistered
 from penstock.core.metadata.requests import HeartbeatAnswer, Registration
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.sim.broker import broker_config
-from penstock.sim.clock import SimClock
-from penstock.sim.world import SimWorld
+from penstock.sim.machine.clock import SimClock
+from penstock.sim.machine.world import SimWorld
 from penstock.wire_client.requests.errors import BrokerUnreachable
 
 NODE = 1

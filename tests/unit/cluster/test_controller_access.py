@@ -15,7 +15,7 @@ from penstock.cluster.controller_access import CHANGE_TIMEOUT_S, Address, Contro
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.requests import HeartbeatAnswer, IsrAnswer, IsrChange, ProducerIdBlock, Registration
 from penstock.model.errors import ApiError, ErrorCode, StorageError
-from penstock.sim.world import SimWorld
+from penstock.sim.machine.world import SimWorld
 from penstock.wire.apis import Api
 from penstock.wire.messages.allocate_producer_ids import AllocateProducerIdsResponse
 from penstock.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse

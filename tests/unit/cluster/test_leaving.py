@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from penstock.sim.cluster import SimCluster
-from penstock.sim.world import SimWorld
+from penstock.sim.machine.world import SimWorld
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -21,7 +21,7 @@ from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.sim.broker import CLUSTER_ID, PORT, SimBroker, broker, broker_config
 from penstock.sim.cluster import SimCluster, host_of
-from penstock.sim.world import SimPorts, SimWorld
+from penstock.sim.machine.world import SimPorts, SimWorld
 from penstock.wire.apis import Api
 from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse

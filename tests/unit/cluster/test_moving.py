@@ -13,8 +13,8 @@ from penstock.node.neighbours import SETTLED_S
 from penstock.sim import broker
 from penstock.sim.broker import PORT, SimBroker, SimDirectory, broker_config
 from penstock.sim.cluster import SimCluster, host_of
-from penstock.sim.disk import SimDisk
-from penstock.sim.world import SimPorts, SimWorld
+from penstock.sim.machine.disk import SimDisk
+from penstock.sim.machine.world import SimPorts, SimWorld
 
 NEW_PORT = 9192
 OTHER_PORT = 9292

@@ -17,7 +17,7 @@ from penstock.core.metadata.records import BrokerRegistered, PeerAddressSet, enc
 from penstock.core.raft.messages import Entry, EntryKind
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.node.neighbours import LONGEST_TELL_PAUSE_S, SETTLED_S, Neighbours
-from penstock.sim.world import SimWorld
+from penstock.sim.machine.world import SimWorld
 
 NODE = 1
 OWN = ("node-1", 9092)

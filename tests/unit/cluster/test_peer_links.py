@@ -17,8 +17,8 @@ from penstock.cluster.peer_links import MAX_QUEUED, PeerLinks
 from penstock.cluster.raft_codec import PING, Hello, encode, encode_hello
 from penstock.core.raft.messages import TimeoutNow
 from penstock.net.connection import ConnectionLimits
-from penstock.sim.channel import SimListener
-from penstock.sim.world import SimPorts, SimWorld
+from penstock.sim.machine.channel import SimListener
+from penstock.sim.machine.world import SimPorts, SimWorld
 from penstock.wire.peers import peer_answer, peer_frame
 from raft_cluster import PORT, host_of
 

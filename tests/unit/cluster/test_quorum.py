@@ -13,7 +13,7 @@ from penstock.cluster.proposals import ProposalRefused
 from penstock.cluster.quorum import Quorum
 from penstock.core.raft.exchange import Change, Refusal
 from penstock.model.errors import ApiError, ErrorCode, StorageError
-from penstock.sim.world import ProcessDied, SimMachine
+from penstock.sim.machine.world import ProcessDied, SimMachine
 from raft_cluster import PORT, Cluster, cluster, host_of
 
 SEEDS = range(1, 6)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from penstock.sim.cluster import SimCluster
-from penstock.sim.threads import SimFlusher, SimWorkers
-from penstock.sim.world import SimWorld
+from penstock.sim.machine.threads import SimFlusher, SimWorkers
+from penstock.sim.machine.world import SimWorld
 from scripted_leader import until
 
 

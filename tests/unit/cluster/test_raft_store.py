@@ -18,8 +18,8 @@ from penstock.core.raft.terms import HEALED_TERM, LAST_TERM
 from penstock.model.errors import StorageError
 from penstock.records.batch import iterate_headers
 from penstock.records.builder import Record, build_batch
-from penstock.sim.disk import NEED_A_DESCRIPTOR, SimCrash, SimDisk
-from penstock.sim.world import SimPorts, SimWorld
+from penstock.sim.machine.disk import NEED_A_DESCRIPTOR, SimCrash, SimDisk
+from penstock.sim.machine.world import SimPorts, SimWorld
 from penstock.storage.files import write_whole
 from penstock.storage.group_commit import GroupCommit, flush_blocking
 from penstock.storage.log import Log

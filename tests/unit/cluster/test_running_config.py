@@ -11,7 +11,7 @@ from penstock.core.metadata.image import RESOURCE_BROKER, MetadataImage
 from penstock.core.metadata.records import ConfigChanged
 from penstock.sim.broker import broker_config
 from penstock.sim.cluster import SimCluster
-from penstock.sim.world import SimWorld
+from penstock.sim.machine.world import SimWorld
 
 AGREED = {"min.insync.replicas": "2", "log.flush.interval.messages": "1"}
 

@@ -32,7 +32,7 @@ from penstock.model.errors import ApiError, ErrorCode
 from penstock.replica.host import Host
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
-from penstock.sim.threads import SimRecordWorkers
+from penstock.sim.machine.threads import SimRecordWorkers
 
 A = TypeVar("A")
 T = TypeVar("T")

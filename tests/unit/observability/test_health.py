@@ -12,7 +12,7 @@ from penstock.config.doors import CLOSED
 from penstock.node.health import BrokerHealth, health_of
 from penstock.node.node import Node
 from penstock.sim.cluster import SimCluster
-from penstock.sim.world import SimWorld
+from penstock.sim.machine.world import SimWorld
 
 
 async def test_a_broker_alone(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.sim.broker import SimBroker
 from penstock.sim.cluster import SimCluster
-from penstock.sim.world import SimWorld
+from penstock.sim.machine.world import SimWorld
 
 Labels = tuple[str, ...]
 Page = dict[str, dict[Labels, float]]

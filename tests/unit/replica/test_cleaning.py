@@ -12,7 +12,7 @@ from penstock.model.errors import StorageError
 from penstock.records.builder import decode_uncompressed
 from penstock.replica.cleaning import LogCleaning
 from penstock.replica.partition import Partition
-from penstock.sim.disk import SimDisk
+from penstock.sim.machine.disk import SimDisk
 from penstock.storage import checkpoints
 from penstock.storage.cleaner.plan import Cleaned, CleanPlan, Outcome, RewrittenSegment, Uncleanable
 from penstock.storage.cleaner.rewrite import clean

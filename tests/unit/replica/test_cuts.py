@@ -19,7 +19,7 @@ from penstock.records.builder import Record, build_batch
 from penstock.replica import divergence
 from penstock.replica.divergence import Recovering
 from penstock.replica.partition import Partition
-from penstock.sim.disk import NEED_A_DESCRIPTOR, SimCrash
+from penstock.sim.machine.disk import NEED_A_DESCRIPTOR, SimCrash
 from penstock.storage import checkpoints
 from penstock.storage.log import Log
 

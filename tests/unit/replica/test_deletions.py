@@ -18,7 +18,7 @@ from penstock.records.batch import iterate_headers, read_header
 from penstock.records.builder import Record, build_batch
 from penstock.replica.divergence import Recovering
 from penstock.replica.partition import Partition
-from penstock.sim.disk import SimCrash, SimDisk
+from penstock.sim.machine.disk import SimCrash, SimDisk
 from penstock.storage.group_commit import flush_blocking
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig

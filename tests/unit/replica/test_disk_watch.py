@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.replica.disk_watch import PATIENCE, DiskWatch
-from penstock.sim.world import SimWorld
+from penstock.sim.machine.world import SimWorld
 
 LIMIT_S = 1.0
 

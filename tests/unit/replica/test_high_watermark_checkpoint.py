@@ -10,7 +10,7 @@ import pytest
 from hosted_world import HostedWorld
 from penstock.core.metadata.records import TopicCreated
 from penstock.model.errors import StorageError
-from penstock.sim.disk import SimDisk
+from penstock.sim.machine.disk import SimDisk
 from penstock.storage import checkpoints
 from penstock.storage.files import read_whole, write_atomic
 from scripted_leader import batches

@@ -10,7 +10,7 @@ import pytest
 
 from hosted_world import HostedWorld
 from penstock.model.errors import ErrorCode, StorageError
-from penstock.sim.disk import SimDisk, SimFile
+from penstock.sim.machine.disk import SimDisk, SimFile
 from penstock.storage import checkpoints
 
 

@@ -14,7 +14,7 @@ from penstock.core.metadata.image import NO_LEADER, PartitionState
 from penstock.core.metadata.records import ConfigChanged, TopicCreated, TopicDeleted
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.replica.partition import Partition
-from penstock.sim.disk import SimCrash
+from penstock.sim.machine.disk import SimCrash
 from penstock.storage import checkpoints
 
 SHARED = bytes([9] * 16)

@@ -19,7 +19,7 @@ from penstock.records.builder import Record, build_batch
 from penstock.replica.host import Host
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
-from penstock.sim.disk import SimDisk
+from penstock.sim.machine.disk import SimDisk
 from penstock.storage.group_commit import GroupCommit, flush_blocking
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig

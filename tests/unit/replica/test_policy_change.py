@@ -13,7 +13,7 @@ from penstock.core.metadata.requests import Reassignment
 from penstock.model.topic_partition import TopicPartition
 from penstock.records.builder import Record
 from penstock.sim.cluster import SimCluster
-from penstock.sim.world import SimWorld
+from penstock.sim.machine.world import SimWorld
 from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import fetch
 from penstock.wire_client.aio.publisher import Publisher

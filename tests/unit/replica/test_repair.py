@@ -12,7 +12,7 @@ import pytest
 from penstock.model.errors import ErrorCode
 from penstock.replica.partition import Partition
 from penstock.replica.repair import scan
-from penstock.sim.world import SimWorld
+from penstock.sim.machine.world import SimWorld
 from penstock.wire.messages.fetch import FetchRequest, FetchResponse
 from scripted_leader import FOLLOWER, LEADER, FollowingBroker, batch, batches, ends_at, says, stored, until
 

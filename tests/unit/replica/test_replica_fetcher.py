@@ -11,8 +11,8 @@ import pytest
 
 from penstock.config.topic import TopicConfig
 from penstock.model.errors import ErrorCode, StorageError
-from penstock.sim.threads import DiskTimes
-from penstock.sim.world import SimWorld
+from penstock.sim.machine.threads import DiskTimes
+from penstock.sim.machine.world import SimWorld
 from penstock.wire.messages.fetch import EpochEndOffset, FetchPartition, FetchRequest, FetchResponse
 from penstock.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,

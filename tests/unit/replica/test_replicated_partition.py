@@ -22,7 +22,7 @@ from penstock.replica.divergence import batch_around_start, begin_below, truncat
 from penstock.replica.host import Host
 from penstock.replica.isr import IsrKeeper, change_of, consider_shrinking, go_on_without, take_answer
 from penstock.replica.partition import Partition
-from penstock.sim.disk import SimDisk
+from penstock.sim.machine.disk import SimDisk
 from penstock.storage.group_commit import GroupCommit, flush_blocking
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig

@@ -12,7 +12,7 @@ from penstock.node.node import Node
 from penstock.records.builder import Record, build_batch
 from penstock.replica.partition import Partition
 from penstock.sim.broker import PORT, broker
-from penstock.sim.world import SimMachine, SimWorld
+from penstock.sim.machine.world import SimMachine, SimWorld
 from penstock.wire.apis import Api
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from penstock.wire_client.aio.cluster import AsyncCluster

@@ -17,8 +17,8 @@ from penstock.records.builder import Record
 from penstock.replica.partition import Partition
 from penstock.replica.revival import LONGEST_PAUSE_S
 from penstock.sim.broker import SimBroker, broker
-from penstock.sim.disk import SimDisk
-from penstock.sim.world import SimWorld
+from penstock.sim.machine.disk import SimDisk
+from penstock.sim.machine.world import SimWorld
 from penstock.storage.durability import Flush
 from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import fetch_one

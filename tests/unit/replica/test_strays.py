@@ -10,7 +10,7 @@ from three_brokers import TOPIC, ThreeBrokers, play
 
 from penstock.sim.broker import DATA
 from penstock.sim.cluster import host_of
-from penstock.sim.disk import SimDisk
+from penstock.sim.machine.disk import SimDisk
 from penstock.storage.files import read_whole
 from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.publisher import Publisher

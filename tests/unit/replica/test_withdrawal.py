@@ -15,7 +15,7 @@ from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import read_header
 from penstock.replica.partition import Partition
 from penstock.replica.revival import LONGEST_PAUSE_S
-from penstock.sim.world import SimWorld
+from penstock.sim.machine.world import SimWorld
 from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import fetch_one
 from penstock.wire_client.aio.publisher import Publisher

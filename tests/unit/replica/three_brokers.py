@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from penstock.core.metadata.image import PartitionState
 from penstock.records.builder import Record
 from penstock.sim.cluster import SimCluster
-from penstock.sim.world import SimWorld
+from penstock.sim.machine.world import SimWorld
 from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.publisher import Publisher
 from penstock.wire_client.aio.topics import create_topic

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from penstock.sim.broker import broker
-from penstock.sim.clock import EPOCH_MS
-from penstock.sim.world import SimWorld
+from penstock.sim.machine.clock import EPOCH_MS
+from penstock.sim.machine.world import SimWorld
 
 aiokafka = pytest.importorskip("aiokafka")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.replica.partition import Partition
-from penstock.sim.ambush import MOMENTS
-from penstock.sim.fault_plan import AMBUSHES, POWER, Fault
+from penstock.sim.faults.ambush import MOMENTS
+from penstock.sim.faults.plan import AMBUSHES, POWER, Fault
 from penstock.sim.plan import Plan, draw
 from penstock.sim.scenario import play
 from penstock.storage.log import Log

@@ -15,8 +15,8 @@ from penstock.model.topic_partition import TopicPartition
 from penstock.ports.disk import File
 from penstock.records.builder import Record
 from penstock.sim.broker import broker
-from penstock.sim.network import LinkProfile
-from penstock.sim.world import ProcessDied, SimMachine, SimPorts, SimWorld
+from penstock.sim.machine.network import LinkProfile
+from penstock.sim.machine.world import ProcessDied, SimMachine, SimPorts, SimWorld
 from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.fetching import fetch_one, offset_range
 from penstock.wire_client.aio.publisher import Publisher

@@ -13,9 +13,9 @@ from penstock.sim.checks.elections import check_elected
 from penstock.sim.checks.leases import LeaseChecker
 from penstock.sim.checks.quorum import QuorumChecker
 from penstock.sim.checks.snapshots import SnapshotChecker
-from penstock.sim.history import Violation
-from penstock.sim.judging import AFTERMATH_S, Judging
-from penstock.sim.loop import StepLimit
+from penstock.sim.judges.history import Violation
+from penstock.sim.judges.judging import AFTERMATH_S, Judging
+from penstock.sim.machine.loop import StepLimit
 
 ID = b"0123456789abcdef"
 

@@ -9,8 +9,8 @@ import pytest
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.sim.checks.chains import ChainChecker
-from penstock.sim.disk import SimDisk
-from penstock.sim.history import Violation
+from penstock.sim.judges.history import Violation
+from penstock.sim.machine.disk import SimDisk
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 

@@ -9,11 +9,11 @@ from random import Random
 
 import pytest
 
-from penstock.sim.content import SECTOR
-from penstock.sim.disk import CALLS, SimDisk, SimFile
-from penstock.sim.loop import SimLoop
-from penstock.sim.threads import DiskTimes, SimFlusher
-from penstock.sim.world import SimPorts, SimWorld
+from penstock.sim.machine.content import SECTOR
+from penstock.sim.machine.disk import CALLS, SimDisk, SimFile
+from penstock.sim.machine.loop import SimLoop
+from penstock.sim.machine.threads import DiskTimes, SimFlusher
+from penstock.sim.machine.world import SimPorts, SimWorld
 
 
 def stable_file(disk: SimDisk, path: str = "/file") -> SimFile:

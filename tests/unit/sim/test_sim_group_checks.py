@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.sim.checks.groups import check_groups
-from penstock.sim.history import NOTHING, History, OffsetRead, Outcome, Owned, Place, Violation
+from penstock.sim.judges.history import NOTHING, History, OffsetRead, Outcome, Owned, Place, Violation
 
 PLACE = Place("data", 0)
 OTHER = Place("data", 1)

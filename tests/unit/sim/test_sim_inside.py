@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.sim.ambush import CHANGES
-from penstock.sim.fault_plan import INSIDE, POWER, ROT_AND_CRASH, Fault
+from penstock.sim.faults.ambush import CHANGES
+from penstock.sim.faults.plan import INSIDE, POWER, ROT_AND_CRASH, Fault
+from penstock.sim.machine.world import SimPorts, SimWorld
 from penstock.sim.plan import Plan, draw
 from penstock.sim.scenario import play
-from penstock.sim.world import SimPorts, SimWorld
 from penstock.storage.log import Log
 
 

@@ -10,8 +10,8 @@ import pytest
 from penstock.records.builder import Record, build_batch
 from penstock.sim.checks.files import check_equal_keys
 from penstock.sim.checks.keyed import check_keyed
-from penstock.sim.disk import SimDisk
-from penstock.sim.history import History, Outcome, Place, Seen, Violation, Write
+from penstock.sim.judges.history import History, Outcome, Place, Seen, Violation, Write
+from penstock.sim.machine.disk import SimDisk
 from penstock.sim.workload.keyed import is_tombstone, key_of
 
 PLACE = Place("keyed", 0)

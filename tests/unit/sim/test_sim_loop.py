@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from penstock.sim.loop import Deadlock, NoThreads, SimError, SimLoop, StepLimit, TimeLimit, UnhandledError
-from penstock.sim.process import SimProcess, current_process
+from penstock.sim.machine.loop import Deadlock, NoThreads, SimError, SimLoop, StepLimit, TimeLimit, UnhandledError
+from penstock.sim.machine.process import SimProcess, current_process
 
 
 @pytest.fixture

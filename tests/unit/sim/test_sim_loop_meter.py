@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.sim.judging import Judging
-from penstock.sim.loop_meter import LIMIT_S, SYNC_S, LoopMeter
-from penstock.sim.world import SimMachine, SimPorts, SimWorld
+from penstock.sim.judges.judging import Judging
+from penstock.sim.machine.loop_meter import LIMIT_S, SYNC_S, LoopMeter
+from penstock.sim.machine.world import SimMachine, SimPorts, SimWorld
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.sim.fault_plan import LOST_DISK, Fault
+from penstock.sim.faults.plan import LOST_DISK, Fault
 from penstock.sim.plan import draw
 from penstock.sim.scenario import play
 

@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
-from penstock.sim.network import LAN, LinkProfile
-from penstock.sim.world import SimPorts, SimWorld
+from penstock.sim.machine.network import LAN, LinkProfile
+from penstock.sim.machine.world import SimPorts, SimWorld
 
 PORT = 7
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from penstock.sim.fault_plan import LATER_KINDS, PASSING, POWER, Fault, widened
+from penstock.sim.faults.plan import LATER_KINDS, PASSING, POWER, Fault, widened
 from penstock.sim.plan import Plan, draw
 from penstock.sim.scenario import play
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.replica.partition import Partition
 from penstock.sim.places import NoSuchPlace, replaced
-from penstock.sim.planted_bugs import BUGS
+from penstock.sim.planted.bugs import BUGS
 
 
 @pytest.mark.parametrize("name", BUGS)

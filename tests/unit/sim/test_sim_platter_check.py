@@ -10,8 +10,8 @@ from penstock.records.batch import with_prefix
 from penstock.records.builder import Record, build_batch
 from penstock.sim.broker import DATA
 from penstock.sim.checks.platter import METADATA, PlatterChecker
-from penstock.sim.disk import SimDisk, SimFile
-from penstock.sim.history import Place, Violation
+from penstock.sim.judges.history import Place, Violation
+from penstock.sim.machine.disk import SimDisk, SimFile
 
 PLACE = Place("data", 0)
 BATCH = build_batch([Record(None, b"value", (), 1_700_000_000_000)])

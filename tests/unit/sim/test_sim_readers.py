@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from penstock.records.batch import CRC_START, read_header
 from penstock.records.builder import Record, build_batch
-from penstock.sim.history import History, Place, Violation
+from penstock.sim.judges.history import History, Place, Violation
 from penstock.sim.workload.caller import Caller, Leader
 from penstock.sim.workload.readers import Reader
 from penstock.wire.messages.fetch import PartitionData

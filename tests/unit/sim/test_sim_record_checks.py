@@ -8,7 +8,7 @@ import pytest
 
 from penstock.sim.checks.groups import check_groups
 from penstock.sim.checks.records import check_reads, check_records
-from penstock.sim.history import Assigned, History, OffsetRead, Outcome, Place, Violation
+from penstock.sim.judges.history import Assigned, History, OffsetRead, Outcome, Place, Violation
 
 PLACE = Place("data", 0)
 

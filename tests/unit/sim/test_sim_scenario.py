@@ -8,11 +8,11 @@ from random import Random
 import pytest
 
 from penstock.sim.cluster import SimCluster
-from penstock.sim.fault_plan import ALL_KINDS, KINDS, LONE_CRASH, POWER, draw_plan
+from penstock.sim.faults.plan import ALL_KINDS, KINDS, LONE_CRASH, POWER, draw_plan
+from penstock.sim.machine.world import SimWorld
 from penstock.sim.plan import ENDINGS, draw
 from penstock.sim.scenario import play
 from penstock.sim.seeds import Request, play_one
-from penstock.sim.world import SimWorld
 
 SEEDS = range(*map(int, os.environ.get("PENSTOCK_SIM_SEEDS", "0:8").split(":")))
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from penstock.sim.fault_plan import (
+from penstock.sim.faults.plan import (
     FAILING_CHECKPOINT,
     LEAP,
     LOST_DISK,

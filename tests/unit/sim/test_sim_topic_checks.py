@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.sim.checks.topics import NO_SUCH_TOPIC, TopicFacts, check_topics
-from penstock.sim.history import History, Outcome, Violation
+from penstock.sim.judges.history import History, Outcome, Violation
 
 ACKNOWLEDGED, UNKNOWN, REFUSED = Outcome.ACKNOWLEDGED, Outcome.UNKNOWN, Outcome.REFUSED
 Told = tuple[str, str, str, Outcome]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.sim.checks.unclean import UncleanElection, check_unclean
-from penstock.sim.history import History, Outcome, Place, Seen, Violation
+from penstock.sim.judges.history import History, Outcome, Place, Seen, Violation
 
 PLACE = Place("unclean", 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.sim.checks.votes import check_given, check_last_voters, check_votes
-from penstock.sim.history import History, Outcome, Violation
+from penstock.sim.judges.history import History, Outcome, Violation
 from penstock.sim.workload.voters import GIVE, TAKE
 
 ACKNOWLEDGED, UNKNOWN = Outcome.ACKNOWLEDGED, Outcome.UNKNOWN

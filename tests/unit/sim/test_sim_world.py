@@ -8,12 +8,12 @@ import gc
 import pytest
 
 from penstock.ports.disk import File
-from penstock.sim.clock import EPOCH_MS
-from penstock.sim.disk import SimCrash
-from penstock.sim.loop import Deadlock, SimError, UnhandledError
-from penstock.sim.threads import DiskTimes
-from penstock.sim.trace import Trace
-from penstock.sim.world import ProcessDied, SimPorts, SimWorld
+from penstock.sim.machine.clock import EPOCH_MS
+from penstock.sim.machine.disk import SimCrash
+from penstock.sim.machine.loop import Deadlock, SimError, UnhandledError
+from penstock.sim.machine.threads import DiskTimes
+from penstock.sim.machine.trace import Trace
+from penstock.sim.machine.world import ProcessDied, SimPorts, SimWorld
 
 
 @pytest.fixture

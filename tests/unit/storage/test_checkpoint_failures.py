@@ -10,7 +10,7 @@ import pytest
 from penstock.model.errors import LogOffline, StorageError
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
-from penstock.sim.disk import SimCrash, SimDisk
+from penstock.sim.machine.disk import SimCrash, SimDisk
 from penstock.storage import checkpoint_builder, snapshots
 from penstock.storage.group_commit import flush_blocking
 from penstock.storage.log import Log

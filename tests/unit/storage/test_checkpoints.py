@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from penstock.model.errors import StorageError
-from penstock.sim.disk import SimCrash, SimDisk
+from penstock.sim.machine.disk import SimCrash, SimDisk
 from penstock.storage import checkpoints
 from penstock.storage.files import read_whole, write_atomic
 

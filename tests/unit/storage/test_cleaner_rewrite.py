@@ -21,7 +21,7 @@ from penstock.records.batch import (
 )
 from penstock.records.builder import Record, build_batch, decode_uncompressed, iterate_records, seal
 from penstock.records.compression import GZIP, LZ4, NAMES, SNAPPY, ZSTD, compress, decompress
-from penstock.sim.disk import SimDisk
+from penstock.sim.machine.disk import SimDisk
 from penstock.storage.cleaner.plan import (
     AbortedTransaction,
     Cleaned,

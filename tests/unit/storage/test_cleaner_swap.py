@@ -10,7 +10,7 @@ import pytest
 from penstock.model.errors import LogOffline, StorageError
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch, decode_uncompressed
-from penstock.sim.disk import SimDisk
+from penstock.sim.machine.disk import SimDisk
 from penstock.storage.cleaner.plan import RewrittenSegment
 from penstock.storage.cleaner.rewrite import clean
 from penstock.storage.cleaner.survey import make_plan, survey

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.ports.disk import Disk, FileSlice
 from penstock.runtime.disk import OsDisk, OsFile
-from penstock.sim.disk import SimDisk
+from penstock.sim.machine.disk import SimDisk
 
 
 @pytest.fixture(params=["os", "sim"])

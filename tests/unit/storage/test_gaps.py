@@ -10,7 +10,7 @@ import pytest
 from penstock.model.errors import CorruptBatch, StorageError
 from penstock.records.batch import iterate_headers
 from penstock.records.builder import Record, build_batch
-from penstock.sim.disk import SimCrash, SimDisk
+from penstock.sim.machine.disk import SimCrash, SimDisk
 from penstock.storage.gaps import CONTIGUOUS, GAPS
 from penstock.storage.group_commit import flush_blocking
 from penstock.storage.log import Log

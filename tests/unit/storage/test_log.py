@@ -16,7 +16,7 @@ from penstock.records.batch import iterate_headers, read_header, with_append_tim
 from penstock.records.builder import Record, build_batch
 from penstock.records.compression import ZSTD, recompress
 from penstock.runtime.disk import OsDisk
-from penstock.sim.disk import SimDisk
+from penstock.sim.machine.disk import SimDisk
 from penstock.storage.group_commit import flush_blocking
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig

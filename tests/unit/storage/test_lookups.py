@@ -11,7 +11,7 @@ import pytest
 from penstock.model.errors import CorruptBatch, NotCached
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
-from penstock.sim.disk import SimDisk, SimFile
+from penstock.sim.machine.disk import SimDisk, SimFile
 from penstock.storage.cleaner.survey import survey
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from penstock.sim.history import Violation
+from penstock.sim.judges.history import Violation
 
 
 class LogLike(Protocol):

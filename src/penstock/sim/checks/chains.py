@@ -22,8 +22,8 @@ from penstock.model.errors import CorruptBatch
 from penstock.records.batch import HEADER_SIZE, BatchHeader, iterate_headers, read_header
 from penstock.records.builder import Record, iterate_records
 from penstock.records.compression import decompress
-from penstock.sim.disk import SimDisk
-from penstock.sim.history import Violation
+from penstock.sim.judges.history import Violation
+from penstock.sim.machine.disk import SimDisk
 
 Key = tuple[bytes, int]
 HELD = "in-sync replicas hold what is committed"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.core.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage, PartitionState
-from penstock.sim.history import Violation
+from penstock.sim.judges.history import Violation
 
 UNCLEAN = "unclean.leader.election.enable"
 

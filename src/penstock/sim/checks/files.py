@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from penstock.records.batch import COMPRESSION_MASK, HEADER_SIZE, BatchHeader, iterate_headers, read_header
 from penstock.records.builder import Record, iterate_records
 from penstock.records.compression import decompress
-from penstock.sim.disk import SimDisk
-from penstock.sim.history import Place, Violation
+from penstock.sim.judges.history import Place, Violation
+from penstock.sim.machine.disk import SimDisk
 
 
 def batches(disk: SimDisk, directory: str) -> Iterator[tuple[int, bytes]]:

@@ -8,7 +8,7 @@ not know: coordinators.
 
 from __future__ import annotations
 
-from penstock.sim.history import NOTHING, Commit, History, OffsetRead, Outcome, Owned, Place, Violation
+from penstock.sim.judges.history import NOTHING, Commit, History, OffsetRead, Outcome, Owned, Place, Violation
 
 
 def check_groups(history: History) -> None:

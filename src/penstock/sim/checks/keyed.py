@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import inf
 
-from penstock.sim.history import History, Outcome, Place, Seen, Violation, Write
+from penstock.sim.judges.history import History, Outcome, Place, Seen, Violation, Write
 from penstock.sim.workload.keyed import is_tombstone, key_of
 
 

@@ -10,7 +10,7 @@ clients, faults.
 
 from __future__ import annotations
 
-from penstock.sim.history import Violation
+from penstock.sim.judges.history import Violation
 
 SLACK_S = 0.5
 """A controller may answer a heartbeat and be deposed, and its last decision come through later."""

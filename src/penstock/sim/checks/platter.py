@@ -17,10 +17,10 @@ from penstock.cluster.raft_files import QUORUM_STATE
 from penstock.model.errors import CorruptBatch
 from penstock.records.batch import iterate_headers
 from penstock.sim.broker import DATA
-from penstock.sim.content import Content
-from penstock.sim.directory import Directory
-from penstock.sim.disk import SimDisk
-from penstock.sim.history import Place, Violation
+from penstock.sim.judges.history import Place, Violation
+from penstock.sim.machine.content import Content
+from penstock.sim.machine.directory import Directory
+from penstock.sim.machine.disk import SimDisk
 from penstock.storage.checkpoints import CLEANED_OFFSETS, RECOVERY_POINTS
 from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
 

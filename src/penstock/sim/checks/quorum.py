@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import pairwise
 
-from penstock.sim.history import Violation
+from penstock.sim.judges.history import Violation
 
 HASTY_TERMS = 8
 """So many terms that one node begins within HASTY_S: it does not wait for what decides them."""

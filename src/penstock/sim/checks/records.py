@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 
-from penstock.sim.history import History, Outcome, Place, Violation, Write
+from penstock.sim.judges.history import History, Outcome, Place, Violation, Write
 
 ACKS_ALL = -1
 Final = Mapping[Place, Sequence[bytes]]

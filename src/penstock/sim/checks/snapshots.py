@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.records import decode_entry, encode_entry
-from penstock.sim.history import Violation
+from penstock.sim.judges.history import Violation
 
 
 class SnapshotChecker:

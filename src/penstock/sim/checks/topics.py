@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from penstock.sim.history import AdminAction, History, Outcome, Violation
+from penstock.sim.judges.history import AdminAction, History, Outcome, Violation
 
 EXISTS = "already exists."
 NO_SUCH_TOPIC = "This server does not host this topic-partition."

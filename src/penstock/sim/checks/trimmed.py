@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.sim.history import History, Outcome, Place, Seen, Violation, Write
+from penstock.sim.judges.history import History, Outcome, Place, Seen, Violation, Write
 
 
 def check_trimmed(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from penstock.sim.history import History, Outcome, Place, Seen, Violation
+from penstock.sim.judges.history import History, Outcome, Place, Seen, Violation
 
 
 class UncleanElection(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.sim.history import AdminAction, History, Outcome, Violation
+from penstock.sim.judges.history import AdminAction, History, Outcome, Violation
 from penstock.sim.workload.voters import GIVE
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from penstock.model.errors import ApiError, ErrorCode
-from penstock.sim.history import AdminAction, History, Outcome, Place
+from penstock.sim.judges.history import AdminAction, History, Outcome, Place
 from penstock.sim.workload.caller import TROUBLE, Caller
 from penstock.wire.apis import Api
 from penstock.wire.messages.alter_partition_reassignments import (

@@ -14,7 +14,7 @@ from random import Random
 from typing import NamedTuple, TypeVar
 
 from penstock.model.errors import ApiError, ErrorCode
-from penstock.sim.history import Place
+from penstock.sim.judges.history import Place
 from penstock.wire.apis import Api
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse

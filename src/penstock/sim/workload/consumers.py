@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from penstock.model.errors import ApiError, ErrorCode
-from penstock.sim.history import Assigned, History, Place
+from penstock.sim.judges.history import Assigned, History, Place
 from penstock.sim.workload.caller import TROUBLE, Caller
 from penstock.sim.workload.members import AWAY_S, LEAVE_CHANCE, RETRY_S, STAY_CHANCE, Member
 from penstock.wire.apis import Api

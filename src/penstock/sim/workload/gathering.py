@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from penstock.sim.history import Place
+from penstock.sim.judges.history import Place
 from penstock.sim.workload.members import Member
 
 PAUSE_S = 0.1

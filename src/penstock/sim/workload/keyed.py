@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.records.builder import Record
-from penstock.sim.history import History, Place, Write
+from penstock.sim.judges.history import History, Place, Write
 from penstock.sim.workload.caller import Caller
 from penstock.sim.workload.producers import PADDING, IdempotentLane
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from penstock.model.errors import ApiError, ErrorCode
-from penstock.sim.history import NOTHING, Commit, History, Outcome, Place
+from penstock.sim.judges.history import NOTHING, Commit, History, Outcome, Place
 from penstock.sim.workload.caller import TROUBLE, Caller
 from penstock.sim.workload.members import RETRY_S, Member
 from penstock.wire.apis import Api

@@ -18,7 +18,7 @@ from math import inf
 
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.builder import Record, build_batch
-from penstock.sim.history import History, Outcome, Place, Violation, Write
+from penstock.sim.judges.history import History, Outcome, Place, Violation, Write
 from penstock.sim.workload.caller import TROUBLE, Caller
 from penstock.wire.apis import Api
 from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

@@ -18,7 +18,7 @@ from penstock.ports.disk import Buffer
 from penstock.records.batch import CRC_START, HEADER_SIZE, read_header
 from penstock.records.builder import Record
 from penstock.sim.checks.files import records_of
-from penstock.sim.history import History, Place, Violation
+from penstock.sim.judges.history import History, Place, Violation
 from penstock.sim.workload.caller import TROUBLE, Caller, Leader
 from penstock.wire.apis import Api
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData

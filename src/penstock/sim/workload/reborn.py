@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from penstock.model.errors import ErrorCode
-from penstock.sim.history import History, Outcome, Place
+from penstock.sim.judges.history import History, Outcome, Place
 from penstock.sim.workload.admin import TIMEOUT_MS, Operator
 from penstock.sim.workload.caller import TROUBLE, Caller
 from penstock.sim.workload.producers import IdempotentLane

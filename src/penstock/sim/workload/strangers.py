@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from penstock.cluster.raft_codec import Hello, encode, encode_hello
 from penstock.core.raft.messages import AppendEntries, RequestVote
-from penstock.sim.history import Violation
+from penstock.sim.judges.history import Violation
 from penstock.sim.workload.caller import Caller
 from penstock.wire.acknowledgement import ACKNOWLEDGE_KEY, DISOWN_KEY, WAKE_FRAME, Acknowledged, acknowledgement_frame
 from penstock.wire.apis import Api

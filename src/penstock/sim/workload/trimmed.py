@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.model.errors import ApiError, ErrorCode
-from penstock.sim.history import History, Outcome, Place
+from penstock.sim.judges.history import History, Outcome, Place
 from penstock.sim.workload.caller import TROUBLE, Caller, Leader
 from penstock.sim.workload.readers import EARLIEST, Reader
 from penstock.wire.apis import Api

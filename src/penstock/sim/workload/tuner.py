@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from penstock.config.alter import Operation
 from penstock.model.errors import ApiError, ErrorCode
-from penstock.sim.history import History, Outcome, Place
+from penstock.sim.judges.history import History, Outcome, Place
 from penstock.sim.tuning import CLEANUP_POLICY, CLUSTER_WIDE_ONLY, Tuning, Values
 from penstock.sim.workload.admin import SEGMENT_BYTES, Operator
 from penstock.sim.workload.caller import TROUBLE, Address, Caller

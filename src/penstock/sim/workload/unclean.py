@@ -6,7 +6,7 @@ Must not know: faults, checkers.
 
 from __future__ import annotations
 
-from penstock.sim.history import Place
+from penstock.sim.judges.history import Place
 from penstock.sim.workload.producers import ACKS_ALL, PlainWriter
 
 UNCLEAN = Place("unclean", 0)

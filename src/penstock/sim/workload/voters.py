@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from penstock.sim.history import History, Outcome
+from penstock.sim.judges.history import History, Outcome
 from penstock.sim.workload.caller import TROUBLE, Address, Caller
 from penstock.wire.apis import Api
 from penstock.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse, Listener

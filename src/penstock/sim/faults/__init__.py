@@ -1,0 +1,1 @@
+"""What goes wrong in a history, and who sees to it."""

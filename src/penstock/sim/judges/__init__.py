@@ -1,0 +1,1 @@
+"""Who watches a history, and what is due at its end."""

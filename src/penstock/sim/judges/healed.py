@@ -1,0 +1,269 @@
+"""What is due when nothing is broken any more: progress, in a bounded virtual time, and everything read once more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from penstock.sim.checks.votes import check_votes
+from penstock.sim.judges.history import History, Outcome, Place, Seen, Violation
+from penstock.sim.machine.world import DRIVER
+from penstock.sim.settings import SETTINGS, well_within_s
+from penstock.sim.stage import KEYED, PROGRESS_WITHIN_S, Stage
+from penstock.sim.workload.caller import TROUBLE, Leader
+from penstock.sim.workload.consumers import ConsumerMember
+from penstock.sim.workload.gathering import Gathering
+from penstock.sim.workload.keyed import KeyedLane
+from penstock.sim.workload.members import Member
+from penstock.sim.workload.producers import IdempotentLane
+from penstock.sim.workload.readers import Reader
+from penstock.sim.workload.trimmed import TRIMMED, TrimmedReader, Trimmer
+from penstock.sim.workload.unclean import UNCLEAN, UncleanWriter
+
+GATHERED_WITHIN_S = 30.0
+"""A session and a rebalance take 8 s, if nobody who was there before says a word."""
+LOOK_AGAIN_S = 0.1
+LATE_S = 10.0
+"""After so long nothing is done any more for a request that its sender has given up."""
+RESUMED = 12
+PROBE_TOPIC = "probe"
+
+
+class Healed:
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self.well_after_s: float | None = None
+        """Of virtual time, from the end of all faults to a cluster that is well; None: it did not come to that."""
+        self.voters = tuple(stage.cluster.voters)
+        """Of the metadata quorum, in the end."""
+
+    async def bring_up_all(self) -> None:
+        down = [number for number in self._stage.cluster.started if not self._stage.cluster.is_running(number)]
+        await self._stage.within("starting all machines", asyncio.gather(*map(self._stage.cluster.bring_up, down)))
+
+    async def restart_offline(self) -> None:
+        """As the log tells an operator to: the disk is mended, and what could not be kept is fetched again."""
+        cluster = self._stage.cluster
+        for number in self._stage.watch.offline():
+            if cluster.is_running(number):
+                await self._stage.within(f"stopping {number}", cluster.stop(number))
+
+    def look_for_well(self) -> asyncio.Future[None]:
+        """Beside everything else: how long it takes from here, where no fault is left."""
+
+        async def look() -> None:
+            began = self._stage.world.loop.time()
+            await self.get_well(well_within_s({**SETTINGS, **self._stage.plan.settings}))
+            self.well_after_s = self._stage.world.loop.time() - began
+
+        outcome = self._stage.world.spawn(DRIVER, look())
+        outcome.add_done_callback(self._stage.ended, context=self._stage.world.context)
+        return outcome
+
+    async def get_well(self, limit_s: float = PROGRESS_WITHIN_S) -> None:
+        async def well() -> None:
+            while not self._stage.watch.is_well():  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(LOOK_AGAIN_S)
+
+        await self._stage.within("leaders and full in-sync replicas everywhere", well(), limit_s)
+
+    def _living_places(self) -> list[Place]:
+        """Also the last life of the topic that has several."""
+        return [
+            *self._stage.plan.places,
+            *(list(self._stage.reborn.lives)[-1:] if self._stage.reborn is not None else ()),
+        ]
+
+    async def probe(self) -> None:
+        """A write that is acknowledged, for every partition."""
+        stage = self._stage
+        lanes = [stage.lane(stage.caller(f"probe:{place}"), stage.history, place) for place in self._living_places()]
+        if stage.plan.is_compacting:
+            lanes.append(KeyedLane(stage.caller(f"probe:{KEYED}"), stage.keyed, KEYED, stage.now_ms))
+        for lane in lanes:
+            await stage.within(f"a write to {lane.place}", lane.run(partial(_has_written, lane), 0.0))
+
+    async def administer(self) -> None:
+        """The controller decides: a topic comes and goes."""
+        operator = self._stage.operator()
+        await self._stage.within("creating a topic", operator.until_told(partial(operator.create, PROBE_TOPIC, 1, {})))
+        await self._stage.within("deleting a topic", operator.until_told(partial(operator.delete, PROBE_TOPIC)))
+        await self.get_well()  # all have heard of it
+
+    async def vote(self) -> None:
+        """What was acknowledged is so; and who shall vote can be said again."""
+        stage = self._stage
+        await asyncio.sleep(LATE_S)
+        await stage.within("the same voters everywhere", self._agree_on_voters())
+        check_votes(stage.votes, stage.watch.voters(), stage.cluster.voters)
+        random = stage.world.random("last voters")
+        nodes = list(stage.cluster.started)
+        wanted = sorted(random.sample(nodes, random.randint(1, len(nodes))))
+        await stage.within(f"votes for {wanted}", stage.voter_operator("last voters").settle(wanted))
+        await stage.within("the same voters everywhere", self._agree_on_voters())
+        self.voters = tuple(wanted)
+
+    async def _agree_on_voters(self) -> None:
+        while len(set(self._stage.watch.voters().values())) != 1:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    async def gather(self) -> None:
+        """Groups of both protocols serve members that come now, whatever became of those before."""
+        stage = self._stage
+        topics = [topic.name for topic in stage.plan.topics]
+        gatherings = []
+        for group, kind in (("group", Member), ("modern", ConsumerMember)):
+            members = [kind(stage.caller(f"{group}:{number}"), stage.history, group, topics) for number in range(2)]
+            gatherings.append(Gathering(members, stage.plan.all_places).run())
+        work = asyncio.gather(*gatherings)
+        await stage.within("an owner for every partition in both groups", work, GATHERED_WITHIN_S)
+
+    async def mend(self) -> None:
+        """Damage is found by reading: read everything on the machine that has some, until all of it can be read."""
+        stage = self._stage
+        for number in list(stage.watch.brokers.excused):
+            ends = {place: end for place, end in stage.watch.high_watermarks(number).items() if end}
+            caller, unheard = stage.caller(f"mend:{number}"), History(stage.world.loop.time)
+            for place, end in ends.items():
+                is_plain = place in stage.plan.places
+                history = stage.history if is_plain else stage.keyed if place == KEYED else unheard
+                start = stage.watch.log_starts(place)[number]
+                this_one = partial(_this_one, number)
+                reader = Reader(caller, history, [place], this_one, may_have_holes=not is_plain, begins_at=start)
+                done = partial(_has_read, reader, place, end - 1)
+                await stage.within(f"mending {place} on {number}", reader.run(done, 0.0))
+        await self.get_well()
+        stage.watch.pardon()
+
+    async def restart_all(self) -> None:
+        """What was acknowledged is kept by disks alone."""
+        stage = self._stage
+        if not stage.plan.ending:
+            return
+        stage.world.trace.note("scenario", f"the end of all machines: {stage.plan.ending}")
+        await stage.within(f"the {stage.plan.ending} of all machines", stage.cluster.end_all(stage.plan.ending))
+        await self.bring_up_all()
+        await self.get_well()
+
+    async def read_all(self) -> dict[Place, list[bytes]]:
+        """By a reader of its own, until it has read what the last probe wrote; what others saw counts for nothing."""
+        stage = self._stage
+        final: dict[Place, list[bytes]] = {}
+        found = History(stage.world.loop.time)
+        for place in self._living_places():
+            writes = (write for write in stage.history.writes if write.place == place and write.is_idempotent)
+            last = max((write.offset for write in writes), default=-1)
+            reader = Reader(stage.caller(f"last:{place}"), found, [place])
+            await stage.within(f"reading {place}", reader.run(partial(_has_read, reader, place, last), 0.0))
+            seen = found.seen.get(place, {})
+            final[place] = [seen[offset].value for offset in range(reader.positions[place])]
+        return final
+
+    async def read_keyed(self) -> dict[int, Seen]:
+        """What is there in the end; and once more what everybody read."""
+        stage = self._stage
+        last = max((write.offset for write in stage.keyed.writes), default=-1)
+
+        async def read(history: History) -> None:
+            reader = Reader(stage.caller("last:keyed"), history, [KEYED], may_have_holes=True)
+            await stage.within(f"reading {KEYED}", reader.run(partial(_has_read, reader, KEYED, last), 0.0))
+
+        while True:
+            # All from one leader: the next may have let a tombstone go that was still to come from the one before.
+            epochs = stage.watch.leader_epochs(KEYED)
+            found = History(stage.world.loop.time)
+            await read(found)
+            if len(epochs) == 1 and stage.watch.leader_epochs(KEYED) == epochs:
+                break
+            await asyncio.sleep(LOOK_AGAIN_S)
+        await read(stage.keyed)
+        return found.seen.get(KEYED, {})
+
+    async def resume_keyed(self) -> None:
+        """As consumers do that have committed any offset: from every replica, and some of what is there is gone."""
+        stage = self._stage
+        random = stage.world.random("resumed")
+        for number in stage.watch.log_starts(KEYED):
+            end = stage.watch.high_watermarks(number)[KEYED]
+            caller = stage.caller(f"resumes:{number}")
+            for offset in sorted(random.sample(range(end), min(RESUMED, end))):
+                this_one = partial(_this_one, number)
+                reader = Reader(caller, stage.keyed, [KEYED], this_one, may_have_holes=True, begins_at=offset)
+                done = partial(_has_read, reader, KEYED, offset)
+                await stage.within(f"reading {KEYED}@{offset} from {number}", reader.run(done, 0.0))
+
+    async def trim(self) -> None:
+        """After a write: up to there, until that is acknowledged; then every replica begins there."""
+        stage = self._stage
+        lane = stage.lane(stage.caller("probe:trimmed"), stage.trimmed, TRIMMED)
+        await stage.within(f"a write to {TRIMMED}", lane.run(partial(_has_written, lane), 0.0))
+        offset = max(write.offset for write in stage.trimmed.writes)
+        trimmer = Trimmer(stage.caller("last trimmer"), stage.trimmed)
+        await stage.within(f"deleting records of {TRIMMED}", trimmer.trim_at_last(offset))
+        starts = stage.watch.log_starts(TRIMMED)
+        if min(starts.values()) < offset:
+            raise Violation(
+                "acknowledged deletions are made by every replica",
+                f"{TRIMMED}: deleted up to {offset}, and its replicas begin at {starts}",
+            )
+
+    async def read_trimmed(self) -> tuple[dict[int, Seen], int]:
+        """What is there in the end, and how large its smallest replica is."""
+        stage = self._stage
+        last = max(write.offset for write in stage.trimmed.writes)
+        found = History(stage.world.loop.time)
+        reader = TrimmedReader(stage.caller("last:trimmed"), found, [TRIMMED])
+        await stage.within(f"reading {TRIMMED}", reader.run(partial(_has_read, reader, TRIMMED, last), 0.0))
+        return found.seen.get(TRIMMED, {}), stage.watch.least_bytes(TRIMMED)
+
+    async def read_unclean(self) -> dict[int, Seen]:
+        """What is there in the end."""
+        stage = self._stage
+        lane = UncleanWriter(stage.caller("probe:unclean"), stage.unclean, UNCLEAN, stage.now_ms)
+        await stage.within(f"a write to {UNCLEAN}", lane.run(partial(_is_acknowledged, stage.unclean), 0.0))
+        last = stage.unclean.writes[-1].offset
+        found = History(stage.world.loop.time)
+        reader = Reader(stage.caller("last:unclean"), found, [UNCLEAN])
+        await stage.within(f"reading {UNCLEAN}", reader.run(partial(_has_read, reader, UNCLEAN, last), 0.0))
+        return found.seen.get(UNCLEAN, {})
+
+    async def look_up_offsets(self) -> None:
+        committed: dict[str, dict[Place, None]] = {}
+        for commit in self._stage.history.commits:
+            committed.setdefault(commit.group, {})[commit.place] = None
+        for group, places in committed.items():
+            await self._look_up_offsets_of(group, list(places))
+
+    async def _look_up_offsets_of(self, group: str, places: Sequence[Place]) -> None:
+        member = Member(self._stage.caller(f"auditor of {group}"), self._stage.history, group, [])
+
+        async def look_up() -> None:
+            while True:
+                try:
+                    await member.committed(places)
+                except TROUBLE:
+                    member.forget_coordinator()
+                    await asyncio.sleep(LOOK_AGAIN_S)
+                else:
+                    return
+
+        await self._stage.within("looking up committed offsets", look_up())
+
+
+def _this_one(number: int, place: Place, leader: Leader) -> int:
+    return number
+
+
+def _has_written(lane: IdempotentLane) -> bool:
+    return lane.next_number > 0
+
+
+def _is_acknowledged(history: History) -> bool:
+    """What was written last, and after everything else."""
+    last = history.writes[-1]
+    return last.lane.startswith("probe") and last.outcome is Outcome.ACKNOWLEDGED
+
+
+def _has_read(reader: Reader, place: Place, offset: int) -> bool:
+    return reader.positions[place] > offset

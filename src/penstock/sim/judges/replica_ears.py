@@ -1,0 +1,379 @@
+"""What is overheard of replicas, and told to their judges: commits, appends, cuts, and what is decided of partitions.
+
+Knows what production calls things there. Must not know: clients, faults. Invariant: listening changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from penstock.core.metadata.image import MetadataImage, PartitionState, TopicState, effective_min_isr
+from penstock.core.metadata.partition_change import Standing, Wanted
+from penstock.core.metadata.records import BrokerRegistered, MetadataRecord, PartitionChanged, TopicDeleted
+from penstock.replica.partition import Partition
+from penstock.sim.checks.brokers import BrokerChecker
+from penstock.sim.checks.chains import ChainChecker, Key
+from penstock.sim.checks.elections import check_elected
+from penstock.sim.checks.leases import LeaseChecker
+from penstock.sim.checks.platter import PlatterChecker
+from penstock.sim.checks.unclean import UncleanElection
+from penstock.sim.cluster import SimCluster
+from penstock.sim.judges.history import Place, Violation
+from penstock.sim.judges.judging import Judging
+from penstock.sim.machine.loop import NS
+from penstock.sim.machine.process import current_process
+from penstock.sim.places import replaced
+from penstock.sim.workload.unclean import UNCLEAN
+from penstock.storage.checkpoints import RECOVERY_POINTS
+from penstock.storage.durability import NO_DESCRIPTOR
+
+PARTITION = "penstock.replica.partition:Partition"
+IMAGE = "penstock.core.metadata.image"
+MIN_ISR = "min.insync.replicas"
+ACCESS = "penstock.cluster.controller_access:ControllerAccess"
+
+
+class ReplicaEars:
+    def __init__(self, cluster: SimCluster, judging: Judging, brokers: BrokerChecker, platters: PlatterChecker) -> None:
+        self._cluster = cluster
+        self._loop = cluster.world.loop
+        self._judging = judging
+        self._brokers = brokers
+        self._platters = platters
+        self._chains = ChainChecker()
+        self._leases = LeaseChecker()
+        self.unclean: dict[str, None] = {UNCLEAN.topic: None}
+        """Topics of which only this is judged: how much they lose."""
+        self.elections: dict[tuple[str, int], list[UncleanElection]] = {}
+        self._left: dict[tuple[str, int, int], float] = {}  # when a replica was in sync last
+        self._trimmed: dict[Place, None] = {}  # older segments may be left behind a gap: the log begins after it
+        self._deleted: dict[str, None] = {}  # topic ids, by whoever applies it first
+        self._replicas: dict[tuple[str, int], tuple[int, tuple[int, ...]]] = {}  # the newest: partition epoch, replicas
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for place, make in (
+                (f"{PARTITION}._committed", self._overhear_commit),
+                (f"{PARTITION}.begin_cut", self._overhear_cut),
+                (f"{PARTITION}.begin_anew", self._overhear_cut),
+                ("penstock.replica.divergence:begin_cut_to_epoch", self._overhear_divergence),
+                ("penstock.replica.repair:Repairs._cut", self._overhear_repair),
+                ("penstock.replica.offset_files:OffsetFiles._write", self._overhear_offsets),
+                (f"{IMAGE}:_change", self._overhear_decision),
+                ("penstock.core.metadata.partition_change:change_partition", self._overhear_election),
+                (f"{IMAGE}:MetadataImage._replay_topic", self._overhear_topic),
+                (f"{IMAGE}:MetadataImage._replay_broker", self._overhear_broker),
+                ("penstock.storage.log:Log.begin_flush", self._overhear_flush),
+                ("penstock.storage.log:Log.end_flush", self._overhear_flush),
+                (f"{PARTITION}.append", self._overhear_append),
+                (f"{ACCESS}.heartbeat", self._overhear_heartbeat),
+                (f"{ACCESS}.register", self._overhear_registration),
+            ):
+                stack.enter_context(replaced(place, make))
+            yield
+
+    # -- commits ------------------------------------------------------------------------
+
+    def _overhear_commit(self, committed: Any) -> Any:
+        def overheard(partition: Partition, high_watermark: int) -> None:
+            if partition.topic in self.unclean:
+                committed(partition, high_watermark)
+                return
+            self._brokers.moved(partition.node_id, partition)
+            if partition.is_leader:
+                with self._judging.judging():
+                    self._check_minimum(partition, high_watermark)
+                with self._judging.judging():
+                    self._look_at_chain(partition, high_watermark)
+                with self._judging.judging():
+                    if partition.is_durable:
+                        self._look_at_platters(partition, high_watermark)
+            committed(partition, high_watermark)
+
+        return overheard
+
+    def _check_minimum(self, leader: Partition, high_watermark: int) -> None:
+        """What the others have, and this one lacks, could otherwise be lost with a leader that was alone. As the
+        metadata has the setting here, which may have changed just now."""
+        overrides = self._cluster.nodes[leader.node_id].membership.image.topic_overrides(leader.topic)
+        configured = int(overrides.get(MIN_ISR, leader.config.min_insync_replicas))
+        minimum = effective_min_isr(configured, leader.replicas, leader._adding, leader._removing)
+        if len(leader.replicas) > 1 and len(leader.isr) < minimum:
+            raise Violation(
+                "the high watermark waits for min.insync.replicas",
+                f"{leader!r}: {leader.node_id} (epoch {leader.leader_epoch}) moves it to {high_watermark} with in-sync "
+                f"replicas {list(leader.isr)}, and at least {minimum} are asked for",
+            )
+
+    def _look_at_chain(self, leader: Partition, high_watermark: int) -> None:
+        node, key = leader.node_id, (leader.topic_id, leader.index)
+        if _may_have_gaps(leader):
+            self._chains.compacts(key)
+        if node in self._brokers.excused:
+            self._chains.lose_sight(key)
+            return
+        disk = self._cluster.machines[node].disk
+        self._chains.committed(node, leader, key, leader.log, high_watermark, disk)
+
+    def look_at_members(self, replicas: Mapping[int, Iterable[Partition]]) -> None:
+        """Whether in-sync replicas hold what their leaders have committed. `replicas`: what each living node hosts."""
+        hosted: dict[Key, dict[int, Partition]] = {}
+        for node, partitions in replicas.items():
+            for partition in partitions:
+                key = partition.topic_id, partition.index
+                hosted.setdefault(key, {})[node] = partition
+                if _may_have_gaps(partition):
+                    self._chains.compacts(key)
+        for key, others in hosted.items():
+            leader = max(others.values(), key=lambda one: (one.leader_epoch, one.is_leader))
+            if leader.is_leader:
+                self._look_at_chain(leader, leader.high_watermark)  # one that begins to lead commits nothing by that
+            for number in leader.isr if leader.is_leader else ():
+                member = others.get(number)
+                if member is not None and member.partition_epoch <= leader.partition_epoch:
+                    limit = min(leader.high_watermark, member.log.log_end_offset)
+                    disk, is_excused = self._cluster.machines[number].disk, number in self._brokers.excused
+                    self._chains.holds(number, member, key, member.log, limit, disk, is_excused=is_excused)
+
+    def is_compacted(self, topic_id: bytes, index: int) -> bool:
+        """At any time so far."""
+        return self._chains.is_compacted((topic_id, index))
+
+    def _look_at_platters(self, leader: Partition, high_watermark: int) -> None:
+        def is_excused(member: int) -> bool:
+            has_yet_to_hear = not self._is_durable_on(member, leader) or self._counts_from_before(member, leader)
+            return has_yet_to_hear or member in self._brokers.excused or self._has_moved_on(leader, member)
+
+        place = Place(leader.topic, leader.index)
+        if leader.log.log_start_offset > 0 or leader.config.retention_bytes >= 0:
+            self._trimmed[place] = None
+        self._platters.committed(
+            place,
+            high_watermark,
+            leader.isr,
+            may_have_gaps=self.is_compacted(leader.topic_id, leader.index) or place in self._trimmed,
+            is_excused=is_excused,
+        )
+
+    def _is_durable_on(self, member: int, leader: Partition) -> bool:
+        """A setting that changes reaches brokers one after the other."""
+        node = self._cluster.living.get(member)
+        hosted = () if node is None else getattr(node, "partitions", ())
+        key = leader.topic_id, leader.index
+        return all(replica.is_durable for replica in hosted if (replica.topic_id, replica.index) == key)
+
+    def _counts_from_before(self, member: int, leader: Partition) -> bool:
+        """What a member showed by fetches, before the topic was to be flushed, goes on to count: should it crash now,
+        the controller does not trust it."""
+        follower = None if leader.followers is None else leader.followers.by_id.get(member)
+        node = self._cluster.living.get(leader.node_id)
+        topic = None if node is None else node.image.topics_by_id.get(leader.topic_id)
+        if follower is None or topic is None or not topic.durable_from_epoch:
+            return False
+        return follower.end_offset > follower.claimed_offset
+
+    def _has_moved_on(self, leader: Partition, member: int) -> bool:
+        """The topic was deleted, or the replica moved away, and this leader has not heard of it yet."""
+        key = leader.topic_id.hex(), leader.index
+        return key[0] in self._deleted or (key in self._replicas and member not in self._replicas[key][1])
+
+    # -- cuts ---------------------------------------------------------------------------
+
+    def _overhear_cut(self, cut: Any) -> Any:
+        def overheard(partition: Partition, offset: int, **may_wait: bool) -> Any:
+            before = partition.log.log_end_offset
+            begun = cut(partition, offset, **may_wait)
+            if partition.topic not in self.unclean:
+                self._brokers.cut(partition.node_id, partition)
+            if partition.log.log_end_offset < before:
+                place = Place(partition.topic, partition.index)
+                with self._judging.judging():
+                    self._platters.cut(partition.node_id, place, partition.log.log_end_offset)
+            return begun
+
+        return overheard
+
+    def _overhear_offsets(self, write: Any) -> Any:
+        def overheard(files: Any, name: str, offsets: Mapping[tuple[str, int], int]) -> None:
+            process = current_process()
+            number = int(process.host.rpartition("-")[2]) if process is not None else 0
+            node = self._cluster.nodes.get(number)
+            if name == RECOVERY_POINTS and node is not None and number not in self._brokers.excused:
+                for partition in getattr(node, "partitions", ()):
+                    place = Place(partition.topic, partition.index)
+                    owner, recovery_point = partition.log, offsets.get(place, 0)
+                    if owner.persisted_recovery_point < recovery_point <= owner.log_end_offset:
+                        epochs = [entry for entry in owner.epochs.entries() if entry[1] > owner.log_start_offset]
+                        with self._judging.judging():
+                            self._platters.raised(number, place, recovery_point, epochs)
+            write(files, name, offsets)
+
+        return overheard
+
+    def _overhear_divergence(self, cut: Any) -> Any:
+        def overheard(partition: Partition, epoch: int, end_offset: int, **may_wait: bool) -> Any:
+            owner = partition.log
+            before, latest = owner.log_end_offset, owner.epochs.latest
+            begun = cut(partition, epoch, end_offset, **may_wait)
+            is_due = end_offset >= 0 and (latest > epoch or (latest == epoch and before > end_offset))
+            if is_due and partition.log.log_end_offset >= before:
+                self._judging.failed(
+                    Violation(
+                        "a follower cuts what its leader does not have",
+                        f"{partition!r} on {partition.node_id} ends at {before} in epoch {latest}; its leader "
+                        f"{partition.leader} has epoch {epoch} up to {end_offset}, and nothing was cut",
+                    )
+                )
+            return begun
+
+        return overheard
+
+    def _overhear_repair(self, cut: Any) -> Any:
+        async def overheard(repairs: Any, partition: Partition, offset: int) -> None:
+            with self._judging.judging():
+                self._check_damaged(partition, offset)
+            await cut(repairs, partition, offset)
+
+        return overheard
+
+    def _check_damaged(self, partition: Partition, offset: int) -> None:
+        """The disk knows better than whoever read from it."""
+        owner, disk = partition.log, self._cluster.machines[partition.node_id].disk
+        key = partition.topic_id, partition.index
+        if self._brokers.is_in_sync(partition.node_id, key) and partition.leader >= 0:
+            raise Violation(
+                "a replica leaves the in-sync replicas before it is repaired",
+                f"{partition!r} on {partition.node_id} is cut at {offset}; in sync are {list(partition.isr)}",
+            )
+        paths = [f"{owner.directory}/{name}" for name in disk.names(owner.directory) if name.endswith(".log")]
+        offsets = range(owner.log_start_offset, owner.persisted_recovery_point)
+        if self._chains.is_sound(key, disk, paths, offsets, partition.leader_epoch):
+            raise Violation(
+                "no sound replica is cut by repair",
+                f"{partition!r} on {partition.node_id} is cut at {offset}, and all of {owner!r} is sound",
+            )
+
+    # -- decisions ----------------------------------------------------------------------
+
+    def _overhear_decision(self, change: Any) -> Any:
+        def overheard(before: PartitionState, changed: PartitionChanged) -> PartitionState:
+            key = changed.topic_id, before.index
+            if before.partition_epoch >= self._replicas.get(key, (-1, ()))[0]:  # the first to hear of it
+                self._note_unclean(key, before, changed)
+            state: PartitionState = change(before, changed)
+            self._leases.decided(key, state.leader_epoch, self._loop.world_time())
+            if state.partition_epoch > self._replicas.get(key, (-1, ()))[0]:
+                self._replicas[key] = state.partition_epoch, state.replicas
+            return state
+
+        return overheard
+
+    def _note_unclean(self, key: tuple[str, int], before: PartitionState, change: PartitionChanged) -> None:
+        now_s = self._loop.world_time()
+        for member in before.isr:
+            self._left[*key, member] = now_s
+        leader = before.leader if change.leader is None else change.leader
+        if leader >= 0 and leader not in (before.leader, *before.isr, *before.elr, *before.adding):
+            left_s = self._left.get((*key, leader), 0.0)
+            self.elections.setdefault(key, []).append(UncleanElection(now_s, leader, left_s))
+
+    def _overhear_election(self, change: Any) -> Any:
+        def overheard(
+            topic: TopicState, partition: PartitionState, wanted: Wanted, standing: Standing, *rest: Any
+        ) -> PartitionChanged | None:
+            asked = wanted.isr
+            record: PartitionChanged | None = change(topic, partition, wanted, standing, *rest)
+            if record is not None and record.leader is not None and record.leader >= 0:
+                with self._judging.judging():
+                    check_elected(standing.image, topic.name, partition, asked, record.leader)
+            return record
+
+        return overheard
+
+    def _overhear_topic(self, replay: Any) -> Any:
+        def overheard(image: MetadataImage, record: MetadataRecord) -> None:
+            if isinstance(record, TopicDeleted):
+                self._deleted[record.topic_id] = None
+            replay(image, record)
+
+        return overheard
+
+    def _overhear_broker(self, replay: Any) -> Any:
+        def overheard(image: MetadataImage, record: MetadataRecord) -> None:
+            replay(image, record)
+            if isinstance(record, BrokerRegistered):
+                number = record.broker_id
+                keys = [
+                    (topic.topic_id, state.index)
+                    for topic, state in image.all_partitions()
+                    if number in state.elr and topic.name not in self.unclean
+                ]
+                with self._judging.judging():
+                    self._brokers.registered(number, record.epoch, keys)
+
+        return overheard
+
+    # -- flushes ------------------------------------------------------------------------
+
+    def _overhear_flush(self, flush: Any) -> Any:
+        """A process that may open nothing more has lost nothing: it tries again."""
+
+        def overheard(owner: Any, *args: Any) -> Any:
+            was_online = owner.offline is None
+            result = flush(owner, *args)
+            error, process = owner.offline, current_process()
+            is_out = was_online and isinstance(error, OSError) and error.errno in NO_DESCRIPTOR
+            if is_out and process is not None and self._cluster.is_serving(int(process.host.rpartition("-")[2])):
+                story = f"{owner.directory} on {process.name}: {error}"
+                self._judging.failed(Violation("want of descriptors takes nothing offline", story))
+            return result
+
+        return overheard
+
+    # -- leases -------------------------------------------------------------------------
+
+    def _overhear_append(self, append: Any) -> Any:
+        def overheard(partition: Partition, *args: Any) -> int:
+            offset: int = append(partition, *args)
+            process = current_process()
+            if process is not None:
+                awake_s = self._loop.world_time() - process.slept_ns / NS
+                session_s = self._cluster.nodes[partition.node_id].config.broker_session_timeout_ms / 1000
+                name, key = f"{partition.topic}-{partition.index}", (partition.topic_id.hex(), partition.index)
+                with self._judging.judging():
+                    self._leases.appended(partition.node_id, name, key, partition.leader_epoch, awake_s, session_s)
+                    if partition.host.lease is not None:
+                        self._leases.takes_in(process.name, name, self._loop.time(), session_s)
+            return offset
+
+        return overheard
+
+    def _overhear_heartbeat(self, heartbeat: Any) -> Any:
+        async def overheard(access: Any, *args: Any, **named: Any) -> Any:
+            sent_s = self._loop.time()
+            answer = await heartbeat(access, *args, **named)
+            if answer.is_caught_up and not answer.is_fenced:
+                self._answered(sent_s)
+            return answer
+
+        return overheard
+
+    def _overhear_registration(self, register: Any) -> Any:
+        async def overheard(access: Any, *args: Any) -> Any:
+            epoch = await register(access, *args)
+            self._answered(self._loop.time())
+            return epoch
+
+        return overheard
+
+    def _answered(self, sent_s: float) -> None:
+        process = current_process()
+        if process is not None:
+            self._leases.answered(process.name, sent_s)
+
+
+def _may_have_gaps(partition: Partition) -> bool:
+    return "compact" in partition.config.cleanup_policy or partition.log.cleaned_offset > 0

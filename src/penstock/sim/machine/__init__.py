@@ -1,0 +1,1 @@
+"""Simulated machines: disks, clocks, threads, processes, and the network between them."""

@@ -1,0 +1,1 @@
+"""Defects that can be planted, to see that a judge finds them."""
