@@ -54,7 +54,7 @@ NODE_ROWS: tuple[Row, ...] = (
     ("num.network.threads", "int", "3", "1..", "c", "Threads that serve sockets in Kafka; one event loop does it here."),
     ("process.roles", "list", "broker,controller", "broker controller", "re", "What this node is: broker and controller."),
     ("producer.purgatory.purge.interval.requests", "int", "1000", "", "r", "Waiting Produce requests between two clean-ups."),
-    ("queued.max.request.bytes", "long", "-1", "", "r", "Memory for requests on their way in, of all connections together. -1 is 512 MiB."),
+    ("queued.max.request.bytes", "long", "-1", "", "re", "Memory for requests on their way in, of all connections together. -1 is 512 MiB."),
     ("queued.max.requests", "int", "500", "1..", "r", "Requests waiting at a time before sockets are no longer read."),
     ("quota.window.num", "int", "11", "1..", "r", "Samples kept for client quotas."),
     ("quota.window.size.seconds", "int", "1", "1..", "r", "Length of one sample of client quotas."),
