@@ -187,12 +187,15 @@ def test_doctor_names_what_is_missing_and_what_to_do(scripted: ScriptedCluster) 
     scripted.topics["events"][1] = Partition(2, [2, 4], [2])
     found = doctor_of_partitions(target)
     assert (found.state, found.sentence) == ("warning", "1 with 2 partitions, 0 offline, 1 under-replicated")
-    assert found.advice == "They miss broker 4; `penstock cluster under-replicated --all` shows which."
+    assert (
+        found.advice
+        == "Replicas are missing on broker 4. `penstock cluster under-replicated --all` shows the partitions."
+    )
     scripted.topics["events"] += [Partition(-1, [4], [], [4]) for _ in range(4)]
     found = doctor_of_partitions(target)
     assert (found.state, found.sentence) == ("problem", "1 with 6 partitions, 4 offline, 5 under-replicated")
     assert found.advice.startswith(
-        "Nobody in sync is alive for events-2, events-3, events-4 and 1 more: bring broker 4 back. "
+        "No in-sync replica is up for events-2, events-3, events-4 and 1 more: start broker 4 again. "
     )
 
 
@@ -205,9 +208,9 @@ def test_doctor_names_brokers_that_are_down(scripted: ScriptedCluster) -> None:
     (finding,) = down(fenced, ["controller", "voter 5"])
     assert (finding.state, finding.about) == ("warning", "broker 4")
     assert finding.sentence == "is down: 127.0.0.1:9: connection refused"
-    assert "start that node again" in finding.advice
+    assert "start that node" in finding.advice
     (finding,) = down([Voter(4, *first.address)], [])
-    assert finding.sentence.endswith("answers, but the controller has not let it in")
+    assert finding.sentence.endswith("answers, but the controller keeps it fenced")
     del first.scripts[Api.DESCRIBE_CLUSTER]
     assert fenced_at(first.address) == []  # an older broker does not tell
 

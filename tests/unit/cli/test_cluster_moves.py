@@ -278,7 +278,7 @@ def test_an_unknown_topic_and_where_to_look(run: CommandLine, scripted: Scripted
         ran = run("cluster", *words)
         assert (ran.code, ran.err) == (
             1,
-            "penstock: topic 'nope' does not exist; `penstock topics list` shows those there are\n",
+            "penstock: topic 'nope' does not exist; `penstock topics list` shows all topics\n",
         )
 
 

@@ -54,7 +54,8 @@ def test_no_broker_is_one_sentence(cli: CommandLine, command: list[str], closed_
     assert ran.code == 1
     assert ran.out == ""
     assert ran.err == (
-        f"penstock: no broker answers at {address}: start one with `penstock start` or use --bootstrap-server\n"
+        f"penstock: no broker answers at {address}: start one with `penstock start`, "
+        "or give another --bootstrap-server\n"
     )
 
 
@@ -64,7 +65,7 @@ def test_each_address_that_does_not_answer_has_its_reason(cli: CommandLine, clos
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == (
         f"penstock: no broker answers at {several} (127.0.0.1:{closed_port}: connection refused; no..name:9092: the "
-        "name no..name does not resolve): start one with `penstock start` or use --bootstrap-server\n"
+        "name no..name does not resolve): start one with `penstock start`, or give another --bootstrap-server\n"
     )
     alone = cli("topics", "list", "--bootstrap-server", "no..name").err
     assert "no broker answers at no..name (the name no..name does not resolve): " in alone
@@ -88,7 +89,7 @@ def test_an_unknown_topic_is_one_sentence_that_says_where_to_look(cli: CommandLi
     assert len(ran.err.splitlines()) == 1
     assert "nope" in ran.err
     assert "there is no such topic or partition" in ran.err
-    assert ran.err.endswith("; `penstock topics list` shows those there are\n")
+    assert ran.err.endswith("; `penstock topics list` shows all topics\n")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_a_properties_file_of_client_settings(
     refused = cli("topics", "list", "--command-config", str(file))
     assert (refused.code, refused.err) == (
         2,
-        f"penstock: {file} is no text in UTF-8: write NAME=VALUE on each line\n",
+        f"penstock: {file} is not a UTF-8 text file: write NAME=VALUE on each line\n",
     )
 
 
@@ -274,9 +275,17 @@ def answer_with(server: socket.socket, answer: bytes, *, at_line_end: bool) -> N
 @pytest.mark.parametrize(
     ("answer", "at_line_end", "says"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", False, "that does not speak Kafka's protocol: is this the HTTP door"),
-        (b"ERR unknown command\r\n", True, "that does not speak Kafka's protocol: is this the HTTP door"),
-        (b"", False, "(it accepts connections and says nothing for 2 s): its process is stopped or stuck: restart it"),
+        (
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            False,
+            "does not speak Kafka's protocol. Is this the port of the REST proxy",
+        ),
+        (b"ERR unknown command\r\n", True, "does not speak Kafka's protocol. Is this the port of the REST proxy"),
+        (
+            b"",
+            False,
+            "(it accepts connections but does not answer for 2 s): the broker process is stopped or hangs: restart it",
+        ),
     ],
 )
 def test_a_port_of_another_kind_is_told_at_once(cli: CommandLine, answer: bytes, at_line_end: bool, says: str) -> None:
@@ -314,9 +323,10 @@ def test_a_broker_that_is_full_closes_connections_at_once(cli: CommandLine, by_r
         thread.join()
     assert (ran.code, ran.err) == (
         1,
-        f"penstock: {address} closed the connection at once: it may be full; see its log\n",
+        f"penstock: {address} closed the connection at once. It may have too many connections: see its log\n",
     )
-    assert f"PROBLEM  bootstrap {address}: it closed the connection at once: it may be full; see its log\n" in seen.out
+    told = "closed the connection at once. It may have too many connections: see its log\n"
+    assert f"PROBLEM  bootstrap {address}: it {told}" in seen.out
 
 
 def test_a_node_that_waits_for_the_others_of_its_cluster_is_told_as_such(cli: CommandLine, closed_port: int) -> None:
@@ -326,7 +336,7 @@ def test_a_node_that_waits_for_the_others_of_its_cluster_is_told_as_such(cli: Co
         for words in (("topics", "list"), ("cluster", "status"), ("cluster", "quorum")):
             ran = cli(*words, "--bootstrap-server", f"{address},127.0.0.1:{closed_port}")
             assert (ran.code, ran.out) == (1, "")
-            assert f"{address} is starting or cut off: it looks for the other nodes of its cluster" in ran.err
+            assert f"{address} is starting or cut off: it cannot reach the other nodes of its cluster" in ran.err
         ran = cli("doctor", "--bootstrap-server", address)
         assert ran.code == 1
         assert f"{address} is starting or cut off" in ran.out
@@ -340,8 +350,8 @@ def test_a_broker_that_hangs_does_not_take_all_the_time(cli: CommandLine, pensto
         assert cli("cluster", "quorum", "--bootstrap-server", servers, "--timeout", "30").code == 0
         assert time.monotonic() - began < 25
         ran = cli("doctor", "--bootstrap-server", hanging)
-    assert f"PROBLEM  bootstrap {hanging}: it accepts connections and says nothing\n" in ran.out
-    assert "stopped or stuck" in ran.out
+    assert f"PROBLEM  bootstrap {hanging}: it accepts connections but does not answer\n" in ran.out
+    assert "stopped or hangs" in ran.out
 
 
 def test_another_broker_is_asked_when_the_first_is_starting(cli: CommandLine, penstock_broker: Broker) -> None:

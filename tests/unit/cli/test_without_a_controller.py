@@ -106,7 +106,7 @@ def test_a_voter_whose_port_another_program_has(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(voters_module, "ask_api_versions", lambda *_: "other")
     (found,) = tried([Voter(1, "127.0.0.1", 9093)])
     assert found.problem == OTHER
-    assert "another program" in found.advice
+    assert "Another program" in found.advice
 
 
 @pytest.mark.parametrize(
@@ -114,12 +114,12 @@ def test_a_voter_whose_port_another_program_has(monkeypatch: pytest.MonkeyPatch)
     [
         (
             ["", REFUSED, REFUSED],
-            "1 of 3 voters answers this machine, and it takes 2",
-            "Bring nodes 2, 3 back (1 of them will do).",
+            "1 of 3 voters answers this machine, 2 are needed",
+            "Start nodes 2, 3 again (1 of them is enough).",
         ),
-        (["", REFUSED], "1 of 2 voters answers this machine, and it takes 2", "Bring node 2 back."),
-        (["", "", REFUSED], "2 of 3 voters answer this machine, which would do", "An election may be under way"),
-        (["no name", "no name"], "0 of 2 voters answer this machine, and it takes 2", "this machine does not know"),
+        (["", REFUSED], "1 of 2 voters answers this machine, 2 are needed", "Start node 2 again."),
+        (["", "", REFUSED], "2 of 3 voters answer this machine, which is a majority", "An election may be under way"),
+        (["no name", "no name"], "0 of 2 voters answer this machine, 2 are needed", "this machine does not know"),
     ],
 )
 def test_what_is_made_of_them(problems: list[str], says: str, do: str) -> None:
@@ -149,8 +149,8 @@ def test_commands_name_who_is_missing_and_why(
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == (
         f"penstock: 127.0.0.1:{broker.port} answers, but the cluster has no controller: 1 of 3 voters answers this "
-        f"machine, and it takes 2 (node 2 at 127.0.0.1:{closed_port}: {REFUSED}; node 3 at 127.0.0.1:{hanging_port}: "
-        f"{HANGS}). Bring nodes 2, 3 back (1 of them will do). `penstock doctor` tells more\n"
+        f"machine, 2 are needed (node 2 at 127.0.0.1:{closed_port}: {REFUSED}; node 3 at 127.0.0.1:{hanging_port}: "
+        f"{HANGS}). Start nodes 2, 3 again (1 of them is enough). `penstock doctor` shows more\n"
     )
 
 
@@ -210,8 +210,8 @@ def test_what_is_shown_without_a_controller_is_old_news(capsys: pytest.CaptureFi
         warn_of_old_news(target)
     said = capsys.readouterr()
     assert said.out == ""
-    assert "penstock: warning: this was agreed on before, and may be wrong by now: " in said.err
-    assert "Bring node 2 back" in said.err
+    assert "penstock: warning: this metadata may be out of date: " in said.err
+    assert "Start node 2 again" in said.err
 
 
 def test_a_broker_that_is_cut_off_names_the_others(run: CommandLine, closed_port: int) -> None:
@@ -239,11 +239,13 @@ def test_doctor_does_not_blame_addresses(run: CommandLine, closed_port: int, han
         ran = run("doctor", "--bootstrap-server", f"127.0.0.1:{broker.port}")
     assert ran.code == 1
     told = ran.out.splitlines()
-    begin = told.index("PROBLEM  controller: the cluster has none: 1 of 3 voters answers this machine, and it takes 2")
-    assert told[begin + 1].startswith("         Bring nodes 2, 3 back (1 of them will do).")
+    begin = told.index(
+        "PROBLEM  controller: the cluster has no controller: 1 of 3 voters answers this machine, 2 are needed"
+    )
+    assert told[begin + 1].startswith("         Start nodes 2, 3 again (1 of them is enough).")
     assert told[begin + 2] == f"ok       voter 1: 127.0.0.1:{broker.port} answers"
     assert told[begin + 3] == f"PROBLEM  voter 2: 127.0.0.1:{closed_port}: {REFUSED}"
-    assert "start that node again" in told[begin + 4]
+    assert "start that node" in told[begin + 4]
     assert told[begin + 5] == f"PROBLEM  voter 3: 127.0.0.1:{hanging_port}: {HANGS}"
     assert ": 1 broker, no controller" in told[begin - 1]
     assert "advertised" not in ran.out
@@ -287,14 +289,14 @@ def test_doctor_warns_of_a_voter_that_the_others_do_without(closed_port: int) ->
             return [(one.state, one.about, one.sentence) for one in voter_findings(target, broker.address)]
 
         # Who is heard is not tried: this machine need not reach the voters.
-        assert findings(0, 0.1, 0.2) == [("ok", "controller", "node 1, and all 3 voters are there")]
+        assert findings(0, 0.1, 0.2) == [("ok", "controller", "node 1, and all 3 voters follow it")]
         assert findings(0, 60, 0.2) == [
             ("ok", "controller", "node 1, and 2 of 3 voters follow it"),
             ("warning", "voter 2", f"127.0.0.1:{closed_port}: {REFUSED}"),
         ]
         [_, (state, about, sentence)] = findings(0, 0.1, 60)
         assert (state, about) == ("warning", "voter 3")
-        assert "answers this machine, but node 1 does not hear of it" in sentence
+        assert "answers this machine, but node 1 does not hear from it" in sentence
         assert findings(0) == []
 
 

@@ -1,8 +1,8 @@
-"""Who votes on the metadata, which of them answer this machine, and why the others do not.
+"""The voters of the metadata quorum: which of them answer this machine, and why the others do not.
 
-A broker that finds no controller names the voters in its refusal (`api.forwarding`). Each is tried with a plain
-socket and one small request: a process that is stopped still accepts connections. Must not know: who asks, and how
-it is shown.
+A broker that finds no controller names the voters in its error (`api.forwarding`). Each voter is tried with a plain
+socket and one small request: a process that is stopped still accepts connections. This module does not know which
+command asks, nor how the command shows the answer.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from penstock.wire.apis import Api
 if TYPE_CHECKING:
     from penstock.wire_client.blocking.connection import BlockingConnection
 
-# How long a broker is to look for a controller before it says that there is none: a moment does where a command has
-# waited in vain already.
+# How long a broker looks for a controller before it says that there is none. A moment is enough after a command that
+# has already waited in vain.
 LOOK_S = 5.0
 MOMENT_S = 0.5
 ANSWER_S = 1.0
-"""How long after that its answer is waited for."""
+"""How much longer to wait for the broker's answer."""
 MOST_AT_ONCE = 16
-OTHER = "what listens there does not answer as a broker does"
-CLOSED = "it closes the connection at once"
+OTHER = "the server there does not answer as a broker does"
+CLOSED = "it closed the connection at once"
 _NAMED = re.compile(r"\b(\d+) at (\S+):(\d+)(?=[,)])")
 
 
@@ -47,7 +47,7 @@ class Voter:
     host: str
     port: int
     problem: str = ""
-    """Empty: it answers."""
+    """Empty: the voter answers."""
 
     @property
     def address(self) -> str:
@@ -58,24 +58,24 @@ class Voter:
         if not self.problem:
             return ""
         if self.problem == REFUSED:
-            return "No process listens there: start that node again. If it ended by itself, its log says why."
+            return "No process listens there: start that node. If it ended by itself, its log says why."
         if self.problem == HANGS:
             return STUCK
         if self.problem == OTHER:
-            return "Has another program taken its port? Compare controller.quorum.voters with where the node listens."
+            return "Another program may use its port: compare controller.quorum.voters with the listeners of the node."
         if self.problem == CLOSED:
-            return "It may be full, which its log says; or another program has taken its port."
-        return "Is its machine up? Check the network and firewalls, and the name in controller.quorum.voters."
+            return "It may have too many connections: see its log. Or another program uses its port."
+        return "Check that its machine is up, the network and firewalls, and the name in controller.quorum.voters."
 
 
 def named_voters(refusal: str) -> list[Voter]:
-    """Those that a broker named when it found no controller; none if it did not."""
+    """The voters in the error of a broker that found no controller; empty if the error names none."""
     _, _, named = refusal.partition("(voters: ")
     return [Voter(int(node_id), host, int(port)) for node_id, host, port in _NAMED.findall(named)]
 
 
 def tried(voters: Iterable[Voter], timeout_s: float | None = None) -> list[Voter]:
-    """The same, with what stands between them and this machine. All at once: each may take its time."""
+    """The same voters, each with its problem seen from this machine. All are tried at once: each may take its time."""
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
         return list(pool.map(partial(_try, CONNECT_TIMEOUT_S if timeout_s is None else timeout_s), voters))
 
@@ -89,47 +89,49 @@ def _try(timeout_s: float, voter: Voter) -> Voter:
 
 
 def verdict(voters: Sequence[Voter]) -> str:
-    """How many answer, and how many it takes."""
+    """How many voters answer, and how many are needed."""
     count = sum(not voter.problem for voter in voters)
     majority = len(voters) // 2 + 1
     answers = f"{count} of {len(voters)} voters answer{'s' * (count == 1)} this machine"
-    return f"{answers}, and it takes {majority}" if count < majority else f"{answers}, which would do"
+    return f"{answers}, {majority} are needed" if count < majority else f"{answers}, which is a majority"
 
 
 def what_to_do(voters: Sequence[Voter]) -> str:
     missing = [str(voter.node_id) for voter in voters if voter.problem]
     if len(voters) - len(missing) > len(voters) // 2:
         return (
-            "An election may be under way: try again in some seconds. If it goes on, they do not reach each other: "
-            "each one's log says whom it has lost."
+            "An election may be under way: try again in a few seconds. If it does not end, the voters cannot reach "
+            "each other: their logs say which."
         )
     if not any(voter.problem in ("", REFUSED) for voter in voters):
-        return "The nodes may use names and networks that this machine does not know: look from one of them."
+        return (
+            "The nodes may use names or networks that this machine does not know: run the command on one of the nodes."
+        )
     needed = len(voters) // 2 + 1 - (len(voters) - len(missing))
-    enough = f" ({needed} of them will do)" if needed < len(missing) else ""
-    return f"Bring node{'s' * (len(missing) > 1)} {', '.join(missing)} back{enough}."
+    enough = f" ({needed} of them {'is' if needed == 1 else 'are'} enough)" if needed < len(missing) else ""
+    return f"Start node{'s' * (len(missing) > 1)} {', '.join(missing)} again{enough}."
 
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """As its leader sees it."""
+    """The metadata quorum as its leader sees it."""
 
     leader_id: int
     voters: tuple[Voter, ...]
-    """Not tried; those without a known address are left out."""
+    """Not tried yet; voters without a known address are left out."""
     silent_s: dict[int, float]
-    """How long the leader has not heard of each."""
+    """How long the leader has not heard from each voter."""
 
 
 def has_controller(target: Target, address: tuple[str, int], look_s: float = MOMENT_S) -> bool | None:
-    """Whether the broker at `address` finds one within `look_s`; None where it cannot be asked.
+    """Whether the broker at `address` finds a controller within `look_s`; None if the broker cannot say.
 
     Raises ApiError(NOT_CONTROLLER), which names the voters.
     """
     from penstock.wire.messages import list_partition_reassignments as listing
     from penstock.wire_client.requests.errors import WireClientError, check
 
-    # Of nothing: only the controller answers it, and a client says how long to look for that one.
+    # An empty request: only the controller answers it, and its timeout limits the search for the controller.
     request = listing.ListPartitionReassignmentsRequest(timeout_ms=int(look_s * 1000), topics=[])
     try:
         with _connection(target, address, min(look_s + ANSWER_S, CONNECT_TIMEOUT_S)) as connection:
@@ -158,7 +160,7 @@ def _connection(target: Target, address: tuple[str, int], timeout_s: float) -> B
 
 
 def quorum_at(target: Target, address: tuple[str, int]) -> Quorum | None:
-    """Asked once, of the broker at `address`; None where that one cannot be asked for it.
+    """One request to the broker at `address`; None if the broker cannot answer it.
 
     Raises ApiError(NOT_CONTROLLER), which names the voters.
     """
@@ -166,7 +168,7 @@ def quorum_at(target: Target, address: tuple[str, int]) -> Quorum | None:
     from penstock.wire_client.blocking.cluster_admin import METADATA_TOPIC
     from penstock.wire_client.requests.errors import WireClientError, check
 
-    # That first: who asks for the quorum cannot say how long to look for its leader.
+    # First, because DescribeQuorum has no timeout for the search for the leader.
     has_controller(target, address, min(LOOK_S, target.timeout_s))
 
     partitions = [quorum.RequestPartitionData(partition_index=0)]
@@ -186,7 +188,7 @@ def quorum_at(target: Target, address: tuple[str, int]) -> Quorum | None:
     except (WireClientError, IndexError):
         return None
     addresses = {node.node_id: node.listeners[0] for node in answer.nodes if node.listeners}
-    # By the leader's clock, whose own entry is of now.
+    # By the leader's clock: the leader's own entry is the present time.
     now_ms = max((one.last_fetch_timestamp for one in found.current_voters), default=0)
     return Quorum(
         found.leader_id,

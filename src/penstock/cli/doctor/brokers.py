@@ -1,4 +1,4 @@
-"""What `penstock doctor` says of brokers that are down, and of the partitions that miss them."""
+"""What `penstock doctor` says about brokers that are down, and about partitions without all their replicas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMED = 3
 
 
 def fenced_at(entrance: tuple[str, int]) -> list[Voter]:
-    """Brokers that the controller has given up, as the broker at `entrance` knows them. None where it cannot tell."""
+    """Fenced brokers, as the broker at `entrance` knows them. Empty if that broker cannot say."""
     try:
         brokers = Probe(*entrance, CONNECT_TIMEOUT_S).all_brokers()
     except (OSError, ProtocolError):
@@ -29,16 +29,16 @@ def fenced_at(entrance: tuple[str, int]) -> list[Voter]:
 
 
 def down(fenced: Iterable[Voter], told: Collection[str]) -> Iterator[Finding]:
-    """`told`: what the findings from before are about; a voter that is down is among them."""
+    """`told`: the subjects of earlier findings, which include the voters that are down."""
     for broker in tried(one for one in fenced if f"voter {one.node_id}" not in told):
         about = f"broker {broker.node_id}"
         if not broker.problem:
-            advice = "It starts, catches up or cannot reach the controller: its log says more."
-            yield Finding("warning", about, f"{broker.address} answers, but the controller has not let it in", advice)
+            advice = "It is starting, catches up or cannot reach the controller: see its log."
+            yield Finding("warning", about, f"{broker.address} answers, but the controller keeps it fenced", advice)
         elif broker.problem in (REFUSED, HANGS):
             yield Finding("warning", about, f"is down: {broker.address}: {broker.problem}", broker.advice)
         else:
-            advice = "Is its machine up? Check the network and firewalls, and its advertised.listeners."
+            advice = "Check that its machine is up, the network and firewalls, and its advertised.listeners."
             yield Finding("warning", about, f"is down: {broker.address}: {broker.problem}", advice)
 
 
@@ -54,21 +54,22 @@ def partitions(target: Target) -> Finding:
         return Finding("problem", "topics", sentence, _bring_back(offline))
     if missing:
         absent = sorted({replica for one in missing.values() for replica in one.replicas if replica not in one.isr})
-        advice = f"They miss {_brokers(absent)}; `penstock cluster under-replicated --all` shows which."
+        where = f"Replicas are missing on {_brokers(absent)}."
+        advice = f"{where} `penstock cluster under-replicated --all` shows the partitions."
         return Finding("warning", "topics", sentence, advice)
     return Finding("ok", "topics", sentence)
 
 
 def _bring_back(offline: Sequence[PartitionReplicas]) -> str:
-    """Who may lead them: those in sync, and those that were when it fell below min.insync.replicas."""
+    """Names the brokers that may lead: the in-sync replicas, and the eligible leader replicas."""
     names = ", ".join(f"{one.topic}-{one.partition}" for one in offline[:NAMED])
     more = f" and {len(offline) - NAMED} more" if len(offline) > NAMED else ""
     may_lead = sorted({replica for one in offline for replica in (*one.isr, *one.elr)})
-    who = _brokers(may_lead) if may_lead else "their replicas"
+    needed = _brokers(may_lead) if may_lead else "the brokers of their replicas"
     return (
-        f"Nobody in sync is alive for {names}{more}: bring {who} back. "
-        "`penstock cluster under-replicated --all` shows them; "
-        "`penstock cluster elect-leaders --unclean` is for what is gone for good, and loses records."
+        f"No in-sync replica is up for {names}{more}: start {needed} again. "
+        "`penstock cluster under-replicated --all` shows the partitions. If the data of these brokers is lost, "
+        "`penstock cluster elect-leaders --unclean` elects other leaders, and records are lost."
     )
 
 

@@ -1,7 +1,7 @@
-"""`penstock doctor`: can this machine talk to the cluster, and if not, why?
+"""`penstock doctor`: whether this machine can talk to the cluster, and if not, why.
 
-A client connects twice: to a bootstrap address, and then to the addresses that the brokers advertise. Most trouble is
-in the difference. Each finding is one line; the exit code is 1 when something is wrong.
+A client connects twice: to a bootstrap address, and then to the addresses that the brokers advertise. Most problems
+come from the difference. Each finding is one line; the exit code is 1 when something is wrong.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from penstock.cli.reach.connection import (
     START_OTHERS,
     STARTING,
     STUCK,
+    WRONG_PORT,
     Target,
     ask_api_versions,
     cluster_command,
@@ -65,7 +66,7 @@ class Finding:
 @json_option
 @cluster_command
 def doctor(target: Target, as_json: bool) -> None:
-    """Explain how this machine reaches the cluster: addresses, listeners, disk, versions; and Spark on this machine."""
+    """Check the connection to the cluster: addresses, listeners, disks, versions. Check Spark on this machine, too."""
     findings: list[Finding] = []
     from penstock.cli.doctor.spark import spark
 
@@ -112,7 +113,7 @@ def examine(target: Target) -> Iterator[Finding]:
     serving = (one for one in up if protocol != "plaintext" or not is_starting(*one))
     entrance = next(serving, None)
     if entrance is None:
-        decided = list(voters(target, up[0]))  # one that is cut off knows the others
+        decided = list(voters(target, up[0]))  # a broker that is cut off still knows the voters
         if not _has_problem(decided):
             yield Finding("problem", "cluster", f"{up[0][0]}:{up[0][1]} {STARTING}", START_OTHERS)
         yield from decided
@@ -120,12 +121,14 @@ def examine(target: Target) -> Iterator[Finding]:
     try:
         metadata = Probe(*entrance, CONNECT_TIMEOUT_S).cluster()
     except (OSError, ProtocolError) as error:
-        advice = "The port speaks Kafka's protocol but gives no metadata. TLS and SASL settings: --command-config."
+        advice = "The broker answers, but not with metadata. If it needs TLS or SASL, use --command-config."
         yield Finding("problem", "cluster", str(error), advice)
         return
     fenced = fenced_at(entrance)
     decided = list(voters(target, entrance, [one.node_id for one in fenced]))
-    has_controller = metadata.controller_id >= 0 and not _has_problem(decided)  # a broker names any that takes requests
+    has_controller = metadata.controller_id >= 0 and not _has_problem(
+        decided
+    )  # a broker may name any node that takes requests
     count = len(metadata.brokers)
     yield Finding(
         "ok",
@@ -135,14 +138,14 @@ def examine(target: Target) -> Iterator[Finding]:
     )
     yield from decided
     if _has_problem(decided):
-        return  # while nobody notices who is gone, brokers that do not answer are no trouble of addresses
+        return  # without a controller a broker that does not answer may be down: its address need not be wrong
     yield from down(fenced, [finding.about for finding in decided])
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
         look = partial(advertised, entrance=entrance, is_plain="ssl" not in protocol)
         findings = list(pool.map(look, metadata.brokers))
     yield from findings
     if _has_problem(findings):
-        return  # nothing more can be asked for sure
+        return  # further answers would not be reliable
     with replace(target, timeout_s=min(target.timeout_s, SETTINGS_S)).admin() as admin:
         for broker in metadata.brokers:
             yield from broker_settings(admin, broker.node_id, is_local=_is_loopback(broker.host))
@@ -153,7 +156,7 @@ def _has_problem(findings: Iterable[Finding]) -> bool:
     return any(finding.state == "problem" for finding in findings)
 
 
-_SOURCES = {"default": "the default; set PENSTOCK_BOOTSTRAP_SERVERS or --bootstrap-server for another"}
+_SOURCES = {"default": "the default; PENSTOCK_BOOTSTRAP_SERVERS or --bootstrap-server selects another"}
 
 
 def versions() -> Finding:
@@ -173,7 +176,7 @@ def bootstrap(host: str, port: int) -> Finding:
     problem = connect_problem(host, port)
     if problem:
         advice = (
-            "Nothing listens there: start a broker with `penstock start`, or give --bootstrap-server."
+            "Nothing listens there: start a broker with `penstock start`, or give another --bootstrap-server."
             if problem == REFUSED
             else "Check the name and the network, firewalls included."
         )
@@ -189,8 +192,8 @@ def bootstrap(host: str, port: int) -> Finding:
         return Finding(
             "problem",
             about,
-            f"something listens there that does not speak Kafka's protocol ({error})",
-            "Is this the HTTP door (8082), the line door (9099) or a TLS listener? Kafka clients use 9092 by default.",
+            f"the server there does not speak Kafka's protocol ({error})",
+            WRONG_PORT,
         )
     return Finding("ok", about, f"{_resolved(host)} connects in {took_ms:.1f} ms and serves {apis} APIs")
 
@@ -201,23 +204,23 @@ def advertised(broker: MetadataResponseBroker, entrance: tuple[str, int], *, is_
     problem = connect_problem(host, port)
     answer = ask_api_versions(host, port, CONNECT_TIMEOUT_S) if not problem and is_plain else "kafka"
     if answer == "nothing":
-        # The system accepts connections for a process that is stopped.
+        # The operating system accepts connections for a process that is stopped.
         return Finding("problem", about, f"advertises {address}: {HANGS}", STUCK)
     if answer == "closed":
         return Finding("problem", about, f"advertises {address}: it {CLOSED_AT_ONCE}")
     if not problem:
         return Finding("ok", about, f"advertises {address}, which connects from here")
-    how = "Nothing listens there: start that broker. If it runs: clients" if problem == REFUSED else "Clients"
-    how += " enter by the bootstrap address and are then sent to the advertised one."
+    advice = "Nothing listens there: start that broker. If it runs, check its address. " if problem == REFUSED else ""
+    advice += "Clients connect to the bootstrap address first, and then to the advertised address."
     if _is_loopback(host) and not _is_loopback(entrance[0]):
-        how += f" {host} is every machine's name for itself: start the broker with --host, or set"
+        advice += f" {host} means the client's own machine: start the broker with --host, or set"
     else:
-        how += " Set"
+        advice += " Set"
     return Finding(
         "problem",
         about,
         f"advertises {address}, which does not connect from here ({problem})",
-        f"{how} advertised.listeners to an address that clients reach.",
+        f"{advice} advertised.listeners to an address that clients can reach.",
     )
 
 
@@ -226,7 +229,7 @@ def broker_settings(admin: BlockingAdmin, broker_id: int, *, is_local: bool) -> 
     try:
         settings = {one.name: one.value or "" for one in admin.configs("broker", str(broker_id))}
     except PenstockError as error:
-        yield Finding("warning", about, f"does not tell its settings: {error}")
+        yield Finding("warning", about, f"its settings cannot be read: {error}")
         return
     listeners = settings.get("listeners", "")
     if listeners:
@@ -242,8 +245,7 @@ def listening(about: str, listeners: str, advertised_listeners: str) -> Finding:
     )
     if hosts and all(map(_is_loopback, hosts)):
         advice = (
-            "For other machines: `penstock start --host ADDRESS`, or `listeners=` in its file, with an address that "
-            "they reach."
+            "To serve other machines, use `penstock start --host ADDRESS`, or set `listeners` in its properties file."
         )
         return Finding("ok", about, f"{sentence}: this machine only", advice)
     return Finding("ok", about, sentence)
@@ -256,7 +258,7 @@ def disk(about: str, directory: str, *, is_local: bool) -> Finding:
     sentence = f"keeps its data in {directory}: {_size(usage.free)} of {_size(usage.total)} free"
     if usage.free < usage.total * LOW_SPACE:
         is_full = usage.free < min(usage.total * FULL_SPACE, FULL_BYTES)
-        advice = "A full disk stops writes. Lower retention.ms or retention.bytes, or make room."
+        advice = "A full disk stops writes. Free some space, or lower retention.ms or retention.bytes."
         return Finding("problem" if is_full else "warning", about, sentence, advice)
     return Finding("ok", about, sentence)
 

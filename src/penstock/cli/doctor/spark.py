@@ -60,11 +60,15 @@ def _compiled_code() -> Finding:
     place = numba_cache()
     ground = next(one for one in (place, *place.parents) if one.exists())
     if not os.access(ground, os.W_OK | os.X_OK):
-        advice = "Each Spark worker compiles for itself, seconds each: set NUMBA_CACHE_DIR to a directory of yours."
+        advice = (
+            "Each Spark worker compiles the code again, for some seconds: set NUMBA_CACHE_DIR to a writable directory."
+        )
         return Finding("warning", "spark", f"compiled code cannot be kept in {place}", advice)
     if is_warm():
         return Finding("ok", "spark", f"compiled code is in {place}")
-    return Finding("ok", "spark", f"the first session compiles some code, seconds once, and keeps it in {place}")
+    return Finding(
+        "ok", "spark", f"the first session compiles some code, once and for some seconds, and keeps it in {place}"
+    )
 
 
 def _version(package: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What `penstock doctor` says of the voters: whether anybody decides for the cluster, and who is missing."""
+"""What `penstock doctor` says about the controller and the voters: whether there is one, and which are missing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from penstock.cli.reach.connection import Target
 from penstock.model.errors import ApiError
 
 SILENT_S = 5.0
-UNTIL_THEN = "Until there is one, no topic, setting, replica or leader changes, and writes may be refused."
+UNTIL_THEN = "Without a controller no topic, setting, replica or leader can change, and writes may be refused."
 
 
 def voters(target: Target, entrance: tuple[str, int], fenced: Collection[int] = ()) -> Iterator[Finding]:
-    """Nothing where there is one voter, or none that can be asked. The first is a problem if there is no controller.
+    """The first finding is a problem if there is no controller. No finding for a single voter, or if none can be asked.
 
-    `fenced`: brokers that the controller has given up already.
+    `fenced`: brokers that the controller has fenced.
     """
     try:
         quorum = quorum_at(target, entrance)
@@ -34,18 +34,18 @@ def _without_controller(entrance: tuple[str, int], refusal: str) -> Iterator[Fin
         yield Finding("problem", "controller", f"{entrance[0]}:{entrance[1]} says: {refusal}", UNTIL_THEN)
         return
     advice = f"{what_to_do(found)} {UNTIL_THEN}"
-    yield Finding("problem", "controller", f"the cluster has none: {verdict(found)}", advice)
+    yield Finding("problem", "controller", f"the cluster has no controller: {verdict(found)}", advice)
     yield from (_voter(voter, "problem") for voter in found)
 
 
 def _with_controller(quorum: Quorum, fenced: Collection[int]) -> Iterator[Finding]:
-    """The leader knows best of whom it hears; why it does not is looked for from here."""
+    """The leader says which voters are silent; this machine tries those voters to find the reason."""
     silent_s = quorum.silent_s
     suspects = tried(one for one in quorum.voters if silent_s[one.node_id] > SILENT_S or one.node_id in fenced)
-    # One that is fenced and answers is on its way back.
+    # A voter that is fenced but answers is coming back.
     silent = [one for one in suspects if one.problem or silent_s[one.node_id] > SILENT_S]
     count = len(quorum.voters)
-    heard = f"{count - len(silent)} of {count} voters follow it" if silent else f"all {count} voters are there"
+    heard = f"{count - len(silent)} of {count} voters follow it" if silent else f"all {count} voters follow it"
     yield Finding("ok", "controller", f"node {quorum.leader_id}, and {heard}")
     for voter in silent:
         yield _voter(voter, "warning") if voter.problem else _unheard(voter, quorum.leader_id)
@@ -62,6 +62,6 @@ def _unheard(voter: Voter, leader_id: int) -> Finding:
     return Finding(
         "warning",
         f"voter {voter.node_id}",
-        f"{voter.address} answers this machine, but node {leader_id} does not hear of it",
-        "Check the network between the two; both logs say more.",
+        f"{voter.address} answers this machine, but node {leader_id} does not hear from it",
+        "Check the network between the two nodes, and see both logs.",
     )

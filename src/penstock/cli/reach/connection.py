@@ -1,8 +1,8 @@
-"""How a command finds its cluster, and what it says when there is none.
+"""How a command finds its cluster, and the error when no broker answers.
 
-`--bootstrap-server`, then PENSTOCK_BOOTSTRAP_SERVERS, then localhost:9092. The address is tried with a plain socket
-and one small request first: librdkafka would keep trying and could not say in one sentence what is wrong. The client
-library is imported by the command that needs it, not for help or completion.
+The address comes from `--bootstrap-server`, then PENSTOCK_BOOTSTRAP_SERVERS, then localhost:9092. A command first tries
+the address with a plain socket and one small request: librdkafka would keep trying and could not say in one sentence
+what is wrong. A command imports the client library only when it needs it; help and completion do not.
 """
 
 from __future__ import annotations
@@ -46,26 +46,31 @@ COMPLETION_TIMEOUT_S = 2.0
 IMPATIENT_AFTER_S = 1.0
 
 
-HANGS = "it accepts connections and says nothing"
-STUCK = "Its process is stopped or stuck: continue or restart it."
+HANGS = "it accepts connections but does not answer"
+STUCK = "The broker process is stopped or hangs: resume or restart it."
 
 
 class NoBroker(PenstockError):
     def __init__(self, servers: str, reason: str = "", *, hangs: bool = False) -> None:
         why = f" ({reason})" if reason else ""
-        what = "its process is stopped or stuck: restart it" if hangs else "start one with `penstock start`"
-        super().__init__(f"no broker answers at {servers}{why}: {what} or use --bootstrap-server")
+        advice = "the broker process is stopped or hangs: restart it" if hangs else "start one with `penstock start`"
+        super().__init__(f"no broker answers at {servers}{why}: {advice}, or give another --bootstrap-server")
+
+
+WRONG_PORT = (
+    "Is this the port of the REST proxy (8082), of the line protocol (9099) or of a TLS listener? Kafka clients use "
+    "9092 by default."
+)
 
 
 class AnotherProtocol(PenstockError):
     def __init__(self, address: str) -> None:
         super().__init__(
-            f"something listens at {address} that does not speak Kafka's protocol: is this the HTTP door (8082), the "
-            "line door (9099) or a TLS listener? Kafka clients use 9092 by default; `penstock doctor` looks closer"
+            f"the server at {address} does not speak Kafka's protocol. {WRONG_PORT} `penstock doctor` shows more"
         )
 
 
-CLOSED_AT_ONCE = "closed the connection at once: it may be full; see its log"
+CLOSED_AT_ONCE = "closed the connection at once. It may have too many connections: see its log"
 
 
 class ClosedAtOnce(PenstockError):
@@ -73,8 +78,8 @@ class ClosedAtOnce(PenstockError):
         super().__init__(f"{address} {CLOSED_AT_ONCE}")
 
 
-STARTING = "is starting or cut off: it looks for the other nodes of its cluster"
-START_OTHERS = "Start the others, which its log names: a majority of the nodes that vote must be up."
+STARTING = "is starting or cut off: it cannot reach the other nodes of its cluster"
+START_OTHERS = "Start the other nodes; its log names them. A majority of the voters must be up."
 
 
 class Starting(PenstockError):
@@ -89,7 +94,7 @@ class Target:
 
     servers: str
     source: str
-    """Who said so: the option, the environment or nobody."""
+    """Where `servers` comes from: an option, the environment or the default."""
     timeout_s: float = 15.0
     settings: dict[str, object] = field(default_factory=dict)
 
@@ -109,10 +114,10 @@ class Target:
         return [split_address(server) for server in self.servers.split(",") if server.strip()]
 
     def check(self) -> tuple[str, int]:
-        """Something listens at one of the addresses, and it is a broker that serves clients: the first that says so.
+        """The first address where a broker serves clients. Raises PenstockError if there is none.
 
-        In their order, and the next one as well where one has not answered in a moment: one that hangs must not take
-        the time of the others.
+        The addresses are tried in their order. If one does not answer within a moment, the next one is tried as well:
+        a broker that hangs must not use up the time of the others.
         """
         addresses = self.addresses()
         waiting = list(dict.fromkeys(addresses))
@@ -124,7 +129,7 @@ class Target:
         found: dict[tuple[str, int], str | PenstockError] = {}
         while len(found) < len(set(addresses)):
             if waiting:
-                # As a daemon: the command need not wait for those it has no use for.
+                # A daemon thread: the command does not wait for answers that it no longer needs.
                 threading.Thread(target=ask, args=waiting.pop(0), daemon=True).start()
             try:
                 at, one = answers.get(timeout=HEAD_START_S if waiting else None)
@@ -141,8 +146,9 @@ class Target:
         raise NoBroker(self.servers, _summary(reasons), hangs=hangs)
 
     def serving(self) -> str | None:
-        """The broker to begin with: a library that happens to try one that is starting first would take it for the
-        whole cluster. None where that cannot be told.
+        """The broker to connect to first; None if the command cannot tell which brokers are starting.
+
+        A client library that connects first to a broker that is starting would take that broker for the whole cluster.
         """
         host, port = self.check()
         if not self._can_tell_who_is_starting():
@@ -150,12 +156,12 @@ class Target:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def _can_tell_who_is_starting(self) -> bool:
-        """Without talking TLS or SASL."""
+        """Whether the check works: it speaks neither TLS nor SASL."""
         protocol = str(self.settings.get("security.protocol", "")).lower()
         return "ssl" not in protocol and "sasl" not in protocol
 
     def _try(self, host: str, port: int) -> str | PenstockError:
-        """Empty if a broker serves there, else why not."""
+        """Empty if a broker serves clients there, else the reason."""
         protocol = str(self.settings.get("security.protocol", "")).lower()
         problem = connect_problem(host, port)
         if problem or "ssl" in protocol:
@@ -185,7 +191,7 @@ REFUSED = "connection refused"
 
 
 def _summary(reasons: dict[str, str]) -> str:
-    """Empty where all refuse, which goes without saying."""
+    """Empty if all addresses refuse the connection: the error needs no reason then."""
     different = set(reasons.values())
     if different <= {REFUSED}:
         return ""
@@ -193,7 +199,7 @@ def _summary(reasons: dict[str, str]) -> str:
 
 
 def connect_problem(host: str, port: int, timeout_s: float = CONNECT_TIMEOUT_S) -> str:
-    """Empty when a TCP connection opens, else why not."""
+    """Empty when a TCP connection opens, else the reason."""
     try:
         socket.create_connection((host, port), timeout_s).close()
     except (socket.gaierror, UnicodeError):  # the latter where a part of a name is empty or too long
@@ -203,14 +209,14 @@ def connect_problem(host: str, port: int, timeout_s: float = CONNECT_TIMEOUT_S) 
     except ConnectionRefusedError:
         return REFUSED
     except ConnectionResetError:
-        return ""  # closed as soon as it was open: whoever asks says so
+        return ""  # closed as soon as it was open: the next request reports it
     except OSError as error:
         return error.strerror or str(error)
     return ""
 
 
 def ask_api_versions(host: str, port: int, timeout_s: float) -> Literal["kafka", "other", "closed", "nothing"]:
-    """Whether it answers as brokers do. Whoever waits for the end of a line is given one, and then shows what it is."""
+    """Whether the server answers as a broker does. A server that waits for a line end gets one, so that it answers."""
     deadline = time.monotonic() + timeout_s
     answer = b""
     is_impatient = False
@@ -240,7 +246,7 @@ def ask_api_versions(host: str, port: int, timeout_s: float) -> Literal["kafka",
 
 
 def is_starting(host: str, port: int) -> bool:
-    """Whether a broker hangs up on whoever asks for the cluster's metadata: it is not part of it yet, or no more."""
+    """Whether the broker closes the connection on a metadata request: it is not, or no longer, part of its cluster."""
     try:
         with socket.create_connection((host, port), CONNECT_TIMEOUT_S) as connection:
             connection.sendall(frame(Api.METADATA, METADATA_VERSION, ABOUT_THE_CLUSTER))
@@ -248,27 +254,27 @@ def is_starting(host: str, port: int) -> bool:
     except ConnectionError:
         return True
     except OSError:
-        return False  # no answer in time: whoever asks next says so
+        return False  # no answer in time: the next request reports it
 
 
 def split_address(server: str) -> tuple[str, int]:
     address = parse_server(server)
     if address is None:
-        raise ConfigError(f"{server!r} is no address of a broker: write HOST:PORT, for example localhost:9092")
+        raise ConfigError(f"{server!r} is not a broker address: write HOST:PORT, for example localhost:9092")
     return address
 
 
 def cluster_command(command: Callable[Concatenate[Target, P], R]) -> Callable[..., R]:
-    """Gives a command the options that lead to a cluster, and hands it the `Target`."""
+    """Adds the connection options to a command, and passes the `Target` to it."""
 
     @click.option(
         "--bootstrap-server",
         "servers",
         metavar="HOST:PORT[,...]",
-        help=f"Where the cluster is (else ${BOOTSTRAP_VARIABLE}, else {DEFAULT_BOOTSTRAP_SERVERS}).",
+        help=f"Addresses of brokers (default: ${BOOTSTRAP_VARIABLE}, else {DEFAULT_BOOTSTRAP_SERVERS}).",
     )
     @click.option(
-        "--command-config", metavar="FILE", help="Client settings as a properties file, for example security."
+        "--command-config", metavar="FILE", help="Properties file with client settings, for example for TLS or SASL."
     )
     @click.option(
         "--timeout",
@@ -297,14 +303,14 @@ def cluster_command(command: Callable[Concatenate[Target, P], R]) -> Callable[..
             if isinstance(error, Unreachable):
                 raise NoBroker(target.servers) from error
             if isinstance(error, UnknownTopic | NoSuchTopic):
-                raise PenstockError(f"{error}; `penstock topics list` shows those there are") from error
+                raise PenstockError(f"{error}; `penstock topics list` shows all topics") from error
             raise
 
     return run
 
 
 def json_option(command: Callable[P, R]) -> Callable[P, R]:
-    return click.option("--json", "as_json", is_flag=True, help="JSON for programs.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
 def _client_settings(path: str | None) -> dict[str, object]:
@@ -318,16 +324,17 @@ def _client_settings(path: str | None) -> dict[str, object]:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no text in UTF-8: write NAME=VALUE on each line") from error
+        raise ConfigError(f"{path} is not a UTF-8 text file: write NAME=VALUE on each line") from error
 
 
 def _one_sentence(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """A mistake of ours, told as such. The traceback is for those who ask."""
+    """Reports a bug in Penstock in one sentence. The traceback is printed on request."""
     if os.environ.get(TRACEBACK_VARIABLE):
         sys.__excepthook__(kind, error, trace)
         return
     click.echo(
-        f"penstock: unexpected {kind.__name__}: {error} (a mistake in penstock; {TRACEBACK_VARIABLE}=1 shows where)",
+        f"penstock: unexpected {kind.__name__}: {error} "
+        f"(a bug in penstock; {TRACEBACK_VARIABLE}=1 prints the traceback)",
         err=True,
     )
 
@@ -344,7 +351,7 @@ def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def _complete(ctx: click.Context, incomplete: str, names: Callable[[BlockingAdmin], list[str]]) -> list[CompletionItem]:
-    """Nothing rather than an error: a shell that completes must not be disturbed."""
+    """No names instead of an error: an error message would disturb the command line."""
     try:
         target = Target.find(ctx.params.get("servers"), COMPLETION_TIMEOUT_S)
         with target.admin() as admin:

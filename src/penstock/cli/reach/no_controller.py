@@ -1,9 +1,9 @@
-"""Why a command went without an answer although a broker answers: nobody decides for the cluster.
+"""Explains why a command failed although a broker answers: the cluster has no controller.
 
-Asked only after a command failed, and not for long: the command has had its time. A broker that answers sends on what
-only the controller can answer, and says after a while that there is none; clients hear of that as a request that timed
-out, as brokers that are gone, or as coordinators and leaders that are elsewhere. What is only looked at may be out of
-date then, which is a warning (`warn_of_old_news`).
+The check runs only after a command failed, and is short: the command has used up its time. A broker forwards some
+requests to the controller, and says after a while that there is none. Clients see that as a request that timed out, as
+brokers that are gone, or as coordinators and leaders that are elsewhere. A command that only reads metadata may show
+old metadata then, and prints a warning (`warn_of_old_news`).
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ UNANSWERED = frozenset(
 _UNANSWERED_NAMES = {"NOT_LEADER_FOR_PARTITION"}.union(code.name for code in UNANSWERED)
 TRY_VOTERS_S = 1.0
 OTHERS_S = 0.3
-"""How long the others are waited for when one has found no controller."""
+"""How long to wait for the other brokers after one has found no controller."""
 
 Address = tuple[str, int]
 
 
 def no_controller(target: Target, failure: PenstockError) -> PenstockError | None:
-    """What to say instead of `failure`; None if that says it best."""
+    """The error to show instead of `failure`; None if `failure` is the better one."""
     if not _may_be_for_want_of_one(failure):
         return None
     if isinstance(failure, ApiError) and failure.code is ErrorCode.NOT_CONTROLLER:
@@ -58,11 +58,11 @@ def no_controller(target: Target, failure: PenstockError) -> PenstockError | Non
 
 
 def warn_of_old_news(target: Target) -> None:
-    """Where nobody decides, nobody notices who is gone: what a broker tells was agreed on before."""
+    """Without a controller nobody notices brokers that are gone: the metadata of a broker may be old."""
     refused = _refusal(target)
     if refused is not None:
         told = _told(*refused)
-        click.echo(f"penstock: warning: this was agreed on before, and may be wrong by now: {told}", err=True)
+        click.echo(f"penstock: warning: this metadata may be out of date: {told}", err=True)
 
 
 def _may_be_for_want_of_one(failure: PenstockError) -> bool:
@@ -76,8 +76,10 @@ def _may_be_for_want_of_one(failure: PenstockError) -> bool:
 
 
 def _refusal(target: Target) -> tuple[Address, ApiError] | None:
-    """The first of those who answer and find no controller; None where one of them finds it. All are asked at once,
-    since one that hangs takes its time."""
+    """The first broker that answers and finds no controller; None if another broker finds one.
+
+    All brokers are asked at once, since one that hangs takes its time.
+    """
     addresses = target.addresses()
     pool = ThreadPoolExecutor(min(MOST_AT_ONCE, len(addresses)) or 1)
     asked = [pool.submit(has_controller, target, address) for address in addresses]
@@ -110,5 +112,5 @@ def _told(address: Address, error: ApiError) -> PenstockError:
     problems = "; ".join(f"node {one.node_id} at {one.address}: {one.problem}" for one in voters if one.problem)
     return PenstockError(
         f"{place} answers, but the cluster has no controller: {verdict(voters)}"
-        f"{f' ({problems})' if problems else ''}. {what_to_do(voters)} `penstock doctor` tells more"
+        f"{f' ({problems})' if problems else ''}. {what_to_do(voters)} `penstock doctor` shows more"
     )
