@@ -122,7 +122,7 @@ def refused_beside_it(there: Cluster) -> None:
     """Neither a second cluster in the same place nor a broker, and no file changes."""
     before = [there.settings(number) for number in (1, 2, 3)]
     for arguments, sentence in (
-        (["--nodes", "3", "--port", "0"], "is in use: stop what runs there, or choose another place with --data"),
+        (["--nodes", "3", "--port", "0"], "is in use: stop the cluster or broker there, or give another directory"),
         (["--port", "0"], "holds the nodes of a cluster: start it with penstock start --nodes"),
     ):
         second = subprocess.run(
@@ -223,7 +223,7 @@ def test_a_node_that_cannot_start_ends_the_command(tmp_path: Path) -> None:
     with cluster(tmp_path, "--set", "broker.heartbeat.interval.ms=9000") as there:
         said = there.rest()
         assert there.process.returncode == 2
-        assert "could not be started, see above" in said
+        assert "could not be started: see its log lines above" in said
         assert "| penstock: broker.heartbeat.interval.ms=9000" in said
 
 
@@ -238,21 +238,21 @@ def penstock(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         (["--nodes", "10"], "Invalid value for '--nodes': 10 is not in the range 1<=x<=9."),
         (["--nodes", "0"], "0 is not in the range 1<=x<=9"),
         (["--nodes", "three"], "'three' is not a valid integer"),
-        (["--nodes", "3", "--port", "65534"], "--port 65534 leaves no room for 3 nodes: use a lower one"),
-        (["--nodes", "3", "--port", "2033"], "--port 2033 leaves no room for the HTTP doors, which are 1010 below it"),
+        (["--nodes", "3", "--port", "65534"], "--port 65534 leaves no room for 3 nodes: use a lower port"),
+        (["--nodes", "3", "--port", "2033"], "--port 2033 leaves no room for the REST proxies, 1010 below it"),
         (
             ["--nodes", "3", "--port", "0", "--set", "penstock.http.listener=127.0.0.1:65534"],
-            "penstock.http.listener: port 65534 leaves no room for 3 nodes: use a lower one",
+            "penstock.http.listener: port 65534 leaves no room for 3 nodes: use a lower port",
         ),
         (["--nodes", "3", "--set", "penstock.http.listener=8082"], "penstock.http.listener: '8082' is not an address"),
-        (["--nodes", "3", "--host", ""], "--host '' is not for --nodes: name one address of this machine"),
-        (["--nodes", "3", "--host", "0.0.0.0"], "--host '0.0.0.0' is not for --nodes"),
+        (["--nodes", "3", "--host", ""], "--host '' cannot be used with --nodes: give one address of this machine"),
+        (["--nodes", "3", "--host", "0.0.0.0"], "--host '0.0.0.0' cannot be used with --nodes"),
         (["--nodes", "3", "--host", "no.such.host.invalid", "--port", "0"], "cannot listen on no.such.host.invalid: "),
         (["--nodes", "3", "--host", "192.0.2.1", "--port", "0"], "cannot listen on 192.0.2.1: "),
-        (["--nodes", "3", "--set", "node.id=7"], "--set node.id=... is not for --nodes"),
-        (["--nodes", "3", "--set", "listeners=PLAINTEXT://:1"], "--set listeners=... is not for --nodes"),
-        (["--nodes", "3", "--set", "log.dirs=/tmp/x"], "--set log.dirs=... is not for --nodes"),
-        (["--nodes", "3", "--set", "controller.quorum.voters=1@a:1"], "--set controller.quorum.voters=... is not for"),
+        (["--nodes", "3", "--set", "node.id=7"], "--set node.id=... cannot be used with --nodes"),
+        (["--nodes", "3", "--set", "listeners=PLAINTEXT://:1"], "--set listeners=... cannot be used with --nodes"),
+        (["--nodes", "3", "--set", "log.dirs=/tmp/x"], "--set log.dirs=... cannot be used with --nodes"),
+        (["--nodes", "3", "--set", "controller.quorum.voters=1@a:1"], "--set controller.quorum.voters=... cannot be"),
         (["--nodes", "3", "--set", "nonsense"], "write KEY=VALUE"),
         (["--nodes", "3", "some.properties"], "give a properties file or --nodes, not both"),
     ],
@@ -294,7 +294,7 @@ def test_a_place_that_is_no_directory(penstock: CommandLine, tmp_path: Path) -> 
     ran = penstock("start", "--nodes", "3", "--port", "0", "--data", str(file))
     assert ran.code == 2
     assert f"cannot write to {file}: " in ran.err
-    assert "choose another place with --data" in ran.err
+    assert "give another directory with --data" in ran.err
 
 
 def test_a_cluster_of_another_size(penstock: CommandLine, tmp_path: Path) -> None:
@@ -302,14 +302,14 @@ def test_a_cluster_of_another_size(penstock: CommandLine, tmp_path: Path) -> Non
         (tmp_path / f"node-{number}.properties").write_text("")
     ran = penstock("start", "--nodes", "5", "--port", "0", "--data", str(tmp_path))
     assert ran.code == 2
-    assert "holds a cluster of 3 nodes: use --nodes 3, or another place with --data" in ran.err
+    assert "holds a cluster of 3 nodes: use --nodes 3, or give another directory with --data" in ran.err
 
 
 def test_a_place_of_a_single_broker(penstock: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("")
     ran = penstock("start", "--nodes", "3", "--port", "0", "--data", str(tmp_path))
     assert ran.code == 2
-    assert f"{tmp_path} holds the data of a single broker: choose another place with --data" in ran.err
+    assert f"{tmp_path} holds the data of a single broker: give another directory with --data" in ran.err
     assert not list(tmp_path.glob("node-*"))
 
 
@@ -358,9 +358,9 @@ class EndedNode:
         ({}, 0, ""),
         ({2: 0}, 0, ""),
         ({2: -signal.SIGKILL}, 0, ""),
-        ({2: 2}, 1, "ended with an error while the cluster ran: node 2 (exit code 2); their lines above say why"),
+        ({2: 2}, 1, "ended with an error while the cluster ran: node 2 (exit code 2); see the log lines above"),
         ({3: -signal.SIGSEGV}, 1, "ended with an error while the cluster ran: node 3 (killed by SIGSEGV)"),
-        ({1: 0, 2: 0, 3: 0}, 1, "every node has ended"),
+        ({1: 0, 2: 0, 3: 0}, 1, "all nodes have ended"),
         (
             {1: 0, 2: 1, 3: 2},
             1,
@@ -400,7 +400,10 @@ def test_nodes_that_end_by_themselves(
         (["min.insync.replicas=3"], []),
         (["min.insync.replicas=4"], ["but topics have 3 replicas: it counts as 3, and acks=all waits for no more"]),
         (["default.replication.factor=1"], ["min.insync.replicas=2, but topics have 1 replica: it counts as 1"]),
-        (["default.replication.factor=5"], ["but there are 3 nodes: topics that leave the factor to the broker will"]),
+        (
+            ["default.replication.factor=5"],
+            ["but there are 3 nodes: a topic without its own replication factor cannot"],
+        ),
         (
             ["zookeeper.connect=a:1", "min.insync.replica=1"],
             ["there is no ZooKeeper", "did you mean min.insync.replicas?"],

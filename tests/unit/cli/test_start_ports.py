@@ -89,10 +89,10 @@ def five_ports(taken: int) -> Iterator[list[Place]]:
     ("taken", "use", "remedy"),
     [
         (0, "the Kafka port of node 1", "with --port"),
-        (1, "the line port of node 1", f"with --set {LINES}=HOST:PORT, or keep the door closed with --set {LINES}="),
+        (1, "the line protocol of node 1", f"with --set {LINES}=HOST:PORT, or turn it off with --set {LINES}="),
         (2, "the Kafka port of node 2", "with --port"),
         (4, "the port of node 2 for other nodes", "with --port"),
-        (3, "the HTTP port of node 2", f"with --set {HTTP}=HOST:PORT, or keep the door closed with --set {HTTP}="),
+        (3, "the REST proxy of node 2", f"with --set {HTTP}=HOST:PORT, or turn it off with --set {HTTP}="),
     ],
 )
 def test_a_taken_port_is_named_with_its_use(taken: int, use: str, remedy: str) -> None:
@@ -114,5 +114,5 @@ def test_free_ports_are_free_afterwards_too() -> None:
 
 
 def test_an_address_of_another_machine() -> None:
-    with pytest.raises(ConfigError, match=r"^the HTTP port of node 1: cannot listen on 192\.0\.2\.1:1: this machine"):
+    with pytest.raises(ConfigError, match=r"^the REST proxy of node 1: cannot listen on 192\.0\.2\.1:1: this machine"):
         check_free([NodePorts(plan(0, 2)[0].kafka, Place("192.0.2.1", 1), None)])

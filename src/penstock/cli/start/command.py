@@ -44,29 +44,29 @@ log = logging.getLogger("penstock")
     "--join",
     "secret_file",
     metavar="FILE|-",
-    help="A file with the secret that penstock cluster secret prints, or - for standard input: kept for later starts.",
+    help="File with the cluster secret (`penstock cluster secret`), or - for standard input. The node keeps it.",
 )
 @click.option(
     "--nodes",
     type=click.IntRange(1, MAX_NODES),
     default=1,
     show_default=True,
-    help="So many brokers on this machine, a cluster for development, on ports from --port on.",
+    help="Number of brokers: a cluster on this machine for development, on ports from --port on.",
 )
 @click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting by its Kafka name; repeatable."
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A broker setting by its Kafka name; repeatable."
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
-    help="What is worth a line on standard error.",
+    help="Lowest level of log lines on standard error.",
 )
 @click.option(
     "--log-format",
     type=click.Choice(FORMATS),
-    help="Lines for people or one JSON object a line (default: penstock.log.format, which is console).",
+    help="Text, or one JSON object per line (default: the setting penstock.log.format, which is console).",
 )
 def start(
     properties: str | None,
@@ -81,14 +81,15 @@ def start(
 ) -> None:
     """Run a broker in the foreground until SIGTERM, SIGHUP or Ctrl-C.
 
-    FILE is a Kafka-style properties file with Kafka's own names; flags override it.
-    Without a file the broker serves on 127.0.0.1:9092, HTTP + JSON on 127.0.0.1:8082 and
-    the line protocol on 127.0.0.1:9099. A data directory without meta.properties and
-    without data is formatted by itself.
+    FILE is a properties file with Kafka's setting names. Options override the file.
+    Without a file the broker listens on 127.0.0.1:9092, its REST proxy on 127.0.0.1:8082
+    and the line protocol on 127.0.0.1:9099. An empty data directory is formatted
+    automatically.
 
-    With --nodes 3 three brokers form a cluster; topics have three replicas. Each has its
-    own properties file and data under DIR, so one can be killed and started again by hand,
-    and its own HTTP, on 8082, 8083 and 8084: each 1010 below the broker's port.
+    With --nodes 3 three brokers form a cluster, and topics have three replicas. Each broker
+    has its own properties file and data directory under DIR, so you can kill it and start
+    it again by hand. Each broker has its own REST proxy, 1010 below its port: on 8082, 8083
+    and 8084.
     """
     configure(log_level.upper(), log_format or CONSOLE)
     overrides = _overrides(settings)
@@ -98,7 +99,7 @@ def start(
         if properties is not None:
             raise ConfigError("give a properties file or --nodes, not both: --nodes writes one for each node")
         if secret_file is not None:
-            raise ConfigError("--join is not for --nodes, which makes a secret for its nodes: leave it out")
+            raise ConfigError("--join cannot be used with --nodes: leave it out. --nodes makes a secret for its nodes")
         if log_format is not None:
             overrides["penstock.log.format"] = log_format
         start_nodes(nodes, host, port, data, overrides, log_level)
@@ -109,7 +110,7 @@ def start(
         if "listeners" in overrides:
             raise ConfigError("give --host/--port or --set listeners=..., not both")
         if properties is not None and (host is None or port is None):
-            raise ConfigError("with a properties file give both --host and --port, or use --set listeners=...")
+            raise ConfigError("with a properties file, give both --host and --port, or use --set listeners=...")
         shown = f"[{host}]" if host and ":" in host else host
         overrides["listeners"] = (
             f"PLAINTEXT://{shown if host is not None else '127.0.0.1'}:{9092 if port is None else port}"
@@ -131,7 +132,7 @@ def start(
 
         join(config, secret_file)
     _raise_file_limit()
-    # Not Python's own handler, which asyncio would replace by one that waits for the start to end.
+    # asyncio would replace Python's own handler by one that waits until the start has ended.
     signal.signal(signal.SIGINT, _interrupt)
     run(_serve(config))
 
@@ -158,38 +159,38 @@ def _overrides(settings: tuple[str, ...]) -> dict[str, str]:
 
 
 def _warn_of_other_address(config: BrokerConfig) -> None:
-    """The file's advertised.listeners outlives --host and --port, and may well be meant to: a forwarded port."""
+    """advertised.listeners of the file stays with --host and --port. That may be intended, as for a forwarded port."""
     for endpoint in config.listeners:
         advertised = config.advertised_listeners.get(endpoint.name, endpoint)
         if advertised != endpoint:
             log.warning(
-                "listening on %s, but advertised.listeners still sends clients to %s; "
-                "change that with --set advertised.listeners=...",
+                "listening on %s, but advertised.listeners sends clients to %s; "
+                "--set advertised.listeners=... changes the advertised address",
                 endpoint,
                 advertised,
             )
 
 
 def _raise_file_limit() -> None:
-    """A broker holds one descriptor a partition and one a client: take what the system allows."""
+    """A broker needs a file descriptor per partition and per client: it takes as many as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _serve(config: BrokerConfig) -> None:
-    """Until a signal. A node whose metadata disk failed is stopped, and started again when the disk is well."""
+    """Serves until a signal. A node whose metadata disk failed stops, and starts again when the disk works."""
     collector = Collector()
     collector.start()
     try:
         failure = await _serve_once(config, collector)
     except StorageError as error:
-        # Whatever keeps a broker from starting ends the command in the same way.
+        # A storage error at the start ends the command as a wrong setting does.
         raise ConfigError(str(error)) from error
     while failure is not None:
         if not _is_of_the_disk(failure):
-            raise ConfigError(f"this node has left the cluster: {failure}; mend what it says and start it again")
-        log.error("this node has left the cluster: %s; it starts again when its disk is well", failure)
+            raise ConfigError(f"this node has left the cluster: {failure}; repair that, then start the node again")
+        log.error("this node has left the cluster: %s; it starts again when its disk works", failure)
         if not await _wait_until_well(config.log_dir):
             return
         try:
@@ -203,7 +204,7 @@ def _is_of_the_disk(failure: Exception) -> bool:
 
 
 async def _wait_until_well(directory: str) -> bool:
-    """Whether the disk takes in and keeps a small file; False: a signal came first."""
+    """Waits until the disk stores a small file. False: a signal came first."""
     stopping, pause_s = _stop_signal(), FIRST_PAUSE_S
     while True:
         with suppress(TimeoutError):
@@ -214,13 +215,13 @@ async def _wait_until_well(directory: str) -> bool:
         try:
             await asyncio.to_thread(probe, OsDisk(), directory)
         except OSError as error:
-            log.info("the disk under %s is not well yet: %s", directory, error)
+            log.info("the disk under %s does not work yet: %s", directory, error)
         else:
             return True
 
 
 async def _serve_once(config: BrokerConfig, collector: Collector) -> Exception | None:
-    """Why the node has left its cluster; None: it was told to stop."""
+    """The reason why the node has left its cluster; None if a signal stopped it."""
     started = time.monotonic()
     node = Node(config)
     await node.start()
@@ -232,7 +233,7 @@ async def _serve_once(config: BrokerConfig, collector: Collector) -> Exception |
         stopping.set()
 
     node.when_failed = end
-    collector.settle()  # what start-up made lives as long as the process
+    collector.settle()  # objects made at start-up live as long as the process
     click.echo(
         f"penstock {__version__} ready on {', '.join(node.places)}: node {config.node_id}, "
         f"data in {node.directory.path}{_doors(node)} ({time.monotonic() - started:.2f} s)"
@@ -258,8 +259,8 @@ def _stop_signal() -> asyncio.Event:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # Under nohup a hang-up is ignored, and stays so. A shell lets what a script starts with & ignore SIGINT, but
-        # whoever sends it there wants it to stop.
+        # nohup makes a process ignore SIGHUP: keep that. A shell makes the background processes of a script ignore
+        # SIGINT, but a SIGINT sent to the broker is meant to stop it.
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, stopping.set)
     return stopping

@@ -1,8 +1,8 @@
 """`penstock start --nodes N`: a whole cluster on this machine, for development.
 
-Each node is a process of its own with a properties file and a directory under the data directory, so one of them can be
-killed, looked at, and started again by hand: `penstock start DIR/node-2.properties`. Their log lines come out with the
-node's name in front. The nodes end with this command, which holds a lock on the data directory meanwhile: nobody else
+Each node is a process with its own properties file and its own directory under the data directory. A node can be
+killed, examined, and started again by hand: `penstock start DIR/node-2.properties`. Each log line begins with the name
+of its node. The nodes end with this command. The command holds a lock on the data directory, so that no other process
 writes those files.
 """
 
@@ -36,20 +36,24 @@ log = logging.getLogger("penstock")
 
 EVERY_INTERFACE = ("", "0.0.0.0", "::")
 STOP_TIMEOUT_S = 30.0
-# How somebody ends a node on purpose, to see what the others do.
+# A node is often stopped or killed on purpose, to watch the other nodes.
 _ENDED_BY_HAND = (0, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGKILL)
 
 
 def start_nodes(
     count: int, host: str | None, port: int | None, data: str | None, overrides: Mapping[str, str], log_level: str
 ) -> None:
-    """Run until told to stop.
+    """Runs the nodes until a signal.
 
     Raises ConfigError when the cluster cannot be started, PenstockError when a node has failed before the stop.
     """
-    refuse_own_settings(overrides, "--set {name}=... is not for --nodes, which sets it for each node: leave it out")
+    refuse_own_settings(
+        overrides, "--set {name}=... cannot be used with --nodes: leave it out. --nodes sets it for each node"
+    )
     if host in EVERY_INTERFACE:
-        raise ConfigError(f"--host '{host}' is not for --nodes: name one address of this machine, or leave it out")
+        raise ConfigError(
+            f"--host '{host}' cannot be used with --nodes: give one address of this machine, or leave it out"
+        )
     settings = {**replication(count), **overrides}
     config, warnings = load_config(None, {**settings, "log.dirs": data} if data else settings)
     configure(log_level.upper(), config.penstock_log_format)
@@ -63,24 +67,24 @@ def start_nodes(
         has_agreed = _has_agreed(base, config)
         for warning in (*warnings, *_missing_nodes(config, count, has_agreed)):
             log.warning("%s", warning)
-        # What no node knows is told once, here.
+        # Settings that no node knows: the warning above is enough.
         known = {name: value for name, value in settings.items() if name in config.settings.static}
         if has_agreed:
-            # The cluster may have changed these since, and files do not count: only what is asked for is worth a word.
+            # The cluster may have changed these settings since, and ignores the files: only options need a warning.
             known = {name: value for name, value in known.items() if name in overrides or name not in AGREED_ON}
         _run_all(_write_files(base, ports, host, known), ports, base, log_level)
 
 
 def _missing_nodes(config: BrokerConfig, count: int, has_agreed: bool) -> Iterator[str]:
-    """Settings made for a larger cluster: each is valid, and each stops somebody's producer here."""
+    """Warnings about settings made for a larger cluster: each is valid, but stops producers here."""
     factor = config.default_replication_factor
     if factor > count:
         yield (
-            f"default.replication.factor={factor}, but there are {count} nodes: topics that leave the factor to the "
-            "broker will be refused with INVALID_REPLICATION_FACTOR"
+            f"default.replication.factor={factor}, but there are {count} nodes: a topic without its own replication "
+            "factor cannot be created (INVALID_REPLICATION_FACTOR)"
         )
     if has_agreed:
-        return  # on how many in-sync replicas are enough: the nodes say so when another number is asked for
+        return  # the cluster has its min.insync.replicas: the nodes warn when another number is given
     in_sync = cast(int, config.settings.value("min.insync.replicas"))
     replicas = min(factor, count)
     if in_sync > replicas:
@@ -96,13 +100,13 @@ def _locked(base: Path) -> Iterator[None]:
     try:
         lock = lock_directory(str(base))
     except OSError as error:
-        raise ConfigError(f"cannot write to {base}: {error.strerror}; choose another place with --data") from error
+        raise ConfigError(f"cannot write to {base}: {error.strerror}; give another directory with --data") from error
     if lock is None:
-        raise ConfigError(f"{base} is in use: stop what runs there, or choose another place with --data")
+        raise ConfigError(f"{base} is in use: stop the cluster or broker there, or give another directory with --data")
     try:
         yield
     except ConfigError:
-        if is_new and os.listdir(base) == [LOCK]:  # as if it had not been asked for
+        if is_new and os.listdir(base) == [LOCK]:  # leave no trace
             (base / LOCK).unlink()
             base.rmdir()
         raise
@@ -113,8 +117,8 @@ def _locked(base: Path) -> Iterator[None]:
 def _run_all(files: list[Path], ports: list[NodePorts], base: Path, log_level: str) -> None:
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # Under nohup a hang-up is ignored, and stays so. A shell lets what a script starts with & ignore SIGINT, but
-        # whoever sends it there wants it to stop.
+        # nohup makes a process ignore SIGHUP: keep that. A shell makes the background processes of a script ignore
+        # SIGINT, but a SIGINT sent to this command is meant to stop it.
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: stopping.set())
     nodes = [LocalNode(number, file, log_level) for number, file in enumerate(files, 1)]
@@ -133,7 +137,7 @@ def _run(nodes: list[LocalNode], ports: list[NodePorts], base: Path, stopping: t
     while not all(node.is_ready.is_set() for node in nodes):
         ended = [node for node in nodes if node.exit_code is not None]
         if ended:
-            raise ConfigError(f"node {ended[0].number} could not be started, see above")
+            raise ConfigError(f"node {ended[0].number} could not be started: see its log lines above")
         if stopping.wait(0.02):
             return
     addresses = ",".join(str(places.kafka) for places in ports)
@@ -143,7 +147,7 @@ def _run(nodes: list[LocalNode], ports: list[NodePorts], base: Path, stopping: t
     )
     for node, places in zip(nodes, ports, strict=True):
         click.echo(f"node {node.number}: {places}")
-    click.echo(f"for commands that should find it with any node down: export {BOOTSTRAP_VARIABLE}={addresses}")
+    click.echo(f"so that commands work while a node is down: export {BOOTSTRAP_VARIABLE}={addresses}")
     gone: dict[int, int] = {}
     is_stopping = False
     while not is_stopping and len(gone) < len(nodes):
@@ -155,11 +159,9 @@ def _run(nodes: list[LocalNode], ports: list[NodePorts], base: Path, stopping: t
                 _tell(f"node {node.number} has ended ({_how(code)}); start it again with: penstock start {node.file}")
     failed = [f"node {number} ({_how(code)})" for number, code in gone.items() if code not in _ENDED_BY_HAND]
     if failed:
-        raise PenstockError(
-            f"ended with an error while the cluster ran: {', '.join(failed)}; their lines above say why"
-        )
+        raise PenstockError(f"ended with an error while the cluster ran: {', '.join(failed)}; see the log lines above")
     if not is_stopping:
-        raise PenstockError("every node has ended")
+        raise PenstockError("all nodes have ended")
 
 
 def _how(code: int) -> str:
@@ -167,16 +169,18 @@ def _how(code: int) -> str:
 
 
 def _check_same_size(base: Path, count: int) -> None:
-    """The voters of a cluster are those it began with; more or fewer processes would not change them."""
+    """A cluster keeps the voters that it began with; another number of processes would not change them."""
     known = len(list(base.glob("node-*.properties")))
     if known not in (0, count):
-        raise ConfigError(f"{base} holds a cluster of {known} nodes: use --nodes {known}, or another place with --data")
+        raise ConfigError(
+            f"{base} holds a cluster of {known} nodes: use --nodes {known}, or give another directory with --data"
+        )
     if not known and (base / META_PROPERTIES).exists():
-        raise ConfigError(f"{base} holds the data of a single broker: choose another place with --data")
+        raise ConfigError(f"{base} holds the data of a single broker: give another directory with --data")
 
 
 def _check_none_runs(base: Path, count: int) -> None:
-    """Started by hand, or on its way out: what its file says must not change under it."""
+    """A node may still run, started by hand or about to stop: its properties file must not change."""
     for number in range(1, count + 1):
         directory = base / f"node-{number}"
         if not directory.is_dir():
@@ -184,29 +188,31 @@ def _check_none_runs(base: Path, count: int) -> None:
         try:
             lock = lock_directory(str(directory))
         except OSError as error:
-            raise ConfigError(f"cannot write to {directory}: {error.strerror}; mend that first") from error
+            raise ConfigError(f"cannot write to {directory}: {error.strerror}; repair that first") from error
         if lock is None:
-            raise ConfigError(f"node {number} of {base} still runs: stop it first, or choose another place with --data")
+            raise ConfigError(
+                f"node {number} of {base} still runs: stop it first, or give another directory with --data"
+            )
         os.close(lock)
 
 
 def _has_agreed(base: Path, config: BrokerConfig) -> bool:
-    """Whether this cluster has been made: its nodes write down the id that it then gets, unless one is prescribed."""
+    """Whether the cluster exists: its nodes have stored its id. With a cluster id from a setting nobody can tell."""
     return config.penstock_cluster_id is None and any(base.glob(f"node-*/{META_PROPERTIES}"))
 
 
 def _write_files(base: Path, ports: list[NodePorts], host: str, given: Mapping[str, str]) -> list[Path]:
-    """One properties file a node. What is asked for here wins over what an earlier start wrote."""
+    """One properties file per node. The options of this start replace those of an earlier start."""
     settings = [{**given, **places.doors} for places in ports]
     try:
         between = [(places.nodes or places.kafka).port for places in ports]
         return write_files(base, host, [places.kafka.port for places in ports], between, settings)
     except OSError as error:
-        raise ConfigError(f"cannot write to {base}: {error.strerror}; choose another place with --data") from error
+        raise ConfigError(f"cannot write to {base}: {error.strerror}; give another directory with --data") from error
 
 
 def _tell(sentence: str) -> None:
-    """For whoever reads standard error: a person, or a program that takes a JSON object a line."""
+    """To standard error: as text, or as a JSON object in the JSON log format."""
     if current_format() == JSON:
         log.warning("%s", sentence)
     else:
@@ -214,7 +220,7 @@ def _tell(sentence: str) -> None:
 
 
 class LocalNode:
-    """One node's process; its lines are read in threads."""
+    """The process of one node; threads read its output."""
 
     def __init__(self, number: int, file: Path, log_level: str) -> None:
         self.number = number
@@ -254,7 +260,7 @@ class LocalNode:
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            _tell(f"node {self.number} does not stop and is killed")
+            _tell(f"node {self.number} does not stop: killing it")
             self._process.kill()
             self._process.wait()
         for reader in self._readers:

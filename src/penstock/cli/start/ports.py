@@ -1,9 +1,9 @@
 """Where the nodes of `penstock start --nodes` listen.
 
-Kafka's ports count up from --port. A node's HTTP door is as far below its Kafka port as that of a single broker, so
-9092, 9093, 9094 have 8082, 8083, 8084. There is one line door, node 1's. Nodes reach each other on ports of their own,
-20000 above those for clients. With --port 0 all are of the system's choice.
-Everything is settled and tried before a node is started: a port that cannot be had is told by its number and its use.
+The Kafka ports count up from --port. The REST proxy of a node is as far below its Kafka port as that of a single
+broker: 8082, 8083, 8084 for 9092, 9093, 9094. Only node 1 serves the line protocol. The nodes reach each other on ports
+20000 above those for clients. With --port 0 the system chooses all ports.
+All ports are chosen and tried before a node is started. The error names a port that is not free, and its use.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LINES_ABOVE = 9099 - FIRST_PORT
 NODES_ABOVE = 20_000
 FIRST_UNPRIVILEGED_PORT = 1024
 LAST_PORT = 65535
-# The doors of a cluster that was killed a moment ago may still be closing.
+# The sockets of a cluster that was killed a moment ago may still be closing.
 BIND_TRIES = 5
 BIND_PAUSE_S = 0.05
 
@@ -33,24 +33,24 @@ BIND_PAUSE_S = 0.05
 class Place(NamedTuple):
     host: str
     port: int
-    """Zero until it is settled."""
+    """Zero until it is chosen."""
 
     def __str__(self) -> str:
         return f"{bracketed(self.host)}:{self.port}"
 
 
 class NodePorts(NamedTuple):
-    """Of one node; a door that is closed has no place."""
+    """The addresses of one node; None for a listener that is off."""
 
     kafka: Place
     http: Place | None
     lines: Place | None
     nodes: Place | None = None
-    """For the other nodes; None: the one for clients."""
+    """For the other nodes; None: they use the port for clients."""
 
     @property
     def doors(self) -> dict[str, str]:
-        """As settings of the node."""
+        """The listeners of REST proxy and line protocol, as settings of the node."""
         named = ((HTTP_LISTENER, self.http), (LINE_LISTENER, self.lines))
         return {name: "" if place is None else str(place) for name, place in named}
 
@@ -60,7 +60,10 @@ class NodePorts(NamedTuple):
 
 
 def plan_ports(host: str, first: int, count: int, config: BrokerConfig, given: Container[str]) -> list[NodePorts]:
-    """Of `config` counts what is `given`: the doors that somebody asked for. Raises ConfigError."""
+    """`given`: the settings that were given; a listener of `config` counts only if it is among them.
+
+    Raises ConfigError.
+    """
     places = {"kafka": _row(host, first, count, f"--port {first}")}
     above = first + NODES_ABOVE if first and first + NODES_ABOVE + count - 1 <= LAST_PORT else 0
     places["nodes"] = _row(host, above, count, f"--port {first}")
@@ -82,7 +85,7 @@ def plan_ports(host: str, first: int, count: int, config: BrokerConfig, given: C
 
 def _row(host: str, first: int, count: int, what: str) -> list[Place]:
     if first + count - 1 > LAST_PORT:
-        raise ConfigError(f"{what} leaves no room for {count} nodes: use a lower one")
+        raise ConfigError(f"{what} leaves no room for {count} nodes: use a lower port")
     return [Place(host, first + index if first else 0) for index in range(count)]
 
 
@@ -90,20 +93,20 @@ def _http_port(first: int) -> int:
     lowest = HTTP_BELOW + FIRST_UNPRIVILEGED_PORT
     if 0 < first < lowest:
         raise ConfigError(
-            f"--port {first} leaves no room for the HTTP doors, which are {HTTP_BELOW} below it: use one from {lowest} "
-            f"on, or say where node 1 has its door with --set {HTTP_LISTENER}=HOST:PORT"
+            f"--port {first} leaves no room for the REST proxies, {HTTP_BELOW} below it: use a port from {lowest} on, "
+            f"or give the address of node 1's REST proxy with --set {HTTP_LISTENER}=HOST:PORT"
         )
     return first - HTTP_BELOW if first else 0
 
 
 def _line_port(first: int, count: int) -> int:
-    """Above the ports of all nodes."""
+    """A port above the Kafka ports of all nodes."""
     port = first + max(LINES_ABOVE, count)
     return port if first and port <= LAST_PORT else 0
 
 
 def _settle(places: dict[str, list[Place]]) -> None:
-    """Free ports in place of zeros, all at once so that none is given twice."""
+    """Replaces zeros by free ports, all at once so that none is used twice."""
     open_ended = [(row, index) for row in places.values() for index, place in enumerate(row) if not place.port]
     hosts = [row[index].host for row, index in open_ended]
     try:
@@ -116,19 +119,19 @@ def _settle(places: dict[str, list[Place]]) -> None:
 
 
 def check_free(nodes: list[NodePorts]) -> None:
-    """ConfigError about the first port that cannot be had."""
+    """Raises ConfigError about the first port that is not free."""
     for number, node in enumerate(nodes, 1):
         _try(node.kafka, f"the Kafka port of node {number}", "with --port")
         if node.nodes is not None:
             _try(node.nodes, f"the port of node {number} for other nodes", "with --port")
         if node.http is not None:
-            _try(node.http, f"the HTTP port of node {number}", _elsewhere(HTTP_LISTENER))
+            _try(node.http, f"the REST proxy of node {number}", _elsewhere(HTTP_LISTENER))
         if node.lines is not None:
-            _try(node.lines, f"the line port of node {number}", _elsewhere(LINE_LISTENER))
+            _try(node.lines, f"the line protocol of node {number}", _elsewhere(LINE_LISTENER))
 
 
 def _elsewhere(setting: str) -> str:
-    return f"with --set {setting}=HOST:PORT, or keep the door closed with --set {setting}="
+    return f"with --set {setting}=HOST:PORT, or turn it off with --set {setting}="
 
 
 def _try(place: Place, what: str, how: str) -> None:
