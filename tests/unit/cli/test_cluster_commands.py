@@ -57,7 +57,9 @@ def test_quorum(run: CommandLine, scripted: ScriptedCluster) -> None:
     ]
     assert run("cluster", "quorum").err == ""
     scripted.silent_ms = 9_000  # the observer, too: nobody waits for that one
-    assert run("cluster", "quorum").err == "Voter 2 was not heard for 9 s: `penstock doctor` tells more\n"
+    assert run("cluster", "quorum").err == (
+        "The leader has not heard from voter 2 for 9 s: `penstock doctor` shows more\n"
+    )
     told = json.loads(run("cluster", "quorum", "--json").out)
     assert [(one["id"], one["voter"], one["lag"]) for one in told["replicas"]] == [
         (1, True, 0),
@@ -134,7 +136,7 @@ def test_internal_topics_are_counted(run: CommandLine, scripted: ScriptedCluster
     scripted.topics["events"][1].isr = [2]
     ran = run("cluster", "under-replicated")
     assert ran.lines == ["events Partition 1: Leader=2, ISR=[2], Missing=[3]"]
-    assert ran.err == "3 under-replicated partitions, 2 of them of internal topics (--all shows them):\n"
+    assert ran.err == "3 under-replicated partitions, 2 of them in internal topics (--all shows them):\n"
     assert len(run("cluster", "under-replicated", "--all").lines) == 3
     assert len(json.loads(run("cluster", "under-replicated", "--json").out)) == 3
 
@@ -277,7 +279,7 @@ def test_a_drain_that_is_under_way_is_not_over(run: CommandLine, scripted: Scrip
     ran = run("cluster", "drain", "1")
     assert (ran.code, ran.out) == (0, "")
     assert ran.err == (
-        "Nothing more to do: broker 1 holds no replicas, once 1 reassignment under way is through "
+        "Nothing more to do: broker 1 holds no replicas when 1 reassignment under way is done "
         "(`penstock cluster reassignments`)\n"
     )
 
@@ -299,7 +301,7 @@ def test_remove_refuses_while_there_are_replicas(run: CommandLine, scripted: Scr
     assert "penstock cluster drain 4 --watch" in ran.err
     assert not scripted.asked(UnregisterBrokerRequest)
     assert run("cluster", "remove", "4", "--force").lines == [
-        "Broker 4 is no longer part of the cluster, and votes no more."
+        "Broker 4 is no longer part of the cluster and no longer a voter."
     ]
     assert [request.voter_id for request in _removed_voters(scripted)] == [4]
     assert len(scripted.asked(UnregisterBrokerRequest)) == 1
@@ -312,7 +314,7 @@ def test_a_broker_that_runs_is_not_removed(run: CommandLine, scripted: ScriptedC
         scripted.topics["events"] = [Partition(1, [1, 2], [1, 2])]
         ran = run("cluster", *words)
         assert (ran.code, ran.out) == (1, "")
-        assert f"broker {words[1]} is running, and would register again: stop its process first" in ran.err
+        assert f"broker {words[1]} is running and would register again: stop its process first" in ran.err
     assert not scripted.asked(UnregisterBrokerRequest)
     assert not _removed_voters(scripted)
 
@@ -329,23 +331,23 @@ def _removed_voters(scripted: ScriptedCluster) -> list[RemoveRaftVoterRequest]:
 
 
 def test_voters(run: CommandLine, scripted: ScriptedCluster) -> None:
-    assert run("cluster", "add-voter", "3", "three:9093").lines == ["Node 3 votes on the metadata now."]
+    assert run("cluster", "add-voter", "3", "three:9093").lines == ["Node 3 is a voter now."]
     (request,) = scripted.asked(AddRaftVoterRequest)
     assert isinstance(request, AddRaftVoterRequest)
     assert (request.voter_id, request.listeners[0].host, request.listeners[0].port) == (3, "three", 9093)
-    assert run("cluster", "remove-voter", "3").lines == ["Node 3 votes no more."]
+    assert run("cluster", "remove-voter", "3").lines == ["Node 3 is no longer a voter."]
     scripted.refusals[Api.ADD_RAFT_VOTER] = (ErrorCode.DUPLICATE_VOTER, "")
     assert run("cluster", "add-voter", "3", "three:9093").err == "penstock: node 3 is a voter already\n"
     scripted.refusals[Api.REMOVE_RAFT_VOTER] = (ErrorCode.VOTER_NOT_FOUND, "")
-    assert "node 9 is no voter" in run("cluster", "remove-voter", "9").err
+    assert "node 9 is not a voter" in run("cluster", "remove-voter", "9").err
 
 
 def test_nobody_gets_a_vote_who_is_not_there(run: CommandLine, scripted: ScriptedCluster) -> None:
     for node, address, says in (
         ("1", "one:9093", "node 1 is a voter already"),
-        ("4", "four:9093", "no node 4 is up in this cluster: start it first"),  # known, and down
-        ("9", "nine:9093", "no node 9 is up in this cluster: start it first"),
-        ("3", "three", "three has no port: write HOST:PORT, where the others reach node 3"),
+        ("4", "four:9093", "node 4 is not up in this cluster: start it first"),  # known, and down
+        ("9", "nine:9093", "node 9 is not up in this cluster: start it first"),
+        ("3", "three", "three has no port: write HOST:PORT, the address where the other nodes reach node 3"),
         ("3", "[::1]", "[::1] has no port: write HOST:PORT"),
         ("3", "three:x", "write HOST:PORT"),
     ):

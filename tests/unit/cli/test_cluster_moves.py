@@ -22,7 +22,7 @@ def test_elect_leaders(run: CommandLine, scripted: ScriptedCluster) -> None:
     ran = run("cluster", "elect-leaders")
     assert (ran.code, ran.out) == (0, "")
     scripted.topics["events"][0].leader = 2
-    assert run("cluster", "elect-leaders", "--topic", "events").lines == ["events-0 is led by 1 now."]
+    assert run("cluster", "elect-leaders", "--topic", "events").lines == ["events-0 now has leader 1."]
     asked = [
         one for one in scripted.asked(electing.ElectLeadersRequest) if isinstance(one, electing.ElectLeadersRequest)
     ]
@@ -32,7 +32,7 @@ def test_elect_leaders(run: CommandLine, scripted: ScriptedCluster) -> None:
     refused = run("cluster", "elect-leaders")
     assert refused.code == 1
     assert refused.err == "penstock: events-1: The preferred leader is not in sync\n"
-    assert run("cluster", "elect-leaders", "--unclean").lines == ["events-1 is led by 2 now."]
+    assert run("cluster", "elect-leaders", "--unclean").lines == ["events-1 now has leader 2."]
     assert run("cluster", "elect-leaders", "--topic", "nope").code == 1
 
 
@@ -50,7 +50,7 @@ def test_an_election_whose_answer_got_lost_is_told(
             return scripted._elect(request)
 
         broker.scripts[Api.ELECT_LEADERS] = elect_twice
-    assert run("cluster", "elect-leaders", *words, *flags).lines == ["events-0 is led by 1 now."]
+    assert run("cluster", "elect-leaders", *words, *flags).lines == ["events-0 now has leader 1."]
     again = run("cluster", "elect-leaders", *words, *flags)
     assert (again.out, again.err.partition(":")[0]) == ("", "Nothing to do")
 
@@ -134,8 +134,9 @@ def test_what_a_move_waits_for_is_told(run: CommandLine, scripted: ScriptedClust
     scripted.looks = iter((lambda: None, lambda: None, scripted.moves.clear))
     ran = run("cluster", "reassignments", "--watch")
     assert ran.err.splitlines() == [
-        "events-0 has no leader: it waits until one of those that have its records is up (`penstock cluster describe`)",
-        "events-1 waits for [4] to be up: all of its new replicas must be in sync first (`penstock cluster describe`)",
+        "events-0 has no leader: it waits for a broker that has its records (`penstock cluster describe`)",
+        "events-1 waits for brokers that are down: [4]. All its new replicas must be in sync first "
+        "(`penstock cluster describe`)",
     ]
 
 
@@ -148,7 +149,7 @@ def test_nothing_more_to_do_while_moves_are_under_way(
     ran = run("cluster", *words)
     assert (ran.code, ran.out) == (0, "")
     assert ran.err.startswith("Nothing more to do: ")
-    assert ran.err.endswith("once 1 reassignment under way is through (`penstock cluster reassignments`)\n")
+    assert ran.err.endswith("when 1 reassignment under way is done (`penstock cluster reassignments`)\n")
     nothing = iter(lambda: lambda: None, None)
     scripted.looks = (look for looks in ([next(nothing)] * 4, [scripted.moves.clear]) for look in looks)
     watched = run("cluster", *words, "--watch")
@@ -160,9 +161,9 @@ def test_what_cannot_be_balanced_is_told(run: CommandLine, scripted: ScriptedClu
     ran = run("cluster", "balance")
     assert (ran.code, ran.out) == (0, "")
     assert ran.err.splitlines() == [
-        "Left where they are: 2 partitions without a leader or with a replica that is down "
+        "Not moved: 2 partitions without a leader or with a replica that is down "
         "(`penstock cluster under-replicated --all`)",
-        "Nothing to do: what can be moved is spread evenly over the brokers that are up.",
+        "Nothing to do: the replicas are spread evenly over the brokers that are up.",
     ]
 
 
@@ -170,7 +171,7 @@ def test_a_dry_run_is_checked_and_taken_as_a_plan(run: CommandLine, scripted: Sc
     words = ("reassign", "--topic", "events", "--partition", "0", "--dry-run", "--replicas")
     wrong = run("cluster", *words, "88")
     assert (wrong.code, wrong.out) == (1, "")
-    assert "cannot put events-0 on [88]" in wrong.err
+    assert "cannot move events-0 to [88]" in wrong.err
     path = tmp_path / "plan.json"
     path.write_text(run("cluster", *words, "3,2").out)
     assert run("cluster", "reassign", "--file", str(path)).lines == ["events-0: from [1,2] to [3,2]"]
@@ -192,7 +193,9 @@ def test_a_watch_that_ends_early_tells_of_its_limit(
     words = ("--topic", "events", "--partition", "0", "--replicas", "3,2", "--throttle", "9", "--watch")
     ran = run("cluster", "reassign", *words)
     assert ran.code != 0
-    assert ran.err.startswith("The limit stays until it is taken back: penstock cluster reassignments --unthrottle\n")
+    assert ran.err.startswith(
+        "The throttle stays until you remove it with `penstock cluster reassignments --unthrottle`\n"
+    )
 
 
 def test_reassignments(run: CommandLine, scripted: ScriptedCluster) -> None:
@@ -225,7 +228,7 @@ def test_a_limit_that_stays_after_a_cancel_is_told(run: CommandLine, scripted: S
     scripted.moves["events", 0] = ([3], [1])
     ran = run("cluster", "cancel-reassignment", "--all")
     assert ran.lines == ["events-0: cancelled"]
-    assert ran.err == "The limit stays until it is taken back: penstock cluster reassignments --unthrottle\n"
+    assert ran.err == "The throttle stays until you remove it with `penstock cluster reassignments --unthrottle`\n"
     scripted.moves["events", 0] = ([3], [1])
     settings[TOPIC, "events"] = {}
     assert run("cluster", "cancel-reassignment", "--all").err == ""
@@ -245,18 +248,18 @@ def test_the_controllers_refusal_is_one_sentence(run: CommandLine, scripted: Scr
     scripted.script_settings({})
     ran = run(*words, "--throttle", "1000")
     assert ran.err.splitlines()[0] == (
-        "The limit stays until it is taken back: penstock cluster reassignments --unthrottle"
+        "The throttle stays until you remove it with `penstock cluster reassignments --unthrottle`"
     )
     scripted.refusals.clear()
     told = run(*words, "--throttle", "1000", "--json")
     assert (told.code, len(json.loads(told.out))) == (0, 1)
-    assert told.err == "The limit stays until it is taken back: penstock cluster reassignments --unthrottle\n"
+    assert told.err == "The throttle stays until you remove it with `penstock cluster reassignments --unthrottle`\n"
 
 
 @pytest.mark.parametrize(
     ("partition", "replicas", "says"),
     [
-        ("0", "1,9", "cannot put events-0 on [9]: brokers are [1,2,3,4] (`penstock cluster describe`)"),
+        ("0", "1,9", "cannot move events-0 to [9]: the brokers are [1,2,3,4] (`penstock cluster describe`)"),
         ("7", "1", "topic events has no partition 7: it has 0 to 1"),
     ],
 )
@@ -298,7 +301,10 @@ def test_unthrottle_says_of_whom(run: CommandLine, scripted: ScriptedCluster) ->
     scripted.script_settings(settings)
     ran = run("cluster", "reassignments", "--unthrottle")
     assert ran.lines == ["Throttle removed from brokers 1, 3 and topic events."]
-    assert "Not asked, as it is down: broker 4." in ran.err
+    assert (
+        "Broker 4 is down and may keep a throttle: run `penstock cluster reassignments --unthrottle` again when it"
+        in ran.err
+    )
     assert settings == {(BROKER, "1"): {}, (BROKER, "3"): {"log.retention.ms": "5"}, (TOPIC, "events"): {}}
     scripted.fenced = []
     again = run("cluster", "reassignments", "--unthrottle")
@@ -313,17 +319,26 @@ def test_unthrottle_says_of_whom(run: CommandLine, scripted: ScriptedCluster) ->
     ("plan", "says"),
     [
         ("{", "is not JSON"),
-        ("[]", "is no plan"),
-        ('{"partitions": {}}', "is no plan"),
+        ("[]", "is not a plan"),
+        ('{"partitions": {}}', "is not a plan"),
         ('{"partitions": [1]}', "partitions[0]: write topic, partition and replicas"),
-        ('{"partitions": [{"partition": 0, "replicas": [1]}]}', "topic is the name of one, not None"),
-        ('{"partitions": [{"topic": "t", "partition": -1, "replicas": [1]}]}', "partition is a number from 0, not -1"),
-        ('{"partitions": [{"topic": "t", "partition": true, "replicas": [1]}]}', "partition is a number"),
-        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": ["1"]}]}', "replicas is a list of numbers"),
-        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "numbers of different brokers"),
+        ('{"partitions": [{"partition": 0, "replicas": [1]}]}', "topic must be the name of a topic, not None"),
+        (
+            '{"partitions": [{"topic": "t", "partition": -1, "replicas": [1]}]}',
+            "partition must be a number from 0 on, not -1",
+        ),
+        ('{"partitions": [{"topic": "t", "partition": true, "replicas": [1]}]}', "partition must be a number"),
+        (
+            '{"partitions": [{"topic": "t", "partition": 0, "replicas": ["1"]}]}',
+            "replicas must be a list of broker ids",
+        ),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "ids of different brokers"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "at least one"),
-        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [4294967296]}]}', "numbers of different brokers"),
-        ('{"partitions": [{"topic": "t", "partition": 4294967296, "replicas": [1]}]}', "partition is a number from 0"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [4294967296]}]}', "ids of different brokers"),
+        (
+            '{"partitions": [{"topic": "t", "partition": 4294967296, "replicas": [1]}]}',
+            "partition must be a number from 0",
+        ),
         ("[" * 100_000, "is not JSON"),
         (
             '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}, '

@@ -48,8 +48,8 @@ def test_what_the_brokers_ask_for_counts(
         changed = cli("configs", "set", *whose, "min.insync.replicas=3")
         assert changed.code == 0
         assert changed.err == (
-            "penstock: warning: min.insync.replicas=3, but events, own have fewer replicas: it counts as their number "
-            "there, and acks=all waits for no more\n"
+            "penstock: warning: min.insync.replicas=3, but events, own have fewer replicas: it counts as the number "
+            "of replicas there, and acks=all waits for no more\n"
         )
     assert cli("configs", "set", "--all-brokers", "min.insync.replicas=1").err == ""
     for number in range(NAMED):
@@ -67,9 +67,9 @@ def test_a_producer_that_waits_in_vain_is_told_who_is_missing(
     refused = cli("produce", "--topic", "t", "--timeout", "3", stdin=b"a\n")
     assert refused.code == 1
     assert refused.err == (
-        "penstock: 1 of 1 record not delivered, the first from standard input, line 1: t-0 has 2 in-sync replicas, and "
-        "min.insync.replicas is 3 (and 1 more partition likewise), so writes with acks=all are refused: bring broker 2 "
-        "back (`penstock cluster under-replicated`)\n"
+        "penstock: 1 of 1 record not delivered, the first from standard input, line 1: t-0 has 2 in-sync replicas, but "
+        "min.insync.replicas is 3 (and the same for 1 more partition). Writes with acks=all are refused: start broker "
+        "2 again (`penstock cluster under-replicated`)\n"
     )
     alone = cli("produce", "--topic", "t", "--timeout", "3", "--partition", "1", stdin=b"a\n")
-    assert ": t-1 has 2 in-sync replicas, and min.insync.replicas is 3, so " in alone.err
+    assert ": t-1 has 2 in-sync replicas, but min.insync.replicas is 3. Writes " in alone.err

@@ -1,5 +1,7 @@
-"""`penstock cluster`: is it well, who is in it, and what is under way? What changes it: `cluster_moves`,
-`cluster_members`."""
+"""`penstock cluster`: the health of the cluster, its brokers and its quorum.
+
+The commands that change the cluster are in `moves` and `members`.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,14 @@ SILENT_S = 5.0
 
 @click.group()
 def cluster() -> None:
-    """Health of the cluster, its brokers, and moving replicas between them."""
+    """Show the health of the cluster and its brokers, and move replicas between them."""
 
 
 @cluster.command("status")
 @json_option
 @cluster_command
 def status(target: Target, as_json: bool) -> None:
-    """Brokers, topics and partitions. The exit code is 1 when partitions are offline or under-replicated."""
+    """Show brokers, topics and partitions. The exit code is 1 if partitions are offline or under-replicated."""
     with wire_admin(target) as wire:
         down = [one for one in _decided_nodes(wire).brokers if one.is_fenced]
         missing = len(_missing(wire))
@@ -84,7 +86,7 @@ def status(target: Target, as_json: bool) -> None:
 
 
 def _decided_nodes(admin: ClusterAdmin) -> ClusterNodes:
-    """While there is no controller nobody notices who is down: rather an error than what was true once."""
+    """Without a controller nobody notices brokers that are down: an error is better than old metadata."""
     try:
         admin.quorum()
     except ApiError as error:
@@ -93,11 +95,11 @@ def _decided_nodes(admin: ClusterAdmin) -> ClusterNodes:
     return admin.nodes()
 
 
-@cluster.command("describe", short_help="Brokers, who is down, and how much each holds.")
+@cluster.command("describe", short_help="Show brokers, their state and their replicas.")
 @json_option
 @cluster_command
 def describe(target: Target, as_json: bool) -> None:
-    """Brokers with their racks, also those that are down (fenced), and how much each holds."""
+    """Show all brokers, also those that are down (fenced): rack, state, replicas and leaderships."""
     with wire_admin(target) as admin:
         found, partitions = _decided_nodes(admin), admin.partitions()
     holds = [replica for one in partitions for replica in one.replicas]
@@ -140,14 +142,14 @@ def describe(target: Target, as_json: bool) -> None:
     )
 
 
-@cluster.command("quorum", short_help="Who votes on the metadata, and how far each is.")
+@cluster.command("quorum", short_help="Show the voters and observers of the metadata quorum.")
 @json_option
 @cluster_command
 def quorum(target: Target, as_json: bool) -> None:
-    """Who votes on the metadata, who only follows it, and how far each is."""
+    """Show the voters and observers of the metadata quorum, and the lag of each."""
     with wire_admin(target) as admin:
         found = admin.quorum()
-    # By the leader's clock, whose own entry is of now: this machine's may differ.
+    # By the leader's clock, since this machine's may differ. The leader's own entry is the present time.
     now_ms = max((one.last_fetch_ms or 0 for one in found.replicas), default=0)
     if as_json:
         show_json(
@@ -192,12 +194,13 @@ def quorum(target: Target, as_json: bool) -> None:
 
 
 def _tell_silent(found: QuorumInfo, now_ms: int) -> None:
-    """A table of times is easily overlooked."""
+    """Names silent voters: their times in the table are easily overlooked."""
     for one in found.replicas:
         silent_s = (now_ms - one.last_fetch_ms) / 1000 if one.last_fetch_ms is not None else 0.0
         if one.is_voter and silent_s > SILENT_S:
             click.echo(
-                f"Voter {one.node_id} was not heard for {silent_s:.0f} s: `penstock doctor` tells more", err=True
+                f"The leader has not heard from voter {one.node_id} for {silent_s:.0f} s: `penstock doctor` shows more",
+                err=True,
             )
 
 
@@ -205,13 +208,18 @@ def _ago(at_ms: int | None, now_ms: int) -> str | None:
     return None if at_ms is None else f"{max(0, now_ms - at_ms) / 1000:.1f} s ago"
 
 
-@cluster.command("under-replicated", short_help="Partitions that miss in-sync replicas.")
-@click.option("--watch", is_flag=True, help="Go on, and print what changes; Ctrl-C ends it.")
-@click.option("--all", "is_all", is_flag=True, help="Internal topics, too, which are only counted else.")
+@cluster.command("under-replicated", short_help="Show partitions with missing in-sync replicas.")
+@click.option("--watch", is_flag=True, help="Keep running and print changes; Ctrl-C ends.")
+@click.option(
+    "--all",
+    "is_all",
+    is_flag=True,
+    help="Show the partitions of internal topics, too. Without --all they are only counted.",
+)
 @json_option
 @cluster_command
 def show_under_replicated(target: Target, watch: bool, is_all: bool, as_json: bool) -> None:
-    """Partitions with fewer in-sync replicas than they should have; prints nothing where there are none."""
+    """Show partitions with missing in-sync replicas. Standard output stays empty if there are none."""
     with wire_admin(target) as admin:
         found = _missing(admin)
         _show_under_replicated({}, found, is_all=is_all, as_json=as_json)
@@ -222,7 +230,7 @@ def show_under_replicated(target: Target, watch: bool, is_all: bool, as_json: bo
                 before, found = found, _missing(admin)
             except PenstockError as error:
                 if not is_silent:
-                    click.echo(f"The cluster does not answer, which is asked on: {error}", err=True)
+                    click.echo(f"The cluster does not answer, trying again: {error}", err=True)
                 is_silent = True
                 continue
             if is_silent:
@@ -233,7 +241,7 @@ def show_under_replicated(target: Target, watch: bool, is_all: bool, as_json: bo
 
 
 def _show_under_replicated(before: Replicas, found: Replicas, *, is_all: bool, as_json: bool) -> None:
-    """How many there are, and each that is new or another than before."""
+    """Prints the number of partitions, and each partition that is new or has changed."""
     if as_json:
         show_json([_replica_object(one) for one in found.values()])
         return
@@ -250,7 +258,7 @@ def _summary(found: Replicas, *, is_all: bool) -> str:
     count, internal = len(found), sum(map(_is_internal, found))
     if not count:
         return "No under-replicated partitions."
-    hidden = f", {internal} of them of internal topics" + ("" if is_all else " (--all shows them)") if internal else ""
+    hidden = f", {internal} of them in internal topics" + ("" if is_all else " (--all shows them)") if internal else ""
     return f"{count} under-replicated partition{'s' * (count > 1)}{hidden}:"
 
 
@@ -259,7 +267,7 @@ def _is_internal(partition: tuple[str, int]) -> bool:
 
 
 def _missing(admin: ClusterAdmin) -> Replicas:
-    """Moves first, which the controller knows: while there is none nobody notices who is gone."""
+    """Asks for the moves first: only the controller knows them, so that this fails without a controller."""
     moves = admin.moves()
     return under_replicated(admin.partitions(), moves)
 
@@ -280,11 +288,11 @@ def _replica_object(one: PartitionReplicas) -> dict[str, object]:
     }
 
 
-@cluster.command("features", short_help="Features, and the levels that were agreed on.")
+@cluster.command("features", short_help="Show features and their levels.")
 @json_option
 @cluster_command
 def features(target: Target, as_json: bool) -> None:
-    """Features that brokers can have, and the level that the cluster has agreed on."""
+    """Show the features that the brokers support, and the level of each that is in force in the cluster."""
     with wire_admin(target) as admin:
         found = admin.features()
     if as_json:

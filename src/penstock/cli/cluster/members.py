@@ -1,7 +1,7 @@
-"""`penstock cluster`: brokers that leave, and nodes that vote on the metadata.
+"""`penstock cluster`: remove brokers; add and remove voters.
 
-A broker leaves in three steps: `drain` moves its replicas to the others, its process is stopped, and `remove` takes its
-vote and forgets it. One that still runs would register again.
+A broker is removed in three steps: `drain` moves its replicas to the others, the operator stops its process, and
+`remove` takes its vote and its registration away. A broker that still runs would register again.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ broker_argument = click.argument("broker_id", metavar="BROKER", type=NUMBER)
 @json_option
 @cluster_command
 def drain(target: Target, broker_id: int, throttle: int | None, watch: bool, dry_run: bool, as_json: bool) -> None:
-    """Move every replica off a broker, evenly to the others and across racks, so that it can be removed.
+    """Move all replicas of a broker to the others, evenly and across racks, so that it can be removed.
 
-    BROKER is its id, as `cluster describe` shows it.
+    BROKER is the broker's id, as `cluster describe` shows it.
     """
     with wire_admin(target) as admin:
         targets = drained(admin, broker_id)
@@ -44,19 +44,22 @@ def drain(target: Target, broker_id: int, throttle: int | None, watch: bool, dry
             tell_nothing_to_do(admin, f"broker {broker_id} holds no replicas")
         elif not targets:
             click.echo(
-                f"Broker {broker_id} holds no replicas: stop it, then `penstock cluster remove {broker_id}`", err=True
+                f"Broker {broker_id} holds no replicas: stop it, then run `penstock cluster remove {broker_id}`",
+                err=True,
             )
 
 
 @click.command("remove")
 @broker_argument
-@click.option("--force", is_flag=True, help="Although it holds replicas, which are lost to their partitions.")
+@click.option(
+    "--force", is_flag=True, help="Remove a broker that still holds replicas. Its partitions lose these replicas."
+)
 @json_option
 @cluster_command
 def remove(target: Target, broker_id: int, force: bool, as_json: bool) -> None:
-    """Forget a broker for good. First `cluster drain` moves its replicas away, then its process is stopped.
+    """Remove a broker for good. Before that, move its replicas with `cluster drain`, and stop its process.
 
-    BROKER is its id, as `cluster describe` shows it.
+    BROKER is the broker's id, as `cluster describe` shows it.
     """
     with wire_admin(target) as admin:
         image = image_of(admin)
@@ -66,13 +69,13 @@ def remove(target: Target, broker_id: int, force: bool, as_json: bool) -> None:
         held = sum(broker_id in one.replicas for topic in image.topics.values() for one in topic.partitions)
         if held and not force:
             raise PenstockError(
-                f"broker {broker_id} holds {held} replica{'s' * (held > 1)}: move them away first, with "
-                f"`penstock cluster drain {broker_id} --watch` (--force removes it all the same)"
+                f"broker {broker_id} holds {held} replica{'s' * (held > 1)}: move them away first with "
+                f"`penstock cluster drain {broker_id} --watch`, or use --force to lose them"
             )
         if broker_id in image.brokers and not image.brokers[broker_id].is_fenced:
             raise PenstockError(
-                f"broker {broker_id} is running, and would register again: stop its process first (one that has just "
-                "died counts as running for some seconds)"
+                f"broker {broker_id} is running and would register again: stop its process first (a broker that has "
+                "just ended counts as running for some seconds)"
             )
         if is_voter:
             admin.remove_voter(broker_id)
@@ -81,7 +84,7 @@ def remove(target: Target, broker_id: int, force: bool, as_json: bool) -> None:
     if as_json:
         show_json({"broker": broker_id, "removed": True, "was_voter": is_voter, "replicas": held})
     else:
-        vote = ", and votes no more" if is_voter else ""
+        vote = " and no longer a voter" if is_voter else ""
         click.echo(f"Broker {broker_id} is no longer part of the cluster{vote}.")
 
 
@@ -95,13 +98,15 @@ def _is_voter(admin: ClusterAdmin, node_id: int) -> bool:
 @json_option
 @cluster_command
 def add_voter(target: Target, voter_id: int, address: str, as_json: bool) -> None:
-    """Let a node that follows the metadata vote on it.
+    """Make an observer of the metadata quorum a voter.
 
-    ID is its node id, as `cluster quorum` shows it; HOST:PORT is where the others reach it.
+    ID is the node id, as `cluster quorum` shows it. HOST:PORT is the address where the other nodes reach it.
     """
     host, port = split_address(address)
     if re.search(r":\d+$", address.strip()) is None:
-        raise ConfigError(f"{address} has no port: write HOST:PORT, where the others reach node {voter_id}")
+        raise ConfigError(
+            f"{address} has no port: write HOST:PORT, the address where the other nodes reach node {voter_id}"
+        )
     with wire_admin(target) as admin:
         _check_is_up(admin, voter_id)
         try:
@@ -114,29 +119,33 @@ def add_voter(target: Target, voter_id: int, address: str, as_json: bool) -> Non
 
 
 def _check_is_up(admin: ClusterAdmin, voter_id: int) -> None:
-    """Whether it is found at the address is for the controller to say: it may know names and networks that this
-    machine does not."""
+    """Raises PenstockError if the node is a voter already, or is not up.
+
+    The controller checks the address: it may know names and networks that this machine does not.
+    """
     if _is_voter(admin, voter_id):
         raise PenstockError(f"node {voter_id} is a voter already")
     if not any(one.node_id == voter_id and not one.is_fenced for one in admin.nodes().brokers):
-        raise PenstockError(f"no node {voter_id} is up in this cluster: start it first, then give it a vote")
+        raise PenstockError(f"node {voter_id} is not up in this cluster: start it first, then add it as a voter")
 
 
-@click.command("remove-voter", short_help="Take a node's vote away.")
+@click.command("remove-voter", short_help="Make a voter an observer.")
 @click.argument("voter_id", metavar="ID", type=NUMBER)
 @json_option
 @cluster_command
 def remove_voter(target: Target, voter_id: int, as_json: bool) -> None:
-    """Take a node's vote away; it goes on as a broker that only follows the metadata.
+    """Make a voter of the metadata quorum an observer. The node stays in the cluster as a broker.
 
-    ID is its node id, as `cluster quorum` shows it.
+    ID is the node id, as `cluster quorum` shows it.
     """
     with wire_admin(target) as admin:
         try:
             admin.remove_voter(voter_id)
         except ApiError as error:
             if error.code is ErrorCode.VOTER_NOT_FOUND:
-                raise PenstockError(f"node {voter_id} is no voter: `penstock cluster quorum` shows them") from error
+                raise PenstockError(
+                    f"node {voter_id} is not a voter: `penstock cluster quorum` shows the voters"
+                ) from error
             raise
     _tell_voter(voter_id, False, as_json)
 
@@ -145,4 +154,4 @@ def _tell_voter(voter_id: int, is_voter: bool, as_json: bool) -> None:
     if as_json:
         show_json({"node": voter_id, "voter": is_voter})
     else:
-        click.echo(f"Node {voter_id} {'votes on the metadata now' if is_voter else 'votes no more'}.")
+        click.echo(f"Node {voter_id} {'is a voter now' if is_voter else 'is no longer a voter'}.")

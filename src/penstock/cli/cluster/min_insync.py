@@ -1,5 +1,4 @@
-"""More in-sync replicas asked for than there are: a warning for settings that promise more than they keep, and the
-reason where a producer waited for replicas in vain."""
+"""min.insync.replicas and too few replicas: a warning after a change of settings, and the reason why writes wait."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ NAMED = 5
 
 
 def warn_of_topic(admin: BlockingAdmin, name: str) -> None:
-    """After a topic was made or its settings were changed. Kafka takes such a setting, and so does the command."""
-    with suppress(PenstockError):  # what was asked for is done; this is looked at besides
+    """After a topic was created or its settings were changed. Kafka accepts such a setting, and so does the command."""
+    with suppress(PenstockError):  # the change itself is done, and this check is extra
         replicas = _fewest(admin.topic(name))
         for asked in admin.configs("topic", name):
             if asked.name == MIN_INSYNC and _number(asked.value) > replicas:
@@ -35,20 +34,20 @@ def warn_of_topic(admin: BlockingAdmin, name: str) -> None:
 
 
 def warn_of_all_topics(admin: BlockingAdmin, value: str | None) -> None:
-    """After the brokers' setting, which holds for topics without one of their own, was changed to `value`."""
+    """After the brokers' setting, which topics without their own setting use, was changed to `value`."""
     with suppress(PenstockError):
         few = [topic for topic in admin.topics() if _fewest(topic) < _number(value)]
         if few:
             _warn(
-                f"{MIN_INSYNC}={value}, but {_names(few)} fewer replicas: it counts as their number there, and "
-                "acks=all waits for no more"
+                f"{MIN_INSYNC}={value}, but {_names(few)} fewer replicas: it counts as the number of replicas "
+                "there, and acks=all waits for no more"
             )
 
 
 def too_few_in_sync(target: Target, topic: str, partition: int | None) -> PenstockError | None:
-    """Why writes with acks=all have waited, if it is for want of in-sync replicas now; None if not, or if nobody tells.
+    """The error if writes with acks=all fail for lack of in-sync replicas; None if not, or if no broker answers.
 
-    librdkafka tries again until the time is up, and then does not say what it was told. `partition`: None for any.
+    librdkafka tries again until its timeout, and then hides the error of the broker. `partition`: None for any.
     """
     with suppress(PenstockError), replace(target, timeout_s=min(target.timeout_s, LOOK_S)).admin() as admin:
         settings = {one.name: one.value for one in admin.configs("topic", topic)}
@@ -60,18 +59,18 @@ def too_few_in_sync(target: Target, topic: str, partition: int | None) -> Pensto
         ]
         if few:
             first = few[0]
-            more = f" (and {len(few) - 1} more partition{'s' * (len(few) > 2)} likewise)" if len(few) > 1 else ""
+            more = f" (and the same for {len(few) - 1} more partition{'s' * (len(few) > 2)})" if len(few) > 1 else ""
             missing = ", ".join(str(replica) for replica in first.replicas if replica not in first.isr)
             return PenstockError(
-                f"{topic}-{first.id} has {len(first.isr)} in-sync replica{'s' * (len(first.isr) != 1)}, and "
-                f"{MIN_INSYNC} is {least}{more}, so writes with acks=all are refused: bring broker {missing} back "
+                f"{topic}-{first.id} has {len(first.isr)} in-sync replica{'s' * (len(first.isr) != 1)}, but "
+                f"{MIN_INSYNC} is {least}{more}. Writes with acks=all are refused: start broker {missing} again "
                 "(`penstock cluster under-replicated`)"
             )
     return None
 
 
 def _fewest(topic: TopicInfo) -> int:
-    """A reassignment may give each partition another number of them."""
+    """The smallest number of replicas: a reassignment may give each partition another number."""
     return min((len(one.replicas) for one in topic.partitions), default=0)
 
 

@@ -1,4 +1,4 @@
-"""Which partitions miss in-sync replicas: the same for all commands that count or name them."""
+"""Which partitions are under-replicated: the same answer for all commands that count or name them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Replicas: TypeAlias = "dict[tuple[str, int], PartitionReplicas]"
 
 
 def under_replicated(partitions: Iterable[PartitionReplicas], moves: Iterable[ReplicaMove]) -> Replicas:
-    """Those that a reassignment under way adds are not missing: they were never there."""
+    """Replicas that a reassignment is adding do not count as missing: they were never in sync."""
     adding = {(one.topic, one.partition): one.adding for one in moves}
     found: Replicas = {}
     for one in partitions:

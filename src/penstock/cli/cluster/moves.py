@@ -1,7 +1,8 @@
-"""`penstock cluster`: which broker leads, and which brokers hold what.
+"""`penstock cluster`: elect leaders and move replicas.
 
-A reassignment is begun and goes on by itself: new replicas are added, catch up, and then the old ones go. `--watch`
-only looks on. A limit on its speed (`cluster_throttle`) is taken back by whoever sees the end of it.
+A command only starts a reassignment, and the cluster finishes it: new replicas are added, catch up, and then the old
+ones are removed. `--watch` shows the progress. The command that watches to the end also removes the throttle
+(`throttle`).
 """
 
 from __future__ import annotations
@@ -23,31 +24,40 @@ from penstock.model.errors import ErrorCode, PenstockError
 if TYPE_CHECKING:
     from penstock.wire_client.blocking.cluster_admin import ClusterAdmin, PartitionReplicas
 
-LIMIT_STAYS = f"The limit stays until it is taken back: {UNTHROTTLE}"
+LIMIT_STAYS = f"The throttle stays until you remove it with `{UNTHROTTLE}`"
 
 throttle_option = click.option(
-    "--throttle", type=Number(1, INT64_MAX), metavar="BYTES/S", help="How fast each broker may copy, at most."
+    "--throttle",
+    type=Number(1, INT64_MAX),
+    metavar="BYTES/S",
+    help="Limit the bytes that each broker copies per second.",
 )
-watch_option = click.option("--watch", is_flag=True, help="Show the progress until it is done.")
+watch_option = click.option("--watch", is_flag=True, help="Show the progress until the reassignment is done.")
 dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Only print the plan, as `cluster reassign --file` takes it."
+    "--dry-run", is_flag=True, help="Only print the plan, in the format of `cluster reassign --file`."
 )
 
 
 # -- leaders ------------------------------------------------------------------------------
 
 
-@click.command("elect-leaders", short_help="Let the first replica of each partition lead.")
-@click.option("--topic", "topics", multiple=True, shell_complete=complete_topics, help="Only of this one; repeatable.")
+@click.command("elect-leaders", short_help="Make the preferred replica of each partition its leader.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    shell_complete=complete_topics,
+    help="Only partitions of this topic; repeatable.",
+)
 @click.option(
     "--unclean",
     is_flag=True,
-    help="Where nobody in sync is left, let any replica lead: records that only others have are lost.",
+    help="If no in-sync replica is up, let any replica lead. Records that only other replicas have are lost.",
 )
 @json_option
 @cluster_command
 def elect_leaders(target: Target, topics: tuple[str, ...], unclean: bool, as_json: bool) -> None:
-    """Let the first replica of each partition lead again, as after a restart."""
+    """Make the preferred (first) replica of each partition its leader again, for example after a restart."""
     with wire_admin(target) as admin:
         asked = [(one.topic, one.partition) for one in admin.partitions(topics)] if topics else None
         verdicts = admin.elect_leaders(asked, is_unclean=unclean)
@@ -70,9 +80,9 @@ def elect_leaders(target: Target, topics: tuple[str, ...], unclean: bool, as_jso
         )
     else:
         for one in elected:
-            click.echo(f"{one.topic}-{one.partition} is led by {leaders.get((one.topic, one.partition))} now.")
+            click.echo(f"{one.topic}-{one.partition} now has leader {leaders.get((one.topic, one.partition))}.")
         if not elected and not refused:
-            what = "has a leader" if unclean else "is led by its first replica"
+            what = "has a leader" if unclean else "has its preferred leader"
             click.echo(f"Nothing to do: every partition {what}.", err=True)
     if refused:
         raise PenstockError("; ".join(f"{one.topic}-{one.partition}: {one.message.rstrip('.')}" for one in refused))
@@ -82,16 +92,20 @@ def elect_leaders(target: Target, topics: tuple[str, ...], unclean: bool, as_jso
 
 
 @click.command("reassign", short_help="Give partitions other replicas.")
-@click.option("--topic", shell_complete=complete_topics, help="Of which topic.")
-@click.option("--partition", type=NUMBER, help="Which partition of it.")
-@click.option("--replicas", metavar="ID,ID,...", help="Its new replicas; the first of them leads when it can.")
-@click.option("--file", "path", metavar="PLAN", help="A plan as JSON, as Kafka's own tool writes it.")
+@click.option("--topic", shell_complete=complete_topics, help="The topic.")
+@click.option("--partition", type=NUMBER, help="The partition of the topic.")
+@click.option(
+    "--replicas", metavar="ID,ID,...", help="Its new replicas, by broker id. The first one is the preferred leader."
+)
+@click.option(
+    "--file", "path", metavar="PLAN", help="A JSON file in the format of Kafka's kafka-reassign-partitions tool."
+)
 @click.option(
     "--replication-factor",
     "factor",
     type=Number(1),
     metavar="N",
-    help="So many replicas, of all partitions of --topic or of all topics; which, is up to this command.",
+    help="Give all partitions of --topic, or of all topics, N replicas. The command chooses the brokers.",
 )
 @throttle_option
 @watch_option
@@ -110,7 +124,10 @@ def reassign(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Give partitions other replicas: --topic, --partition and --replicas, a --file, or a --replication-factor."""
+    """Give partitions other replicas.
+
+    Use --topic, --partition and --replicas for one partition, --file for a plan, or --replication-factor.
+    """
     told: Targets = {}
     if factor is not None and (path, partition, replicas) == (None, None, None):
         pass
@@ -134,30 +151,31 @@ def _has_so_many(topic: str | None, factor: int) -> str:
     return f"every partition of {what} has {_several(factor, 'replica')}"
 
 
-@click.command("balance", short_help="Spread replicas and leaders evenly, as after a broker was added.")
+@click.command("balance", short_help="Spread replicas and leaders evenly over the brokers.")
 @throttle_option
 @watch_option
 @dry_run_option
 @json_option
 @cluster_command
 def balance(target: Target, throttle: int | None, watch: bool, dry_run: bool, as_json: bool) -> None:
-    """Move replicas from brokers that have many to those that have few, as after one was added.
+    """Move replicas from brokers that have many to brokers that have few, for example after a broker was added.
 
-    By numbers, not by bytes: no more moves than it takes until brokers differ by one replica at most, as far as racks
-    allow; then each is the first to lead for about as many partitions, in all and of each topic. `cluster
-    elect-leaders` lets them lead at once. What has no leader, or a replica that is down, stays where it is.
+    The command balances the number of replicas, not bytes. It moves as few replicas as possible until brokers differ
+    by at most one, as far as racks allow. Each broker then is the preferred leader of about as many partitions, in all
+    and of each topic; `cluster elect-leaders` makes the preferred leaders lead at once. Partitions without a leader, or
+    with a replica that is down, stay where they are.
     """
     with wire_admin(target) as admin:
         targets, left_out = balanced(admin)
         carry_out(target, admin, targets, throttle=throttle, watch=watch, dry_run=dry_run, as_json=as_json)
         if left_out:
             click.echo(
-                f"Left where they are: {_several(left_out, 'partition')} without a leader or with a replica that is "
-                "down (`penstock cluster under-replicated --all`)",
+                f"Not moved: {_several(left_out, 'partition')} without a leader or with a replica that is down "
+                "(`penstock cluster under-replicated --all`)",
                 err=True,
             )
         if not targets:
-            tell_nothing_to_do(admin, "what can be moved is spread evenly over the brokers that are up")
+            tell_nothing_to_do(admin, "the replicas are spread evenly over the brokers that are up")
 
 
 def _several(count: int, noun: str) -> str:
@@ -168,8 +186,8 @@ def tell_nothing_to_do(admin: ClusterAdmin, is_so: str) -> None:
     under_way = len(admin.moves())
     if under_way:
         click.echo(
-            f"Nothing more to do: {is_so}, once {_several(under_way, 'reassignment')} under way "
-            f"{'is' if under_way == 1 else 'are'} through (`penstock cluster reassignments`)",
+            f"Nothing more to do: {is_so} when {_several(under_way, 'reassignment')} under way "
+            f"{'is' if under_way == 1 else 'are'} done (`penstock cluster reassignments`)",
             err=True,
         )
     else:
@@ -186,7 +204,7 @@ def carry_out(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """A plan, which may be empty: then it is what is under way already that is watched. Raises PenstockError."""
+    """Carries out a plan. With an empty plan, `watch` shows the reassignments under way. Raises PenstockError."""
     before = (
         {(one.topic, one.partition): one for one in admin.partitions(dict.fromkeys(topic for topic, _ in targets))}
         if targets
@@ -213,7 +231,7 @@ def _move(
     watch: bool,
     as_json: bool,
 ) -> None:
-    """Begin, say so, and look on if asked to."""
+    """Starts the reassignments, prints them, and watches them if asked to."""
     from penstock.wire_client.blocking.cluster_admin import raise_refusals
 
     is_limited = throttle is not None
@@ -232,13 +250,13 @@ def _move(
                 is_limited = False
         elif as_json:
             show_json([_target_object(key, before[key], replicas) for key, replicas in targets.items()])
-    finally:  # also after Ctrl-C, or a refusal: of several, some may have begun
+    finally:  # also after Ctrl-C or an error: some reassignments may have begun
         if is_limited:
             click.echo(LIMIT_STAYS, err=True)
 
 
 def _check_targets(admin: ClusterAdmin, targets: Targets, before: Mapping[tuple[str, int], PartitionReplicas]) -> None:
-    """Before anything is changed. Raises PenstockError."""
+    """Checks a plan before anything is changed. Raises PenstockError."""
     for topic, partition in targets:
         if (topic, partition) not in before:
             count = sum(name == topic for name, _ in before)
@@ -248,7 +266,7 @@ def _check_targets(admin: ClusterAdmin, targets: Targets, before: Mapping[tuple[
         strangers = [new for new in replicas if new not in known and new not in before[topic, partition].replicas]
         if strangers:
             raise PenstockError(
-                f"cannot put {topic}-{partition} on {ids(strangers)}: brokers are {ids(known)} "
+                f"cannot move {topic}-{partition} to {ids(strangers)}: the brokers are {ids(known)} "
                 "(`penstock cluster describe`)"
             )
 
@@ -257,13 +275,13 @@ def _target_object(key: tuple[str, int], before: PartitionReplicas, replicas: Se
     return {"topic": key[0], "partition": key[1], "from": list(before.replicas), "to": list(replicas)}
 
 
-@click.command("reassignments", short_help="What is under way, and how far it is.")
+@click.command("reassignments", short_help="Show the reassignments under way.")
 @watch_option
-@click.option("--unthrottle", is_flag=True, help="Take back the limit of a --throttle, and say of whom.")
+@click.option("--unthrottle", is_flag=True, help="Remove the limit of a --throttle, and name the brokers and topics.")
 @json_option
 @cluster_command
 def reassignments(target: Target, watch: bool, unthrottle: bool, as_json: bool) -> None:
-    """Reassignments under way: bytes that the new replicas have, of those that they need."""
+    """Show the reassignments under way: the bytes that the new replicas have, and the bytes that they need."""
     with wire_admin(target) as admin:
         if unthrottle:
             remove_throttle(target, admin, as_json=as_json)
@@ -279,14 +297,14 @@ def reassignments(target: Target, watch: bool, unthrottle: bool, as_json: bool) 
         click.echo("No reassignments under way.", err=True)
 
 
-@click.command("cancel-reassignment", short_help="Go back to the replicas from before.")
-@click.option("--topic", shell_complete=complete_topics, help="Of this topic.")
-@click.option("--partition", type=NUMBER, help="Only of this partition of it.")
-@click.option("--all", "is_all", is_flag=True, help="All that are under way.")
+@click.command("cancel-reassignment", short_help="Cancel reassignments under way.")
+@click.option("--topic", shell_complete=complete_topics, help="Reassignments of this topic.")
+@click.option("--partition", type=NUMBER, help="Only the one of this partition.")
+@click.option("--all", "is_all", is_flag=True, help="All reassignments under way.")
 @json_option
 @cluster_command
 def cancel_reassignment(target: Target, topic: str | None, partition: int | None, is_all: bool, as_json: bool) -> None:
-    """Take reassignments back: partitions keep the replicas that they had before."""
+    """Cancel reassignments under way. The partitions keep the replicas that they had before."""
     from penstock.wire_client.blocking.cluster_admin import raise_refusals
 
     if is_all == (topic is not None) or (partition is not None and topic is None):

@@ -1,4 +1,4 @@
-"""What to move where: by brokers' numbers, by a plan in a file, or by what the cluster should look like."""
+"""Plans of reassignments: from options, from a file, or computed from a goal for the cluster."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def parse_replicas(text: str) -> tuple[int, ...]:
     try:
         replicas = tuple(int(number) for number in text.split(","))
     except ValueError:
-        raise ConfigError(f"{text!r} is no list of brokers: write their numbers, for example 1,2,3") from None
+        raise ConfigError(f"{text!r} is not a list of brokers: write broker ids, for example 1,2,3") from None
     _check_replicas(replicas, repr(text))
     return replicas
 
 
 def _check_replicas(replicas: Sequence[int], where: str) -> None:
     if not replicas or min(replicas) < 0 or max(replicas) > INT32_MAX or len(set(replicas)) < len(replicas):
-        raise ConfigError(f"{where}: replicas are numbers of different brokers, at least one")
+        raise ConfigError(f"{where}: replicas must be the ids of different brokers, at least one")
 
 
 def read_plan(path: str) -> Targets:
@@ -48,7 +48,7 @@ def read_plan(path: str) -> Targets:
         raise ConfigError(f"{path} is not JSON: {error}") from error
     entries = plan.get("partitions") if isinstance(plan, dict) else None
     if not isinstance(entries, list):
-        raise ConfigError(f"{path} is no plan: write {EXAMPLE_PLAN}")
+        raise ConfigError(f"{path} is not a plan: write {EXAMPLE_PLAN}")
     targets: Targets = {}
     for number, entry in enumerate(entries):
         where = f"{path}, partitions[{number}]"
@@ -56,11 +56,11 @@ def read_plan(path: str) -> Targets:
             raise ConfigError(f"{where}: write topic, partition and replicas")
         topic, partition, replicas = entry.get("topic"), entry.get("partition"), entry.get("replicas")
         if not isinstance(topic, str) or not topic:
-            raise ConfigError(f"{where}: topic is the name of one, not {topic!r}")
+            raise ConfigError(f"{where}: topic must be the name of a topic, not {topic!r}")
         if not _is_number(partition) or not 0 <= partition <= INT32_MAX:
-            raise ConfigError(f"{where}: partition is a number from 0, not {partition!r}")
+            raise ConfigError(f"{where}: partition must be a number from 0 on, not {partition!r}")
         if not isinstance(replicas, list) or not all(map(_is_number, replicas)):
-            raise ConfigError(f"{where}: replicas is a list of numbers of brokers, not {replicas!r}")
+            raise ConfigError(f"{where}: replicas must be a list of broker ids, not {replicas!r}")
         _check_replicas(replicas, where)
         if (topic, partition) in targets:
             raise ConfigError(f"{where}: {topic}-{partition} is in the plan twice")
@@ -76,18 +76,18 @@ def _is_number(value: object) -> TypeGuard[int]:
 
 
 def drained(admin: ClusterAdmin, broker_id: int) -> Targets:
-    """Raises PenstockError for a broker that nobody knows."""
+    """Raises PenstockError for an unknown broker."""
     from penstock.core.metadata.plans import drain_plan
 
     image = image_of(admin)
     plan = drain_plan(image, broker_id)
-    if broker_id not in image.brokers and not plan:  # one that was removed by force may still have replicas
+    if broker_id not in image.brokers and not plan:  # a broker that was removed with --force may still have replicas
         raise unknown_broker(broker_id, image)
     return _targets(plan)
 
 
 def balanced(admin: ClusterAdmin) -> tuple[Targets, int]:
-    """And how many partitions cannot be part of it now."""
+    """The plan, and the number of partitions that cannot be moved now."""
     from penstock.core.metadata.plans import balance_plan, can_be_balanced
 
     image = image_of(admin)
@@ -96,12 +96,12 @@ def balanced(admin: ClusterAdmin) -> tuple[Targets, int]:
 
 
 def replicated(admin: ClusterAdmin, replication_factor: int, topic: str | None) -> Targets:
-    """Every partition of the topic, or of all topics, with so many replicas."""
+    """A plan that gives every partition of the topic, or of all topics, `replication_factor` replicas."""
     from penstock.core.metadata.plans import factor_plan
 
     image = image_of(admin)
     if topic is not None and topic not in image.topics:
-        admin.partitions([topic])  # which says that it does not exist; or it has come meanwhile
+        admin.partitions([topic])  # raises if the topic does not exist; it may have been created meanwhile
         image = image_of(admin)
     return _targets(factor_plan(image, replication_factor, None if topic is None else [topic]))
 
@@ -115,7 +115,7 @@ def ids(replicas: Sequence[int]) -> str:
 
 
 def show_plan(targets: Targets) -> None:
-    """As `read_plan` takes it."""
+    """In the format of `read_plan`."""
     partitions = [
         {"topic": topic, "partition": partition, "replicas": list(replicas)}
         for (topic, partition), replicas in targets.items()
@@ -124,7 +124,7 @@ def show_plan(targets: Targets) -> None:
 
 
 def image_of(admin: ClusterAdmin) -> MetadataImage:
-    """What the wire tells of the metadata, as those who make plans want it."""
+    """The cluster's metadata in the form that the planning functions take."""
     from penstock.core.metadata.image import BrokerState, MetadataImage, PartitionState, TopicState
 
     image = MetadataImage()

@@ -1,4 +1,4 @@
-"""How far reassignments are: bytes that the new replicas have, of those that they need, and what they wait for."""
+"""The progress of reassignments: the bytes that new replicas have and need, and the brokers that they wait for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Progress(NamedTuple):
     needed_bytes: int
     is_led: bool
     down: tuple[int, ...]
-    """Of those to be."""
+    """Brokers among the new replicas that are down."""
 
     @property
     def share(self) -> float:
@@ -79,7 +79,7 @@ def show_progress(found: Sequence[Progress]) -> None:
 
 
 def watch_moves(admin: ClusterAdmin, *, as_json: bool) -> None:
-    """Until nothing is under way. One line each second, or one object."""
+    """Watches until no reassignment is under way. Prints a line or a JSON object each second."""
     last: dict[tuple[str, int], Progress] = {}
     stuck: dict[str, None] = {}
     said = ""
@@ -87,7 +87,7 @@ def watch_moves(admin: ClusterAdmin, *, as_json: bool) -> None:
         _tell_stuck(found, stuck)
         last.update({(one.move.topic, one.move.partition): one for one in found})
         under_way = {(one.move.topic, one.move.partition) for one in found}
-        # What is through has moved all that it needed.
+        # A reassignment that is done has moved all the bytes that it needed.
         moved = sum(one.moved_bytes if key in under_way else one.needed_bytes for key, one in last.items())
         said = _say(said, len(last) - len(found), len(last), moved, _needed(last), as_json)
         time.sleep(LOOK_EVERY_S)
@@ -100,13 +100,15 @@ def watch_moves(admin: ClusterAdmin, *, as_json: bool) -> None:
 
 
 def _tell_stuck(found: Sequence[Progress], told: dict[str, None]) -> None:
-    """Once each: it may be for ever."""
+    """Says once what a reassignment waits for: it may wait for ever."""
     for one in found:
         name = f"{one.move.topic}-{one.move.partition}"
         if not one.is_led:
-            what = f"{name} has no leader: it waits until one of those that have its records is up"
+            what = f"{name} has no leader: it waits for a broker that has its records"
         elif one.down:
-            what = f"{name} waits for {ids(one.down)} to be up: all of its new replicas must be in sync first"
+            what = (
+                f"{name} waits for brokers that are down: {ids(one.down)}. All its new replicas must be in sync first"
+            )
         else:
             continue
         if what not in told:
@@ -119,7 +121,7 @@ def _needed(progress: dict[tuple[str, int], Progress]) -> int:
 
 
 def _say(said: str, done: int, count: int, moved: int, needed: int, as_json: bool) -> str:
-    """Only what is new."""
+    """Prints a line unless it repeats the last one."""
     if as_json:
         line = json.dumps({"done": done, "partitions": count, "moved_bytes": moved, "needed_bytes": needed})
     else:

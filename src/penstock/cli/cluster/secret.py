@@ -1,6 +1,6 @@
-"""`penstock cluster secret` and `penstock start --join`: the secret of a cluster on its way to a new node.
+"""`penstock cluster secret` and `penstock start --join`: bring the secret of a cluster to a new node.
 
-Both work on files of this machine alone: the secret is asked of no broker, and no broker gives it away.
+Both use only files of this machine. No broker gives the secret away.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ from penstock.runtime.cluster_secret import (
 from penstock.runtime.surroundings import load_config
 
 
-@click.command("secret", short_help="Print the secret that a new node needs, or make one.")
+@click.command("secret", short_help="Print the cluster secret for a new node, or make one.")
 @click.argument("properties", required=False, metavar="[FILE]")
 @click.option("--data", metavar="DIR", help="Data directory of a node, or of penstock start --nodes.")
 @click.option("--new", "new", metavar="PATH", help="Write a new secret to PATH, for the nodes of a new cluster.")
 def secret(properties: str | None, data: str | None, new: str | None) -> None:
-    """Print the cluster's secret, which every node must have, from the files of a node on this machine.
+    """Print the cluster secret from the files of a node on this machine. Every node of the cluster needs the secret.
 
-    FILE is the node's properties file; without it and without --data it is the default data directory. Give the output
-    to a new node in a file, or on standard input: penstock start FILE --join -. Never on its command line, which others
-    can read. Whoever has the secret can join the cluster: keep it to yourself.
+    FILE is the node's properties file. Without FILE and --data the command reads the default data directory. Give the
+    secret to a new node in a file, or on standard input: penstock start FILE --join -. Do not write it on a command
+    line: others can read command lines. Keep the secret to yourself: anybody who has it can join the cluster.
     """
     if new is not None:
         if properties is not None or data is not None:
-            raise ConfigError("--new needs neither FILE nor --data: it makes a secret that no node has yet")
+            raise ConfigError("--new makes a new secret: leave out FILE and --data")
         write_secrets(new, new_secret(SystemEntropy()))
-        click.echo(f"wrote {new}: copy it to every node, and name it in penstock.cluster.secret.file", err=True)
+        click.echo(f"wrote {new}: copy it to every node, and set penstock.cluster.secret.file to its path", err=True)
         return
     path = secret_path(load_config(properties, {"log.dirs": data} if data is not None else {})[0])
     if read_secrets(path) is None:
-        raise ConfigError(f"there is no {path}: name the properties file or --data of a node that has started once")
+        raise ConfigError(
+            f"there is no {path}: give the properties file or --data of a node that has been started before"
+        )
     with open(path, encoding="ascii") as file:
         click.echo(file.read().strip())
 
@@ -53,17 +55,17 @@ def secret_path(config: BrokerConfig) -> str:
 
 
 def join(config: BrokerConfig, source: str) -> None:
-    """Keep the secret of the cluster that this node joins. Once more is as good as once. Raises ConfigError."""
+    """Stores the secret of the cluster that this node joins; a second call changes nothing. Raises ConfigError."""
     if config.penstock_cluster_secret_file is not None:
         raise ConfigError("give --join or penstock.cluster.secret.file, not both")
     if not config.is_clustered:
         raise ConfigError(
-            "--join is for a node that joins a cluster: name other nodes in controller.quorum.bootstrap.servers"
+            "--join is for a node that joins a cluster: set controller.quorum.bootstrap.servers to other nodes"
         )
     if is_secret(source) and not os.path.exists(source):
         raise ConfigError(
             "--join takes a file, not the secret itself: others can read command lines (ps), and the shell keeps them. "
-            "Put the secret into a file and name that, or give it on standard input: penstock start FILE --join -"
+            "Give the path of a file with the secret, or use standard input: penstock start FILE --join -"
         )
     try:
         with click.open_file(source, encoding="ascii") as file:
@@ -71,7 +73,7 @@ def join(config: BrokerConfig, source: str) -> None:
     except OSError as error:
         raise ConfigError(f"cannot read {source}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{source} holds no cluster secret: penstock cluster secret prints one") from error
+        raise ConfigError(f"{source} holds no cluster secret: `penstock cluster secret` prints it") from error
     given = parse_secrets(text, source)
     path = secret_path(config)
     known = read_secrets(path)
@@ -79,4 +81,6 @@ def join(config: BrokerConfig, source: str) -> None:
         os.makedirs(config.log_dir, exist_ok=True)
         write_secrets(path, text)
     elif known != given:
-        raise ConfigError(f"{path} holds another secret than {source}: remove it if this node shall change its cluster")
+        raise ConfigError(
+            f"{path} holds another secret than {source}: delete {path} to move this node to another cluster"
+        )

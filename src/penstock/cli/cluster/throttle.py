@@ -1,4 +1,4 @@
-"""How fast a reassignment may copy: a setting of brokers and topics, as in Kafka, and the way to take it back."""
+"""The throttle of reassignments: set and removed as settings of brokers and topics, as in Kafka."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNTHROTTLE = "penstock cluster reassignments --unthrottle"
 def set_throttle(
     target: Target, admin: ClusterAdmin, targets: Mapping[tuple[str, int], Sequence[int]], rate: int
 ) -> None:
-    """Of those that move, leaders send and new replicas receive no faster. Kafka's tool sets the same."""
+    """Limits the rate of leaders and of new replicas of the partitions that move, as Kafka's tool does."""
     now = {(one.topic, one.partition): one for one in admin.partitions(dict.fromkeys(topic for topic, _ in targets))}
     sending: dict[str, list[str]] = {}
     receiving: dict[str, list[str]] = {}
@@ -41,7 +41,7 @@ def set_throttle(
 
 
 def is_throttled(target: Target, topics: Collection[str]) -> bool:
-    """Whether one of these has a limit; no where that cannot be asked."""
+    """Whether one of the topics has a throttle; False if no broker answers."""
     with suppress(PenstockError), target.admin() as settings:
         return any(
             one.name in REPLICAS and one.source == "topic" for name in topics for one in settings.configs("topic", name)
@@ -63,8 +63,8 @@ def remove_throttle(target: Target, admin: ClusterAdmin, *, as_json: bool) -> No
     down = [str(one.node_id) for one in admin.nodes().brokers if one.is_fenced]
     if down:
         click.echo(
-            f"Not asked, as {'it is' if len(down) == 1 else 'they are'} down: {_several('broker', down)}. If a limit "
-            f"may be set there: {UNTHROTTLE} again, once up",
+            f"{_several('Broker', down)} {'is' if len(down) == 1 else 'are'} down and may keep a throttle: run "
+            f"`{UNTHROTTLE}` again when {'it is' if len(down) == 1 else 'they are'} up",
             err=True,
         )
 
@@ -74,7 +74,7 @@ def _several(noun: str, names: Sequence[str]) -> str:
 
 
 def _take_back(settings: BlockingAdmin, kind: Literal["broker", "topic"], name: str, keys: Sequence[str]) -> bool:
-    """False: there was nothing to take back."""
+    """Whether a throttle was removed."""
     own = [one.name for one in settings.configs(kind, name) if one.source == kind]
     stale = [key for key in keys if key in own]
     if stale:
