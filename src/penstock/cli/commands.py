@@ -23,8 +23,8 @@ COMMANDS = {
     "start": ("penstock.cli.start.command", "start", "Run a broker in the foreground."),
     "topics": ("penstock.cli.topics", "topics", "Create, list, describe, alter and delete topics."),
     "groups": ("penstock.cli.groups.command", "groups", "List, describe, reset and delete consumer groups."),
-    "lag": ("penstock.cli.groups.lag", "lag", "How far groups are behind."),
-    "cluster": ("penstock.cli.cluster.command", "cluster", "Health of the cluster, its brokers, and moving replicas."),
+    "lag": ("penstock.cli.groups.lag", "lag", "Show the lag of groups."),
+    "cluster": ("penstock.cli.cluster.command", "cluster", "Show the health of the cluster, and move replicas."),
     "produce": ("penstock.cli.records.produce", "produce", "Send records from standard input or files."),
     "consume": ("penstock.cli.records.consume", "consume", "Print records."),
     "pipeline": (
@@ -32,9 +32,9 @@ COMMANDS = {
         "pipeline",
         "Data pipelines on Spark: make, check, run and watch them.",
     ),
-    "configs": ("penstock.cli.configs", "configs", "Settings of topics, brokers and groups."),
-    "log": ("penstock.cli.log", "log", "Look into log segments and indexes."),
-    "doctor": ("penstock.cli.doctor.command", "doctor", "Explain how this machine reaches the cluster."),
+    "configs": ("penstock.cli.configs", "configs", "Describe and change settings of topics, brokers and groups."),
+    "log": ("penstock.cli.log", "log", "Print and verify log segments and indexes."),
+    "doctor": ("penstock.cli.doctor.command", "doctor", "Check the connection to the cluster, and say what is wrong."),
     "sim": ("penstock.cli.sim", "sim", "Simulate a cluster on seeds, under faults, and judge it."),
     "completion": ("penstock.cli.completion", "completion", "Print a completion script for the shell."),
 }

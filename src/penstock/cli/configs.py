@@ -24,13 +24,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Kind = Literal["topic", "broker", "group"]
 Resource = tuple[Kind, str] | None
-"""A kind and a name; None for all brokers."""
+"""Kind and name of a resource; None for all brokers."""
 
 
 def resource_options(command: Callable[P, R]) -> Callable[P, R]:
     for option in (
         click.option("--group", help="Settings of a group.", shell_complete=complete_groups),
-        click.option("--all-brokers", is_flag=True, help="Settings that hold for all brokers."),
+        click.option("--all-brokers", is_flag=True, help="Settings of all brokers."),
         click.option("--broker", help="Settings of a broker, by its id.", metavar="ID"),
         click.option("--topic", help="Settings of a topic.", shell_complete=complete_topics),
     ):
@@ -45,7 +45,7 @@ def configs() -> None:
 
 @configs.command("describe")
 @resource_options
-@click.option("--all", "show_all", is_flag=True, help="Defaults too.")
+@click.option("--all", "show_all", is_flag=True, help="Show defaults, too.")
 @json_option
 @cluster_command
 def describe(
@@ -57,10 +57,12 @@ def describe(
     show_all: bool,
     as_json: bool,
 ) -> None:
-    """Settings that differ from the default, and who set them."""
+    """Show settings that are not defaults, and their source."""
     resource = _resource(topic, broker, group, all_brokers)
     if resource is None and show_all:
-        raise click.UsageError("--all: what is not set for all brokers is each broker's own; see --broker ID")
+        raise click.UsageError(
+            "--all cannot be used with --all-brokers: each broker has its own defaults; use --broker ID --all"
+        )
     with _settings(target, resource) as settings:
         found = [one for one in settings.described() if show_all or one.source != "default"]
     if as_json:
@@ -79,9 +81,9 @@ def describe(
     elif found:
         show_table(("NAME", "VALUE", "SET BY"), [(one.name, _value(one), one.source) for one in found])
     elif resource is None:
-        click.echo("Nothing is set for all brokers at run time.", err=True)
+        click.echo("No settings are set for all brokers.", err=True)
     else:
-        click.echo(f"All settings of {_noun(resource)} are at their defaults (--all shows them).", err=True)
+        click.echo(f"All settings of {_noun(resource)} have their defaults (--all shows them).", err=True)
 
 
 @configs.command("set")
@@ -98,7 +100,7 @@ def set_(
     settings: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Change settings; the others stay as they are."""
+    """Change settings. Other settings stay as they are."""
     resource = _resource(topic, broker, group, all_brokers)
     wanted = parse_pairs("setting", settings)
     kind: Kind = "broker" if resource is None else resource[0]
@@ -128,12 +130,12 @@ def delete(
     names: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Take settings back to their defaults."""
+    """Reset settings to their defaults."""
     resource = _resource(topic, broker, group, all_brokers)
     with _settings(target, resource) as settings:
         known = {one.name for one in settings.described()}
         unknown = [key for key in names if key not in known]
-        if unknown:  # which brokers take as deleted already
+        if unknown:  # brokers would accept these names
             missing = ", ".join(unknown)
             raise ConfigError(
                 f"{missing}: not set for all brokers; nothing was changed"
@@ -153,7 +155,7 @@ def delete(
 
 
 def _look_at_replicas(target: Target, resource: Resource, value: str | None) -> None:
-    """`value`: as it is now, None where that is each broker's own."""
+    """`value`: the present value, None if each broker has its own."""
     with suppress(PenstockError), target.admin() as admin:  # the change itself is made
         if resource is not None and resource[0] == "topic":
             warn_of_topic(admin, resource[1])
@@ -213,7 +215,7 @@ def _settings(target: Target, resource: Resource) -> Iterator[Settings]:
             except Refused as error:
                 if error.name == ErrorCode.BROKER_ID_NOT_REGISTERED.name and _is_down(target, resource[1]):
                     raise PenstockError(
-                        f"broker {resource[1]} is down: it is asked itself, so start it first"
+                        f"broker {resource[1]} is down: only the broker itself knows its settings, so start it first"
                     ) from error
                 raise
 
@@ -229,7 +231,7 @@ def _resource(topic: str | None, broker: str | None, group: str | None, all_brok
         given.append(("topic", topic))
     if broker is not None:
         if not broker.isdigit():
-            raise click.UsageError(f"--broker {broker}: give its number")
+            raise click.UsageError(f"--broker {broker}: give the id of a broker, a number")
         given.append(("broker", broker))
     if group is not None:
         given.append(("group", group))

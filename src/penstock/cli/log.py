@@ -30,7 +30,7 @@ METADATA_DIRECTORY = "__cluster_metadata-0"
 
 @click.group()
 def log() -> None:
-    """Look into log segments and indexes."""
+    """Print and verify log segments and indexes."""
 
 
 @log.command("dump")

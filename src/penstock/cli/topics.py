@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from penstock.sdk import BlockingAdmin, TopicPartition
 
 LOST_WITH = {
-    "__consumer_offsets": "all groups, and with them every offset that they have committed,",
+    "__consumer_offsets": "all groups and their committed offsets",
     "__transaction_state": "the state of all transactions",
     "__share_group_state": "the positions of all share groups",
 }
-"""By internal topic. The protocol lets anybody delete them, in Kafka too."""
+"""What is lost with each internal topic. The protocol lets any client delete these topics, as in Kafka."""
 
 name_option = click.option("--name", required=True, help="Name of the topic.", shell_complete=complete_topics)
 
@@ -37,10 +37,10 @@ def topics() -> None:
 
 @topics.command("create")
 @click.option("--name", required=True, help="Name of the new topic.")
-@click.option("--partitions", type=PARTITIONS, help="How many partitions (default: the broker's setting).")
-@click.option("--replication-factor", type=Number(1, 32767), help="How many replicas (default: the broker's setting).")
+@click.option("--partitions", type=PARTITIONS, help="Number of partitions (default: the broker's setting).")
+@click.option("--replication-factor", type=Number(1, 32767), help="Number of replicas (default: the broker's setting).")
 @click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="A setting of the topic; repeatable.")
-@click.option("--if-not-exists", is_flag=True, help="A topic that exists is no failure.")
+@click.option("--if-not-exists", is_flag=True, help="Do not fail if the topic exists.")
 @json_option
 @cluster_command
 def create(
@@ -76,11 +76,11 @@ def create(
             f"replication factor {topic.replication_factor}."
         )
     else:
-        click.echo(f"Topic {name} exists already, with {_count(len(topic.partitions), 'partition')}.")
+        click.echo(f"Topic {name} already exists, with {_count(len(topic.partitions), 'partition')}.")
 
 
 @topics.command("list")
-@click.option("--internal", "--all", is_flag=True, help="Those of the system too.")
+@click.option("--internal", "--all", is_flag=True, help="List internal topics, too.")
 @json_option
 @cluster_command
 def list_(target: Target, internal: bool, as_json: bool) -> None:
@@ -108,13 +108,13 @@ def list_(target: Target, internal: bool, as_json: bool) -> None:
         click.echo("No topics.", err=True)
 
 
-@topics.command("describe", short_help="Leader and in-sync replicas of each partition.")
+@topics.command("describe", short_help="Show leader and in-sync replicas of each partition.")
 @named("topic", "--name", "name", complete_topics)
-@click.option("--details", is_flag=True, help="Replicas, offsets and changed settings too.")
+@click.option("--details", is_flag=True, help="Show replicas, offsets and changed settings, too.")
 @json_option
 @cluster_command
 def describe(target: Target, name: str, details: bool, as_json: bool) -> None:
-    """Partitions of a topic: leader, in-sync replicas, and those that may lead besides them (ELR)."""
+    """Show the partitions of a topic: leader, in-sync replicas (ISR) and eligible leader replicas (ELR)."""
     with target.admin() as admin:
         topic = admin.topic(name)
         elrs = _eligible(target, name) if any(one.is_under_replicated for one in topic.partitions) else {}
@@ -123,7 +123,7 @@ def describe(target: Target, name: str, details: bool, as_json: bool) -> None:
                 click.echo(partition_line(one.id, one.leader, one.isr, elrs.get(one.id, ())))
             warn_of_old_news(target)
             return
-        # Nobody knows the offsets of a partition that has no leader.
+        # The offsets of a partition without a leader are unknown.
         led = [at for at, one in zip(topic.topic_partitions, topic.partitions, strict=True) if not one.is_offline]
         starts, ends = _bounds(admin, led)
         changed = [one for one in admin.configs("topic", name) if one.source == "topic"]
@@ -158,7 +158,7 @@ def describe(target: Target, name: str, details: bool, as_json: bool) -> None:
 def _bounds(
     admin: BlockingAdmin, partitions: Sequence[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Where each begins and ends; nothing where a leader does not answer, which is no reason to show nothing else."""
+    """First and end offsets of each partition; empty, with a warning, if a leader does not answer."""
     from penstock.sdk import TimedOut, Unreachable
 
     try:
@@ -178,11 +178,11 @@ def _eligible(target: Target, name: str) -> dict[int, list[int]]:
 
 @topics.command("alter")
 @name_option
-@click.option("--partitions", type=PARTITIONS, required=True, help="How many there should be; never fewer.")
+@click.option("--partitions", type=PARTITIONS, required=True, help="New number of partitions; it can only grow.")
 @json_option
 @cluster_command
 def alter(target: Target, name: str, partitions: int, as_json: bool) -> None:
-    """Give a topic more partitions. (Settings: penstock configs set.)"""
+    """Add partitions to a topic. To change its settings, use penstock configs set."""
     with target.admin() as admin:
         before = len(admin.topic(name).partitions)
         admin.add_partitions(name, partitions)
@@ -194,8 +194,8 @@ def alter(target: Target, name: str, partitions: int, as_json: bool) -> None:
 
 @topics.command("delete")
 @name_option
-@click.option("--if-exists", is_flag=True, help="A topic that does not exist is no failure.")
-@click.option("--force", is_flag=True, help="Also a topic of the system, with all that the broker keeps in it.")
+@click.option("--if-exists", is_flag=True, help="Do not fail if the topic does not exist.")
+@click.option("--force", is_flag=True, help="Delete an internal topic, too. Its data is lost.")
 @json_option
 @cluster_command
 def delete(target: Target, name: str, if_exists: bool, force: bool, as_json: bool) -> None:
@@ -203,7 +203,7 @@ def delete(target: Target, name: str, if_exists: bool, force: bool, as_json: boo
     from penstock.sdk import UnknownTopic
 
     if name in LOST_WITH and not force:
-        raise PenstockError(f"{name} is a topic of the system: {LOST_WITH[name]} would be lost (--force deletes it)")
+        raise PenstockError(f"{name} is an internal topic: {LOST_WITH[name]} would be lost (--force deletes it)")
     with target.admin() as admin:
         try:
             admin.delete_topic(name)
@@ -219,7 +219,7 @@ def delete(target: Target, name: str, if_exists: bool, force: bool, as_json: boo
 
 
 def partition_line(number: int, leader: int | None, isr: Sequence[int], elr: Sequence[int] = ()) -> str:
-    """`elr`: replicas that left the ISR and may lead all the same; there are none most of the time."""
+    """`elr`: replicas outside of the ISR that may still lead; mostly empty."""
     line = f"Partition {number}: Leader={'none' if leader is None else leader}, ISR=[{','.join(map(str, isr))}]"
     return f"{line}, ELR=[{','.join(map(str, elr))}]" if elr else line
 

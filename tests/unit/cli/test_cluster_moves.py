@@ -287,7 +287,10 @@ def test_an_unknown_topic_and_where_to_look(run: CommandLine, scripted: Scripted
 
 def test_settings_of_a_broker_that_is_down(run: CommandLine, scripted: ScriptedCluster) -> None:
     down = run("configs", "describe", "--broker", "4")
-    assert (down.code, down.err) == (1, "penstock: broker 4 is down: it is asked itself, so start it first\n")
+    assert (down.code, down.err) == (
+        1,
+        ("penstock: broker 4 is down: only the broker itself knows its settings, so start it first\n"),
+    )
     unknown = run("configs", "set", "--broker", "9", "log.retention.ms=5")
     assert (unknown.code, unknown.err) == (1, "penstock: there is no broker 9; the brokers are: 1, 2, 3\n")
 

@@ -95,17 +95,17 @@ def test_an_unknown_topic_is_one_sentence_that_says_where_to_look(cli: CommandLi
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("consume --topic t --partition 4294967296", "is no number from 0 to 2147483647."),
-        ("produce --topic t --partition one", "is no number from 0 to 2147483647."),
-        (f"produce --topic t --partition {'9' * 5000}", "is no number from 0 to 2147483647."),
-        ("cluster drain one", "Invalid value for 'BROKER': 'one' is no number from 0 to 2147483647."),
-        ("cluster remove 2147483648", "is no number from 0 to 2147483647."),
-        ("topics create --name t --partitions x", "'x' is no number from 1 to 100000."),
-        ("topics alter --name t --partitions 99999999", "'99999999' is no number from 1 to 100000."),
-        ("topics create --name t --replication-factor 0", "'0' is no number from 1 to 32767."),
-        ("topics list --timeout soon", "'soon' is no number of seconds from 0.1 to 2147483."),
-        ("topics list --timeout nan", "'nan' is no number of seconds from 0.1 to 2147483."),
-        ("topics list --timeout inf", "'inf' is no number of seconds from 0.1 to 2147483."),
+        ("consume --topic t --partition 4294967296", "is not a number from 0 to 2147483647."),
+        ("produce --topic t --partition one", "is not a number from 0 to 2147483647."),
+        (f"produce --topic t --partition {'9' * 5000}", "is not a number from 0 to 2147483647."),
+        ("cluster drain one", "Invalid value for 'BROKER': 'one' is not a number from 0 to 2147483647."),
+        ("cluster remove 2147483648", "is not a number from 0 to 2147483647."),
+        ("topics create --name t --partitions x", "'x' is not a number from 1 to 100000."),
+        ("topics alter --name t --partitions 99999999", "'99999999' is not a number from 1 to 100000."),
+        ("topics create --name t --replication-factor 0", "'0' is not a number from 1 to 32767."),
+        ("topics list --timeout soon", "'soon' is not a number of seconds from 0.1 to 2147483."),
+        ("topics list --timeout nan", "'nan' is not a number of seconds from 0.1 to 2147483."),
+        ("topics list --timeout inf", "'inf' is not a number of seconds from 0.1 to 2147483."),
     ],
 )
 def test_what_is_no_number(cli: CommandLine, words: str, says: str) -> None:

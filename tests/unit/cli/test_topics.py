@@ -43,7 +43,7 @@ def test_a_topic_of_the_system_is_deleted_only_by_force(
     assert cli("groups", "reset-offsets", "--group", "g", "--topic", "events", "--to-earliest").code == 0
     ran = cli("topics", "delete", "--name", "__consumer_offsets")
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err.startswith("penstock: __consumer_offsets is a topic of the system: all groups, and with them every")
+    assert ran.err.startswith("penstock: __consumer_offsets is an internal topic: all groups and their committed")
     assert "--force" in ran.err
     assert cli("groups", "list").lines[1].split()[0] == "g"
     assert cli("topics", "delete", "--name", "__consumer_offsets", "--force").code == 0
@@ -72,7 +72,7 @@ def test_create_twice_and_delete(cli: CommandLine, topic: str) -> None:
     again = cli("topics", "create", "--name", topic)
     assert again.code == 1
     assert "TOPIC_ALREADY_EXISTS" in again.err
-    assert "exists already" in cli("topics", "create", "--name", topic, "--if-not-exists").lines[0]
+    assert "already exists" in cli("topics", "create", "--name", topic, "--if-not-exists").lines[0]
     assert cli("topics", "delete", "--name", topic).lines == [f"Deleted topic {topic}."]
     gone = cli("topics", "delete", "--name", topic)
     assert gone.code == 1
@@ -187,7 +187,7 @@ def test_a_name_that_is_no_setting(cli: CommandLine, topic: str) -> None:
 
 def test_configs_of_all_brokers(cli: CommandLine) -> None:
     nothing = cli("configs", "describe", "--all-brokers")
-    assert (nothing.code, nothing.err) == (0, "Nothing is set for all brokers at run time.\n")
+    assert (nothing.code, nothing.err) == (0, "No settings are set for all brokers.\n")
     assert cli("configs", "set", "--all-brokers", "log.cleaner.backoff.ms=16000").lines == [
         "all brokers: log.cleaner.backoff.ms=16000"
     ]
@@ -235,7 +235,7 @@ def test_topics_of_the_system(cli: CommandLine, penstock_broker: Broker, topic: 
 def test_more_partitions_than_a_topic_may_have(cli: CommandLine, topic: str) -> None:
     refused = cli("topics", "create", "--name", topic, "--partitions", "1000000")
     assert refused.code == 2
-    assert "Invalid value for '--partitions': '1000000' is no number from 1 to 100000." in refused.err
+    assert "Invalid value for '--partitions': '1000000' is not a number from 1 to 100000." in refused.err
 
 
 def test_a_topic_by_its_name_alone(cli: CommandLine, topic: str) -> None:

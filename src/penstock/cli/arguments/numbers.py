@@ -24,7 +24,7 @@ class Number(click.ParamType[int]):
         # The length first: Python refuses to read thousands of digits.
         is_number = text.isascii() and text.isdigit() and len(text) <= len(str(self._most))
         if not is_number or not self._least <= int(text) <= self._most:
-            self.fail(f"{text!r} is no number from {self._least} to {self._most}.", param, ctx)
+            self.fail(f"{text!r} is not a number from {self._least} to {self._most}.", param, ctx)
         return int(text)
 
 
@@ -37,7 +37,7 @@ class Seconds(click.ParamType[float]):
         except ValueError:
             found = 0.0
         if not SHORTEST_S <= found <= LONGEST_S:  # nor is nan
-            self.fail(f"{str(value)!r} is no number of seconds from {SHORTEST_S} to {LONGEST_S}.", param, ctx)
+            self.fail(f"{str(value)!r} is not a number of seconds from {SHORTEST_S} to {LONGEST_S}.", param, ctx)
         return found
 
 

@@ -47,14 +47,14 @@ def list_(target: Target, as_json: bool) -> None:
         click.echo("No groups.", err=True)
 
 
-@groups.command("describe", short_help="Members, their partitions and their lag.")
+@groups.command("describe", short_help="Show members, their partitions and their lag.")
 @group_name(required=True)
 @json_option
 @cluster_command
 def describe(target: Target, group_id: str, as_json: bool) -> None:
-    """Members of a group, their partitions and how far they lag behind.
+    """Show the members of a group, their partitions and their lag.
 
-    Partitions that the group has committed but nobody reads are listed under (no member).
+    Partitions with committed offsets but without a member are listed under (no member).
     """
     with target.admin() as admin:
         group, lags = admin.group(group_id), admin.lag(group_id)
@@ -74,14 +74,14 @@ def describe(target: Target, group_id: str, as_json: bool) -> None:
 
 @groups.command("explain")
 @group_name(required=True)
-@click.option("--all", "show_all", is_flag=True, help="Every member of large assignments.")
+@click.option("--all", "show_all", is_flag=True, help="Show every member of large assignments.")
 @json_option
 @cluster_command
 def explain(target: Target, group_id: str, show_all: bool, as_json: bool) -> None:
-    """What happened to a group, and who got which partitions.
+    """Show the history of a group: members and rebalances.
 
-    Members that joined, left, timed out or changed what they subscribe to, and why; each rebalance with its
-    assignment. The coordinator keeps the last events, since it started.
+    The history names members that joined, left, timed out or changed their subscription, each with the reason, and
+    each rebalance with its assignment. The coordinator keeps the last events since it started.
     """
     with target.admin() as admin:
         group = admin.group(group_id)
@@ -103,15 +103,15 @@ def explain(target: Target, group_id: str, show_all: bool, as_json: bool) -> Non
     multiple=True,
     metavar="TOPIC[:0,1,...]",
     shell_complete=complete_topics,
-    help="Which topic, or some of its partitions; repeatable.",
+    help="A topic, or some of its partitions; repeatable.",
 )
-@click.option("--all-topics", is_flag=True, help="Every topic the group has committed.")
-@click.option("--to-earliest", is_flag=True, help="To the first record there is.")
-@click.option("--to-latest", is_flag=True, help="To the end: only what comes from now on.")
+@click.option("--all-topics", is_flag=True, help="All topics with committed offsets of the group.")
+@click.option("--to-earliest", is_flag=True, help="To the first record.")
+@click.option("--to-latest", is_flag=True, help="To the end: the group reads only new records.")
 @click.option("--to-datetime", type=PointInTime(), help="To the first record not older than TIME (UTC).")
 @click.option("--to-offset", type=Number(0, INT64_MAX), help="To this offset.")
-@click.option("--shift-by", type=int, help="Forwards by so many records; backwards when negative.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--shift-by", type=int, help="Forward by this number of offsets; backward if negative.")
+@click.option("--dry-run", is_flag=True, help="Only print the changes.")
 @json_option
 @cluster_command
 def reset_offsets(
@@ -127,7 +127,7 @@ def reset_offsets(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Move the committed offsets of a group, so that it reads again or skips.
+    """Move the committed offsets of a group, so that it reads records again or skips records.
 
     The group must have no members. Prints old and new offsets.
     """
@@ -166,7 +166,7 @@ def reset_offsets(
 @json_option
 @cluster_command
 def delete(target: Target, group_id: str, as_json: bool) -> None:
-    """Delete a group and its committed offsets. It must have no members."""
+    """Delete a group and its committed offsets. The group must have no members."""
     with target.admin() as admin:
         admin.delete_group(group_id)
     if as_json:

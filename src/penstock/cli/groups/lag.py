@@ -15,7 +15,7 @@ from penstock.model.errors import PenstockError
 @json_option
 @cluster_command
 def lag(target: Target, group_id: str | None, as_json: bool) -> None:
-    """How far a group is behind, partition by partition; without a name, the sum of each group."""
+    """Show the lag of a group for each partition; without a name, the total lag of each group."""
     if group_id is None:
         _all_groups(target, as_json)
         return
