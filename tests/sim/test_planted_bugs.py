@@ -50,7 +50,7 @@ FOUND_BY: dict[str, int] = {
     "shows-less": 24,
     "gives-up-with-its-vote": 179,
     "impatient-alone": 5,
-    "forgets-in-no-time": 324,
+    "forgets-in-no-time": 396,
     "inherits-offsets": 45,
     "forgets-gaps": 0,
     "clean-for-good": 0,
