@@ -52,6 +52,8 @@ FOUND_BY: dict[str, int] = {
     "impatient-alone": 5,
     "forgets-in-no-time": 396,
     "inherits-offsets": 45,
+    "mends-half-a-compacted-log": 5478,
+    "takes-the-second-batch": 3411,
     "forgets-gaps": 0,
     "clean-for-good": 0,
     "clean-too-early": 14,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from penstock.core.metadata.decisions import MAX_TOPIC_NAME
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.ports.disk import Buffer
 from penstock.records.batch import HEADER_SIZE, BatchHeader, read_header
@@ -31,6 +32,7 @@ class _Refused(NamedTuple):
 class EarlyBatches:
     def __init__(self) -> None:
         self._refused: dict[tuple[bytes | str, int, int], _Refused] = {}
+        self._until_s = 0.0  # when the youngest of them is forgotten
 
     def __len__(self) -> int:
         return len(self._refused)
@@ -38,7 +40,7 @@ class EarlyBatches:
     def refuse(self, topic: bytes | str, index: int, records: object, now_s: float) -> None:
         """Of a partition that is not led here. The first of its producer counts."""
         header = _header(records)
-        if header is None or header.producer_id < 0:
+        if header is None or header.producer_id < 0 or len(topic) > MAX_TOPIC_NAME:  # no topic has such a name
             return
         key = topic, index, header.producer_id
         found = self._refused.get(key)
@@ -46,10 +48,14 @@ class EarlyBatches:
         if is_over or (found is not None and is_later(found.sequence, header.base_sequence)):
             if len(self._refused) >= REMEMBERED:
                 self._refused.clear()
-            self._refused[key] = _Refused(header.producer_epoch, header.base_sequence, now_s + REMEMBERED_S)
+            self._until_s = now_s + REMEMBERED_S
+            self._refused[key] = _Refused(header.producer_epoch, header.base_sequence, self._until_s)
 
     def check(self, topic: bytes | str, index: int, records: Buffer, producers: ProducerStates, now_s: float) -> None:
         """Raises OUT_OF_ORDER_SEQUENCE_NUMBER where an earlier batch has yet to come again."""
+        if now_s >= self._until_s:
+            self._refused.clear()
+            return
         header = _header(records)
         if header is None:
             return

@@ -52,29 +52,34 @@ class RegexMatching:
             names = self._sorted_names()
             if topic_regex.is_prepared(regex, image.topics, image.topics_version):
                 return
-            if not topic_regex.makes_sense(regex):
-                await self._learn(regex, [])  # whether there are topics or not
-            while (unknown := topic_regex.unknown(regex, names, NAMES_AT_A_TIME)) is not None:
+            expression = topic_regex.expression_of(regex)
+            if not expression.makes_sense and expression.refusal is None:
+                await self._learn(expression, [])  # whether there are topics or not
+            while (unknown := expression.unknown(names, NAMES_AT_A_TIME)) is not None:
                 if unknown:
-                    await self._learn(regex, unknown)
+                    await self._learn(expression, unknown)
                 else:
                     await asyncio.sleep(0)
+            topic_regex.keep(expression)
             version = image.topics_version
-            if not topic_regex.is_prepared(regex, image.topics, version) and self._sorted_names() is names:
-                topic_regex.settle(regex, image.topics, version, names)
+            if not expression.knows(image.topics, version) and self._sorted_names() is names:
+                expression.settle(image.topics, version, names)
 
-    async def _learn(self, regex: str, names: list[str]) -> None:
+    async def _learn(self, expression: topic_regex.Expression, names: list[str]) -> None:
         self.jobs += 1
+        regex = expression.regex
         try:
-            topic_regex.learn(regex, names, await self._processes.call_patiently(topic_regex.match, regex, names))
+            matched = await self._processes.call_patiently(topic_regex.match, regex, names)
         except ApiError as error:
             if error.code is not ErrorCode.INVALID_REGULAR_EXPRESSION:  # it took too long
                 message = f"SubscribedTopicRegex `{regex}` takes too long to match."
                 error = ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, message)
-            topic_regex.refuse(regex, error)
+            expression.refusal = error
         except StorageError as error:
-            log.warning("the topics of a subscription could not be matched, its member tries again: %s", error)
+            log.warning("a consumer group's regular expression could not be matched, the member will retry: %s", error)
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "Topics could not be matched just now.") from error
+        else:
+            expression.learn(names, matched)
 
     def _sorted_names(self) -> list[str]:
         """Of all topics; the same list as long as they are the same."""

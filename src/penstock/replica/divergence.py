@@ -236,8 +236,9 @@ class Recovering:
 
     async def _finish(self, partition: Partition, cut: Cut) -> None:
         await self._workers.run(cut.run)
-        while cut.is_put_off and not self._is_stopping:
-            log.warning("%r: its cut waits for a file descriptor: %s", partition, cut.failure)
+        if (want := cut.put_off_by) is not None:
+            log.warning("%r: truncation waits for a free file descriptor and is tried again: %s", partition, want)
+        while cut.put_off_by is not None and not self._is_stopping:
             await asyncio.sleep(RETRY_S)
             await self._workers.run(cut.run)
         # Only when the worker is done with the files; else the log stays as it is, and nobody uses it.

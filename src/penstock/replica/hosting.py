@@ -429,7 +429,9 @@ class HostedPartitions:
         cut, held.cut = held.cut, None
         if cut is None:
             if failure is not None:
-                log.error("%r: the disk still speaks of a deleted partition of this name: %s", partition, failure)
+                log.error(
+                    "%r: checkpoint files still list a deleted partition of the same name: %s", partition, failure
+                )
             return
         if failure is None:
             cut.run()
@@ -438,7 +440,11 @@ class HostedPartitions:
         try:
             partition.end_cut(cut)
         except StorageError as error:
-            log.error("%r waits for the disk to forget a deleted partition of this name: %s", partition, error)
+            log.error(
+                "%r is offline, because checkpoint files still list a deleted partition of the same name: %s",
+                partition,
+                error,
+            )
 
     def disk_hung(self) -> None:
         """Partitions that wait for it are offline: another replica may lead them."""

@@ -7,7 +7,7 @@
     end      `Log.end_cut`, on the loop: the log may be used again, or is offline because a step failed. One that
              begins inside a batch has the batch by then
 
-A step that found no file descriptor has changed nothing. The cut is put off (`Cut.is_put_off`): `run` goes on with it
+A step that found no file descriptor has changed nothing. The cut is put off (`Cut.put_off_by`): `run` goes on with it
 when it is called again, and the log is nobody else's until then.
 
 Where compaction left a gap before the cut, the log ends where its last batch does, as recovery would find it: the
@@ -48,11 +48,11 @@ class Cut:
         """What the log holds when it may be used again. Part of the end, on the loop."""
 
     @property
-    def is_put_off(self) -> bool:
-        """Whether `run` has to be called again, later."""
+    def put_off_by(self) -> OSError | None:
+        """No descriptor was left: `run` has to be called again, later. None: the cut is not put off."""
         failure = self.failure
         cause = failure if isinstance(failure, OSError) or failure is None else failure.__cause__
-        return isinstance(cause, OSError) and is_passing(cause)
+        return cause if isinstance(cause, OSError) and is_passing(cause) else None
 
     def run(self) -> None:
         """Blocks; may run in a thread. `Log.end_cut` raises what went wrong."""

@@ -473,9 +473,9 @@ class Log:
         if cut is None:
             return False
         cut.run()
-        if cut.is_put_off:
+        if (want := cut.put_off_by) is not None:
             self._put_off = cut
-            raise StorageError(f"{self.directory}: a cut is put off: {cut.failure}") from cut.failure
+            raise StorageError(f"{self.directory}: a cut is put off: {want}") from want
         self.end_cut(cut)
         return True
 

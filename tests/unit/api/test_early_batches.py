@@ -61,6 +61,14 @@ def test_it_is_forgotten_soon() -> None:
     assert not is_held_back(refused(), batch(4), now_s=REMEMBERED_S)
 
 
+def test_nothing_is_kept_for_ever() -> None:
+    early = refused()
+    early.check("another", 0, batch(0), ProducerStates(), REMEMBERED_S)
+    assert not len(early)
+    early.refuse("n" * 250, 0, batch(0), 0.0)
+    assert not len(early), "no topic has such a name"
+
+
 def test_a_log_that_knows_the_producer_decides_itself() -> None:
     producers = ProducerStates()
     producers.update(read_header(batch(3)), 0, batch(3))

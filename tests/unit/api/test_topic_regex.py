@@ -12,12 +12,11 @@ from penstock.core.group import topic_regex
 from penstock.core.group.topic_regex import (
     MAX_PER_GROUP,
     MAX_PROGRAM,
+    expression_of,
     is_prepared,
-    learn,
+    keep,
     match,
     matching_topics,
-    settle,
-    unknown,
 )
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.testing import Broker
@@ -41,10 +40,11 @@ def test_usual_ones_are_not(regex: str) -> None:
 
 def prepare(regex: str, names: list[str], limit: int = 50) -> int:
     """As the broker has it done; how many names were matched."""
-    matched = 0
-    while (some := unknown(regex, names, limit)) is not None:
-        learn(regex, some, match(regex, some))
+    matched, expression = 0, expression_of(regex)
+    while (some := expression.unknown(names, limit)) is not None:
+        expression.learn(some, match(regex, some))
         matched += len(some)
+    keep(expression)
     return matched
 
 
@@ -53,7 +53,7 @@ def test_what_is_prepared_is_known_for_these_topics_alone() -> None:
     assert not is_prepared(regex, names, 1)
     ordered = sorted(names)
     assert prepare(regex, ordered) == len(names)
-    settle(regex, names, 1, ordered)
+    expression_of(regex).settle(names, 1, ordered)
     assert is_prepared(regex, names, 1)
     assert matching_topics(regex, names, 1) == matching_topics(regex, NAMES)
     names["topic-more-5"] = None
@@ -68,8 +68,8 @@ def test_topics_that_are_gone_are_forgotten() -> None:
         names = dict.fromkeys(f"gone-{round_}-{at}" for at in range(100))
         ordered = sorted(names)
         prepare(regex, ordered)
-        settle(regex, names, round_, ordered)
-    assert len(topic_regex._expression(regex).known) < 1500
+        expression_of(regex).settle(names, round_, ordered)
+    assert len(expression_of(regex).known) < 1500
 
 
 def test_names_that_are_known_are_not_matched_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,14 +80,26 @@ def test_names_that_are_known_are_not_matched_again(monkeypatch: pytest.MonkeyPa
     after = sorted(names)
     assert prepare(regex, after) == 1
     monkeypatch.setattr(topic_regex, "_program", forbidden)
-    settle(regex, names, 2, after)
+    expression_of(regex).settle(names, 2, after)
     assert matching_topics(regex, names, 2) == tuple(name for name in after if name.endswith("7"))
 
 
 def test_many_names_are_looked_through_some_at_a_time() -> None:
     names, regex = [f"many-{at:05}" for at in range(3 * topic_regex.KNOWN_AT_A_TIME)], "many-.*1"
-    learn(regex, names, match(regex, names))
-    assert [unknown(regex, names, 50) for _ in range(3)] == [[], [], None]
+    expression = expression_of(regex)
+    expression.learn(names, match(regex, names))
+    assert [expression.unknown(names, 50) for _ in range(3)] == [[], [], None]
+
+
+def test_asking_whether_one_is_prepared_makes_nobody_forget_another() -> None:
+    names = dict.fromkeys(NAMES)
+    prepare("kept-.*", sorted(names))
+    for at in range(2 * topic_regex.EXPRESSIONS_KEPT):
+        assert not is_prepared(f"asked-{at}", names, 1)
+    assert expression_of("kept-.*").known
+    for at in range(topic_regex.EXPRESSIONS_KEPT):
+        matching_topics(f"used-{at}", [])
+    assert not expression_of("kept-.*").known
 
 
 def forbidden(regex: str) -> Any:
@@ -121,7 +133,7 @@ def test_the_loop_matches_nothing(wire: WireClient, wire_broker: Broker, monkeyp
     assert wire_broker._running.groups.regexes.jobs > jobs
     another = wire.create_topic()
     beat(wire, "loop-matches-nothing", "n" * 22, regex)
-    assert topic_regex._expression(regex).known[another] is False
+    assert expression_of(regex).known[another] is False
     refused = beat(wire, "loop-matches-nothing", "o" * 22, "(")
     assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
     assert "`(` is not a valid regular expression" in refused.error_message

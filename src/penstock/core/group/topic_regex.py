@@ -7,7 +7,7 @@ each expression one match, however many groups and topics there are.
 
 Even so a thousand names may take a second, and RE2 holds the interpreter while it matches one.
 Whoever runs the groups has `match` called in another process first, and tells what it said
-(`learn`); then the answer for these topics is there when a group asks.
+(`Expression.learn`); then the answer for these topics is there when a group asks.
 """
 
 from __future__ import annotations
@@ -33,43 +33,28 @@ def matching_topics(regex: str, names: Collection[str], version: int | None = No
 
     `version`: names it, as long as `names` is the same collection.
     """
-    return _expression(regex).among(names, version)
+    expression = expression_of(regex)
+    keep(expression)
+    return expression.among(names, version)
 
 
 def is_prepared(regex: str, names: Collection[str], version: int) -> bool:
     """Whether the answer is known already."""
-    return _expression(regex).knows(names, version)
+    expression = _kept.get(regex)
+    return expression is not None and expression.knows(names, version)
 
 
-def unknown(regex: str, names: Sequence[str], limit: int) -> list[str] | None:
-    """Up to `limit` names of which nothing is known yet. None: all are known. Empty: ask again, there are more to look
-    through.
-
-    Goes on where it stopped as long as `names` is the same object.
-    """
-    return _expression(regex).unknown(names, limit)
+def expression_of(regex: str) -> Expression:
+    """The one that is kept, or a new one."""
+    return _kept.get(regex) or Expression(regex)
 
 
-def makes_sense(regex: str) -> bool:
-    """As far as is known."""
-    return _expression(regex).makes_sense
-
-
-def learn(regex: str, names: Sequence[str], matched: Sequence[bool]) -> None:
-    """What `match` said of these names: then the expression makes sense."""
-    expression = _expression(regex)
-    expression.makes_sense = True
-    expression.known.update(zip(names, matched, strict=True))
-
-
-def refuse(regex: str, error: ApiError) -> None:
-    """What `match` said of the expression. Kept: clients ask again."""
-    _expression(regex).refusal = error
-
-
-def settle(regex: str, names: Collection[str], version: int, prepared: Sequence[str]) -> None:
-    """Have the answer ready: all of `prepared` are known, which are `names`, sorted."""
-    _expression(regex).settle(names, version, prepared)
+def keep(expression: Expression) -> None:
+    """Among the last `EXPRESSIONS_KEPT`."""
+    _kept.pop(expression.regex, None)
+    _kept[expression.regex] = expression
+    if len(_kept) > EXPRESSIONS_KEPT:
+        del _kept[next(iter(_kept))]
 
 
 def match(regex: str, names: Sequence[str]) -> list[bool]:
@@ -78,11 +63,14 @@ def match(regex: str, names: Sequence[str]) -> list[bool]:
     return [program.fullmatch(name) is not None for name in names]
 
 
-class _Expression:
+class Expression:
+    """What is known of a regular expression. Whoever matches it in steps holds on to it: `_kept` may lose it."""
+
     def __init__(self, regex: str) -> None:
-        self._regex = regex
-        self.makes_sense = False
+        self.regex = regex
+        self.makes_sense = False  # as far as is known
         self.refusal: ApiError | None = None
+        """What `match` said of the expression. Kept: clients ask again."""
         self.known: dict[str, bool] = {}
         self._learning: Sequence[str] | None = None
         self._learned = 0
@@ -94,7 +82,17 @@ class _Expression:
         answer = self._answer
         return self.refusal is not None or (answer is not None and answer[0] is names and answer[1] == version)
 
+    def learn(self, names: Sequence[str], matched: Sequence[bool]) -> None:
+        """What `match` said of these names: then the expression makes sense."""
+        self.makes_sense = True
+        self.known.update(zip(names, matched, strict=True))
+
     def unknown(self, names: Sequence[str], limit: int) -> list[str] | None:
+        """Up to `limit` names of which nothing is known yet. None: all are known. Empty: ask again, there are more to
+        look through.
+
+        Goes on where it stopped as long as `names` is the same object.
+        """
         if self.refusal is not None:
             return None
         if self._learning is not names:
@@ -112,6 +110,7 @@ class _Expression:
         return [name for name in names[at:end] if name not in known][:limit]
 
     def settle(self, names: Collection[str], version: int, prepared: Sequence[str]) -> None:
+        """Have the answer ready: all of `prepared` are known, which are `names`, sorted."""
         if self._learning is prepared and self._learned == len(prepared):
             self._answer = names, version, tuple(self._found)
             self._learning, self._found = None, []
@@ -129,7 +128,7 @@ class _Expression:
         if answer is not None and answer[0] is names and answer[1] == version:
             return answer[2]
         if not self.makes_sense:
-            _program(self._regex)
+            _program(self.regex)
             self.makes_sense = True
         known = self.known
         self._forget_topics_gone(len(names))
@@ -137,7 +136,7 @@ class _Expression:
         for name in names:
             is_match = known.get(name)
             if is_match is None:
-                is_match = known[name] = _program(self._regex).fullmatch(name) is not None
+                is_match = known[name] = _program(self.regex).fullmatch(name) is not None
             if is_match:
                 found.append(name)
         matched = tuple(sorted(found))
@@ -146,9 +145,7 @@ class _Expression:
         return matched
 
 
-@lru_cache(EXPRESSIONS_KEPT)
-def _expression(regex: str) -> _Expression:
-    return _Expression(regex)
+_kept: dict[str, Expression] = {}
 
 
 @lru_cache(EXPRESSIONS_KEPT)

@@ -19,6 +19,8 @@ class Bug:
     judge: str
     """The promise it breaks: a history that breaks another one, or ends in a defect, has not found it."""
     changes: tuple[tuple[str, Make], ...]
+    rare_seed: int | None = None
+    """That of a history which shows it, where hundreds of others do not. It is played first."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:

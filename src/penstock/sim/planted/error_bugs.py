@@ -177,11 +177,33 @@ def _forgets_in_no_time(original: Any) -> Any:
     return lambda self, now_ms, expiration_ms: original(self, now_ms, expiration_ms // 1000)
 
 
+def _cuts_at_the_damage(original: Any) -> Any:
+    return lambda partition, damaged: damaged
+
+
+def _checks_nothing(original: Any) -> Any:
+    return lambda self, *args: None
+
+
 def _speaks_of_nobody(original: Any) -> Any:
     return lambda self, key: False
 
 
 ERROR_BUGS = (
+    Bug(
+        "mends-half-a-compacted-log",
+        "repair fetches a compacted log again from the damage on, without tombstones that the leader has dropped",
+        "a replica that keeps what was deleted keeps its tombstone",
+        (("penstock.replica.repair:_cut_from", _cuts_at_the_damage),),
+        rare_seed=5478,
+    ),
+    Bug(
+        "takes-the-second-batch",
+        "a batch is appended although an earlier one of its producer came before the partition was led here",
+        "a repeat is known as such",
+        (("penstock.api.early_batches:EarlyBatches.check", _checks_nothing),),
+        rare_seed=3411,
+    ),
     Bug(
         "inherits-offsets",
         "a topic is written to while files on the disk still speak of the deleted one whose name it has",
