@@ -1,9 +1,8 @@
-"""What IncrementalAlterConfigs and AlterConfigs may do to the settings of a resource.
+"""Applies IncrementalAlterConfigs and AlterConfigs to the settings of a resource.
 
-Pure functions: the old overrides and the operations in, the new overrides out; who stores
-them is not known here. A value that will not do is a ConfigError (INVALID_CONFIG); a
-request that contradicts itself, and any refusal for a broker, is an ApiError with
-INVALID_REQUEST, as Kafka answers.
+Pure functions: old overrides and operations in, new overrides out. Must not know: where
+overrides are stored. An invalid value is a ConfigError (INVALID_CONFIG). A contradictory
+request, or any refusal for a broker, is an ApiError with INVALID_REQUEST, as in Kafka.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def alter_group(current: Mapping[str, str], alterations: Sequence[Alteration], s
 def alter_broker(
     current: Mapping[str, str], alterations: Sequence[Alteration], settings: Settings, *, cluster_wide: bool
 ) -> dict[str, str]:
-    """`current` is the dynamic layer that changes: one broker's, or the cluster's."""
+    """`current` is the dynamic layer to change: one broker's or the cluster's."""
 
     def default_of(name: str) -> str | None:
         return BROKER_KEYS[name].format(settings.value(name)) if name in BROKER_KEYS else None
@@ -90,9 +89,9 @@ def apply_incremental(
     keys: KeyTable,
     default_of: Callable[[str], str | None] | None = None,
 ) -> dict[str, str]:
-    """The overrides after `alterations`; values are not yet checked against their keys.
+    """Return the overrides after `alterations`, before their values are checked.
 
-    APPEND and SUBTRACT start from the override, else from `default_of` the key.
+    APPEND and SUBTRACT start from the override, or from `default_of` the key when there is none.
     """
     names = [alteration.name for alteration in alterations]
     if len(set(names)) != len(names):

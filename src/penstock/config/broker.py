@@ -1,10 +1,9 @@
 """The broker's configuration: read from a properties file and flags, checked once, typed.
 
-`BrokerConfig` is what the rest of the program sees: immutable, its fields named as Kafka's
-keys. It is a named tuple rather than a dataclass because a wide dataclass takes milliseconds
-to define, at every start. Must not know: sockets, disks, topics that exist. Invariant: a
-`BrokerConfig` has been checked as a whole; what contradicts itself raised ConfigError with
-one sentence.
+`BrokerConfig` is what the rest of the program uses: immutable, with fields named after
+Kafka's keys. It is a named tuple because defining a wide dataclass takes milliseconds at
+every start. Must not know: sockets, disks, existing topics. Invariant: a `BrokerConfig`
+has been validated as a whole; contradictory settings raise ConfigError with one sentence.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from penstock.config.properties import parse_properties
 from penstock.config.settings import BROKER_KEYS, Settings, broker_key, listener_override
 from penstock.model.errors import ConfigError
 
-# What `penstock start` without a file adds to the defaults: reachable from this machine only.
+# Added to the defaults when `penstock start` runs without a file: reachable from this machine only.
 _WITHOUT_FILE = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -45,12 +44,12 @@ _WITHOUT_FILE = {
     **OPEN_WITHOUT_FILE,
 }
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
-# A flag for the first replaces the second in the file.
+# A flag for the key on the left replaces the key on the right in the file.
 _OVERRIDE_DROPS = {"log.dir": "log.dirs", "broker.id": "node.id", "node.id": "broker.id"}
 
 
 class BrokerConfig(NamedTuple):
-    """Typed values of what the broker uses; all others are in `settings`."""
+    """Typed values of the settings the broker uses; all others are in `settings`."""
 
     settings: Settings
 
@@ -59,15 +58,15 @@ class BrokerConfig(NamedTuple):
     process_roles: tuple[str, ...]
     broker_rack: str | None
     log_dirs: tuple[str, ...]
-    """Exactly one, absolute."""
+    """Exactly one absolute path."""
     listeners: tuple[Endpoint, ...]
-    """What the node serves to clients."""
+    """Listeners for clients."""
     controller_listeners: tuple[Endpoint, ...]
-    """For other nodes; they speak the same as the others."""
+    """Listeners for other nodes; they serve the same protocol."""
     advertised_listeners: Mapping[str, Endpoint]
-    """By listener name; a name without an entry gives back the address the client used."""
+    """By listener name; a listener without an entry advertises the address the client used."""
     listener_security_protocol_map: Mapping[str, str]
-    """By listener name, of those in use."""
+    """By name, for the listeners in use."""
     controller_quorum_voters: tuple[Voter, ...]
     controller_quorum_bootstrap_servers: tuple[str, ...]
 
@@ -135,6 +134,8 @@ class BrokerConfig(NamedTuple):
     replica_high_watermark_checkpoint_interval_ms: int
 
     # Groups and transactions
+    add_partitions_to_txn_retry_backoff_ms: int
+    add_partitions_to_txn_retry_backoff_max_ms: int
     group_initial_rebalance_delay_ms: int
     group_min_session_timeout_ms: int
     group_max_session_timeout_ms: int
@@ -153,21 +154,24 @@ class BrokerConfig(NamedTuple):
     transaction_max_timeout_ms: int
     transactional_id_expiration_ms: int
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int
+    transaction_partition_verification_enable: bool
+    transaction_remove_expired_transaction_cleanup_interval_ms: int
     transaction_state_log_num_partitions: int
     transaction_state_log_replication_factor: int
     transaction_state_log_segment_bytes: int
     transaction_state_log_min_isr: int
+    transaction_two_phase_commit_enable: bool
 
-    # What Kafka does not have
+    # Penstock's own settings
     penstock_broker_lost_grace_ms: int
     penstock_cluster_id: str | None
     penstock_cluster_secret_file: str | None
     penstock_disk_hung_ms: int
     penstock_flush_threads: int
+    penstock_gateway_max_idle_ms: int
+    penstock_gateway_request_timeout_ms: int
     penstock_group_heartbeat_hold_ms: int
     penstock_group_rebalance_settle_ms: int
-    penstock_doors_max_idle_ms: int
-    penstock_doors_request_timeout_ms: int
     penstock_http_allowed_hosts: tuple[str, ...]
     penstock_http_allowed_origins: tuple[str, ...]
     penstock_http_listener: Endpoint | None
@@ -184,8 +188,8 @@ class BrokerConfig(NamedTuple):
 
     @property
     def peer_listeners(self) -> tuple[Endpoint, ...]:
-        """Where other nodes are served, the one they are told first: the listeners of the controller, and that of the
-        brokers, which is the first unless it is named."""
+        """Listeners for other nodes, the advertised one first: the controller listeners, then the inter-broker
+        listener, which is the first listener unless it is named."""
         name = self.inter_broker_listener_name
         named = [endpoint for endpoint in self.listeners if name and endpoint.name == name.upper()]
         between_brokers = named[0] if named else self.listeners[0]
@@ -193,13 +197,13 @@ class BrokerConfig(NamedTuple):
 
     @property
     def is_clustered(self) -> bool:
-        """Whether other nodes are named; without any this one is the whole cluster."""
+        """Whether the settings name other nodes. Otherwise this node is the whole cluster."""
         others = any(voter.node_id != self.node_id for voter in self.controller_quorum_voters)
         return others or bool(self.bootstrap_addresses)
 
     @property
     def bootstrap_addresses(self) -> list[tuple[str, int]]:
-        """Of other nodes in controller.quorum.bootstrap.servers: Kafka's own example file names the node itself."""
+        """controller.quorum.bootstrap.servers without this node: Kafka's example file names the node itself."""
         own = {(endpoint.host, endpoint.port) for endpoint in (*self.listeners, *self.controller_listeners)}
         ports = {port for _, port in own}
         addresses = [parse_address(server) for server in self.controller_quorum_bootstrap_servers]
@@ -220,12 +224,11 @@ class BrokerConfig(NamedTuple):
         source: str = "from --set",
         strict: bool = False,
     ) -> tuple[BrokerConfig, list[str]]:
-        """From a properties file (or none) and flags, which win; with warnings about what was ignored.
+        """Read a properties file (or none) and flags; flags win. Also returns warnings about ignored settings.
 
-        A relative data directory, `~` and the default one go by `environ` and `working_directory`: a process has them
-        from `runtime.surroundings`.
-
-        `source` says in errors where `overrides` come from. `strict` refuses unknown names instead.
+        `environ` and `working_directory` resolve a relative data directory, `~` and the default directory; a process
+        takes both from `runtime.surroundings`. `source` tells errors where `overrides` come from. `strict` refuses
+        unknown names instead of warning.
         """
         overrides = overrides or {}
         given = dict(_WITHOUT_FILE) if path is None else _read_file(path)
@@ -246,7 +249,7 @@ class BrokerConfig(NamedTuple):
 
     @classmethod
     def from_settings(cls, settings: Settings) -> BrokerConfig:
-        """Checks the settings against each other; each field is named as its key, with _ for the dots."""
+        """Check the settings against each other. Each field is named after its key, with _ for the dots."""
         _refuse_what_is_missing(settings)
         fields: dict[str, Any] = {"settings": settings, **_node(settings), **_listeners(settings)}
         for field in cls._fields:
@@ -260,13 +263,13 @@ class BrokerConfig(NamedTuple):
         return config
 
     def with_dynamic(self, *, cluster: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
-        """The same file under other run-time settings."""
+        """Return the configuration of the same file with other dynamic settings."""
         return BrokerConfig.from_settings(Settings(dict(broker), dict(cluster), self.settings.static))
 
 
 @cache
 def _sources(field: str) -> tuple[tuple[str, ...], str]:
-    """The keys that supply it, nearest first, and its unit."""
+    """The keys that supply the field's value, nearest first, and its unit."""
     key = BROKER_KEYS[field.replace("_", ".")]
     return (key.name, *key.synonyms), key.unit
 
@@ -286,7 +289,7 @@ def _read_file(path: str) -> dict[str, str]:
 
 
 def _settle_node_id(static: dict[str, str], path: str | None) -> None:
-    """node.id and its older name broker.id end up equal, as DescribeConfigs of Kafka shows them."""
+    """Make node.id and its older name broker.id equal, as Kafka's DescribeConfigs shows them."""
     node_id = static.get("node.id")
     broker_id = static.get("broker.id")
     if node_id is None and broker_id is None:
@@ -297,7 +300,7 @@ def _settle_node_id(static: dict[str, str], path: str | None) -> None:
 
 
 def _check_values(static: Mapping[str, str], overrides: Mapping[str, str], source: str, file: str) -> None:
-    """Here and not in `Settings`, because here it is known where a value was written."""
+    """Checked here and not in `Settings`, because only this code knows where a value was written."""
     for name, text in static.items():
         try:
             broker_key(name).parse(text)
@@ -327,20 +330,20 @@ def _data_directory(environ: Mapping[str, str]) -> str:
 
 
 def _unknown(name: str, outcome: str) -> str:
-    # Only a misspelt file pays for these imports.
+    # Imported here so that only a file with unknown settings pays for it.
     from difflib import get_close_matches
 
     from penstock.config.topic_keys import TOPIC_SYNONYMS
 
     sentence = f"unknown setting '{name}'{outcome}"
     if name.startswith("zookeeper."):
-        return f"{sentence}: there is no ZooKeeper any more, as in Kafka 4; metadata lies in the data directory"
+        return f"{sentence}: ZooKeeper is not used, as in Kafka 4; metadata is in the data directory"
     near = TOPIC_SYNONYMS[name].split()[:1] if name in TOPIC_SYNONYMS else get_close_matches(name, BROKER_KEYS, 1, 0.8)
     return f"{sentence}: did you mean {near[0]}?" if near else sentence
 
 
 def _refuse_what_is_missing(settings: Settings) -> None:
-    """Settings that would make a node less safe or less shared than its owner believes."""
+    """Refuse settings whose missing feature would leave a node less safe than its owner believes."""
     if settings.value("authorizer.class.name"):
         raise ConfigError("authorizer.class.name is set, but authorisation is not supported yet: remove it")
     if settings.value("remote.log.storage.system.enable"):
@@ -354,7 +357,7 @@ def _node(settings: Settings) -> dict[str, Any]:
     roles = cast(tuple[str, ...], settings.value("process.roles"))
     if set(roles) != {"broker", "controller"}:
         raise ConfigError(
-            f"process.roles={','.join(roles)} is not supported: every node carries data and metadata, "
+            f"process.roles={','.join(roles)} is not supported: every node is broker and controller, "
             "use process.roles=broker,controller"
         )
     voters = parse_voters(cast(tuple[str, ...], settings.value("controller.quorum.voters")))
@@ -383,28 +386,28 @@ def _node(settings: Settings) -> dict[str, Any]:
 
 
 def _check_bootstrap(config: BrokerConfig) -> None:
-    """Whether a node founds a cluster or joins one must not be left to chance."""
+    """The settings must say plainly whether a node forms a new cluster or joins one."""
     named = len(config.controller_quorum_bootstrap_servers)
     others = len(config.bootstrap_addresses)
     if 0 < others < named and not config.controller_quorum_voters:
         raise ConfigError(
-            "controller.quorum.bootstrap.servers names this node and others: name the voters of a new cluster in "
-            "controller.quorum.voters, or, to join one, only other nodes"
+            "controller.quorum.bootstrap.servers names this node and others: to form a new cluster, name its voters in "
+            "controller.quorum.voters; to join a cluster, name only other nodes"
         )
 
 
 def _check_membership(config: BrokerConfig) -> None:
-    """What would have a broker fenced again and again, or reached by none."""
+    """Refuse settings that would get a broker fenced repeatedly or leave it unreachable."""
     interval_ms, timeout_ms = config.broker_heartbeat_interval_ms, config.broker_session_timeout_ms
     if not 0 < interval_ms < timeout_ms:
         raise ConfigError(
             f"broker.heartbeat.interval.ms={interval_ms} and broker.session.timeout.ms={timeout_ms}: "
-            "a broker must be heard of within its session, use a shorter interval"
+            "the interval must be above 0 and shorter than the session timeout"
         )
     name = config.inter_broker_listener_name
     names = [endpoint.name for endpoint in config.listeners]
     if name and name.upper() not in names:
-        raise ConfigError(f"inter.broker.listener.name={name} is none of {', '.join(names)}: name one of listeners")
+        raise ConfigError(f"inter.broker.listener.name={name} is not in listeners: use one of {', '.join(names)}")
 
 
 def _listeners(settings: Settings) -> dict[str, Any]:

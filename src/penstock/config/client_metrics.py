@@ -1,7 +1,7 @@
-"""Settings of a client-metrics subscription: what clients are asked to report, and how often.
+"""Settings of a client metrics subscription: which metrics clients should push, and how often.
 
-Stored and described so that tools may manage subscriptions; telemetry itself is not served
-yet. Refusals are INVALID_REQUEST, as Kafka answers for this kind of resource.
+They are stored and described so that tools can manage subscriptions. The broker does not serve
+telemetry yet. A refusal is INVALID_REQUEST, as in Kafka for this kind of resource.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from penstock.model.errors import ApiError, ConfigError, ErrorCode
 
 CLIENT_METRICS_ROWS: tuple[Row, ...] = (
     ("interval.ms", "int", "300000", "", "c", "Interval at which matching clients push metrics."),
-    ("match", "list", "", "", "c", "Selectors key=pattern of the clients that are asked."),
-    ("metrics", "list", "", "", "c", "Prefixes of the names of the metrics that are asked for."),
+    ("match", "list", "", "", "c", "Selectors key=pattern of the matching clients."),
+    ("metrics", "list", "", "", "c", "Name prefixes of the metrics to push."),
 )
 CLIENT_METRICS_KEYS = KeyTable("client metrics", (CLIENT_METRICS_ROWS,), {})
 MIN_INTERVAL_MS, MAX_INTERVAL_MS = 100, 3_600_000

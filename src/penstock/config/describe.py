@@ -1,9 +1,9 @@
-"""What DescribeConfigs answers: every setting of a resource with its value, source and synonyms.
+"""Builds DescribeConfigs answers: every setting of a resource with its value, source and synonyms.
 
-Pure functions from settings to entries; must not know the wire. Sources, synonyms and
-their order are Kafka's, including this: a chain of synonyms is cut in front of the first
-one that bears the name asked for, so `log.retention.ms` shows `log.retention.hours` only
-when it is itself set.
+Pure functions from settings to entries; must not know: the wire. Sources, synonyms and
+their order are Kafka's. As in Kafka, a chain of synonyms starts at the first entry with
+the requested name, so `log.retention.ms` shows `log.retention.hours` only when it is set
+itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Synonym(NamedTuple):
 class ConfigEntry(NamedTuple):
     name: str
     value: str | None
-    """None when there is no value, or when it must not be shown."""
+    """None if there is no value or if it is secret."""
     read_only: bool
     source: Source
     sensitive: bool
@@ -61,7 +61,7 @@ def describe_group(
 
 
 def describe_broker(settings: Settings, names: Collection[str] | None = None) -> list[ConfigEntry]:
-    """One broker by its id: all settings it runs with."""
+    """One broker, by id: all settings it uses."""
     layers = (settings.broker_dynamic, settings.cluster_dynamic, settings.static)
     given = {name for layer in layers for name in layer}
     listed = [name for name in BROKER_KEYS if name in given or not BROKER_KEYS[name].internal]
@@ -76,7 +76,7 @@ def describe_broker(settings: Settings, names: Collection[str] | None = None) ->
 
 
 def describe_broker_defaults(settings: Settings, names: Collection[str] | None = None) -> list[ConfigEntry]:
-    """The broker resource without an id: only what was set cluster-wide at run time."""
+    """The broker resource without an id: only the dynamic cluster-wide settings."""
     entries: list[ConfigEntry] = []
     for name in _chosen(sorted(settings.cluster_dynamic), names):
         key = broker_key(name)

@@ -1,7 +1,7 @@
-"""Where the doors listen, and which web pages may call: penstock.http.listener, penstock.line.listener,
+"""Settings of the REST proxy and the line protocol: penstock.http.listener, penstock.line.listener,
 penstock.http.allowed.origins.
 
-Text in, an address out. Empty or absent: the door is closed.
+Text in, an address out. Empty or unset turns a listener off.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from penstock.model.errors import ConfigError
 HTTP_LISTENER = "penstock.http.listener"
 LINE_LISTENER = "penstock.line.listener"
 ALLOWED_ORIGINS = "penstock.http.allowed.origins"
-# What `penstock start` without a file opens: reachable from this machine only.
+# Opened when `penstock start` runs without a file: reachable from this machine only.
 OPEN_WITHOUT_FILE = {HTTP_LISTENER: "127.0.0.1:8082", LINE_LISTENER: "127.0.0.1:9099"}
-# The same where the Kafka port is any free one.
+# The same when the Kafka port is any free port.
 ANY_FREE_PORT = {HTTP_LISTENER: "127.0.0.1:0", LINE_LISTENER: "127.0.0.1:0"}
 CLOSED = {HTTP_LISTENER: "", LINE_LISTENER: ""}
 
@@ -26,12 +26,12 @@ _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?:\[[0-9A-Fa-f:.]+\]|[^\[\]:/?
 
 
 def check_origins(origins: Sequence[str]) -> None:
-    """A browser sends an origin as scheme://host or scheme://host:port: nothing else would ever match."""
+    """A browser sends an origin as scheme://host or scheme://host:port. Nothing else can match."""
     for origin in origins:
         if origin not in ("*", "null") and _ORIGIN.fullmatch(origin) is None:
             raise ConfigError(
                 f"{ALLOWED_ORIGINS}: '{origin}' is not an origin: write scheme://host or scheme://host:port, "
-                "as https://dash.example.org, or * for any page"
+                "such as https://dash.example.org, or * for any page"
             )
 
 

@@ -1,6 +1,6 @@
-"""Group settings: the key table, and the limits a broker puts on them.
+"""Group settings: the key table, and the limits a broker sets for them.
 
-Must not know: which groups exist. A group that was never seen has settings too.
+Must not know: which groups exist. A group without members or offsets has settings too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.model.errors import ConfigError
 
 GROUP_KEYS = KeyTable("group", (GROUP_ROWS,), GROUP_SYNONYMS)
 
-# Each is held between group.<kind>.min.<rest> and group.<kind>.max.<rest>.
+# Each must lie between group.<kind>.min.<rest> and group.<kind>.max.<rest>.
 _LIMITED = (
     "consumer.heartbeat.interval.ms",
     "consumer.session.timeout.ms",
@@ -37,7 +37,7 @@ def group_value(key: ConfigKey, overrides: Mapping[str, str], settings: Settings
 
 
 def validate_group_overrides(overrides: Mapping[str, str], settings: Settings) -> None:
-    """ConfigError with Kafka's sentence for the first name or value that will not do."""
+    """Raise ConfigError with Kafka's message for the first invalid name or value."""
     for name, text in overrides.items():
         GROUP_KEYS.parse(name, text)
     for name in _LIMITED:

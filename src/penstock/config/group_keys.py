@@ -1,10 +1,10 @@
 """Group settings and the broker settings that supply their defaults.
 
-Data only; a row is described in `keys`. Names, types, defaults and limits are those of Apache
+Data only; `keys` describes a row. Names, types, defaults and limits are those of Apache
 Kafka 4.3.
 """
 
-# One row per line is what makes the table readable, so neither wrapping nor its check applies.
+# The table is readable only with one row per line, so wrapping and its check are off.
 # fmt: off
 # ruff: noqa: E501
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 GROUP_ROWS: tuple[Row, ...] = (
     ("consumer.assignment.interval.ms", "int", "1000", "0..", "c", "Shortest time between two assignments of this consumer group."),
     ("consumer.heartbeat.interval.ms", "int", "5000", "1..", "c", "Heartbeat interval given to members of this consumer group."),
-    ("consumer.session.timeout.ms", "int", "45000", "1..", "c", "Silence after which a member of this consumer group is removed."),
+    ("consumer.session.timeout.ms", "int", "45000", "1..", "c", "Time without a heartbeat after which a member of this consumer group is removed."),
     ("share.assignment.interval.ms", "int", "1000", "0..", "c", "Shortest time between two assignments of this share group."),
-    ("share.auto.offset.reset", "string", "latest", "offset-reset", "c", "Where a share group without a position starts."),
-    ("share.delivery.count.limit", "int", "5", "2..", "c", "How often a record is delivered to this share group before it is given up."),
+    ("share.auto.offset.reset", "string", "latest", "offset-reset", "c", "Where a share group without an offset starts."),
+    ("share.delivery.count.limit", "int", "5", "2..", "c", "Number of times a record is delivered to this share group before the group gives it up."),
     ("share.heartbeat.interval.ms", "int", "5000", "1..", "c", "Heartbeat interval given to members of this share group."),
     ("share.isolation.level", "string", "read_uncommitted", "read_committed read_uncommitted", "c", "Whether this share group sees records of open transactions."),
-    ("share.partition.max.record.locks", "int", "2000", "100..", "c", "Most records of one partition that this share group locks at a time."),
+    ("share.partition.max.record.locks", "int", "2000", "100..", "c", "Maximum number of records of one partition that this share group locks."),
     ("share.record.lock.duration.ms", "int", "30000", "1000..", "c", "How long a member of this share group holds an acquired record."),
     ("share.renew.acknowledge.enable", "boolean", "true", "", "c", "Whether members may renew the lock of a record."),
-    ("share.session.timeout.ms", "int", "45000", "1..", "c", "Silence after which a member of this share group is removed."),
+    ("share.session.timeout.ms", "int", "45000", "1..", "c", "Time without a heartbeat after which a member of this share group is removed."),
     ("streams.assignment.interval.ms", "int", "1000", "0..", "c", "Shortest time between two assignments of this streams group."),
     ("streams.heartbeat.interval.ms", "int", "5000", "1..", "c", "Heartbeat interval given to members of this streams group."),
-    ("streams.initial.rebalance.delay.ms", "int", "3000", "0..", "c", "How long this streams group, when new, waits for more members."),
+    ("streams.initial.rebalance.delay.ms", "int", "3000", "0..", "c", "How long a new streams group waits for more members."),
     ("streams.num.standby.replicas", "int", "0", "0..", "c", "Standby replicas of each task of this streams group."),
-    ("streams.session.timeout.ms", "int", "45000", "1..", "c", "Silence after which a member of this streams group is removed."),
+    ("streams.session.timeout.ms", "int", "45000", "1..", "c", "Time without a heartbeat after which a member of this streams group is removed."),
 )
 
 # Broker keys that supply the default.

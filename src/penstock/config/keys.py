@@ -1,17 +1,18 @@
-"""The key-table machinery: what a setting is called, what it may hold, how its text is read and written.
+"""Key tables: the name of a setting, its permitted values, and how its text is parsed and formatted.
 
-Knows nothing of any particular setting: the tables live in `topic`, `group` and
-`broker_keys`. Invariants: a table row is a plain tuple of strings, so that importing a
-table costs one constant; a `ConfigKey` is built the first time someone asks for it;
-`key.format(key.parse(text))` is the text Kafka's DescribeConfigs would print.
+Must not know: any particular setting; the tables are in `topic`, `group` and `broker_keys`.
+Invariants: a table row is a plain tuple of strings, so that importing a table costs one
+constant; a `ConfigKey` is built on first use; `key.format(key.parse(text))` is the text
+that Kafka's DescribeConfigs prints.
 
 A row is (name, type, default, allowed, flags, doc).
+
 - `default` is text, or None where Kafka has no value.
-- `allowed` for numbers: "1..", "0..1", "1..9|-1" (a range, or one more value); for
-  strings and lists: the values, separated by blanks, "~" in front when case does not
+- `allowed` for numbers: "1..", "0..1", "1..9|-1" (a range, or one extra value); for
+  strings and lists: the values, separated by blanks, with "~" in front if case does not
   matter; or one of the named checks "nonempty", "replicas", "offset-reset".
-- `flags`: r read-only, b changeable per broker, c changeable per broker and cluster-wide;
-  e has an effect in Penstock; i internal: listed only when it was set.
+- `flags`: r read-only; b dynamic per broker; c dynamic per broker and cluster-wide;
+  e has an effect in Penstock; i internal, listed only if set.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Row: TypeAlias = tuple[str, str, str | None, str, str, str]
 
 
 class ConfigType(IntEnum):
-    """Numbers as in DescribeConfigs."""
+    """The numbers of DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -95,7 +96,7 @@ class ConfigKey(NamedTuple):
     minimum: float | None
     maximum: float | None
     besides: float | None
-    """One more value a range permits, such as -1 for "unset"."""
+    """An extra value outside the range, such as -1 for "unset"."""
     choices: tuple[str, ...]
     any_case: bool
     dynamic: Dynamic
@@ -103,7 +104,7 @@ class ConfigKey(NamedTuple):
     internal: bool
     doc: str
     synonyms: tuple[str, ...]
-    """Broker keys that supply the value when this one is unset, nearest first."""
+    """Broker keys that supply the value if this key is unset, nearest first."""
 
     @property
     def sensitive(self) -> bool:
@@ -118,7 +119,7 @@ class ConfigKey(NamedTuple):
         return None if self.default is None else self.parse(self.default)
 
     def parse(self, text: str) -> ConfigValue:
-        """The typed value, or ConfigError with Kafka's sentence."""
+        """Return the typed value, or raise ConfigError with Kafka's message."""
         text = text.strip()
         value: ConfigValue
         if self.type is ConfigType.BOOLEAN:
@@ -226,7 +227,7 @@ class KeyTable(Mapping[str, ConfigKey]):
         return len(self._rows)
 
     def key(self, name: str) -> ConfigKey:
-        """The key, or the error a client gets for a name that does not exist."""
+        """Return the key, or raise the error that a client gets for an unknown name."""
         if name not in self._rows:
             raise ConfigError(f"Unknown {self.kind} config name: {name}")
         return self[name]
@@ -277,7 +278,7 @@ def _number(text: str) -> float | None:
 
 
 def _format_double(value: float) -> str:
-    """As Java's Double.toString: scientific below 1e-3 and from 1e7."""
+    """Format like Java's Double.toString: scientific notation below 1e-3 and from 1e7."""
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(value)
     if value != value:

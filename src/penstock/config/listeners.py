@@ -1,7 +1,7 @@
 """Addresses in settings: listeners, advertised listeners, protocol maps and quorum voters.
 
-Text in, values out; opens nothing and resolves no names. Errors are whole sentences that
-name the setting and say what to do.
+Text in, values out. Opens no sockets and resolves no names. Errors are whole sentences
+that name the setting and the remedy.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _EVERY_INTERFACE = ("", "0.0.0.0", "::")
 class Endpoint(NamedTuple):
     name: str
     host: str
-    """Empty: every interface, IPv4 and IPv6."""
+    """Empty: all interfaces, IPv4 and IPv6."""
     port: int
-    """Zero: any free one."""
+    """Zero: any free port."""
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -40,11 +40,11 @@ class Voter(NamedTuple):
 
 class Listeners(NamedTuple):
     broker: tuple[Endpoint, ...]
-    """What the node serves."""
+    """Listeners for clients."""
     controller: tuple[Endpoint, ...]
-    """For other nodes; they speak the same as the others."""
+    """Listeners for other nodes; they serve the same protocol."""
     advertised: Mapping[str, Endpoint]
-    """By listener name; a name without an entry gives back the address the client used."""
+    """By listener name; a listener without an entry advertises the address the client used."""
     security_protocols: Mapping[str, str]
     """By listener name."""
 
@@ -73,12 +73,12 @@ def parse_endpoints(setting: str, items: Sequence[str]) -> tuple[Endpoint, ...]:
 
 
 def _check_host(setting: str, host: str) -> None:
-    """Such a name is not looked up at all, on no machine."""
+    """Refuse host names that no resolver can look up."""
     try:
         host.encode("idna")
     except UnicodeError as error:
         raise ConfigError(
-            f"{setting}: '{host}' is no host name: each part between its dots has 1 to 63 characters"
+            f"{setting}: '{host}' is not a host name: each part between its dots has 1 to 63 characters"
         ) from error
 
 
@@ -128,7 +128,7 @@ def assemble_listeners(
     if not broker:
         raise ConfigError("listeners: there is no address for clients: add PLAINTEXT://127.0.0.1:9092")
     if not protocols_given:
-        # As in Kafka: without a map of one's own the controller's listeners are plain.
+        # As in Kafka, controller listeners are PLAINTEXT if the map is not set.
         protocols = dict.fromkeys(controller_names, "PLAINTEXT") | dict(protocols)
     used: dict[str, str] = {}
     for endpoint in endpoints:
@@ -159,7 +159,7 @@ def _check_advertised(advertised: tuple[Endpoint, ...], names: Collection[str]) 
             shown = endpoint.host or "an empty host"
             raise ConfigError(
                 f"advertised.listeners: clients cannot connect to {shown}: name a host they can reach, "
-                "or leave the setting out to give back the address each client used"
+                "or leave the setting out to advertise the address each client used"
             )
         if endpoint.port == 0:
             raise ConfigError(f"advertised.listeners: clients cannot connect to port 0 of {endpoint.name}: name a port")

@@ -1,8 +1,8 @@
 """Java properties files: the text format of server.properties and meta.properties.
 
-Knows nothing of settings. Comments start with # or !; a key ends at the first unescaped
-=, : or blank; a line that ends in an odd number of backslashes goes on in the next one;
-\\uXXXX, \\t, \\n, \\r and \\f are characters. The last of two equal keys wins.
+Must not know: settings. Comments start with # or !. A key ends at the first unescaped
+=, : or blank. A line that ends in an odd number of backslashes continues on the next line.
+\\uXXXX, \\t, \\n, \\r and \\f are characters. If two keys are equal, the last one wins.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def format_properties(properties: Mapping[str, str]) -> str:
-    """One key=value per line, such that `parse_properties` gives the same mapping back."""
+    """One key=value per line; `parse_properties` returns the same mapping."""
     return "".join(f"{_escape(key, blanks=True)}={_escape(value, blanks=False)}\n" for key, value in properties.items())
 
 

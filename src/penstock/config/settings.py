@@ -1,7 +1,7 @@
-"""Which layer a broker setting comes from: given at run time, in the file, or by default.
+"""Layers of broker settings: dynamic, from the file, and defaults.
 
-Knows the broker's key table and nothing of what the values mean. Invariant: a name the
-table does not have never gets in, and every text in a layer parses.
+Must not know: what the values mean. Invariant: every name in a layer is in the broker's key
+table, and every text in a layer parses.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ BROKER_KEYS = KeyTable(
 MIN_ISR = "min.insync.replicas"
 FLUSH_MESSAGES = "log.flush.interval.messages"
 AGREED_ON = (MIN_ISR, FLUSH_MESSAGES)
-"""All brokers of a cluster must mean the same by these: they decide who may lead, and what a replica holds."""
+"""All brokers of a cluster must agree on these: they decide which replica may lead and what a replica holds."""
 _LISTENER_PREFIX = "listener.name."
 _FACTORS_MS = ((".hours", 3_600_000), (".minutes", 60_000))
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Texts by layer; of two layers the earlier one named here wins."""
+    """Texts by layer. The first layer with a value wins, in the order of the fields."""
 
     broker_dynamic: Mapping[str, str]
     cluster_dynamic: Mapping[str, str]
     static: Mapping[str, str]
     _values: dict[str, ConfigValue] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What was parsed already: thousands of topics ask for the same defaults."""
+    """Values already parsed: thousands of topics use the same defaults."""
 
     def __post_init__(self) -> None:
         for layer in (self.broker_dynamic, self.cluster_dynamic, self.static):
@@ -55,7 +55,7 @@ class Settings:
         return self._values[name]
 
     def first_value(self, names: Iterable[str], *, unit: str) -> ConfigValue:
-        """The first of `names` that has a value, in milliseconds where `unit` says ms and the name a longer one."""
+        """The first value among `names`, converted to milliseconds if `unit` is ms and the name has a longer unit."""
         for name in names:
             value = self.value(name)
             if value is None:
@@ -71,7 +71,7 @@ class Settings:
 
 @cache
 def _default(name: str) -> ConfigValue:
-    """The same in all settings: every change of one makes new ones."""
+    """Cached for all `Settings`, because every change of a setting makes a new object."""
     return BROKER_KEYS.key(name).default_value
 
 
@@ -79,7 +79,7 @@ NOTHING_SET = Settings({}, {}, {})
 
 
 def listener_override(name: str) -> str | None:
-    """The key behind listener.name.<listener>.<key>, if it is one."""
+    """The key in listener.name.<listener>.<key>; None for other names."""
     if name.startswith(_LISTENER_PREFIX):
         _, _, key = name.removeprefix(_LISTENER_PREFIX).partition(".")
         while key and key not in BROKER_KEYS:

@@ -1,9 +1,9 @@
-"""Topic settings: the key table and what one topic's settings amount to.
+"""Topic settings: the key table, and the effective settings of one topic.
 
 `TopicConfig` is what the log and the partition see: typed, frozen, all defaults resolved.
 Must not know: which topics exist. Invariants: a value comes from the topic's own overrides,
-else from the first broker setting behind it that has a value, else from the table; each
-field is named as its key, with _ for the dots.
+else from the first of its broker settings that has a value, else from the table; each
+field is named after its key, with _ for the dots.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOPIC_KEYS = KeyTable("topic", (TOPIC_ROWS,), TOPIC_SYNONYMS)
 
 
 class Configured(Protocol):
-    """A `BrokerConfig`, of which a topic needs to know only this."""
+    """The part of `BrokerConfig` that a topic needs."""
 
     @property
     def settings(self) -> Settings: ...
@@ -63,13 +63,13 @@ class TopicConfig(NamedTuple):
 
     @classmethod
     def resolve(cls, overrides: Mapping[str, str], broker: Configured | None = None) -> TopicConfig:
-        """`overrides` have passed `validate_topic_overrides`; without a broker the defaults hold."""
+        """`overrides` have passed `validate_topic_overrides`. Without a broker, the defaults apply."""
         settings = NOTHING_SET if broker is None else broker.settings
         fields: dict[str, Any] = {}
         for field in cls._fields:
             fields[field] = topic_value(_key(field), overrides, settings)
         fields["cleanup_policy"] = frozenset(fields["cleanup_policy"])
-        # Any negative age a broker's default may hold means "never", as in Kafka.
+        # A negative broker default means "never", as in Kafka.
         fields["retention_ms"] = max(fields["retention_ms"], -1)
         segment_bytes = overrides.get("internal.segment.bytes")
         if segment_bytes is not None:
@@ -92,7 +92,7 @@ def topic_value(key: ConfigKey, overrides: Mapping[str, str], settings: Settings
 
 
 def validate_topic_overrides(overrides: Mapping[str, str]) -> None:
-    """ConfigError with Kafka's sentence for the first name or value that will not do."""
+    """Raise ConfigError with Kafka's message for the first invalid name or value."""
     for name, text in overrides.items():
         value = TOPIC_KEYS.parse(name, text)
         if name == "remote.storage.enable" and value:

@@ -1,1 +1,1 @@
-"""Words that every layer shares: ids and the error tree. Knows nothing above it."""
+"""Types that every layer shares: ids and the error tree. Must not know: any other layer."""

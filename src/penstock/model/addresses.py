@@ -8,7 +8,7 @@ DEFAULT_PORT: Final = 9092
 
 
 def parse_server(server: str) -> tuple[str, int] | None:
-    """HOST, HOST:PORT or [IPv6]:PORT, with or without a protocol in front. None: it is no address."""
+    """HOST, HOST:PORT or [IPv6]:PORT, with or without a protocol in front. None: not an address."""
     bare = server.strip().rpartition("://")[2]
     host, colon, port = bare.rpartition(":")
     if not colon or bare.endswith("]"):

@@ -3,13 +3,13 @@
 PenstockError
 +-- ApiError(code, message)            answered on the wire, never logged as a fault
 |   `-- OutcomeUnknown                 it may or may not have happened: the client retries
-+-- StorageError                       the disk did something; carries KAFKA_STORAGE_ERROR
++-- StorageError                       a disk failure; has code KAFKA_STORAGE_ERROR
 |   +-- CorruptBatch(path, position)   bytes on disk do not match their checksum
-|   +-- NotCached(path)                what is looked up is not in memory: look in a worker
+|   +-- NotCached(path)                the data is not in memory: look it up in a worker
 |   +-- ForeignDirectory               a log directory that belongs to another topic
 |   `-- LogOffline                     a log that must not be touched again until restart
 +-- ProtocolError                      bytes that are not Kafka's protocol: close
-|   `-- Stranger                       what only nodes of the cluster may send, from somebody else: close
+|   `-- Stranger                       a client sent a request reserved for nodes of the cluster: close
 `-- ConfigError                        a bad setting: one sentence, exit code 2
 """
 
@@ -136,7 +136,7 @@ class ErrorCode(IntEnum):
 
 
 class PenstockError(Exception):
-    """Root of everything raised on purpose."""
+    """Root of all errors raised on purpose."""
 
 
 class ApiError(PenstockError):
@@ -154,7 +154,7 @@ class OutcomeUnknown(ApiError):
 
 
 class LogBusy(ApiError):
-    """A log that cannot be used for a moment. Clients ask again, as after a change of leaders."""
+    """A log that is briefly unusable. Clients retry, as after a change of leader."""
 
 
 class StorageError(PenstockError):
@@ -172,14 +172,14 @@ class CorruptBatch(StorageError):
 
 
 class NotCached(StorageError):
-    """A lookup on the event loop would have to wait for the disk, or to walk far: it belongs in a worker."""
+    """A lookup on the event loop would wait for the disk, or walk far: it belongs in a worker."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} is not in memory")
 
 
 class RecordsMissing(StorageError):
-    """A log ends before what was stable."""
+    """A log ends before its stable records do."""
 
 
 class ForeignDirectory(StorageError):

@@ -1,4 +1,4 @@
-"""A partition by the name of its topic and its number."""
+"""A partition, by topic name and index."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Protocols between the product and the world: disk, channel, clock, entropy, flusher.
+"""Protocols between the product and the world: disk, channel, clock, entropy, flusher, workers.
 
-Nothing here does anything. Real implementations live in `runtime` and `net`,
-their evil twins in `sim`.
+Definitions only. Real implementations are in `runtime` and `net`, their simulated twins in `sim`.
 """

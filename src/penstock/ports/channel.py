@@ -1,8 +1,8 @@
 """The channel port: bytes and file ranges out, buffers in.
 
-Implementations: `net.channel.SocketChannel` (plain TCP, sendfile); TLS and the
-simulated network come in behind the same port. The split follows asyncio's
-BufferedProtocol: the receiver owns the memory, the channel fills it.
+Implementation: `net.channel.SocketChannel` (plain TCP, sendfile). TLS and the simulated network
+use the same port. The split follows asyncio's BufferedProtocol: the receiver owns the memory, the
+channel fills it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Receiver(Protocol):
     def received(self, size: int) -> None: ...
 
     def writable(self) -> None:
-        """The channel's queue fell below its low mark after it was above the high one."""
+        """The channel's queue fell below its low mark after exceeding the high one."""
         ...
 
     def closed(self, error: OSError | None) -> None:
-        """Called once, whoever closed."""
+        """Called once, whichever side closed."""
         ...
 
 
@@ -37,14 +37,14 @@ class Channel(Protocol):
 
     @property
     def local(self) -> tuple[str, int]:
-        """The address the client used to reach us."""
+        """The address the client used to reach this broker."""
         ...
 
     @property
     def queued_bytes(self) -> int: ...
 
     def send(self, parts: Iterable[Part]) -> None:
-        """Queue in order and write what the peer takes now. Never blocks."""
+        """Queue in order and write as much as the peer accepts now. Never blocks."""
         ...
 
     def pause_reading(self) -> None: ...
@@ -52,9 +52,9 @@ class Channel(Protocol):
     def resume_reading(self) -> None: ...
 
     def is_peer_gone(self) -> bool:
-        """Whether the peer has closed its side, seen also while reading is paused."""
+        """Whether the peer has closed its side; detected even while reading is paused."""
         ...
 
     def close(self, *, drain: bool = False) -> None:
-        """Stop reading; with `drain`, close after what is queued has left."""
+        """Stop reading; with `drain`, close after the queue is written."""
         ...

@@ -1,4 +1,4 @@
-"""Time and chance as ports, so that a whole cluster can run on a seed."""
+"""Time and randomness as ports, so that a whole cluster can run on a seed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Clock(Protocol):
 
 
 class Chance(Protocol):
-    """Numbers that nobody can foresee, and that a seed repeats."""
+    """Unpredictable numbers that a seed can repeat."""
 
     def randrange(self, stop: int, /) -> int:
-        """From 0 to below `stop`."""
+        """From 0 to `stop` - 1."""
         ...
 
 

@@ -1,14 +1,15 @@
 """The disk port: files with explicit positions, directories, and slices of files.
 
 Two implementations: `runtime.disk.OsDisk` (system calls) and `sim.machine.disk.SimDisk`
-(memory; loses what was not synced, tears writes, flips bits, fills up).
+(memory; loses unsynced bytes, tears writes, flips bits, fills up).
 
-What a caller may rely on:
+Guarantees
+
 - `File.write` writes every byte or raises OSError; after an error the bytes between
   `position` and the intended end are undefined and the caller must truncate.
 - Bytes survive a power failure only after `File.sync` returned, and the name of a new
   or renamed file only after `Disk.sync_directory` of its parent returned.
-- After `File.sync` raised, nothing is known about the unsynced bytes, ever.
+- After `File.sync` raised, the state of the unsynced bytes is unknown forever.
 - An unlinked file stays readable through open `File`s.
 """
 
@@ -22,13 +23,13 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class File(Protocol):
-    """One open file. Closed by `close`, or when the last reference goes."""
+    """One open file. Closed by `close`, or with the last reference."""
 
     @property
     def path(self) -> str: ...
 
     def fileno(self) -> int:
-        """The kernel's descriptor, or -1 when no kernel file stands behind this one."""
+        """The kernel's descriptor, or -1 if this is not a kernel file."""
         ...
 
     def size(self) -> int: ...
@@ -38,7 +39,7 @@ class File(Protocol):
         ...
 
     def write(self, position: int, parts: Sequence[Buffer]) -> int:
-        """Write all parts one after the other at `position`; returns the byte count."""
+        """Write all parts in order at `position`; return the byte count."""
         ...
 
     def truncate(self, size: int) -> None: ...
@@ -48,18 +49,18 @@ class File(Protocol):
         ...
 
     def is_cached(self, position: int, size: int) -> bool:
-        """Whether reading this range would be served from memory without waiting."""
+        """Whether this range can be read from memory without waiting."""
         ...
 
     def read_cached(self, position: int, size: int) -> bytes | None:
-        """The whole range if it is in memory; None: it is not, or that cannot be told. Never waits."""
+        """The whole range if it is in memory; None if it is not, or unknown. Never waits."""
         ...
 
     def close(self) -> None: ...
 
 
 class FileSlice:
-    """A byte range of an open file: how a fetch payload travels to the socket unread."""
+    """A byte range of an open file, so that a fetch payload goes to the socket without being read."""
 
     __slots__ = ("file", "position", "size")
 
@@ -77,11 +78,11 @@ class FileSlice:
 
 class Disk(Protocol):
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and writing. Missing and not `create`: FileNotFoundError."""
+        """Open for reading and writing. FileNotFoundError if missing and not `create`."""
         ...
 
     def list_directory(self, path: str) -> list[str]:
-        """Names, sorted."""
+        """Sorted names."""
         ...
 
     def exists(self, path: str) -> bool: ...
@@ -89,27 +90,27 @@ class Disk(Protocol):
     def is_directory(self, path: str) -> bool: ...
 
     def make_directory(self, path: str) -> None:
-        """With parents; no error when it exists."""
+        """With parents; no error if it exists."""
         ...
 
     def remove(self, path: str) -> None: ...
 
     def remove_directory(self, path: str) -> None:
-        """With everything below it; no error when it is gone."""
+        """With everything below it; no error if it is missing."""
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic; replaces a file of the new name."""
+        """Atomic; replaces an existing file of the new name."""
         ...
 
     def link(self, old: str, new: str) -> None:
-        """A second name for a file. Raises OSError where there are no such links, or the new name is taken."""
+        """Add a second name for a file. Raises OSError if links are not supported or the name exists."""
         ...
 
     def sync_directory(self, path: str) -> None: ...
 
     def new_lock(self) -> AbstractContextManager[object]:
-        """For what the loop and a worker may do to one directory at the same time."""
+        """A lock for operations of the loop and a worker on one directory."""
         ...
 
     def space(self, path: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The flusher port: handed what one log wants stable, it says when it is."""
+"""The flusher port: makes the files of one log stable and reports when they are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ class Flusher(Protocol):
     ) -> None:
         """Make `files`, then the names in `directories`, stable.
 
-        `on_stable` runs on the event loop with the first error, if there was one. Never blocks
-        the caller.
+        `on_stable` runs on the event loop with the first error, if any. Never blocks the caller.
         """
         ...

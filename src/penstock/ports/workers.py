@@ -1,4 +1,4 @@
-"""The workers port: work that may block (cold reads, recompression, deletion) off the loop."""
+"""The workers port: blocking work (cold reads, recompression, deletion) off the loop."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ T = TypeVar("T")
 
 class Workers(Protocol):
     def run(self, work: Callable[[], T]) -> Awaitable[T]:
-        """The outcome of `work`, which runs elsewhere and must not touch the loop's state."""
+        """Run `work` elsewhere and return its result. It must not touch the loop's state."""
         ...
 
     def each(self, work: Callable[[A], T], items: Sequence[A], threads: int) -> Iterator[T]:
-        """The outcomes in order, as they come; up to `threads` at a time. Blocks: for start and stop."""
+        """Yield the results in order, with up to `threads` at a time. Blocks: for start and stop."""
         ...
 
 
 class RecordWorkers(Protocol):
-    """Work on what clients sent, elsewhere than in the interpreter of the loop: decompressing the records of a batch,
+    """Work on client data outside the interpreter of the loop: decompressing the records of a batch,
     walking over them, matching regular expressions.
 
-    `work` is a function of a module, `args` and outcome are plain values (they are pickled). What it raises comes back
-    if it is an ApiError; StorageError where it could not be done: the process died, or took too long.
+    `work` is a module-level function; `args` and result are plain values (they are pickled). An ApiError that it raises
+    is passed on; StorageError if the work failed: the process died, or took too long.
     """
 
     def call(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
-        """For producers and readers: never behind a lookup."""
+        """For producers and readers: never waits behind a lookup."""
         ...
 
     def look_up(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
-        """For lookups by time, which have a lane of their own."""
+        """For lookups by time, which have their own queue."""
         ...
 
     def call_patiently(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
-        """For regular expressions: a lane of their own, with a lower priority."""
+        """For regular expressions, which have their own queue with a lower priority."""
         ...

@@ -1,6 +1,6 @@
 """The header of a v2 record batch, read in place.
 
-    byte  size  field                  who writes it
+    byte  size  field                  written by
     0     8     base offset            broker, on append
     8     4     batch length           producer (bytes after this field)
     12    4     partition leader epoch broker, on append
@@ -16,8 +16,8 @@
     57    4     record count           producer
     61          records, compressed as one block
 
-The broker's fields lie outside the checksum, so a batch is stored with one vectored
-write of a fresh 16-byte prefix and the producer's own bytes.
+The broker's fields are outside the checksum, so a batch is stored with one vectored
+write of a new 16-byte prefix and the producer's own bytes.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40
 
-MIN_RECORD_BYTES = 7  # a byte each: length, attributes, two deltas, two lengths of nothing, no headers
-# By codec: how many bytes one byte can unpack to, at the very most.
+MIN_RECORD_BYTES = 7  # one byte each: length, attributes, two deltas, two null lengths, header count
+# Maximum expansion of one byte, by codec.
 MAX_RATIOS = (1, 1040, 64, 260, 1 << 16, 1 << 16, 1 << 16, 1 << 16)
 
 NO_PRODUCER_ID = -1
@@ -100,7 +100,7 @@ class BatchHeader(NamedTuple):
 
 
 _header: Callable[[Iterable[int]], BatchHeader] = partial(tuple.__new__, BatchHeader)
-"""As `BatchHeader._make`, without a frame of Python: `HEADER` has as many fields."""
+"""Like `BatchHeader._make`, without a Python frame: `HEADER` has the same number of fields."""
 
 
 def add_sequence(sequence: int, delta: int) -> int:
@@ -115,7 +115,7 @@ def read_header(data: Buffer, position: int = 0) -> BatchHeader:
 
 
 def validate_produced(data: Buffer) -> BatchHeader:
-    """Check what a producer sent: exactly one whole, sound v2 batch. Raises ApiError."""
+    """Check a producer's data: exactly one whole, valid v2 batch. Raises ApiError."""
     size = len(data)
     if size < HEADER_SIZE:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{size} bytes are too few for a record batch")
@@ -125,7 +125,9 @@ def validate_produced(data: Buffer) -> BatchHeader:
         raise ApiError(code, f"record batch magic {header.magic}: only magic 2 is accepted")
     if header.batch_length != size - LENGTH_OVERHEAD:
         if HEADER_SIZE <= header.batch_length + LENGTH_OVERHEAD < size:
-            raise ApiError(ErrorCode.INVALID_RECORD, "a produce request carries exactly one record batch a partition")
+            raise ApiError(
+                ErrorCode.INVALID_RECORD, "a produce request must contain exactly one record batch per partition"
+            )
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"batch length {header.batch_length} does not fit {size} bytes")
     if crc32c(memoryview(data)[CRC_START:]) != header.crc:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "record batch checksum does not match")
@@ -148,8 +150,8 @@ def validate_produced(data: Buffer) -> BatchHeader:
 def iterate_headers(data: Buffer, path: str, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
     """Walk the whole batches of `data`, checking every checksum.
 
-    Yields (position in `data`, header). Raises CorruptBatch, naming `position` + the place in
-    `data`, at the first batch that is torn or damaged.
+    Yields (position in `data`, header). Raises CorruptBatch, with `position` + the position in `data`, at the first
+    batch that is torn or damaged.
     """
     view = memoryview(data)
     at, end = 0, len(view)
@@ -169,13 +171,13 @@ def iterate_headers(data: Buffer, path: str, position: int = 0) -> Iterator[tupl
 
 
 def with_prefix(data: Buffer, base_offset: int, leader_epoch: int) -> bytes:
-    """A batch as it lies on disk (reference for the vectored write in `storage.log`)."""
+    """A batch as it is on disk (reference for the vectored write in `storage.log`)."""
     view = memoryview(data)
     return PREFIX.pack(base_offset, len(view) - LENGTH_OVERHEAD, leader_epoch) + view[PREFIX_SIZE:]
 
 
 def with_append_time(data: Buffer, now_ms: int) -> bytearray:
-    """The batch under `message.timestamp.type=LogAppendTime`: bit, max timestamp and checksum anew."""
+    """The batch with `message.timestamp.type=LogAppendTime`: new bit, max timestamp and checksum."""
     out = bytearray(data)
     attributes = int.from_bytes(out[21:23], "big") | TIMESTAMP_TYPE_BIT
     out[21:23] = attributes.to_bytes(2, "big")

@@ -1,7 +1,7 @@
-"""Build and take apart record batches record by record.
+"""Build and parse record batches record by record.
 
-For the few places where records matter (metadata log, recompression, tests, tools).
-The data path never comes here: its unit is the batch.
+For the few places that handle single records (metadata log, recompression, tests, tools).
+The data path does not use this: its unit is the batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Record(NamedTuple):
 
 
 class MalformedRecords(ValueError):
-    """The bytes inside a batch are not records. (The checksum may still match: a client bug.)"""
+    """The bytes inside a batch are not records. The checksum may still match: a client bug."""
 
 
 def write_varint(value: int, out: bytearray) -> None:
@@ -124,11 +124,11 @@ def iterate_records(header: BatchHeader, payload: Buffer) -> Iterator[Record]:
         yield read_record(header, payload, at, end)
         at = end
     if at != len(payload):
-        raise MalformedRecords(f"{len(payload) - at} bytes behind the last record")
+        raise MalformedRecords(f"{len(payload) - at} bytes after the last record")
 
 
 def read_record(header: BatchHeader, payload: Buffer, at: int, end: int) -> Record:
-    """The record between `at`, behind its length, and `end`. Raises MalformedRecords."""
+    """The record from `at`, after its length, to `end`. Raises MalformedRecords."""
     at += 1  # attributes, unused
     timestamp_delta, at = read_varint(payload, at)
     offset_delta, at = read_varint(payload, at)

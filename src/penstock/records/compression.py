@@ -8,8 +8,9 @@
     4   zstd    zstd frame
 
 Batches pass through the broker compressed. This module is for recompression
+Batches pass through the broker compressed. This module is for recompression
 (`compression.type` on a topic), for the few lookups that need a record, and for tools.
-Decompressed size is bounded: a few bytes from a client must not become gigabytes here.
+The decompressed size is bounded: a few bytes from a client must not become gigabytes here.
 The codec libraries are imported on first use; a broker that only passes batches through
 never loads them.
 """
@@ -39,7 +40,7 @@ _PIECE_BYTES = 64 << 10
 
 
 def decompress(codec: int, payload: Buffer) -> bytes:
-    """Raises ApiError(CORRUPT_MESSAGE) for bytes that are not what the codec says."""
+    """Raises ApiError(CORRUPT_MESSAGE) if the payload is invalid for the codec."""
     if codec == NONE:
         return bytes(payload)
     try:
@@ -57,7 +58,7 @@ def decompress(codec: int, payload: Buffer) -> bytes:
 
 
 def stream(codec: int, payload: Buffer) -> Iterator[bytes]:
-    """What `decompress` returns, piece by piece, so that whoever has seen enough can stop. ApiError as there."""
+    """Yield the result of `decompress` in pieces, so that the caller can stop early. Same ApiError."""
     if codec == NONE:
         yield bytes(payload)
         return
@@ -146,7 +147,7 @@ def compress(codec: int, payload: Buffer, level: int | None = None) -> bytes:
     if codec == LZ4:
         import lz4.frame
 
-        # Independent blocks, no content checksum: every client's reader takes these.
+        # Independent blocks, no content checksum: all clients can read these.
         return bytes(lz4.frame.compress(data, compression_level=level or 0, block_linked=False, store_size=False))
     if codec == ZSTD:
         import zstandard
@@ -156,7 +157,7 @@ def compress(codec: int, payload: Buffer, level: int | None = None) -> bytes:
 
 
 def recompress(header: BatchHeader, data: Buffer, codec: int, level: int | None = None) -> bytes:
-    """The same records under another codec; offsets, producer and timestamps untouched."""
+    """The same records with another codec; offsets, producer and timestamps do not change."""
     payload = decompress(header.compression, memoryview(data)[HEADER_SIZE:])
     attributes = header.attributes & ~COMPRESSION_MASK | codec
     return seal(header._replace(attributes=attributes), compress(codec, payload, level))
@@ -183,7 +184,7 @@ def _unlz4(payload: Buffer) -> bytes:
     import lz4.frame
 
     decompressor = lz4.frame.LZ4FrameDecompressor()
-    room = _first_room(payload)  # a large max_length is memory that the library asks for at once
+    room = _first_room(payload)  # the library allocates max_length at once
     out: list[bytes] = [decompressor.decompress(payload, max_length=room)]
     total = len(out[0])
     while not decompressor.eof and not decompressor.needs_input:
@@ -233,7 +234,7 @@ def _unsnappy(payload: Buffer) -> bytes:
 
 def _unsnappy_block(block: memoryview) -> bytes:
     size = shift = 0
-    for byte in block[:5]:  # the block's own length prefix, checked before memory is asked for
+    for byte in block[:5]:  # the block's length prefix, checked before allocating memory
         size |= (byte & 0x7F) << shift
         if byte < 0x80:
             break

@@ -1,6 +1,6 @@
-"""The records of fetched batches, as many as a reader can take at once: for the process for records, or in place.
+"""Decodes the records of fetched batches, as many as a reader can take at once. Runs in the record process or in place.
 
-Reads what is committed: records of aborted transactions and control records are left out. Must not know: connections.
+Returns committed data: records of aborted transactions and control records are left out. Must not know: connections.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ FEW_BYTES = 64 << 10
 
 
 class Aborted(NamedTuple):
-    """A transaction that came to nothing."""
+    """An aborted transaction."""
 
     first_offset: int
     producer_id: int
 
 
 class Limits(NamedTuple):
-    """Of what is returned at once; at least one record is, whatever its size."""
+    """Limits of one result; at least one record is returned, whatever its size."""
 
     records: int
     bytes: int
@@ -38,11 +38,11 @@ UNLIMITED = Limits(1 << 62, 1 << 62)
 class Decoded(NamedTuple):
     records: list[Record]
     next_offset: int
-    """Moves past everything that was looked at; into the middle of a batch where a limit was reached."""
+    """The offset after everything examined; inside a batch if a limit was reached."""
 
 
 def is_little(data: Buffer) -> bool:
-    """Whether decoding is a matter of a moment: few records in plain sight."""
+    """Whether decoding is quick: few records, uncompressed."""
     view = memoryview(data)
     if len(view) > FEW_BYTES:
         return False
@@ -57,7 +57,7 @@ def is_little(data: Buffer) -> bool:
 
 
 def decode(data: Buffer, offset: int, aborted: Iterable[Aborted], limits: Limits = UNLIMITED) -> Decoded:
-    """Records from `offset` on. A batch that was cut off by a limit of bytes is left for the next fetch."""
+    """Decode records from `offset` on. A batch cut off by a byte limit is left for the next fetch."""
     view = memoryview(data)
     records: list[Record] = []
     next_offset, left = offset, limits.bytes
@@ -84,7 +84,7 @@ def decode(data: Buffer, offset: int, aborted: Iterable[Aborted], limits: Limits
 
 
 def _records(header: BatchHeader, payload: Buffer, offset: int) -> Iterator[tuple[int, Record]]:
-    """(size, record) from `offset` on; those before are only stepped over."""
+    """Yield (size, record) from `offset` on; earlier records are skipped."""
     for data, start, end in whole_records(header, payload):
         _, at = read_varint(data, start + 1)
         offset_delta, _ = read_varint(data, at)
@@ -93,7 +93,7 @@ def _records(header: BatchHeader, payload: Buffer, offset: int) -> Iterator[tupl
 
 
 class _Hidden:
-    """Which producers' records are of an aborted transaction, walking forward through offsets."""
+    """Tracks which producers' records belong to an aborted transaction, in offset order."""
 
     def __init__(self, transactions: Iterable[Aborted]) -> None:
         self._waiting = sorted(transactions, reverse=True)

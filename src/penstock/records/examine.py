@@ -1,8 +1,8 @@
-"""Looking into a batch record by record: streamed, bounded, and over as soon as the answer is known.
+"""Examines a batch record by record: streamed, bounded, and stopped as soon as the answer is known.
 
-A few KB from a client may unpack to millions of records. Nothing here runs on the event loop, nor in one of the
-broker's threads, which would hold the interpreter: these are the functions that the process for records runs
-(`ports.workers.RecordWorkers`). They take and return plain values.
+A few KB from a client may unpack to millions of records. So nothing here runs on the event loop or in the broker's
+threads, which would hold the interpreter: the record process runs these functions (`ports.workers.RecordWorkers`).
+They take and return plain values.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from penstock.records.batch import HEADER_SIZE, TIMESTAMP_TYPE_BIT, BatchHeader,
 from penstock.records.builder import MalformedRecords, read_varint
 from penstock.records.compression import stream
 
-MAX_RECORDS = 1_000_000  # of a produced batch that are walked over: seconds
-MAX_RECORDS_LOOKED_UP = 100_000  # in one batch: a client asks for many of them at once
-MAX_MISSING = 1000  # records without a key that are named to the producer
+MAX_RECORDS = 1_000_000  # limit for a produced batch: takes seconds
+MAX_RECORDS_LOOKED_UP = 100_000  # limit for a lookup: a client looks up many batches at once
+MAX_MISSING = 1000  # limit of keyless records reported to the producer
 
 
 class TooManyRecords(ApiError):
@@ -31,17 +31,17 @@ class TooManyRecords(ApiError):
 
 
 class TookTooLong(ApiError):
-    """The batch is within its bounds, and yet nobody has the time for it. Not worth another try."""
+    """The batch is within its bounds but takes too long. A retry does not help."""
 
     def __init__(self) -> None:
-        super().__init__(ErrorCode.INVALID_RECORD, "the records of the batch take too long to look into")
+        super().__init__(ErrorCode.INVALID_RECORD, "the records of the batch take too long to examine")
 
     def __reduce__(self) -> tuple[type[TookTooLong], tuple[()]]:
         return TookTooLong, ()
 
 
 class Head(NamedTuple):
-    """What a record begins with."""
+    """The first fields of a record."""
 
     timestamp_delta: int
     offset_delta: int
@@ -49,11 +49,11 @@ class Head(NamedTuple):
 
 
 def whole_records(header: BatchHeader, payload: Buffer) -> Iterator[tuple[bytes, int, int]]:
-    """(data, start, end) of each record behind its length, unpacked as far as they are asked for.
+    """Yield (data, start, end) of each record after its length, decompressed only as far as needed.
 
-    Raises MalformedRecords where bytes are no records, ApiError where they do not unpack.
+    Raises MalformedRecords if the bytes are not records, ApiError if they do not decompress.
     """
-    pieces: list[bytes] = []  # joined once there is a whole record in them, however large it is
+    pieces: list[bytes] = []  # joined once they contain a whole record, whatever its size
     have, need, count = 0, 1, 0
     for piece in stream(header.compression, payload):
         pieces.append(piece)
@@ -76,7 +76,7 @@ def whole_records(header: BatchHeader, payload: Buffer) -> Iterator[tuple[bytes,
 
 
 def heads(header: BatchHeader, payload: Buffer, most: int, *, is_strict: bool = False) -> Iterator[Head]:
-    """What `most` records begin with; then TooManyRecords. Strict: the rest of each is walked over too."""
+    """Yield the heads of up to `most` records; then TooManyRecords. Strict: the rest of each record is checked too."""
     if header.record_count > most and is_strict:
         raise TooManyRecords(most)
     for count, (data, start, end) in enumerate(whole_records(header, payload)):
@@ -86,7 +86,7 @@ def heads(header: BatchHeader, payload: Buffer, most: int, *, is_strict: bool = 
 
 
 def _next_record(data: bytes, at: int) -> tuple[int, int]:
-    """(start, end) of the record at `at` behind its length; an end beyond the data: it is not all there yet."""
+    """(start, end) of the record at `at` after its length; an end beyond the data means it is incomplete."""
     byte = data[at] if at < len(data) else 0x80
     if byte < 0x80:
         size, at = (byte >> 1) ^ -(byte & 1), at + 1
@@ -128,14 +128,14 @@ def _skip(data: bytes, at: int, end: int, *, is_nullable: bool = True) -> int:
     return at + max(size, 0)
 
 
-# -- what is asked ----------------------------------------------------------------------
+# -- queries ----------------------------------------------------------------------------
 
 
 def first_at_or_after(batch: bytes, timestamp: int, min_offset: int) -> tuple[int, int] | None:
-    """(timestamp, offset) of the first record as young as that, from `min_offset` on.
+    """(timestamp, offset) of the first record with at least this timestamp, from `min_offset` on.
 
-    None where there is none, or where a client framed its records wrongly: such a batch has no times. In one with more
-    records than anybody walks over it is the first of them: who reads from there misses nothing.
+    None if there is none, or if a client framed its records wrongly: such a batch has no timestamps. If a batch has
+    too many records to examine, it is the first one, so that a reader misses nothing.
     """
     header = read_header(batch)
     has_one_time = header.attributes & TIMESTAMP_TYPE_BIT
@@ -153,7 +153,7 @@ def first_at_or_after(batch: bytes, timestamp: int, min_offset: int) -> tuple[in
 
 
 def largest(batch: bytes) -> tuple[int, int]:
-    """(timestamp, offset) of the first record with the batch's largest timestamp, or of its end where none has it."""
+    """(timestamp, offset) of the first record with the batch's largest timestamp, else of the batch's end."""
     header = read_header(batch)
     if header.attributes & TIMESTAMP_TYPE_BIT:
         return header.max_timestamp, header.base_offset
@@ -167,7 +167,7 @@ def largest(batch: bytes) -> tuple[int, int]:
 
 
 def keyless(header: BatchHeader, records: Buffer) -> list[int]:
-    """The places of records without a key, the first `MAX_MISSING`. Raises ApiError where they are no records."""
+    """Indexes of the first `MAX_MISSING` records without a key. Raises ApiError if the bytes are not records."""
     missing: list[int] = []
     try:
         for index, head in enumerate(heads(header, memoryview(records)[HEADER_SIZE:], MAX_RECORDS, is_strict=True)):

@@ -128,7 +128,7 @@ REFUSED = [
     (MINIMAL + "node.id=-1", "Invalid value -1 for configuration node.id: Value must be at least 0"),
     (MINIMAL + "num.partitions=-5", "Invalid value -5 for configuration num.partitions: Value must be at least 1"),
     (MINIMAL + "process.roles=both", "Invalid value both for configuration process.roles"),
-    (MINIMAL + "process.roles=broker", "process.roles=broker is not supported: every node carries data and metadata"),
+    (MINIMAL + "process.roles=broker", "process.roles=broker is not supported: every node is broker and controller"),
     (MINIMAL + "listeners=127.0.0.1:9092", "listeners: '127.0.0.1:9092' is not an address: write NAME://host:port"),
     (MINIMAL + "listeners=PLAINTEXT://h:x", "listeners: 'PLAINTEXT://h:x' is not an address"),
     (MINIMAL + "listeners=PLAINTEXT://:65536", "listeners: port 65536 of PLAINTEXT is out of range"),
@@ -154,17 +154,17 @@ REFUSED = [
     (MINIMAL + "advertised.listeners=OTHER://h:1", "advertised.listeners: OTHER is not in listeners: use one of PLAIN"),
     (
         MINIMAL + "advertised.listeners=PLAINTEXT://kafka-1..svc:9092",
-        "advertised.listeners: 'kafka-1..svc' is no host name: each part between its dots has 1 to 63 characters",
+        "advertised.listeners: 'kafka-1..svc' is not a host name: each part between its dots has 1 to 63 characters",
     ),
     (
         MINIMAL + f"advertised.listeners=PLAINTEXT://{'k' * 64}.svc:9092",
-        f"advertised.listeners: '{'k' * 64}.svc' is no host name",
+        f"advertised.listeners: '{'k' * 64}.svc' is not a host name",
     ),
-    (MINIMAL + "listeners=PLAINTEXT://.svc:9092", "listeners: '.svc' is no host name"),
-    (MINIMAL + "controller.quorum.voters=7@a..b:1", "controller.quorum.voters: 'a..b' is no host name"),
+    (MINIMAL + "listeners=PLAINTEXT://.svc:9092", "listeners: '.svc' is not a host name"),
+    (MINIMAL + "controller.quorum.voters=7@a..b:1", "controller.quorum.voters: 'a..b' is not a host name"),
     (
         MINIMAL + "controller.quorum.bootstrap.servers=a..b:1",
-        "controller.quorum.bootstrap.servers: 'a..b' is no host name",
+        "controller.quorum.bootstrap.servers: 'a..b' is not a host name",
     ),
     (MINIMAL + "log.dirs=/a,/b", "log.dirs names 2 directories, but only one is supported yet: name one"),
     (MINIMAL + "controller.quorum.voters=7@a:1,7@b:1", "controller.quorum.voters names a node twice"),
@@ -172,7 +172,7 @@ REFUSED = [
     (MINIMAL + "controller.quorum.voters=b:1", "controller.quorum.voters: 'b:1' is not a voter: write id@host:port"),
     (
         MINIMAL + "controller.quorum.bootstrap.servers=localhost:9092,b:1",
-        "controller.quorum.bootstrap.servers names this node and others: name the voters of a new cluster",
+        "controller.quorum.bootstrap.servers names this node and others: to form a new cluster, name its voters",
     ),
     (MINIMAL + "controller.quorum.bootstrap.servers=a", "controller.quorum.bootstrap.servers: 'a' is not an address"),
     (MINIMAL + "authorizer.class.name=x.Y", "authorizer.class.name is set, but authorisation is not supported yet"),
@@ -270,9 +270,9 @@ def test_other_nodes_make_a_cluster(tmp_path: Path, text: str, is_clustered: boo
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("broker.session.timeout.ms=2000", "a broker must be heard of within its session"),
-        ("broker.heartbeat.interval.ms=0", "a broker must be heard of within its session"),
-        ("inter.broker.listener.name=INSIDE", "inter.broker.listener.name=INSIDE is none of PLAINTEXT"),
+        ("broker.session.timeout.ms=2000", "the interval must be above 0 and shorter than the session timeout"),
+        ("broker.heartbeat.interval.ms=0", "the interval must be above 0 and shorter than the session timeout"),
+        ("inter.broker.listener.name=INSIDE", "inter.broker.listener.name=INSIDE is not in listeners"),
     ],
 )
 def test_settings_that_keep_a_node_out_of_its_cluster(tmp_path: Path, text: str, sentence: str) -> None:
