@@ -1,15 +1,15 @@
-"""What a follower says about what it holds safely: three private frames, one way, never answered.
+"""Acknowledgements of followers for flushed records: three private frames, one way, never answered.
 
-On durable topics (`flush.messages=1`) a follower reads ahead of its disk, so the offset it fetches from says only
-what it has; what a power failure cannot take from it is said here, as soon as its flush is done, on the connection
-of its fetches. Keys above 0x7000 are this project's own: not advertised, and for brokers of one cluster only.
+On durable topics (`flush.messages=1`) a follower fetches ahead of its disk, so its fetch offset does not tell which
+records it has flushed. It sends that offset here after each flush, on the connection of its fetches. Keys above 0x7000
+are Penstock's own: they are not advertised and only for brokers of one cluster.
 
     ACKNOWLEDGE_KEY  replica id int32 | broker epoch int64 | entries
                      entry: topic id 16 bytes | partition int32 | leader epoch int32 | offset int64 | log start int64
-    DISOWN_KEY       likewise: no more than that is sound here, whatever was said before (see `replica.repair`)
-    WAKE_KEY         nothing: the fetch that is parked on this connection shall be answered now
+    DISOWN_KEY       the same: nothing beyond is sound, whatever was acknowledged before (see `replica.repair`)
+    WAKE_KEY         empty: asks to answer the parked fetch of this connection now
 
-All have the request header of old: key int16 | version int16 | correlation id int32 | client id int16 length.
+All have the old request header: key int16 | version int16 | correlation id int32 | client id int16 length.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WAKE_FRAME: Final = _FRAME.pack(_HEADER_BYTES, WAKE_KEY, 0, 0, -1)
 
 
 class Acknowledged(NamedTuple):
-    """Everything of a partition below `offset` is stable, as far as the leader of `leader_epoch` wrote it."""
+    """Everything of a partition below `offset` is flushed, as the leader of `leader_epoch` wrote it."""
 
     topic_id: bytes
     partition: int
@@ -51,7 +51,7 @@ def acknowledgement_frame(
 
 
 def read_acknowledgement(payload: Buffer) -> tuple[int, int, Iterator[Acknowledged]]:
-    """(replica id, broker epoch, entries) of what follows the request header."""
+    """(replica id, broker epoch, entries) of the payload after the request header."""
     size = len(payload) - _SENDER.size
     if size < 0 or size % _ENTRY.size:
         raise ProtocolError(f"acknowledgement of {len(payload)} bytes")

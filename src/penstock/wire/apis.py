@@ -1,7 +1,7 @@
 """The API table: key -> message classes, known versions, flexibility.
 
-The message modules are imported on first use, since a broker serves few of them in
-its first second. Which versions are advertised is the handlers' decision, not told here.
+The message modules are imported on first use, since a broker needs few of them in its first second. The handlers decide
+which versions are advertised.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Api", "ApiSpec", "api", "find_api"]
 
 
 class ApiSpec:
-    """What the wire knows about one API."""
+    """The wire format's facts about one API."""
 
     __slots__ = ("_request", "_response", "_stem", "flexible_from", "key", "max_version", "min_version", "module")
 
@@ -50,7 +50,7 @@ class ApiSpec:
         return version >= self.flexible_from
 
     def response_header_is_flexible(self, version: int) -> bool:
-        """Never for ApiVersions: its reader does not know yet what the broker speaks."""
+        """Never for ApiVersions: its reader does not know the broker's versions yet."""
         return version >= self.flexible_from and self.key is not Api.API_VERSIONS
 
     def _load(self, suffix: str) -> type[Message]:

@@ -1,7 +1,7 @@
-"""Bytes to messages and back: cached codecs per class and version, headers, frames.
+"""Encoding and decoding of messages: cached codecs per class and version, headers, frames.
 
-Codecs are made on first use by `wire.reading` and `wire.writing`; a connection pays
-for the versions it speaks and no others. Nothing here knows what a message means.
+`wire.reading` and `wire.writing` generate the codecs on first use, so that only the versions in use cost anything.
+Nothing here knows what a message means.
 
 Frame:           size int32 | header | body
 Request header:  api key int16 | version int16 | correlation id int32 | client id nullable
@@ -45,7 +45,7 @@ _NO_TAGS = b"\0"
 
 
 def reader(cls: type[M], version: int) -> Reader[M]:
-    """A function (buffer, offset) -> (message, offset after it); any bad input is a ProtocolError.
+    """A function (buffer, offset) -> (message, offset after it). Bad input raises ProtocolError.
 
     Strings and bytes are copies; records are views into `buffer`.
     """
@@ -59,7 +59,7 @@ def reader(cls: type[M], version: int) -> Reader[M]:
 def writer(cls: type[M], version: int) -> Writer[M]:
     """A function (message, parts) that appends the encoded message to `parts`.
 
-    Fields that `version` lacks are dropped without a word; records are appended as they are.
+    Fields that `version` lacks are dropped silently. Records are appended unchanged.
     """
     write = _writers.get((cls, version))
     if write is None:
@@ -75,7 +75,7 @@ def _check_version(cls: type[Message], version: int) -> None:
 
 
 def decode(cls: type[M], version: int, buffer: Buffer, offset: int = 0) -> M:
-    """Read a message that fills the rest of the buffer."""
+    """Reads a message that fills the rest of the buffer."""
     message, end = reader(cls, version)(buffer, offset)
     if end != len(buffer):
         raise ProtocolError(f"{len(buffer) - end} bytes after {cls.__name__} v{version}")
@@ -90,7 +90,7 @@ def encode(message: Message, version: int) -> bytes:
 
 
 def frame(parts: Sequence[Part]) -> tuple[list[Part], int]:
-    """Join neighbouring bytes and put the size in front; returns the parts and their total size."""
+    """Joins neighbouring bytes and puts the size in front. Returns the parts and their total size."""
     joined, size = _join(parts)
     return _prefixed(_INT32.pack(size), joined), size + 4
 
@@ -115,7 +115,7 @@ def _join(parts: Sequence[Part]) -> tuple[list[Part], int]:
 
 
 def _prefixed(prefix: bytes, parts: list[Part]) -> list[Part]:
-    """Put `prefix` before the first part, and in one piece with it where that is possible."""
+    """Puts `prefix` before the first part, joined with it if possible."""
     if not parts or isinstance(parts[0], FileSlice):
         return [prefix, *parts]
     parts[0] = prefix + parts[0]
@@ -128,8 +128,8 @@ def _prefixed(prefix: bytes, parts: list[Part]) -> list[Part]:
 def read_request_header(buffer: Buffer, offset: int = 0) -> tuple[int, int, int, str | None, int]:
     """(api key, version, correlation id, client id, offset of the body).
 
-    For an API or version that is not known the offset is the one after the client id:
-    enough to answer an ApiVersions request of the future.
+    For an unknown API or version the offset is the one after the client id. That is enough to answer a newer
+    ApiVersions request.
     """
     size = len(buffer)
     try:
@@ -164,7 +164,7 @@ def request_steps(
 ) -> Generator[None, None, Read]:
     """`decode_request` in steps of about a millisecond, bounded in the elements of all arrays together.
 
-    Returns (message, offset after it). Most requests are done with the first step.
+    Returns (message, offset after it). Most requests need only the first step.
     """
     read = _request_step_readers.get((api_key, version))
     if read is None:
@@ -214,9 +214,9 @@ def encode_response(api_key: int, version: int, correlation_id: int, message: Me
 def response_steps(
     api_key: int, version: int, correlation_id: int, message: Message
 ) -> Generator[None, None, tuple[list[Part], int]]:
-    """`encode_response` in steps, for answers that may be wide.
+    """`encode_response` in steps, for answers with many elements.
 
-    A message of a subclass of the response's class was encoded before (`body_steps`): its `encoded` bytes are taken.
+    A message that is `Encoded` was encoded before (by `body_steps`): its `encoded` bytes are used.
     """
     known = _response_step_writers.get((api_key, version))
     if known is None:
@@ -235,7 +235,7 @@ def response_steps(
 
 
 def _joining(steps: Iterator[None], parts: list[Part]) -> Generator[None, None, None]:
-    """What a step wrote is joined in that step: a hundred thousand parts at the end would take milliseconds."""
+    """Joins the parts of each step within the step: joining a hundred thousand parts at the end takes milliseconds."""
     done = 0
     for _ in steps:
         parts[done:] = _join(parts[done:])[0]
@@ -244,7 +244,7 @@ def _joining(steps: Iterator[None], parts: list[Part]) -> Generator[None, None, 
 
 
 def body_steps(cls: type[Message], message: Message, version: int) -> Generator[None, None, bytes]:
-    """The bytes of a message without records, in steps, as `cls` has it."""
+    """The bytes of a message without records, in the layout of `cls`, in steps."""
     write = _step_writers.get((cls, version))
     if write is None:
         write = _step_writers[cls, version] = compile_step_writer(cls, version)
@@ -254,7 +254,7 @@ def body_steps(cls: type[Message], message: Message, version: int) -> Generator[
 
 
 def response_prefix(api_key: int, version: int) -> struct.Struct:
-    """Packs the size of what follows and the correlation id."""
+    """Packs the size of the rest and the correlation id."""
     is_flexible = _spec(api_key, version).response_header_is_flexible(version)
     return _FLEXIBLE_RESPONSE_PREFIX if is_flexible else _RESPONSE_PREFIX
 

@@ -1,19 +1,19 @@
-"""How two nodes show each other that they know the cluster's secret: private key 0x7006, two requests, two answers.
+"""The introduction of two nodes, which proves that both know the cluster's secret: API key 0x7006, two requests.
 
     dialer    size int32 | key int16 | version int16 | correlation id int32 | client id: null (int16 -1) |
-              step 1: 1 int8 | protocol int8 | sender int32 | recipient int32 (-1: whoever listens) | nonce 32 |
+              step 1: 1 int8 | protocol int8 | sender int32 | recipient int32 (-1: any node) | nonce 32 |
                       directory id of the sender, UTF-8, at most 64 bytes
               step 2: 2 int8 | proof of the dialer 32
     listener  size int32 | correlation id int32 | status int8 |
               0: step 1: nonce 32; step 2: proof of the listener 32
-              1: why not, UTF-8
+              1: reason of the refusal, UTF-8
 
-A proof is HMAC-SHA256 under the secret over the role of whoever gives it, all of step 1 and the listener's nonce. The
-secret never travels. Both nonces are fresh, so a recorded proof is worth nothing. The roles differ, so one's own proof
-sent back is none. The recipient is under the proof, so it cannot be passed on to another node. The dialer shows first:
-a stranger gets no proof to guess at.
+A proof is an HMAC-SHA256 with the secret over the sender's role, all of step 1 and the listener's nonce. The secret is
+never sent. Both nonces are fresh, so that a recorded proof is useless. The roles differ, so that a node's own proof
+cannot be reflected. The proof covers the recipient, so that it cannot be relayed to another node. The dialer proves
+first, so that a stranger gets no proof for guessing the secret.
 
-What this does not do: it neither hides nor signs what follows. That needs TLS.
+The introduction does not encrypt or sign the rest of the connection. That needs TLS.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PROOF_BYTES: Final = 32
 MAX_DIRECTORY_BYTES: Final = 64
 MAX_ANSWER_BYTES: Final = 1 << 10
 MAX_FRAME_BYTES: Final = 256
-"""Of a private request before the secret was shown."""
+"""The limit for private requests before the introduction."""
 
 _HEADER = Struct(">ihhih")
 _ANSWER = Struct(">iib")
@@ -59,14 +59,14 @@ class Opening(NamedTuple):
     def decode(payload: bytes) -> Opening:
         """Raises ProtocolError."""
         if not _STEP_1.size <= len(payload) <= _STEP_1.size + MAX_DIRECTORY_BYTES:
-            raise ProtocolError(f"an introduction of {len(payload)} bytes")
+            raise ProtocolError(f"introduction of {len(payload)} bytes")
         _, protocol, sender, recipient, nonce = _STEP_1.unpack_from(payload)
         if protocol != PROTOCOL:
-            raise ProtocolError(f"nodes introduce themselves by version {PROTOCOL} here, not {protocol}")
+            raise ProtocolError(f"introductions have version {PROTOCOL} here, not {protocol}")
         try:
             return Opening(sender, recipient, nonce, payload[_STEP_1.size :].decode())
         except UnicodeDecodeError as error:
-            raise ProtocolError(f"the directory id of an introduction: {error}") from error
+            raise ProtocolError(f"invalid directory id in an introduction: {error}") from error
 
 
 def is_opening(payload: memoryview) -> bool:
@@ -80,7 +80,7 @@ def encode_proof(proof: bytes) -> bytes:
 def decode_proof(payload: bytes) -> bytes:
     """Raises ProtocolError."""
     if len(payload) != _STEP_2.size or payload[0] != 2:
-        raise ProtocolError(f"an introduction's second step of {len(payload)} bytes")
+        raise ProtocolError(f"second step of an introduction of {len(payload)} bytes")
     return bytes(_STEP_2.unpack(payload)[1])
 
 
@@ -93,7 +93,7 @@ def proof_of_listener(secret: bytes, opening: bytes, nonce: bytes) -> bytes:
 
 
 def is_same(proof: bytes, expected: bytes) -> bool:
-    """In a time that says nothing of where they differ."""
+    """Compares in constant time."""
     return hmac.compare_digest(proof, expected)
 
 
@@ -114,16 +114,16 @@ class Answer(NamedTuple):
     correlation_id: int
     payload: bytes
     refusal: str
-    """Empty: none."""
+    """The reason; empty if the answer is not a refusal."""
 
 
 def take_answer(buffer: bytearray) -> Answer | None:
-    """The first one, taken out of the buffer; None: it is not whole yet. Raises ProtocolError."""
+    """Takes the first answer out of the buffer. None if it is incomplete. Raises ProtocolError."""
     if len(buffer) < _ANSWER.size:
         return None
     size, correlation_id, status = _ANSWER.unpack_from(buffer)
     if not _ANSWER.size - 4 <= size <= MAX_ANSWER_BYTES:
-        raise ProtocolError(f"an answer of {size} bytes to an introduction")
+        raise ProtocolError(f"answer of {size} bytes to an introduction")
     if len(buffer) < 4 + size:
         return None
     payload = bytes(buffer[_ANSWER.size : 4 + size])

@@ -1,10 +1,10 @@
-"""The frame in which servers of one cluster talk Raft to each other: a request like any other, with a private API key.
+"""The frame of Raft messages between nodes of a cluster: a request with a private API key.
 
 Frame:   size int32 | api key int16 | version int16 | correlation id int32 | client id, null (int16 -1) | payload
-Answer:  size int32 | correlation id int32 | reason; only where the payload asks for one (`cluster.raft_codec`)
+Answer:  size int32 | correlation id int32 | reason; only if the payload asks for an answer (`cluster.raft_codec`)
 
-The key lies far outside of Kafka's range and is not advertised, so no client ever sends it. What a payload
-means is not known here.
+The key is far outside Kafka's range and not advertised, so that no client sends it. This module does not know the
+meaning of payloads.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def peer_frame(payload: bytes, correlation_id: int = 0) -> bytes:
 
 
 def peer_answer(correlation_id: int, reason: str = "") -> bytes:
-    """`reason` says why not; empty: all is well."""
+    """`reason`: why the message is refused; empty if it is accepted."""
     text = reason.encode()[: MAX_ANSWER_BYTES - 4]
     return _ANSWER.pack(4 + len(text), correlation_id) + text
 
 
 class PeerAnswers:
-    """Bytes from the other end, cut into answers."""
+    """Cuts bytes from the other node into answers."""
 
     __slots__ = ("_buffer",)
 
@@ -42,7 +42,7 @@ class PeerAnswers:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[int, str]]:
-        """(correlation id, reason) of every answer that is whole now. Raises ProtocolError."""
+        """(correlation id, reason) of every complete answer. Raises ProtocolError."""
         buffer = self._buffer
         buffer += data
         answers: list[tuple[int, str]] = []

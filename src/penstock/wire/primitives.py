@@ -1,8 +1,7 @@
-"""What every generated message is made of: the base class, the schema row, varints.
+"""The parts of generated messages: the base class, the schema row, varints.
 
-A message class has one shape for all versions of its API. Its `FIELDS` say which
-version puts what on the wire; `wire.reading` and `wire.writing` turn them into code.
-This module knows nothing of any particular API.
+A message class has one shape for all versions of its API. Its `FIELDS` say which version has which fields;
+`wire.reading` and `wire.writing` turn them into code. This module knows no particular API.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from penstock.model.errors import ProtocolError
 from penstock.ports.disk import Buffer, FileSlice
 
 Records: TypeAlias = bytes | bytearray | memoryview | FileSlice | None
-"""Record batches as they lie on disk: read as a view into the frame, written as any of these."""
+"""Record batches as on disk: read as a view of the frame, written from any of these types."""
 
 Versions: TypeAlias = tuple[int, int]
 """First and last version, both included."""
@@ -32,15 +31,15 @@ Field: TypeAlias = tuple[str, str, Versions, Versions | None, int | None, object
 
 NULL_UUID: Final = b"\0" * 16
 NEVER: Final = 32767
-"""As `FLEXIBLE_FROM`: the API has no flexible version."""
+"""A value of `FLEXIBLE_FROM`: the API has no flexible version."""
 
 MAX_TAGGED_FIELDS: Final = 10_000
-"""Of one struct, as Kafka's decoder has it."""
+"""The limit for one struct, as in Kafka's decoder."""
 
 ONE_BYTE: Final = [bytes((value,)) for value in range(256)]
 
 FRESH: Final[Any] = type("Fresh", (), {"__repr__": lambda self: "FRESH"})()
-"""Default argument of lists and structs: each message gets its own empty one."""
+"""Default argument of lists and structs: each message gets its own empty value."""
 
 
 class Message:
@@ -65,7 +64,7 @@ class Message:
 
 
 class Encoded:
-    """Mixed into a subclass of a message whose bytes are known already, in the version it is sent in."""
+    """Mixed into a subclass of a message that is already encoded, in the version in which it is sent."""
 
     __slots__ = ()
     encoded: bytes
@@ -80,7 +79,7 @@ def read_uvarint(buffer: Buffer, offset: int) -> tuple[int, int]:
 
 
 def read_long_uvarint(buffer: Buffer, offset: int, first: int) -> tuple[int, int]:
-    """Go on after `first`, a byte with the continuation bit set."""
+    """Reads the rest of a varint after `first`, a byte with the continuation bit set."""
     byte = buffer[offset]
     value = first & 0x7F | (byte & 0x7F) << 7
     offset += 1
@@ -96,7 +95,7 @@ def read_long_uvarint(buffer: Buffer, offset: int, first: int) -> tuple[int, int
 
 
 def skip_tagged_fields(buffer: Buffer, offset: int, count: int, size: int) -> int:
-    """Pass over `count` tagged fields."""
+    """Skips `count` tagged fields."""
     for _ in range(count):
         _, offset = read_uvarint(buffer, offset)
         length, offset = read_uvarint(buffer, offset)
@@ -107,7 +106,7 @@ def skip_tagged_fields(buffer: Buffer, offset: int, count: int, size: int) -> in
 
 
 def skip_tagged_section(buffer: Buffer, offset: int, size: int) -> int:
-    """Pass over the tagged fields of a header, their number first."""
+    """Skips the tagged fields of a header, with their number."""
     count, offset = read_uvarint(buffer, offset)
     if count > MAX_TAGGED_FIELDS:
         raise ProtocolError(f"more than {MAX_TAGGED_FIELDS} tagged fields")

@@ -1,19 +1,16 @@
 """Generates the source of a reader: one function for one message class and version.
 
-Straight-line code: nested structs and lists are read in place, neighbouring
-fixed-width values (and the length that follows them) by one precompiled Struct,
-attributes are stored without going through `__init__`. Every length is checked
-against the end of the buffer before it is used, so that bytes from outside cost at
-most memory in proportion to their number; whatever is left to go wrong surfaces as
-IndexError, struct.error or UnicodeDecodeError and is turned into ProtocolError in
-one place at the bottom of the function.
+The code is straight-line: nested structs and lists are read in place, neighbouring fixed-width values (and the length
+that follows them) with one precompiled Struct, and attributes are stored without `__init__`. Every length is checked
+against the end of the buffer before it is used, so that input costs memory at most in proportion to its size. All other
+bad input raises IndexError, struct.error or UnicodeDecodeError, which become ProtocolError at the end of the function.
 
-A reader takes a bound on the elements of all arrays and tagged fields of the message
-together, and counts before it reads. The same source with a `yield` after every
-STEP_ITEMS items is a reader in steps: a wide message does not hold the event loop.
+A reader has a bound on the elements of all arrays and tagged fields of the message together, and counts before it
+reads. With a `yield` after every STEP_ITEMS items, the same source is a reader in steps, so that a message with many
+elements does not hold the event loop.
 
-Names in the source: b buffer, p position, z size of the buffer, m elements that are
-still allowed, s items read; the rest is numbered.
+Names in the source: b buffer, p position, z size of the buffer, m elements still allowed, s items read. The other names
+are numbered.
 """
 
 from __future__ import annotations
@@ -123,7 +120,7 @@ class _ReaderSource:
         self.struct("o0", cls)
         self.flush()
         if self.in_steps:
-            self.emit("if False: yield")  # a generator even where there is nothing to repeat
+            self.emit("if False: yield")  # a generator even without a loop
         return _HEAD + "\n".join(self.lines) + "\n" + _TAIL
 
     # Emitting
@@ -142,7 +139,7 @@ class _ReaderSource:
         return name
 
     def flush(self) -> None:
-        """Emit the pending fixed-width values as one unpack."""
+        """Emits the pending fixed-width values as one unpack."""
         if not self.run:
             return
         formats = "".join(fmt for fmt, _ in self.run)
@@ -248,7 +245,7 @@ class _ReaderSource:
         self.emit(f"{target} = {inner}")
 
     def length(self, legacy_format: str) -> str:
-        """Read a length into a new variable; negative means null in both encodings."""
+        """Reads a length into a new variable. Negative means null in both encodings."""
         name = self.fresh("n")
         if not self.flexible:
             self.run.append((legacy_format, name))

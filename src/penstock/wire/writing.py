@@ -1,18 +1,15 @@
 """Generates the source of a writer: one function for one message class and version.
 
-The counterpart of `wire.reading`, built the same way. A writer appends pieces to a
-list; records go into it as they are, so that a `FileSlice` reaches the socket unread.
+It is the counterpart of `wire.reading`, built the same way. A writer appends parts to a list. Records are appended
+unchanged, so that a `FileSlice` reaches the socket unread.
 
-What a version lacks is not written, whatever its value. A value that the version
-cannot carry (None where null is illegal, an integer out of range) is a bug of the
-caller and raises TypeError, AttributeError or struct.error.
+Fields that a version lacks are not written, whatever their value. A value that the version cannot carry (None where
+null is illegal, an integer out of range) is a bug of the caller and raises TypeError, AttributeError or struct.error.
 
-The same source with a `yield` after every STEP_ITEMS items is a writer in steps. In its
-arrays an item that is not of the schema's class has been encoded before: its `encoded`
-bytes are taken, with a `yield` after every ENCODED_STEP_ITEMS.
+With a `yield` after every STEP_ITEMS items, the same source is a writer in steps. In its arrays, an item of another
+class than the schema's was encoded before: its `encoded` bytes are used, with a `yield` after every ENCODED_STEP_ITEMS.
 
-Names in the source: o the message, w the append method of the list it is written to,
-s items written.
+Names in the source: o the message, w the append method of the list of parts, s items written.
 """
 
 from __future__ import annotations
@@ -142,7 +139,7 @@ class _WriterSource:
         self.emit(f"{section} = []")
         for value, field, condition in zip(values, tagged, absent, strict=True):
             if field[1][0].isupper():
-                # A struct that was given but says nothing is left out like an absent one.
+                # A struct with only default values is left out like an absent one.
                 default = self.bind(nested_class(cls, field[1])(), "D")
                 condition = f"{condition} or {value} == {default}"
             self.emit(f"if not ({condition}):")
@@ -196,7 +193,7 @@ class _WriterSource:
         self.depth -= 1
 
     def length(self, length: str, legacy_format: str) -> None:
-        """Write the length in variable `length`, -1 for null, behind the pending values."""
+        """Writes the length in variable `length`, -1 for null, after the pending values."""
         if not self.flexible:
             self.run.append((legacy_format, length))
             self.flush()

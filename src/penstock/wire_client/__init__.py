@@ -1,8 +1,8 @@
-"""Penstock's own client of Kafka's protocol, for the parts of Penstock that are clients of a cluster themselves.
+"""Penstock's own client of Kafka's protocol, for those parts of Penstock that are clients of a cluster.
 
-    requests/   what is asked and what an answer says, without sockets and clocks
-    aio/        the calls on asyncio: the doors and the simulation
-    blocking/   the calls that block: Spark and the command line
+    requests/   building requests and reading answers, without sockets and clocks
+    aio/        asyncio calls, for the gateway and the simulation
+    blocking/   blocking calls, for Spark and the command line
 
-It knows addresses and the protocol, and nothing of a broker in this process. Users are given `penstock.sdk`.
+It knows addresses and the protocol, but no broker in this process. The client for users is `penstock.sdk`.
 """

@@ -1,8 +1,8 @@
 """The cluster as a client sees it: brokers, topics, leaders, and connections to them.
 
-Metadata is cached and asked for anew when it is old or a broker says it is wrong. A connection
-answers in order, so what may wait long never shares one: `control` and `produce` are shared per
-broker, a fetch that waits for data takes a `lease`. Must not know: records, groups.
+Metadata is cached, and requested again when it is old or a broker reports that it is wrong. A connection answers in
+order, so long waits must not share one: the `control` and `produce` connections of a broker are shared, while a fetch
+that waits for data takes a `lease`. Must not know: records, groups.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TOPIC_TIMEOUT_S = 10.0
 RETRY_S = 0.05
 MAX_LEASES = 512
 ANY_TIMEOUT_S = 5.0
-"""For one broker, where others could be asked."""
+"""The timeout for one broker while there are others to ask."""
 
 R = TypeVar("R", bound=Message)
 
@@ -47,7 +47,7 @@ class AsyncCluster:
         self._client_id = client_id
         self._brokers: dict[int, BrokerMetadata] = {}
         self._seen: set[int] = set()
-        """Every broker that there ever was, as far as we know."""
+        """Every broker that this client has ever known."""
         self._topics: dict[str, tuple[float, TopicMetadata]] = {}
         self._asking: dict[tuple[str, bool], asyncio.Task[TopicMetadata]] = {}
         self._shared: dict[tuple[Address, str], AsyncConnection] = {}
@@ -55,12 +55,12 @@ class AsyncCluster:
         self._idle: dict[Address, list[AsyncConnection]] = {}
         self._leases = 0
         self._lost_at: dict[Address, float] = {}
-        self.record_workers: RecordWorkers | None = None  # decode what is fetched, where the loop has others to serve
+        self.record_workers: RecordWorkers | None = None  # decode fetched records, if the loop has other work
 
     # -- metadata -----------------------------------------------------------------------
 
     async def describe(self) -> ClusterMetadata:
-        """Everything, asked for now."""
+        """The metadata of the whole cluster, requested now."""
         answer = await self._metadata(None, create=False)
         topics = [read_topic(entry) for entry in answer.topics if entry.error_code == ErrorCode.NONE]
         return ClusterMetadata(
@@ -71,7 +71,7 @@ class AsyncCluster:
         )
 
     async def topic(self, name: str, *, create: bool = False, max_age_s: float = METADATA_MAX_AGE_S) -> TopicMetadata:
-        """With `create`, one that does not exist is created if the cluster does so by itself.
+        """The metadata of a topic. With `create`, the cluster may create a missing topic, if its settings allow it.
 
         Raises ApiError: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION.
         """
@@ -87,7 +87,7 @@ class AsyncCluster:
     def _asked(self, name: str, create: bool, task: asyncio.Task[TopicMetadata]) -> None:
         del self._asking[name, create]
         if not task.cancelled():
-            task.exception()  # whoever asked may have left
+            task.exception()  # the caller may have been cancelled
 
     async def _ask_for_topic(self, name: str, create: bool) -> TopicMetadata:
         loop = asyncio.get_running_loop()
@@ -97,7 +97,7 @@ class AsyncCluster:
             entry = answer.topics[0]
             if entry.error_code == ErrorCode.NONE:
                 info = read_topic(entry)
-                # Of several, one may have lost its leader; whoever needs that one waits in `leader`.
+                # Some partitions may have no leader; `leader` waits for it.
                 if any(partition.leader_id >= 0 for partition in info.partitions):
                     self._topics[name] = (loop.time(), info)
                     return info
@@ -113,14 +113,14 @@ class AsyncCluster:
                 if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise ApiError(code, f"{no_such_topic(name)}, and the cluster has not created it")
                 raise ApiError(code, f"topic '{name}' has no leader")
-            # Being created, or created a moment ago: its leaders are about to be known. A cluster that
-            # does not create topics by itself keeps saying that there is none.
+            # The topic is new and its leaders are about to be elected. A cluster that does not create
+            # topics automatically keeps answering that there is none.
             if entry.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 deadline = min(deadline, loop.time() + 1.0)
             await asyncio.sleep(RETRY_S)
 
     def forget(self, name: str) -> None:
-        """A broker said that what we know of this topic is wrong."""
+        """Drops the metadata of a topic, after a broker reported that it is wrong."""
         self._topics.pop(name, None)
 
     async def _metadata(self, names: list[str] | None, *, create: bool) -> MetadataResponse:
@@ -130,8 +130,8 @@ class AsyncCluster:
         return answer
 
     async def call_any(self, key: Api, request: Message, kind: type[R]) -> R:
-        """From whichever broker answers first: connected ones, then in the order in which we know them; those that
-        did not answer lately come last. Only for what may be asked twice.
+        """The answer of the first broker that answers: connected ones first, brokers that failed lately last. Only for
+        requests that may be sent twice.
         """
         failure: WireClientError = BrokerUnreachable("no broker is known")
         addresses = self._known_addresses()
@@ -161,15 +161,15 @@ class AsyncCluster:
             await self._metadata([], create=False)
         broker = self._brokers.get(node_id)
         if broker is not None and len(self._seen) == len(self._bootstrap) == 1:
-            # The only one there ever was is where we found it. What it advertises may be meant for the other side of a
-            # network's edge.
+            # The only broker of the cluster is at the bootstrap address. The address that it advertises may be meant
+            # for another network.
             return self._bootstrap[0]
         if broker is None:
             raise BrokerUnreachable(f"broker {node_id} is not known to the cluster")
         return broker.host, broker.port
 
     async def leader(self, topic: str, partition: int) -> int:
-        """Waits for one to be elected. Raises ApiError."""
+        """The partition's leader. Waits for an election. Raises ApiError."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + TOPIC_TIMEOUT_S
         while True:
@@ -190,7 +190,7 @@ class AsyncCluster:
         return await self._shared_connection(await self.address(node_id), "control")
 
     async def controller(self) -> AsyncConnection:
-        """Of a broker that takes changes of the cluster: any that is up, they pass it on."""
+        """A connection for changes of the cluster: to any broker, which passes them on to the controller."""
         failure: WireClientError = BrokerUnreachable("no broker is known")
         for address in self._known_addresses():
             try:
@@ -215,12 +215,12 @@ class AsyncCluster:
         return connection
 
     async def dedicated(self, node_id: int, client_id: str | None = None) -> AsyncConnection:
-        """A connection of the caller's own, to be closed by it; under a name of its own, if it has one."""
+        """A connection that the caller owns and closes, with its own client id if given."""
         return await AsyncConnection.open(*await self.address(node_id), client_id or self._client_id)
 
     @asynccontextmanager
     async def lease(self, node_id: int) -> AsyncIterator[AsyncConnection]:
-        """A connection nobody else uses meanwhile. Left by an exception, it is closed."""
+        """A connection that no other caller uses meanwhile. An exception closes it."""
         address = await self.address(node_id)
         if self._leases >= MAX_LEASES:
             raise Overloaded(f"more than {MAX_LEASES} readers wait for data")

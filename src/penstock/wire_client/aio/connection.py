@@ -1,9 +1,9 @@
-"""One connection to one broker: requests go out at once, answers come back in the same order.
+"""One connection to one broker: requests are sent at once, answers arrive in the same order.
 
-Versions are agreed on when it opens (ApiVersions); a request is written in the newest one both
-sides know, and not newer than `versions.NEWEST`. Must not know: which broker leads what, retries.
-Invariants: an answer that nobody waits for any more is read and dropped; after an error every
-open request fails with ConnectionLost, and the connection is never used again.
+Versions are negotiated when it opens (ApiVersions): a request has the newest version that both sides know, but none
+above `versions.NEWEST`. Must not know: which broker leads a partition, retries. Invariants: an answer after a timeout
+is read and dropped. After an error every open request fails with ConnectionLost, and the connection is never used
+again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Sent(NamedTuple):
 
 class AsyncConnection(PipelinedConnection[Sent, Message]):
     def __init__(self, client_id: str, unadvertised: frozenset[Api] = frozenset()) -> None:
-        """`unadvertised`: APIs that the other side serves without naming them in ApiVersions."""
+        """`unadvertised`: APIs that the other side serves but does not list in ApiVersions."""
         super().__init__()
         self._client_id = client_id
         self._unadvertised = unadvertised
@@ -65,9 +65,10 @@ class AsyncConnection(PipelinedConnection[Sent, Message]):
         timeout_s: float = REQUEST_TIMEOUT_S,
         *,
         has_topic_ids: bool = False,
+        newest: int | None = None,
     ) -> R:
         """Send and wait. Raises ConnectionLost or RequestTimedOut; error codes are the caller's to look at."""
-        answer = self.send(key, request, has_topic_ids=has_topic_ids)
+        answer = self.send(key, request, has_topic_ids=has_topic_ids, newest=newest)
         try:
             async with asyncio.timeout(timeout_s):
                 message = await answer
@@ -76,29 +77,31 @@ class AsyncConnection(PipelinedConnection[Sent, Message]):
         assert isinstance(message, kind)
         return message
 
-    def send(self, key: Api, request: Message, *, has_topic_ids: bool = False) -> asyncio.Future[Message]:
-        """Send now; order among calls is the order on the wire."""
+    def send(
+        self, key: Api, request: Message, *, has_topic_ids: bool = False, newest: int | None = None
+    ) -> asyncio.Future[Message]:
+        """Send now; order among calls is the order on the wire. `newest`: in no version above this one."""
         transport = self._sending()
-        version = self._version(key, has_topic_ids=has_topic_ids)
+        version = self._version(key, has_topic_ids=has_topic_ids, newest=newest)
         parts, _ = encode_request(key, version, self._next_id, self._client_id, request)
         future = self._expect(Sent(key, version, self._next_id))
-        # Requests carry bytes only; file slices are for answers.
+        # Requests have only bytes; file slices occur only in answers.
         transport.write(b"".join(cast("list[bytes]", parts)))
         return future
 
-    def _version(self, key: Api, *, has_topic_ids: bool = False) -> int:
+    def _version(self, key: Api, *, has_topic_ids: bool, newest: int | None) -> int:
         spec = api(key)
         served = self._versions
         if key not in served and key in self._unadvertised:
             served = {key: (spec.min_version, spec.max_version)}
-        version = choose_version(key, served, spec.max_version if has_topic_ids else None)
+        version = choose_version(key, served, spec.max_version if has_topic_ids else newest)
         if version is None:
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"the broker does not serve {spec.name}")
         return version
 
     def _answer(self, frame: bytes) -> None:
         if not self._open:
-            raise ProtocolError("an answer nobody asked for")
+            raise ProtocolError("an answer without a request")
         (key, version, correlation_id), future = self._open.popleft()
         try:
             got, at = read_response_header(key, version, frame)

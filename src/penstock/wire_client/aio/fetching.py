@@ -1,8 +1,8 @@
-"""Reading records and offsets, without a group: give positions, get records and the next positions.
+"""Reading records and offsets without a group: from given positions, it returns records and the next positions.
 
-Reads what is committed: records of open or aborted transactions and control records are left
-out. Must not know: who reads, or where positions are kept. Invariant: `next_offset` moves past
-everything that was looked at, so a reader that follows it misses nothing and never stands still.
+It reads only committed records: records of open or aborted transactions and control records are left out. Must not
+know: the reader, or where positions are stored. Invariant: `next_offset` moves past everything that was examined, so
+that a reader that follows it misses nothing and always makes progress.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from penstock.wire_client.requests.sentences import offsets_refused, partition_r
 
 MAX_BYTES = 1 << 20
 STALE_PAUSE_S = 0.05
-PORTION = Limits(10_000, 16 << 20)  # of what one fetch brings of a partition, where others do the decoding
+PORTION = Limits(10_000, 16 << 20)  # decoded from one fetch of a partition if workers decode
 RETRY_FOR_S = 10.0
 TIMEOUT_MS = 30_000
-# With several leaders one that has data waits for one that has none: not for long.
+# With several leaders, an answer with data waits for one without: not for long.
 MANY_LEADERS_WAIT_MS = 200
 
 
@@ -53,7 +53,7 @@ class Fetched(NamedTuple):
     high_watermark: int
     log_start_offset: int
     error: ErrorCode
-    """OFFSET_OUT_OF_RANGE and the like; the rest is empty then."""
+    """The error, such as OFFSET_OUT_OF_RANGE; the other fields are then empty."""
 
 
 Positions = Mapping[TopicPartition, int]
@@ -62,7 +62,7 @@ Positions = Mapping[TopicPartition, int]
 async def fetch(
     cluster: AsyncCluster, positions: Positions, *, max_wait_ms: int, max_bytes: int = MAX_BYTES, min_bytes: int = 1
 ) -> dict[TopicPartition, Fetched]:
-    """What there is from these positions on; waits up to `max_wait_ms` for `min_bytes`. Empty ones are left out."""
+    """The records at these positions. Waits up to `max_wait_ms` for `min_bytes`. Empty partitions are left out."""
     by_leader: dict[int, dict[TopicPartition, int]] = {}
     for partition, offset in positions.items():
         by_leader.setdefault(await cluster.leader(*partition), {})[partition] = offset
@@ -77,7 +77,7 @@ async def fetch(
 async def fetch_one(
     cluster: AsyncCluster, partition: TopicPartition, offset: int, *, max_wait_ms: int, max_bytes: int = MAX_BYTES
 ) -> Fetched:
-    """One partition; an error code is raised as ApiError."""
+    """Fetches one partition. Raises ApiError for an error code."""
     answer = await fetch(cluster, {partition: offset}, max_wait_ms=max_wait_ms, max_bytes=max_bytes)
     fetched = answer.get(partition)
     if fetched is None:
@@ -112,7 +112,7 @@ async def _fetch_from(
         async with cluster.lease(leader) as connection:
             answer = await connection.call(Api.FETCH, request, FetchResponse, timeout_s=max_wait_ms / 1000 + 30)
     except (BrokerUnreachable, ConnectionLost):
-        # As long as the rest of the cluster answers, another is about to lead what this one led.
+        # If the rest of the cluster answers, another broker is about to lead the partitions of this one.
         for topic in topics:
             cluster.forget(topic)
             await cluster.topic(topic)
@@ -139,12 +139,12 @@ async def _fetch_from(
                 if read.next_offset != positions[partition]:
                     fetched[partition] = read
     if stale and not fetched:
-        await asyncio.sleep(STALE_PAUSE_S)  # an election is under way: do not ask in a tight loop
+        await asyncio.sleep(STALE_PAUSE_S)  # an election is under way: no tight loop
     return fetched
 
 
 async def _read(data: PartitionData, offset: int, workers: RecordWorkers | None) -> Fetched:
-    """Where there are workers, much is left to them and comes in portions."""
+    """Decodes records. If there are workers, they decode large answers in portions."""
     raw = cast("Buffer", data.records or b"")
     aborted = [Aborted(one.first_offset, one.producer_id) for one in data.aborted_transactions or ()]
     if workers is None or is_little(raw):
@@ -162,7 +162,7 @@ async def list_offsets(
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """The first offset at or after each timestamp (EARLIEST_MS and LATEST_MS for the ends). Raises ApiError.
 
-    Leaders that move are followed.
+    It follows leaders that change.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + RETRY_FOR_S
@@ -176,7 +176,7 @@ async def list_offsets(
         except (BrokerUnreachable, ConnectionLost):
             for topic in dict.fromkeys(key.topic for key in wanted):
                 cluster.forget(topic)
-                await cluster.topic(topic)  # somebody answers
+                await cluster.topic(topic)  # raises if no broker answers
             if loop.time() > deadline:
                 raise
         else:
@@ -206,14 +206,14 @@ async def _list_offsets(
 
 
 async def offset_range(cluster: AsyncCluster, partition: TopicPartition) -> tuple[int, int]:
-    """First offset, and the one after the last."""
+    """The first offset and the end offset."""
     first = await list_offsets(cluster, {partition: EARLIEST_MS})
     last = await list_offsets(cluster, {partition: LATEST_MS})
     return first[partition].offset, last[partition].offset
 
 
 async def position_at(cluster: AsyncCluster, partition: TopicPartition, timestamp_ms: int) -> int:
-    """Where to start reading what is at least as young; the end if nothing is."""
+    """The offset of the first record not older than the time, or the end offset if there is none."""
     found = (await list_offsets(cluster, {partition: timestamp_ms}))[partition].offset
     if found < 0:
         found = (await list_offsets(cluster, {partition: LATEST_MS}))[partition].offset

@@ -1,4 +1,4 @@
-"""The story of a group, from a coordinator that keeps one: a setting of the group, `penstock.story`."""
+"""The history of a group: the coordinator has it as a setting of the group, `penstock.story`."""
 
 from __future__ import annotations
 
@@ -7,38 +7,27 @@ from typing import Any
 
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
-from penstock.wire.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-)
+from penstock.wire.messages.describe_configs import DescribeConfigsResponse
 from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.connection import AsyncConnection
 from penstock.wire_client.aio.groups import with_coordinator
-from penstock.wire_client.requests.errors import check
+from penstock.wire_client.requests.configs import GROUP, configs_request, read_configs
 
-GROUP_RESOURCE = 32
 STORY = "penstock.story"
 
 
 async def group_story(cluster: AsyncCluster, group: str) -> list[dict[str, Any]]:
-    """Its events, oldest first, as docs/groups.md has them. Raises ApiError."""
+    """The events of a group, oldest first; docs/groups.md describes them. Raises ApiError."""
 
     async def ask(node_id: int, connection: AsyncConnection) -> list[dict[str, Any]]:
-        resource = DescribeConfigsResource(
-            resource_type=GROUP_RESOURCE, resource_name=group, configuration_keys=[STORY]
-        )
-        answer = await connection.call(
-            Api.DESCRIBE_CONFIGS, DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse
-        )
-        result = answer.results[0]
-        check(result.error_code, result.error_message)
-        for entry in result.configs:
+        request = configs_request(GROUP, group, [STORY])
+        answer = await connection.call(Api.DESCRIBE_CONFIGS, request, DescribeConfigsResponse)
+        for entry in read_configs(answer):
             if entry.name == STORY and entry.value is not None:
                 events: list[dict[str, Any]] = json.loads(entry.value)
                 return events
         raise ApiError(
-            ErrorCode.UNSUPPORTED_VERSION, f"broker {node_id} keeps no stories of groups: only Penstock's do"
+            ErrorCode.UNSUPPORTED_VERSION, f"broker {node_id} keeps no history of groups: only Penstock brokers do"
         )
 
     return await with_coordinator(cluster, group, ask)

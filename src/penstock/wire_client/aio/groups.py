@@ -1,6 +1,6 @@
-"""Consumer groups on asyncio: each call finds the group's coordinator and tries again where that has moved.
+"""Consumer groups on asyncio: each call finds the group's coordinator, and retries if the coordinator has moved.
 
-What is asked and what an answer says: `requests.groups`.
+`requests.groups` has the requests and answers.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ async def find_coordinator(cluster: AsyncCluster, group: str) -> int:
 async def with_coordinator(
     cluster: AsyncCluster, group: str, work: Callable[[int, AsyncConnection], Awaitable[T]]
 ) -> T:
-    """Run `work` at the group's coordinator; again where it has moved, was lost or is still loading.
+    """Runs `work` at the group's coordinator, and again if that has moved, was lost or is still loading.
 
-    So `work` is nothing that does harm when it is done twice.
+    So `work` must be harmless when it runs twice.
     """
 
     async def attempt() -> T:
@@ -89,7 +89,7 @@ async def commit(
     member_id: str = NO_MEMBER,
     generation: int = NO_GENERATION,
 ) -> None:
-    """Raises ApiError, naming the first partition that was refused."""
+    """Raises ApiError, which names the first partition that was refused."""
     request = commit_request(group, offsets, member_id=member_id, generation=generation)
 
     async def send(_: int, connection: AsyncConnection) -> None:
@@ -101,7 +101,7 @@ async def commit(
 async def committed(
     cluster: AsyncCluster, group: str, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Committed offsets, of all partitions where none are named; those without one are left out."""
+    """The committed offsets of the given partitions, or of all. Partitions without one are left out."""
     request = committed_request(group, partitions)
 
     async def send(_: int, connection: AsyncConnection) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -111,10 +111,10 @@ async def committed(
 
 
 async def list_groups(cluster: AsyncCluster) -> list[GroupSummary]:
-    """Of every broker, since each knows those it coordinates."""
+    """Asks every broker, since each knows only the groups that it coordinates."""
 
     async def attempt() -> list[GroupSummary]:
-        found: dict[str, GroupSummary] = {}  # by name: a group that moves meanwhile is told of twice
+        found: dict[str, GroupSummary] = {}  # by name, because a group that moves meanwhile is listed twice
         for broker in (await cluster.describe()).brokers:
             connection = await cluster.control(broker.node_id)
             answer = await connection.call(Api.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse)
@@ -125,7 +125,7 @@ async def list_groups(cluster: AsyncCluster) -> list[GroupSummary]:
 
 
 async def describe_group(cluster: AsyncCluster, group: str) -> GroupDescription:
-    """A group of either protocol with its members. Raises ApiError(GROUP_ID_NOT_FOUND)."""
+    """A group of either protocol, with its members. Raises ApiError(GROUP_ID_NOT_FOUND)."""
     try:
         return await _describe_classic(cluster, group)
     except ApiError as error:
@@ -135,7 +135,7 @@ async def describe_group(cluster: AsyncCluster, group: str) -> GroupDescription:
 
 
 async def _describe_consumer(cluster: AsyncCluster, group: str) -> GroupDescription:
-    """The protocol of KIP-848."""
+    """A group of the consumer protocol (KIP-848)."""
     request = ConsumerGroupDescribeRequest(group_ids=[group])
 
     async def send(node_id: int, connection: AsyncConnection) -> GroupDescription:

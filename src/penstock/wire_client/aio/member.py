@@ -1,9 +1,8 @@
 """A member of a consumer group (the classic protocol, range assignor): joins, heartbeats, rejoins, leaves.
 
-One task per member runs the life cycle; whoever consumes looks at `assignment` and `generation`
-and waits with `wait_until_assigned`. Must not know: records and positions. Invariants: there is
-an assignment only between a completed SyncGroup and the next rebalance; after `leave` the
-coordinator has been told.
+One task per member runs the life cycle. The consumer reads `assignment` and `generation`, and waits with
+`wait_until_assigned`. Must not know: records and positions. Invariants: there is an assignment only between a
+completed SyncGroup and the next rebalance. `leave` sends LeaveGroup to the coordinator.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ LEAVE_TIMEOUT_S = 5.0
 
 class GroupMember:
     def __init__(self, cluster: AsyncCluster, group: str, client_id: str | None = None) -> None:
-        """`client_id` is what others see the member as; without one, the cluster's."""
+        """`client_id`: the member's client id; by default the cluster's."""
         self._cluster = cluster
         self.group = group
         self._client_id = client_id
@@ -58,7 +57,7 @@ class GroupMember:
         self.assignment: tuple[TopicPartition, ...] = ()
         self.topics: tuple[str, ...] = ()
         self.failure: ApiError | ProtocolError | None = None
-        """Why the member gave up; nothing but a new subscription helps."""
+        """Why the member gave up. Only a new subscription helps."""
         self._assigned = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._connection: AsyncConnection | None = None
@@ -75,7 +74,7 @@ class GroupMember:
         return self._task is not None
 
     async def wait_until_assigned(self, timeout_s: float) -> bool:
-        """Raises what made the member give up."""
+        """False after the timeout. Raises the error that made the member give up."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._assigned.wait()
@@ -89,7 +88,7 @@ class GroupMember:
         await commit(self._cluster, self.group, offsets, member_id=self.member_id, generation=self.generation)
 
     async def leave(self) -> None:
-        """Tell the coordinator, so that the others need not wait for a timeout. Safe to call twice."""
+        """Leaves the group, so that the others need not wait for a session timeout. Safe to call twice."""
         if self._task is None:
             return
         self._task.cancel()
@@ -107,7 +106,7 @@ class GroupMember:
                 connection = await self._cluster.control(await find_coordinator(self._cluster, self.group))
                 await connection.call(Api.LEAVE_GROUP, request, LeaveGroupResponse)
         except (WireClientError, ApiError, TimeoutError) as error:
-            log.info("group %s: leaving without an answer: %s", self.group, error)
+            log.info("group %s: left without an answer: %s", self.group, error)
 
     # -- the life cycle -----------------------------------------------------------------
 
@@ -193,7 +192,7 @@ class GroupMember:
         )
 
     async def _stay(self) -> None:
-        """Heartbeats until something changes, which is an exception."""
+        """Sends heartbeats until an exception, which every change is."""
         assert self._connection is not None
         request = HeartbeatRequest(group_id=self.group, generation_id=self.generation, member_id=self.member_id)
         while True:
@@ -202,7 +201,7 @@ class GroupMember:
                 Api.HEARTBEAT, request, HeartbeatResponse, timeout_s=SESSION_TIMEOUT_MS / 1000
             )
             check(answer.error_code)
-            # Only the member that assigned knows what it assigned, and must notice that a topic has grown.
+            # Only the group leader knows the partition counts, so it must notice a topic with new partitions.
             if self._counts and self._counts != await self._partition_counts(self._counts):
                 raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
 

@@ -1,6 +1,6 @@
-"""What connections to a broker have in common on which answers come back in the order of the requests.
+"""The common part of connections on which answers arrive in the order of the requests.
 
-Must not know: what a frame means beyond its size. Invariants: after an error every open request fails with
+Must not know: the content of a frame, except its size. Invariant: after an error every open request fails with
 ConnectionLost, and the connection is never used again.
 """
 
@@ -18,7 +18,7 @@ from penstock.model.errors import ProtocolError
 from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost
 from penstock.wire_client.requests.limits import MAX_FRAME_BYTES
 
-Expected = TypeVar("Expected")  # how an answer is told to be the next one
+Expected = TypeVar("Expected")  # identifies the next answer
 Answer = TypeVar("Answer")
 
 _SIZE = Struct(">i")
@@ -42,14 +42,14 @@ class PipelinedConnection(asyncio.Protocol, ABC, Generic[Expected, Answer]):
         self._fail("the connection was closed")
 
     def _sending(self) -> asyncio.Transport:
-        """Raises ConnectionLost."""
+        """The transport. Raises ConnectionLost."""
         if self._failure is not None:
             raise ConnectionLost(self._failure)
         assert self._transport is not None
         return self._transport
 
     def _expect(self, expected: Expected) -> asyncio.Future[Answer]:
-        """The request with `_next_id` is about to leave."""
+        """Registers the request with `_next_id`, which is sent next."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._open.append((expected, future))
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
@@ -57,7 +57,7 @@ class PipelinedConnection(asyncio.Protocol, ABC, Generic[Expected, Answer]):
 
     @abstractmethod
     def _answer(self, frame: bytes) -> None:
-        """Take the first of `_open` and tell it. Raises ProtocolError."""
+        """Takes the first of `_open` and resolves it. Raises ProtocolError."""
 
     def _fail(self, sentence: str) -> None:
         if self._failure is not None:
@@ -98,14 +98,14 @@ class PipelinedConnection(asyncio.Protocol, ABC, Generic[Expected, Answer]):
 
 @asynccontextmanager
 async def reaching(host: str, port: int, timeout_s: float) -> AsyncIterator[None]:
-    """For as long as it takes to connect: whatever goes wrong, the broker is unreachable."""
+    """Wraps a connection attempt: any error becomes BrokerUnreachable."""
     place = f"{host}:{port}"
     try:
         async with asyncio.timeout(timeout_s):
             yield
     except TimeoutError as error:
         raise BrokerUnreachable(f"{place} did not answer within {timeout_s:g} s") from error
-    except (OSError, UnicodeError) as error:  # UnicodeError: a host that is no name
+    except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
         reason = error.strerror if isinstance(error, OSError) else None
         raise BrokerUnreachable(f"cannot connect to {place}: {reason or error}") from error
     except ConnectionLost as error:

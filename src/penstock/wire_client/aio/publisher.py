@@ -1,8 +1,8 @@
-"""Publishing records: one lane a partition, one request of it in flight, the rest becomes the next batch.
+"""Publishing records: each partition has a lane with one request in flight, and waiting records form the next batch.
 
-So a lone record leaves at once, and many of them share batches, without a timer. Must not know:
-who publishes. Invariants: records of a lane keep the order in which they were given; a record is
-sent again only if the broker said that it was not appended; what is queued is bounded.
+So a single record is sent at once, and many records share batches, without a timer. Must not know: the publisher.
+Invariants: records of a lane keep their order. A record is sent again only if the broker answered that it was not
+appended. The queue is bounded.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ class Publisher:
     async def publish(self, topic: str, record: Record, partition: int | None = None) -> Produced:
         """Returns when the record is acknowledged by all in-sync replicas.
 
-        Raises ApiError, WireClientError; OutcomeUnknown if it may have been appended all the same.
+        Raises ApiError or WireClientError; OutcomeUnknown if the record may have been appended.
         """
         return await self.enqueue(await self._cluster.topic(topic, create=True), record, partition)
 
     def enqueue(self, topic: TopicMetadata, record: Record, partition: int | None = None) -> asyncio.Future[Produced]:
-        """Take a record now; records given one after the other keep their order within a partition."""
+        """Takes a record. Records keep their order within a partition."""
         count = len(topic.partitions)
         if partition is None:
             if record.key is None:
@@ -121,7 +121,7 @@ class Publisher:
             answer = await self._send(lane, [queued.record for queued in batch])
         except ApiError as error:
             if len(batch) > 1 and not isinstance(error, OutcomeUnknown):
-                # One of them is to blame: each is judged alone, in order.
+                # One of the records is bad: each is sent alone, in order.
                 for queued in batch:
                     await self._deliver(lane, [queued])
                 return
@@ -176,20 +176,20 @@ class Publisher:
         return result
 
     async def close(self) -> None:
-        """What was taken is delivered or failed first."""
+        """Returns after all queued records are delivered or have failed."""
         tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _why(lane: _Lane, records: Iterable[Record], answer: PartitionProduceResponse) -> str | None:
-    """What is wrong with a record that was refused; the message of the whole batch does not say."""
+    """The reason for a refused record, which the message for the whole batch does not give."""
     if any(record.key is None for record in records):
         return f"a compacted topic needs a key, and topic '{lane.topic}' is compacted"
     return answer.record_errors[0].batch_index_error_message or answer.error_message
 
 
 def _seen(future: asyncio.Future[Produced]) -> None:
-    """Whoever published may have left before it failed: that is no fault of the program."""
+    """Marks the exception as retrieved: the publisher may have been cancelled before the failure."""
     if not future.cancelled():
         future.exception()
 

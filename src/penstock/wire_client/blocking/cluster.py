@@ -1,10 +1,10 @@
-"""The cluster for code that blocks: who leads what, offsets, commits, and connections that are kept.
+"""The cluster for blocking code: leaders, offsets, commits, and pooled connections.
 
-Every call tries again, with growing pauses, until it succeeds or its time is up; what cannot get better (a topic that
-does not exist, a refusal by a group, credentials) is raised at once. Must not know: records.
-Invariants: nothing that is sent twice does harm; a connection that waits for data is leased, never shared. Not
-thread safe: `shared_cluster` gives each thread its own. After a fork the child opens its own connections, since
-its parent's are not usable there.
+Every call retries, with growing pauses, until it succeeds or its time is up. Permanent errors (a missing topic, a
+refusal by a group, wrong credentials) are raised at once. Must not know: records.
+Invariants: every request is harmless when it is sent twice. A connection that waits for data is leased, never shared.
+Not thread safe: `shared_cluster` has one instance per thread. After a fork the child opens its own connections, because
+the parent's are unusable there.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ from penstock.wire_client.requests.errors import (
     error_code,
 )
 from penstock.wire_client.requests.groups import (
+    GROUP_KEY,
+    TRANSACTION_KEY,
+    CoordinatorKey,
     OffsetAndMetadata,
     check_commit,
     commit_request,
@@ -75,9 +78,9 @@ __all__ = ["BlockingCluster", "FetchStream", "FetchedChunk", "shared_cluster"]
 T = TypeVar("T")
 R = TypeVar("R", bound=Message)
 
-# A topic made a moment ago is not yet known to every broker.
+# Not every broker knows a new topic yet.
 UNKNOWN_TOPIC_GRACE_S = 1.0
-# Of the time of a call, for a name that this machine does not know: it may be a broker's that is being started.
+# The share of a call's time for an unknown host name: it may belong to a broker that is being started.
 UNKNOWN_HOST_SHARE = 0.1
 MAX_IDLE = 4
 MAX_KEPT = 16
@@ -97,17 +100,17 @@ class BlockingCluster:
         self._timeout_s = timeout_s
         self._brokers: dict[int, BrokerMetadata] = {}
         self._topics: dict[str, tuple[float, TopicMetadata]] = {}
-        self._coordinators: dict[str, int] = {}
+        self._coordinators: dict[CoordinatorKey, int] = {}
         self._shared: dict[tuple[Address, str], BlockingConnection] = {}
         self._idle: dict[Address, list[BlockingConnection]] = {}
         self._lost_at: dict[Address, float] = {}
         self._seen: set[int] = set()
-        """Every broker that there ever was, as far as we know."""
+        """Every broker that this client has ever known."""
 
     # -- topics -------------------------------------------------------------------------
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicMetadata]:
-        """All, or those of `names` that exist, asked for now. Raises ApiError for a name that no topic can have."""
+        """All topics, or those of `names` that exist, requested now. Raises ApiError for an invalid name."""
         asked = None if names is None else sorted(set(names))
         if asked is not None and not asked:
             return {}
@@ -119,17 +122,17 @@ class BlockingCluster:
         return self._until_done(ask)
 
     def topic(self, name: str, timeout_s: float | None = None) -> TopicMetadata:
-        """As known for at most 30 s. Raises ApiError(UNKNOWN_TOPIC_OR_PARTITION)."""
+        """A topic's metadata, at most 30 s old. Raises ApiError(UNKNOWN_TOPIC_OR_PARTITION)."""
         return self._until_done(lambda deadline: self._topic(name, deadline), timeout_s)
 
     def leader(self, tp: TopicPartition, timeout_s: float | None = None) -> BrokerMetadata:
-        """Waits for one to be elected. Raises ApiError(UNKNOWN_TOPIC_OR_PARTITION)."""
+        """The partition's leader. Waits for an election. Raises ApiError(UNKNOWN_TOPIC_OR_PARTITION)."""
         return self._until_done(lambda deadline: self._leader(tp, deadline), timeout_s)
 
     def _leader(self, tp: TopicPartition, deadline: float) -> BrokerMetadata:
         partitions = self._topic(tp.topic, deadline).partitions
         if tp.partition >= len(partitions):
-            self.forget(tp.topic)  # it may have been added since
+            self.forget(tp.topic)  # the partition may be new
             partitions = self._topic(tp.topic, deadline).partitions
         if not 0 <= tp.partition < len(partitions):
             raise NoSuchTopic(no_such_partition(*tp))
@@ -140,7 +143,7 @@ class BlockingCluster:
         return broker
 
     def _topic(self, name: str, deadline: float) -> TopicMetadata:
-        """What is known of it, asked for if that is nothing or old."""
+        """The cached metadata of a topic, or a new request if there is none or it is old."""
         known = self._topics.get(name)
         if known is not None and time.monotonic() - known[0] < METADATA_MAX_AGE_S:
             return known[1]
@@ -160,7 +163,7 @@ class BlockingCluster:
         return info
 
     def forget(self, topic: str) -> None:
-        """A broker said that what we know of this topic is wrong."""
+        """Drops the metadata of a topic, after a broker reported that it is wrong."""
         self._topics.pop(topic, None)
 
     def _metadata(self, names: Sequence[str] | None, deadline: float) -> MetadataResponse:
@@ -174,9 +177,9 @@ class BlockingCluster:
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], read_committed: bool = False
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """The first offset at or after each time in ms; -2 the earliest there is, -1 the end. Raises ApiError.
+        """The first offset at or after each time in ms; -2 is the start of the log, -1 its end. Raises ApiError.
 
-        An offset of -1 means that no record is as young as that.
+        An offset of -1 means that all records are older.
         """
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
 
@@ -211,11 +214,11 @@ class BlockingCluster:
     # -- groups and producers -----------------------------------------------------------
 
     def committed_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Those without a committed offset are left out. Raises ApiError."""
+        """The committed offsets. Partitions without one are left out. Raises ApiError."""
         return {tp: found.offset for tp, found in self.commits_of(group, partitions).items()}
 
     def commits_of(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The same with what stands beside them."""
+        """The committed offsets with their metadata."""
         request = committed_request(group, partitions)
         if not request.topics:
             return {}
@@ -227,7 +230,7 @@ class BlockingCluster:
         return self._with_coordinator(group, ask)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
-        """As one who is no member, which a group takes only while it has none. Raises ApiError."""
+        """Commits without being a member. A group accepts that only while it has no members. Raises ApiError."""
         request = commit_request(group, {tp: OffsetAndMetadata(offset, metadata) for tp, offset in offsets.items()})
 
         def ask(connection: BlockingConnection, timeout_s: float) -> None:
@@ -237,7 +240,7 @@ class BlockingCluster:
             self._with_coordinator(group, ask)
 
     def init_producer_id(self) -> tuple[int, int]:
-        """A producer id of one's own, and its epoch. Raises ApiError."""
+        """A new producer id and its epoch. Raises ApiError."""
         request = producer_id_request(round(REQUEST_TIMEOUT_S * 1000))
 
         def ask(deadline: float) -> tuple[int, int]:
@@ -245,26 +248,40 @@ class BlockingCluster:
 
         return self._until_done(ask)
 
-    def _coordinator(self, group: str, deadline: float) -> BlockingConnection:
-        node_id = self._coordinators.get(group)
+    def ask_coordinator(
+        self, transactional_id: str, key: Api, request: Message, kind: type[R], read: Callable[[R, int], T]
+    ) -> T:
+        """Asks the coordinator of a transactional id; `read` as for `ask`, with the coordinator's node id."""
+        coordinated = CoordinatorKey(TRANSACTION_KEY, transactional_id)
+
+        def ask(connection: BlockingConnection, timeout_s: float) -> T:
+            return read(connection.call(key, request, kind, timeout_s), self._coordinators[coordinated])
+
+        return self._at_coordinator(coordinated, ask)
+
+    def _coordinator(self, key: CoordinatorKey, deadline: float) -> int:
+        node_id = self._coordinators.get(key)
         if node_id is None:
-            request = coordinator_request(group)
+            request = coordinator_request(key.name, key.kind)
             answer = self._call_any(Api.FIND_COORDINATOR, request, FindCoordinatorResponse, deadline)
-            node_id = self._coordinators[group] = read_coordinator(answer)
+            node_id = self._coordinators[key] = read_coordinator(answer)
             if node_id not in self._brokers:
                 self._metadata([], deadline)
-        return self.connection(node_id, "control")
+        return node_id
 
     def _with_coordinator(self, group: str, ask: Callable[[BlockingConnection, float], T]) -> T:
+        return self._at_coordinator(CoordinatorKey(GROUP_KEY, group), ask)
+
+    def _at_coordinator(self, key: CoordinatorKey, ask: Callable[[BlockingConnection, float], T]) -> T:
         def at_coordinator(deadline: float) -> T:
             try:
-                return ask(self._coordinator(group, deadline), _left(deadline))
+                return ask(self.connection(self._coordinator(key, deadline), "control"), _left(deadline))
             except LOST:
-                # Its address is asked for anew as well.
-                self._brokers.pop(self._coordinators.pop(group, -1), None)
+                # Its address is looked up again, too.
+                self._brokers.pop(self._coordinators.pop(key, -1), None)
                 raise
             except (ApiError, WireClientError):
-                self._coordinators.pop(group, None)
+                self._coordinators.pop(key, None)
                 raise
 
         return self._until_done(at_coordinator)
@@ -272,22 +289,41 @@ class BlockingCluster:
     # -- asking ---------------------------------------------------------------------------
 
     def ask(self, key: Api, request: Message, kind: type[R], read: Callable[[R], T]) -> T:
-        """Of any broker that is up; `read` takes what is wanted out of the answer, or raises ApiError."""
+        """Asks any broker. `read` extracts the result from the answer, or raises ApiError."""
         return self._until_done(lambda deadline: read(self._call_any(key, request, kind, deadline)))
 
+    def ask_broker(self, node_id: int, key: Api, request: Message, kind: type[R], read: Callable[[R], T]) -> T:
+        """Asks this broker; `read` as for `ask`."""
+        return self._until_done(
+            lambda deadline: read(self.connection(node_id, "control").call(key, request, kind, _left(deadline)))
+        )
+
+    def ask_leader(self, tp: TopicPartition, key: Api, request: Message, kind: type[R], read: Callable[[R], T]) -> T:
+        """Asks the leader of a partition; `read` as for `ask`."""
+
+        def ask(deadline: float) -> T:
+            connection = self.connection(self._leader(tp, deadline).node_id, "control")
+            try:
+                return read(connection.call(key, request, kind, _left(deadline)))
+            except ApiError:
+                self.forget(tp.topic)
+                raise
+
+        return self._until_done(ask)
+
     def brokers(self) -> list[BrokerMetadata]:
-        """Those that are up, asked for now."""
+        """The brokers that are up, requested now."""
         self._until_done(lambda deadline: self._metadata([], deadline))
         return sorted(self._brokers.values())
 
     # -- connections --------------------------------------------------------------------
 
     def connection(self, node_id: int, purpose: str) -> BlockingConnection:
-        """Kept for the next who asks for the same; not to be closed. One attempt: raises BrokerUnreachable."""
+        """A shared connection, which the caller must not close. One attempt: raises BrokerUnreachable."""
         return self._first_of(node_id, lambda address: self._shared_connection(address, purpose))
 
     def lease(self, node_id: int) -> BlockingConnection:
-        """One that nobody else uses until it is given back. One attempt: raises BrokerUnreachable."""
+        """A connection that no other caller uses until `give_back`. One attempt: raises BrokerUnreachable."""
         return self._first_of(node_id, self._leased)
 
     def _leased(self, address: Address) -> BlockingConnection:
@@ -300,7 +336,7 @@ class BlockingCluster:
         return self._open(address)
 
     def give_back(self, connection: BlockingConnection) -> None:
-        """With requests still open, or with enough idle ones already, it is closed."""
+        """Ends a lease. The connection is closed if requests are still open or enough connections are idle."""
         idle = self._idle.setdefault(connection.address, [])
         if connection.outstanding or not connection.is_usable or len(idle) >= MAX_IDLE:
             connection.close()
@@ -321,7 +357,7 @@ class BlockingCluster:
         return BlockingConnection.open(*address, self._client_id, self._security, timeout_s)
 
     def _first_of(self, node_id: int, connect: Callable[[Address], BlockingConnection]) -> BlockingConnection:
-        """By the first of its addresses that answers. Raises BrokerUnreachable."""
+        """A connection to the first of the broker's addresses that answers. Raises BrokerUnreachable."""
         *others, last = self._addresses(node_id)
         for address in others:
             try:
@@ -336,8 +372,8 @@ class BlockingCluster:
             raise BrokerUnreachable(f"broker {node_id} is not known to the cluster")
         advertised = broker.host, broker.port
         if len(self._seen) == len(self._bootstrap) == 1 and self._bootstrap[0] != advertised:
-            # The only broker there ever was is where we found it. What it advertises may be meant for the other side
-            # of a network's edge.
+            # The only broker of the cluster is at the bootstrap address. The address that it advertises may be meant
+            # for another network.
             return [self._bootstrap[0], advertised]
         return [advertised]
 
@@ -347,12 +383,12 @@ class BlockingCluster:
         self._shared.clear()
         self._idle.clear()
 
-    # -- trying again -------------------------------------------------------------------
+    # -- retries ------------------------------------------------------------------------
 
     def _call_any(self, key: Api, request: Message, kind: type[R], deadline: float) -> R:
-        """From whichever broker answers first: connected ones, then in the order in which we know them.
+        """The answer of the first broker that answers: connected ones first, brokers that failed lately last.
 
-        One that was lost is asked after all others, and none is given all the time while there are others.
+        While there are other brokers, none gets all the time that is left.
         """
         failures: list[WireClientError] = []
         known = dict.fromkeys((*self._bootstrap, *((broker.host, broker.port) for broker in self._brokers.values())))
@@ -372,28 +408,29 @@ class BlockingCluster:
             if time.monotonic() > deadline:
                 break
         if not failures:
-            raise BrokerUnreachable("no address of a broker was given")
-        # One that may yet be there counts for more than any that are none.
+            raise BrokerUnreachable("no broker address was given")
+        # An error of an address that may be a broker matters more than that of a wrong address.
         raise min(reversed(failures), key=lambda failure: isinstance(failure, NotKafka | UnknownHost))
 
     def _until_done(self, ask: Callable[[float], T], timeout_s: float | None = None) -> T:
         return until_done(ask, self._timeout_s if timeout_s is None else timeout_s, self._when_lost)
 
     def _when_lost(self, failure: WireClientError) -> float:
-        """What never was a broker's address will hardly become one; what was may be away for a while, its name too."""
-        self._topics.clear()  # whoever was lost may have led anything
+        """The share of the time to retry. An address that never was a broker's will hardly become one. A known broker
+        may be away for a while, and its host name too."""
+        self._topics.clear()  # the lost broker may have led any partition
         if self._seen:
             return 1.0
         return 0.0 if isinstance(failure, NotKafka) else UNKNOWN_HOST_SHARE if isinstance(failure, UnknownHost) else 1.0
 
 
 def _left(deadline: float) -> float:
-    """How long one request may take: not all the time there is, so that another broker can be asked."""
+    """The timeout of one request: not all the time that is left, so that another broker can be asked."""
     return max(0.05, min(REQUEST_TIMEOUT_S, deadline - time.monotonic()))
 
 
 def _exists(entry: MetadataResponseTopic) -> bool:
-    """Raises ApiError for what is neither there nor missing."""
+    """Whether the topic exists. Raises ApiError for other errors."""
     code = error_code(entry.error_code)
     if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return False
@@ -403,7 +440,7 @@ def _exists(entry: MetadataResponseTopic) -> bool:
     return True
 
 
-# -- shared by what runs in this thread -------------------------------------------------
+# -- shared within a thread -------------------------------------------------------------
 
 
 class _Kept(threading.local):
@@ -420,9 +457,9 @@ def shared_cluster(
     security: ClientSecurity = PLAINTEXT,
     timeout_s: float = 60.0,
 ) -> BlockingCluster:
-    """The same one for the same arguments, so that a worker that runs many tasks keeps its connections.
+    """One instance per thread for the same arguments, so that a worker keeps its connections across tasks.
 
-    Not to be closed. A forked child gets its parent's, which opens its own connections there.
+    The caller must not close it. A forked child gets its parent's instance, which opens its own connections there.
     """
     key = (tuple(bootstrap), client_id, security, timeout_s)
     cluster = _kept.clusters.pop(key, None) or BlockingCluster(bootstrap, client_id, security, timeout_s)

@@ -1,7 +1,7 @@
-"""What operators ask of a cluster and have done to it: brokers, the metadata quorum, elections, moving replicas.
+"""Administration of a cluster: brokers, the metadata quorum, elections, reassignments.
 
-Requests go to any broker, which passes them on to the controller; sizes on disk are asked of each broker. Must not
-know: who wants it, how it is shown. Invariants: as of `BlockingCluster`, nothing that is sent twice does harm.
+Requests go to any broker, which passes them on to the controller; each broker is asked for its own sizes on disk. Must
+not know: how results are shown. Invariant, as in `BlockingCluster`: every request is harmless when it is sent twice.
 """
 
 from __future__ import annotations
@@ -9,52 +9,50 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.errors import ErrorCode
 from penstock.wire.apis import Api
-from penstock.wire.messages import alter_partition_reassignments as alter
-from penstock.wire.messages import describe_quorum as quorum
 from penstock.wire.messages import describe_topic_partitions as described
-from penstock.wire.messages import elect_leaders as electing
-from penstock.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse, Listener
+from penstock.wire.messages.add_raft_voter import AddRaftVoterResponse
+from penstock.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsResponse
 from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from penstock.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from penstock.wire.messages.describe_cluster import DescribeClusterResponse
 from penstock.wire.messages.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from penstock.wire.messages.list_partition_reassignments import (
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-)
-from penstock.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from penstock.wire.messages.describe_quorum import DescribeQuorumResponse
+from penstock.wire.messages.elect_leaders import ElectLeadersResponse
+from penstock.wire.messages.list_partition_reassignments import ListPartitionReassignmentsResponse
+from penstock.wire.messages.remove_raft_voter import RemoveRaftVoterResponse
 from penstock.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from penstock.wire_client.blocking.cluster import BlockingCluster
-from penstock.wire_client.requests.errors import NoSuchTopic, WireClientError, check, error_code
+from penstock.wire_client.requests.brokers import ClusterNodes, cluster_request, read_cluster
+from penstock.wire_client.requests.errors import NoSuchTopic, WireClientError, check
 from penstock.wire_client.requests.metadata import Address
+from penstock.wire_client.requests.quorum import (
+    add_voter_request,
+    check_voters,
+    quorum_request,
+    read_quorum,
+    read_voter_addresses,
+    remove_voter_request,
+)
+from penstock.wire_client.requests.replicas import (
+    PartitionOutcome,
+    ReplicaMove,
+    Targets,
+    elect_request,
+    moves_request,
+    read_elected,
+    read_moves,
+    read_reassigned,
+    reassign_request,
+)
 from penstock.wire_client.requests.sentences import no_such_topic
 
-METADATA_TOPIC = "__cluster_metadata"
 TIMEOUT_MS = 30_000
 PARTITIONS_A_PAGE = 2_000
-PREFERRED, UNCLEAN = 0, 1
-# Every listener speaks everything, so its name says nothing.
-VOTER_LISTENER = "CONTROLLER"
-
-
-class NodeInfo(NamedTuple):
-    node_id: int
-    host: str
-    port: int
-    rack: str | None
-    is_fenced: bool
-
-
-class ClusterNodes(NamedTuple):
-    cluster_id: str
-    controller_id: int | None
-    brokers: tuple[NodeInfo, ...]
-    """Fenced ones too, by id."""
 
 
 class QuorumReplica(NamedTuple):
@@ -71,7 +69,7 @@ class QuorumInfo(NamedTuple):
     leader_epoch: int
     high_watermark: int
     replicas: tuple[QuorumReplica, ...]
-    """Voters first, then by id."""
+    """Voters first, each sorted by id."""
 
     def lag(self, replica: QuorumReplica) -> int:
         end = max(one.log_end_offset for one in self.replicas)
@@ -85,27 +83,7 @@ class PartitionReplicas(NamedTuple):
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     elr: tuple[int, ...]
-    """Eligible leader replicas: not in sync, but they have all that was committed (KIP-966)."""
-
-
-class ReplicaMove(NamedTuple):
-    """A reassignment under way."""
-
-    topic: str
-    partition: int
-    replicas: tuple[int, ...]
-    """Those to be and those that leave."""
-    adding: tuple[int, ...]
-    removing: tuple[int, ...]
-
-
-class PartitionOutcome(NamedTuple):
-    """What became of one partition of a request."""
-
-    topic: str
-    partition: int
-    code: ErrorCode
-    message: str
+    """Eligible leader replicas: not in sync, but they have all committed records (KIP-966)."""
 
 
 class FeatureLevels(NamedTuple):
@@ -115,37 +93,19 @@ class FeatureLevels(NamedTuple):
     finalized: int | None
 
 
-Targets = Mapping[tuple[str, int], Sequence[int] | None]
-
-
 class ClusterAdmin:
     def __init__(self, cluster: BlockingCluster) -> None:
         self._cluster = cluster
 
-    # -- looking ------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------
 
     def nodes(self) -> ClusterNodes:
-        def read(answer: DescribeClusterResponse) -> ClusterNodes:
-            check(answer.error_code, answer.error_message)
-            brokers = sorted(
-                NodeInfo(one.broker_id, one.host, one.port, one.rack, one.is_fenced) for one in answer.brokers
-            )
-            controller = answer.controller_id if answer.controller_id >= 0 else None
-            return ClusterNodes(answer.cluster_id, controller, tuple(brokers))
-
-        request = DescribeClusterRequest(include_fenced_brokers=True)
-        return self._cluster.ask(Api.DESCRIBE_CLUSTER, request, DescribeClusterResponse, read)
+        return self._cluster.ask(Api.DESCRIBE_CLUSTER, cluster_request(), DescribeClusterResponse, read_cluster)
 
     def quorum(self) -> QuorumInfo:
-        def read(answer: quorum.DescribeQuorumResponse) -> QuorumInfo:
-            check(answer.error_code, answer.error_message)
-            found = answer.topics[0].partitions[0]
-            check(found.error_code, found.error_message)
-            addresses = {
-                node.node_id: (node.listeners[0].host, node.listeners[0].port)
-                for node in answer.nodes
-                if node.listeners
-            }
+        def read(answer: DescribeQuorumResponse) -> QuorumInfo:
+            found = read_quorum(answer)
+            addresses = read_voter_addresses(answer)
             replicas = [
                 QuorumReplica(
                     one.replica_id,
@@ -160,14 +120,10 @@ class ClusterAdmin:
             ]
             return QuorumInfo(found.leader_id, found.leader_epoch, found.high_watermark, tuple(replicas))
 
-        partitions = [quorum.RequestPartitionData(partition_index=0)]
-        request = quorum.DescribeQuorumRequest(
-            topics=[quorum.RequestTopicData(topic_name=METADATA_TOPIC, partitions=partitions)]
-        )
-        return self._cluster.ask(Api.DESCRIBE_QUORUM, request, quorum.DescribeQuorumResponse, read)
+        return self._cluster.ask(Api.DESCRIBE_QUORUM, quorum_request(), DescribeQuorumResponse, read)
 
     def partitions(self, topics: Iterable[str] | None = None) -> list[PartitionReplicas]:
-        """Of all topics, or of those named, by topic and number. Raises ApiError for a topic that does not exist."""
+        """The partitions of all or the given topics, sorted. Raises ApiError for a topic that does not exist."""
         names = sorted(self._cluster.topics() if topics is None else set(topics))
         found: list[PartitionReplicas] = []
         cursor: described.Cursor | None = None
@@ -197,26 +153,11 @@ class ClusterAdmin:
         return self._cluster.ask(Api.DESCRIBE_TOPIC_PARTITIONS, request, answer, lambda page: page)
 
     def moves(self) -> list[ReplicaMove]:
-        def read(answer: ListPartitionReassignmentsResponse) -> list[ReplicaMove]:
-            check(answer.error_code, answer.error_message)
-            return sorted(
-                ReplicaMove(
-                    topic.name,
-                    one.partition_index,
-                    tuple(one.replicas),
-                    tuple(one.adding_replicas),
-                    tuple(one.removing_replicas),
-                )
-                for topic in answer.topics
-                for one in topic.partitions
-            )
-
-        request = ListPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS, topics=None)
         kind = ListPartitionReassignmentsResponse
-        return self._cluster.ask(Api.LIST_PARTITION_REASSIGNMENTS, request, kind, read)
+        return self._cluster.ask(Api.LIST_PARTITION_REASSIGNMENTS, moves_request(TIMEOUT_MS), kind, read_moves)
 
     def sizes(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], dict[int, int]]:
-        """Bytes on the disk of each broker that is up and holds them."""
+        """The size on disk in bytes of each partition on each broker that is up."""
         topics: dict[str, list[int]] = {}
         for topic, partition in partitions:
             topics.setdefault(topic, []).append(partition)
@@ -229,7 +170,7 @@ class ClusterAdmin:
                 connection = self._cluster.connection(broker.node_id, "control")
                 answer = connection.call(Api.DESCRIBE_LOG_DIRS, request, DescribeLogDirsResponse)
             except WireClientError:
-                continue  # it has just gone; the metadata will say so
+                continue  # the broker has just gone; the metadata will show it
             for directory in answer.results:
                 for entry in directory.topics:
                     for one in entry.partitions:
@@ -256,16 +197,17 @@ class ClusterAdmin:
     def elect_leaders(
         self, partitions: Sequence[tuple[str, int]] | None, *, is_unclean: bool
     ) -> list[PartitionOutcome]:
-        """None: all partitions, of which those that need no election are left out of the answer.
+        """None means all partitions; those that need no election are then left out of the result.
 
-        Where an answer got lost and the question was asked again, here or on its way to the controller, the second
-        answer is that no election is needed. What was elected meanwhile is told as such all the same.
+        If an answer is lost and the request is repeated, here or on its way to the controller, the second answer is
+        that no election is needed. Partitions that were elected meanwhile still count as elected.
         """
         topics: dict[str, list[int]] = {}
         for topic, partition in partitions or ():
             topics.setdefault(topic, []).append(partition)
-        needed = self._in_need(None if partitions is None else topics, is_unclean)
-        verdicts = {(one.topic, one.partition): one for one in self._elect(partitions is None, topics, is_unclean)}
+        asked = None if partitions is None else topics
+        needed = self._in_need(asked, is_unclean)
+        verdicts = {(one.topic, one.partition): one for one in self._elect(asked, is_unclean)}
         unexplained = [
             where
             for where in needed
@@ -286,67 +228,28 @@ class ClusterAdmin:
             if (one.leader is None if is_unclean else one.leader != one.replicas[0])
         }
 
-    def _elect(self, is_all: bool, topics: Mapping[str, list[int]], is_unclean: bool) -> list[PartitionOutcome]:
-        def read(answer: electing.ElectLeadersResponse) -> list[PartitionOutcome]:
-            check(answer.error_code)
-            return sorted(
-                _verdict(topic.topic, one.partition_id, one.error_code, one.error_message)
-                for topic in answer.replica_election_results
-                for one in topic.partition_result
-            )
-
-        request = electing.ElectLeadersRequest(
-            election_type=UNCLEAN if is_unclean else PREFERRED,
-            topic_partitions=None
-            if is_all
-            else [electing.TopicPartitions(topic=topic, partitions=asked) for topic, asked in topics.items()],
-            timeout_ms=TIMEOUT_MS,
-        )
-        return self._cluster.ask(Api.ELECT_LEADERS, request, electing.ElectLeadersResponse, read)
+    def _elect(self, topics: Mapping[str, list[int]] | None, is_unclean: bool) -> list[PartitionOutcome]:
+        request = elect_request(topics, TIMEOUT_MS, is_unclean=is_unclean)
+        return self._cluster.ask(Api.ELECT_LEADERS, request, ElectLeadersResponse, read_elected)
 
     def reassign(self, targets: Targets) -> list[PartitionOutcome]:
         """Other replicas for partitions; None takes a reassignment under way back."""
-        topics: dict[str, list[alter.ReassignablePartition]] = {}
-        for (topic, partition), replicas in targets.items():
-            asked = None if replicas is None else list(replicas)
-            topics.setdefault(topic, []).append(alter.ReassignablePartition(partition_index=partition, replicas=asked))
-
-        def read(answer: alter.AlterPartitionReassignmentsResponse) -> list[PartitionOutcome]:
-            check(answer.error_code, answer.error_message)
-            return sorted(
-                _verdict(topic.name, one.partition_index, one.error_code, one.error_message)
-                for topic in answer.responses
-                for one in topic.partitions
-            )
-
-        request = alter.AlterPartitionReassignmentsRequest(
-            timeout_ms=TIMEOUT_MS,
-            topics=[alter.ReassignableTopic(name=topic, partitions=asked) for topic, asked in topics.items()],
-        )
-        kind = alter.AlterPartitionReassignmentsResponse
-        return self._cluster.ask(Api.ALTER_PARTITION_REASSIGNMENTS, request, kind, read)
+        request, kind = reassign_request(targets, TIMEOUT_MS), AlterPartitionReassignmentsResponse
+        return self._cluster.ask(Api.ALTER_PARTITION_REASSIGNMENTS, request, kind, read_reassigned)
 
     def unregister(self, broker_id: int) -> None:
+        def read(answer: UnregisterBrokerResponse) -> None:
+            check(answer.error_code, answer.error_message)
+
         request = UnregisterBrokerRequest(broker_id=broker_id)
-        self._cluster.ask(Api.UNREGISTER_BROKER, request, UnregisterBrokerResponse, _checked)
+        self._cluster.ask(Api.UNREGISTER_BROKER, request, UnregisterBrokerResponse, read)
 
     def add_voter(self, voter_id: int, address: Address) -> None:
-        host, port = address
-        request = AddRaftVoterRequest(
-            cluster_id=None,
-            timeout_ms=TIMEOUT_MS,
-            voter_id=voter_id,
-            listeners=[Listener(name=VOTER_LISTENER, host=host, port=port)],
-        )
-        self._cluster.ask(Api.ADD_RAFT_VOTER, request, AddRaftVoterResponse, _checked)
+        request = add_voter_request(voter_id, address, TIMEOUT_MS)
+        self._cluster.ask(Api.ADD_RAFT_VOTER, request, AddRaftVoterResponse, check_voters)
 
     def remove_voter(self, voter_id: int) -> None:
-        request = RemoveRaftVoterRequest(cluster_id=None, voter_id=voter_id)
-        self._cluster.ask(Api.REMOVE_RAFT_VOTER, request, RemoveRaftVoterResponse, _checked)
-
-
-def _checked(answer: UnregisterBrokerResponse | AddRaftVoterResponse | RemoveRaftVoterResponse) -> None:
-    check(answer.error_code, answer.error_message)
+        self._cluster.ask(Api.REMOVE_RAFT_VOTER, remove_voter_request(voter_id), RemoveRaftVoterResponse, check_voters)
 
 
 def _time(timestamp_ms: int) -> int | None:
@@ -362,18 +265,3 @@ def _partition(topic: str, one: described.DescribeTopicPartitionsResponsePartiti
         tuple(one.isr_nodes),
         tuple(one.eligible_leader_replicas or ()),
     )
-
-
-def _verdict(topic: str, partition: int, number: int, message: str | None) -> PartitionOutcome:
-    code = error_code(number)
-    return PartitionOutcome(topic, partition, code, message or ("" if code is ErrorCode.NONE else code.name))
-
-
-def raise_refusals(verdicts: Iterable[PartitionOutcome], doing: str) -> None:
-    """Raises ApiError with the first refusal, and how many more there are."""
-    refused = [one for one in verdicts if one.code is not ErrorCode.NONE]
-    if refused:
-        first, more = refused[0], len(refused) - 1
-        others = f" (and {more} more)" if more else ""
-        said = first.message.rstrip(".")
-        raise ApiError(first.code, f"{doing} {first.topic}-{first.partition}: {said} ({first.code.name}){others}")

@@ -1,10 +1,10 @@
-"""One connection to one broker for code that blocks: Spark's workers, one task at a time.
+"""One connection to one broker for blocking code: Spark's workers, one task at a time.
 
-Requests go out at once, answers come back in the same order. Versions are agreed on when it opens, as in
-`aio.connection`; TLS and SASL come before anything else is said. Must not know: which broker leads what, retries.
-Invariants: an answer is received into one piece of memory, made for it or lent by the caller, and record batches in
-it are views of that memory; after an error every open request is lost and the connection is never used again.
-Not thread safe.
+Requests are sent at once, answers arrive in the same order. Versions are negotiated when it opens, as in
+`aio.connection`; the TLS handshake comes before that, and SASL right after. Must not know: which broker leads a
+partition, retries. Invariants: an answer is received into one block of memory, new or lent by the caller, and record
+batches in it are views of that memory. After an error every open request is lost, and the connection is never used
+again. Not thread safe.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from penstock.wire_client.requests.versions import choose_version
 R = TypeVar("R", bound=Message)
 
 CONNECT_TIMEOUT_S = 10.0
-# A broker that limits sessions closes the connection at their end: leave before (KIP-368).
+# A broker that limits SASL sessions closes the connection at their end: reconnect before that (KIP-368).
 SESSION_SHARE = 0.85
 _SIZE = Struct(">i")
-# How others begin who take us for one of theirs.
+# The first bytes of servers with other protocols.
 _OTHERS = {
     b"\x15\x03": "; it speaks TLS: set security.protocol to SSL or SASL_SSL",
     b"HTTP": "; it speaks HTTP: the port for Kafka clients is another, 9092 by default",
@@ -55,9 +55,9 @@ _OTHERS = {
 
 
 class ReceiveBuffer:
-    """Memory for large answers, used again once nobody has a view of it: fresh pages cost as much as filling them.
+    """Memory for large answers, reused once no view of it is left: fresh pages cost as much as filling them.
 
-    Two pieces take turns where the last answer is still looked at when the next one comes; more are not kept.
+    Two blocks take turns if the last answer is still in use when the next one arrives. No more are kept.
     """
 
     def __init__(self) -> None:
@@ -68,13 +68,13 @@ class ReceiveBuffer:
             if len(memory) >= size and _is_free(memory):
                 break
         else:
-            memory = bytearray((size | 0xFFFF) + 1)  # the next one is often a little larger
+            memory = bytearray((size | 0xFFFF) + 1)  # the next answer is often a little larger
         self._kept = [memory, *(other for other in self._kept if other is not memory)][:2]
         return memoryview(memory)[:size]
 
 
 def _is_free(memory: bytearray) -> bool:
-    """Changing a bytearray's length is refused while anyone has a view of it; here both steps are in place."""
+    """Whether no view of the bytearray is left: its length cannot change while there is one."""
     try:
         memory.append(memory.pop())
     except BufferError:
@@ -87,7 +87,7 @@ class BlockingConnection:
         self.address = address
         self.place = f"{address[0]}:{address[1]}"
         self.buffer = ReceiveBuffer()
-        """For `receive`, by whom has this connection alone."""
+        """A buffer for `receive`, for a caller with exclusive use of this connection."""
         self._pid = os.getpid()
         self._socket = sock
         self._client_id = client_id
@@ -115,9 +115,9 @@ class BlockingConnection:
             sock = socket.create_connection((host, port), timeout_s)
         except TimeoutError as error:
             raise BrokerUnreachable(f"{place} did not answer within {timeout_s:g} s") from error
-        except (OSError, UnicodeError) as error:  # a name with an empty or overlong part is the latter
+        except (OSError, UnicodeError) as error:  # UnicodeError: a host name with an empty or overlong part
             reason = error.strerror if isinstance(error, OSError) else None
-            # A name server that cannot be asked (EAI_AGAIN) says nothing about the name.
+            # EAI_AGAIN is a failure of the name server and says nothing about the name.
             is_unknown = not isinstance(error, OSError) or (
                 isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN
             )
@@ -134,10 +134,10 @@ class BlockingConnection:
         except (ConnectionLost, RequestTimedOut) as error:
             sock.close()
             if isinstance(error.__cause__, ssl.SSLError) and not isinstance(error.__cause__, ssl.SSLEOFError):
-                # TLS 1.3: the broker's verdict on our certificate comes after the handshake.
-                raise AuthenticationFailed(f"{place} refuses us: {error}") from error
+                # TLS 1.3: the broker refuses our certificate only after the handshake.
+                raise AuthenticationFailed(f"{place} refuses this client: {error}") from error
             kind = NotKafka if isinstance(error.__cause__, ProtocolError) else BrokerUnreachable
-            raise kind(f"no connection to {place}: {error}") from error
+            raise kind(f"cannot connect to {place}: {error}") from error
         except BaseException:
             sock.close()
             raise
@@ -149,10 +149,10 @@ class BlockingConnection:
 
     def _authenticate(self, security: ClientSecurity, deadline: float) -> None:
         mechanism = security.sasl_mechanism or ""
-        # After version 0 the exchange would not be framed as requests.
+        # After a handshake of version 0 the exchange would not be framed as requests.
         if self._versions.get(Api.SASL_HANDSHAKE, (0, 0))[1] < 1:
             raise AuthenticationFailed(
-                f"{self.place} has no SASL, or one too old: set security.protocol to PLAINTEXT or SSL"
+                f"{self.place} has no SASL, or too old a version: set security.protocol to PLAINTEXT or SSL"
             )
         request = SaslHandshakeRequest(mechanism=mechanism)
         answer = self.call(Api.SASL_HANDSHAKE, request, SaslHandshakeResponse, deadline - time.monotonic())
@@ -180,7 +180,7 @@ class BlockingConnection:
 
     @property
     def is_usable(self) -> bool:
-        """Asks the system too: a broker that left while nothing was outstanding is noticed here, not by a request."""
+        """Also asks the operating system, to notice a closed connection before a request is sent."""
         try:
             self._check()
         except ConnectionLost:
@@ -191,11 +191,11 @@ class BlockingConnection:
 
     @property
     def outstanding(self) -> int:
-        """Requests whose answers were not received yet."""
+        """The number of requests without an answer yet."""
         return len(self._open)
 
     def newest(self, key: Api, cap: int | None = None) -> int:
-        """The version in which a request goes out: the newest that both sides know and that is not above the cap.
+        """The version of a request: the newest that both sides know and that is not above the cap.
 
         Raises ApiError(UNSUPPORTED_VERSION).
         """
@@ -205,13 +205,13 @@ class BlockingConnection:
         return version
 
     def send(self, key: Api, request: Message, *, version: int | None = None) -> None:
-        """Send now, and do not wait. Never a produce request with acks=0: it has no answer. Raises ConnectionLost."""
+        """Sends without waiting. Not for a produce request with acks=0, which has no answer. Raises ConnectionLost."""
         self._check()
         version = self.newest(key) if version is None else version
         parts, _ = encode_request(key, version, self._next_id, self._client_id, request)
         try:
             self._socket.settimeout(REQUEST_TIMEOUT_S)
-            # Requests carry bytes only; file slices are for answers.
+            # Requests have only bytes; file slices occur only in answers.
             self._socket.sendall(b"".join(cast("list[bytes]", parts)))
         except OSError as error:
             raise self._lost(error) from error
@@ -219,9 +219,9 @@ class BlockingConnection:
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
 
     def receive(self, kind: type[R], timeout_s: float = REQUEST_TIMEOUT_S, buffer: ReceiveBuffer | None = None) -> R:
-        """The answer to the oldest request that has none yet. Raises ConnectionLost or RequestTimedOut.
+        """The answer to the oldest open request. Raises ConnectionLost or RequestTimedOut.
 
-        With `buffer` it is received into that. Error codes are the caller's to look at.
+        `buffer` receives the answer, if given. The caller checks error codes.
         """
         self._check()
         key, version, correlation_id = self._open.popleft()
@@ -233,7 +233,7 @@ class BlockingConnection:
                 raise ProtocolError(f"answer {got}, expected {correlation_id}")
             message = decode_response(key, version, frame, at)
         except TimeoutError as error:
-            # The answer may still come, and nobody could tell it from the next one's.
+            # The answer may still arrive and would be taken for the next one.
             self._fail(f"no answer to {api(key).name} within {timeout_s:g} s")
             unanswered = f"no answer to {api(key).name} from {self.place}"
             raise RequestTimedOut(f"{unanswered} within {timeout_s:g} s", unanswered) from error
@@ -246,8 +246,8 @@ class BlockingConnection:
         return message
 
     def call(self, key: Api, request: Message, kind: type[R], timeout_s: float = REQUEST_TIMEOUT_S) -> R:
-        """Send and wait; nothing else may be outstanding."""
-        assert not self._open, "answers come in order: receive what was sent before"
+        """Sends a request and waits. No other request may be open."""
+        assert not self._open, "answers arrive in order: receive earlier ones first"
         self.send(key, request)
         return self.receive(kind, timeout_s)
 
@@ -291,7 +291,7 @@ class BlockingConnection:
             self._socket.close()
 
     def close(self) -> None:
-        """Gives up this process's end alone: a parent or child that has the socket too may go on with it."""
+        """Closes only this process's end: a parent or child with the same socket may go on using it."""
         self._fail("the connection was closed")
 
     def __enter__(self) -> BlockingConnection:
@@ -314,15 +314,15 @@ def _handshake(context: ssl.SSLContext, sock: socket.socket, host: str, place: s
     except TimeoutError as error:
         raise BrokerUnreachable(f"{place} did not finish the TLS handshake in time") from error
     except ssl.SSLEOFError as error:
-        raise BrokerUnreachable(f"{place} closed the connection in the TLS handshake; does it speak TLS?") from error
+        raise BrokerUnreachable(f"{place} closed the connection in the TLS handshake; check its protocol") from error
     except ssl.SSLError as error:
-        raise AuthenticationFailed(f"no TLS with {place}: {error.reason or error}; does it speak TLS?") from error
+        raise AuthenticationFailed(f"no TLS with {place}: {error.reason or error}; check its protocol") from error
     except OSError as error:
-        raise BrokerUnreachable(f"TLS handshake with {place}: {error.strerror or error}; does it speak TLS?") from error
+        raise BrokerUnreachable(f"TLS handshake with {place}: {error.strerror or error}; check its protocol") from error
 
 
 def _has_input(sock: socket.socket) -> bool:
-    """Whether there is something to read when nothing was asked: the end of the connection."""
+    """Whether there is input without a request, which is the end of the connection."""
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     if not poll.poll(0):
@@ -332,7 +332,7 @@ def _has_input(sock: socket.socket) -> bool:
         try:
             sock.recv(1)
         except ssl.SSLWantReadError:
-            return False  # a session ticket or the like
+            return False  # for example a session ticket
         except OSError:
             return True
     return True

@@ -1,15 +1,14 @@
-"""The record batches of one partition between two offsets, as they lie on the broker, with one fetch under way ahead.
+"""The record batches of one partition between two offsets, as stored on the broker, with one fetch ahead.
 
-The headers of a chunk's batches say where the next one begins, so the next fetch leaves before a chunk is handed out
-and the broker reads while the caller decodes. Must not know: what is in a batch. Invariants:
-- A chunk starts with the batch that holds the position, or with the first one after it where the log has a hole.
-- The position moves only by what was handed out; after a lost connection or a new leader the same position is asked
-  for again.
-- A log that ends too early is believed only after it has done so for a while, without a lost connection or another
-  leader in between: a broker that just came back may not know yet how much of its log is committed.
-- The records of a chunk are a view that is released when the next chunk is taken: using it then is an error, not
-  someone else's bytes. Whoever made views of it (memoryview slices, numpy arrays) may keep those; memory is used again
-  for the next chunks only when nobody has one any more.
+The headers of a chunk's batches tell where the next one begins. So the next fetch is sent before a chunk is handed out,
+and the broker reads while the caller decodes. Must not know: the content of batches. Invariants:
+- A chunk starts with the batch that holds the position, or with the first one after it if the log has a hole there.
+- The position moves only past records that were handed out. After a lost connection or a new leader the same position
+  is fetched again.
+- A log that ends too early is believed only after a while without a lost connection or another leader: a broker that
+  has just come back may not know yet how much of its log is committed.
+- The records of a chunk are a view that is released when the next chunk is taken; using it then is an error. The caller
+  may keep its own views of it (memoryview slices, numpy arrays): memory is reused only when no view is left.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ NEWEST_FETCH = 17
 EARLIEST_LOCAL_MS = -4
 LOOK_UP_S = 2.0
 SHORT_S = 10.0
-"""How long a log has to end before the end of a stream to be taken at its word."""
-# How much is asked for to reach the end: what a record took so far, at first this, and some more.
+"""How long a log must end before the end of the stream until this is believed."""
+# The size of a fetch that reaches the end: the mean size of a record so far, at first this, plus a spare.
 GUESSED_RECORD_BYTES = 1024
 SPARE_BYTES = 64 << 10
 ANOTHER_TOPIC = frozenset((ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID))
@@ -61,7 +60,7 @@ _WALK = Struct(">qi11xi")  # base offset, batch length, last offset delta
 
 class FetchedChunk(NamedTuple):
     records: memoryview
-    """Whole batches, perhaps with a piece of another behind them. Valid until the next chunk is taken."""
+    """Whole batches, perhaps followed by a part of another. Valid until the next chunk is taken."""
     aborted: list[tuple[int, int]]
     """(producer id, first offset) of aborted transactions; only for read_committed."""
     high_watermark: int
@@ -70,11 +69,11 @@ class FetchedChunk(NamedTuple):
 
 
 class FetchStream:
-    """From `start` up to `end`, which the log must have reached, or reach within `SHORT_S`.
+    """The batches from `start` up to `end`, which the log must reach within `SHORT_S`.
 
-    The first chunk may begin, and the last one end, with records outside of the range: batches are whole. With
-    `topic_id` another topic of the same name is refused. Raises OffsetOutOfRange, TopicRecreated, ApiError,
-    and FetchStalled after `timeout_s` without any progress.
+    Batches are whole, so the first and the last chunk may have records outside the range. With `topic_id`, another
+    topic of the same name is refused. Raises OffsetOutOfRange, TopicRecreated, ApiError, and FetchStalled after
+    `timeout_s` without progress.
     """
 
     def __init__(
@@ -101,18 +100,18 @@ class FetchStream:
         self._connection: BlockingConnection | None = None
         self._broker = "that is not known"
         self._asked: int | None = None
-        """The offset of the fetch under way."""
+        """The offset of the open fetch."""
         self._lent: memoryview | None = None
         self._deadline = 0.0
         self._short_since: float | None = None
 
     @property
     def position(self) -> int:
-        """Where the next chunk begins."""
+        """The offset at which the next chunk begins."""
         return self._position
 
     def advance(self, next_offset: int) -> None:
-        """The caller is done with everything before `next_offset`, if that is not the end of the last chunk."""
+        """Moves the position to `next_offset`, if that is not the end of the last chunk."""
         self._position = next_offset
 
     def __iter__(self) -> Iterator[FetchedChunk]:
@@ -135,7 +134,7 @@ class FetchStream:
     # -- one chunk ----------------------------------------------------------------------
 
     def _next_chunk(self) -> FetchedChunk | None:
-        """Tries until there is one; None when the log has nothing more below `end`."""
+        """Retries until there is a chunk. None if the log has nothing more below `end`."""
         self._release()
         begin = time.monotonic()
         self._deadline = begin + self._timeout_s
@@ -153,7 +152,7 @@ class FetchStream:
                 elif data.high_watermark < self._end:
                     reason = self._too_short(data.high_watermark)
                 elif self._readable(data) < self._end:
-                    reason = f"it has {self._readable(data)} offsets only that are committed"
+                    reason = f"its log is committed only up to offset {self._readable(data)}"
                 elif self._is_hole():
                     self._position = self._end
                     return None
@@ -193,21 +192,21 @@ class FetchStream:
         )
 
     def _readable(self, data: PartitionData) -> int:
-        """Up to where a reader like us may see."""
+        """The offset up to which this reader may read."""
         if self._read_committed and data.last_stable_offset >= 0:
             return data.last_stable_offset
         return data.high_watermark
 
     def _is_hole(self) -> bool:
-        """An answer without records although there are readable offsets: compaction left nothing up to the end.
+        """Whether compaction left nothing up to the end, as the answer has no records despite readable offsets.
 
-        Unless these offsets are in remote storage: a broker whose read there takes too long answers the same.
+        A broker that reads too slowly from remote storage answers the same.
         """
         earliest = self._cluster.list_offsets({self._tp: EARLIEST_LOCAL_MS})[self._tp].offset
         return earliest <= self._position
 
     def _refused(self, code: ErrorCode) -> str:
-        """The reason to try again; raises if that is of no use."""
+        """The reason for a retry. Raises if a retry is of no use."""
         reason = code.name
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
             first, log_end = self._range()
@@ -223,28 +222,28 @@ class FetchStream:
         return reason
 
     def _too_short(self, log_end: int) -> str:
-        """The reason to wait. Raises OffsetOutOfRange when that is of no use any more."""
+        """The reason to wait. Raises OffsetOutOfRange when waiting is of no more use."""
         now = time.monotonic()
         if self._short_since is None:
             self._short_since = now
-            # Whatever the patience with brokers: who gives up sooner would take a lapse for a loss.
+            # Whatever the timeout is: a shorter wait would take a delay for a loss.
             self._deadline = max(self._deadline, now + 2 * SHORT_S)
         elif now - self._short_since >= SHORT_S:
             first, log_end = self._range()
             if log_end < self._end:
                 raise OffsetOutOfRange(self._tp, self._end - 1, first, log_end)
             self._short_since = None
-        return f"it has {log_end} offsets only"
+        return f"its log ends at offset {log_end}"
 
     def _range(self) -> tuple[int, int]:
-        """Of the log, by its leader. One that is new waits for its followers before it says where the log ends."""
+        """The range of the log, from its leader. A new leader waits for its followers before it tells the end."""
         first = self._cluster.list_offsets({self._tp: EARLIEST_MS})[self._tp].offset
         return first, self._cluster.list_offsets({self._tp: LATEST_MS})[self._tp].offset
 
     # -- requests -----------------------------------------------------------------------
 
     def _fetch(self, deadline: float) -> PartitionData | None:
-        """The answer for the position; None if the broker held it back. One attempt."""
+        """The answer for the position; None if the broker throttles. One attempt."""
         if self._connection is None:
             self._connect(deadline)
         assert self._connection is not None
@@ -256,7 +255,7 @@ class FetchStream:
             answer = self._connection.receive(FetchResponse, left_s, self._connection.buffer)
             if asked == self._position:
                 break
-            self._ask(self._connection)  # the caller went elsewhere
+            self._ask(self._connection)  # the caller moved the position
         check(answer.error_code)
         if not answer.responses or not answer.responses[0].partitions:
             return None
@@ -273,7 +272,10 @@ class FetchStream:
         if self._topic_id is None:
             return
         name = self._tp.topic
-        if self._cluster.topic(name).topic_id in (self._topic_id, NULL_UUID):  # null: too old a broker to have ids
+        if self._cluster.topic(name).topic_id in (
+            self._topic_id,
+            NULL_UUID,
+        ):  # null: an old broker without topic ids
             return
         info = self._cluster.topics([name]).get(name)
         if info is not None and info.topic_id != self._topic_id:
@@ -314,7 +316,7 @@ class FetchStream:
     def _release(self) -> None:
         lent, self._lent = self._lent, None
         if lent is not None:
-            with suppress(BufferError):  # someone made an array of it: the memory stays theirs
+            with suppress(BufferError):  # the caller has a view of it and keeps the memory
                 lent.release()
 
     def _lost(self) -> None:
@@ -332,7 +334,7 @@ class FetchStream:
 
 
 def _offset_after(records: memoryview, position: int) -> int:
-    """The offset after the last whole batch, `position` if there is none. Damage is the decoder's to find."""
+    """The offset after the last whole batch; `position` if there is none. The decoder detects damage."""
     at, size, after = 0, len(records), position
     unpack = _WALK.unpack_from
     while size - at >= HEADER_SIZE:

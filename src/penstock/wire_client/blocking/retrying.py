@@ -1,6 +1,6 @@
-"""Trying again: how long to pause, and what to say when the time is up.
+"""Retries: the pauses between them, and the error when the time is up.
 
-Must not know: what is tried. Everything tried by these rules may be done twice without harm.
+Must not know: what is retried. Everything that is retried here must be harmless when it is done twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
 
 
 class Pauses:
-    """50 ms, 100 ms, ... 1 s."""
+    """Pauses of 50 ms, 100 ms, ... 1 s."""
 
     def __init__(self) -> None:
         self._next_s = FIRST_PAUSE_S
@@ -34,10 +34,10 @@ class Pauses:
 
 
 def until_done(ask: Callable[[float], T], timeout_s: float, when_lost: Callable[[WireClientError], float]) -> T:
-    """`ask` gets the moment by which it must end; again until no broker is lost under it or says "later".
+    """Calls `ask` with its deadline, and again after a lost broker or a retriable error.
 
-    `when_lost` says how much of the time a loss is worth, from 0 to 1. That there is no controller explains why the
-    rest of the time went by without an answer, so it is what is raised then.
+    `when_lost` returns the share of the time to retry after a loss, from 0 to 1. A missing controller explains a lack
+    of answers for the rest of the time, so that error is raised then.
     """
     begin = time.monotonic()
     deadline = begin + timeout_s

@@ -1,10 +1,10 @@
-"""How a client proves who it is and whom it trusts: TLS and SASL settings as one value.
+"""The TLS and SASL settings of a client as one value.
 
-`security_from_settings` reads Kafka's settings under the names of the Java client and of librdkafka. A setting about
-security that it does not understand is refused, never ignored: who asks for a cipher or a revocation list
-must not believe to have it. Must not know: sockets. Invariants: a value is hashable and can be pickled (it goes to
-Spark's workers and keys caches of connections); its repr shows no secret; files are read where a connection
-is made, not where settings are.
+`security_from_settings` reads Kafka's settings under the names of the Java client and of librdkafka. An unknown
+security setting is refused, never ignored: a user who sets a cipher or a revocation list must not believe that it is in
+force. Must not know: sockets. Invariants: a value is hashable and can be pickled (it is sent to Spark's workers and is
+a key of connection caches). Its repr shows no secret. Files are read when a connection is made, not when settings are
+read.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class ClientSecurity:
 
     protocol: str = "PLAINTEXT"
     ca: str | None = None
-    """Whom to trust; also a directory of hashed certificates. None: whom the machine trusts."""
+    """Trusted certificates, also as a directory of hashed certificates. None: the machine's own."""
     certificate: str | None = None
-    """Our own chain; the key may be in it."""
+    """The client's certificate chain, which may contain the key."""
     key: str | None = field(default=None, repr=False)
     key_password: str | None = field(default=None, repr=False)
     verifies_certificate: bool = True
     verifies_hostname: bool = True
     tls_versions: tuple[str, ...] = ()
-    """Those allowed; empty: as the ssl module decides."""
+    """Allowed versions; empty: the ssl module decides."""
     sasl_mechanism: str | None = None
     username: str | None = None
     password: str | None = field(default=None, repr=False)
@@ -54,7 +54,7 @@ class ClientSecurity:
         return self.protocol.startswith("SASL_")
 
     def ssl_context(self) -> ssl.SSLContext:
-        """Reads the files. Raises UnsupportedClientSetting, naming the one that will not do."""
+        """Reads the files. Raises UnsupportedClientSetting, which names the bad one."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self.verifies_certificate and self.verifies_hostname
         if not self.verifies_certificate:
@@ -86,7 +86,7 @@ class ClientSecurity:
 
     def _load_own(self, context: ssl.SSLContext, certificate: str) -> None:
         def no_password() -> str:
-            # Without this OpenSSL would ask the terminal.
+            # Otherwise OpenSSL would ask on the terminal.
             raise ValueError("the key is encrypted and ssl.key.password is not set")
 
         password = no_password if self.key_password is None else self.key_password
@@ -121,7 +121,7 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _as_file(pem: str | None) -> Iterator[str | None]:
-    """A path for what OpenSSL only takes from files; a key is readable by us alone and gone afterwards."""
+    """A path for PEM text, since OpenSSL reads only files. The file is private to this user and deleted afterwards."""
     if pem is None or not _is_pem_text(pem):
         yield pem
         return
@@ -135,9 +135,9 @@ def _as_file(pem: str | None) -> Iterator[str | None]:
 
 
 def security_from_settings(settings: Mapping[str, str]) -> ClientSecurity:
-    """From Kafka's client settings; others than those of security are not looked at.
+    """Reads the security settings among Kafka's client settings.
 
-    Raises UnsupportedClientSetting, naming the setting, its value and what would do.
+    Raises UnsupportedClientSetting, which names the setting, its value and what is supported.
     """
     given = {name: value for name, value in settings.items() if value is not None and _is_about_security(name)}
     unknown = sorted(given.keys() - _KNOWN)
@@ -199,24 +199,24 @@ _PEM_STORES = "keystores with a password are not read; give PEM files (ssl.{}sto
 _WHY_NOT = {
     "ssl.truststore.password": _PEM_STORES.format("trust", "trust"),
     "ssl.keystore.password": _PEM_STORES.format("key", "key"),
-    "ssl.cipher.suites": "ciphers are those of this machine's OpenSSL",
+    "ssl.cipher.suites": "this machine's OpenSSL decides on the ciphers",
     "ssl.crl.location": "certificates are not checked for revocation",
 }
-_WHY_NOT_KNOWN = "this client does TLS with PEM files and SASL " + ", ".join(MECHANISMS)
+_WHY_NOT_KNOWN = "this client supports TLS with PEM files and SASL " + ", ".join(MECHANISMS)
 
 
 def _is_about_security(name: str) -> bool:
-    # What belongs to a mechanism that is refused by its name has no effect on the others.
+    # Settings of unsupported mechanisms have no effect on the others.
     return name.startswith(("security.", "ssl.", "sasl.", "enable.ssl.")) and not name.startswith(
         ("sasl.kerberos.", "sasl.oauthbearer.")
     )
 
 
 def _first(given: Mapping[str, str], *names: str) -> str | None:
-    """Of settings that say the same. Two that differ are a mistake that no order should hide."""
+    """The value of synonymous settings. Raises UnsupportedClientSetting if they differ."""
     values = {name: given[name] for name in names if name in given}
     if len(set(values.values())) > 1:
-        raise UnsupportedClientSetting(f"{' and '.join(values)} contradict each other: give one of them")
+        raise UnsupportedClientSetting(f"{' and '.join(values)} contradict each other: give only one of them")
     return next(iter(values.values()), None)
 
 
@@ -256,7 +256,7 @@ def _trusted(given: Mapping[str, str]) -> str | None:
     location = _first(given, "ssl.truststore.location", "ssl.ca.location")
     text = _first(given, "ssl.truststore.certificates", "ssl.ca.pem")
     if location and text:
-        raise UnsupportedClientSetting("trusted certificates are given as a file and as text: give one of them")
+        raise UnsupportedClientSetting("trusted certificates are given as a file and as text: give only one of them")
     return text or (None if location == "probe" else location) or None
 
 
@@ -278,7 +278,7 @@ def _own_certificate(given: Mapping[str, str]) -> tuple[str | None, str | None]:
 
 
 def _check_store(given: Mapping[str, str], which: str) -> None:
-    """Java's stores are JKS unless they say otherwise; a name that ends as PEM files do says so too."""
+    """Refuses stores that are not PEM. Java's default type is JKS; a name with the ending of PEM files also counts."""
     location = given.get(f"ssl.{which}store.location")
     kind = given.get(f"ssl.{which}store.type")
     if kind is None and location is not None and not location.lower().endswith(_PEM_ENDINGS):
@@ -309,7 +309,7 @@ def _sasl(given: Mapping[str, str]) -> tuple[str, str, str]:
     username, password = given.get("sasl.username"), given.get("sasl.password")
     if "sasl.jaas.config" in given:
         if username is not None or password is not None:
-            raise UnsupportedClientSetting("sasl.jaas.config and sasl.username/sasl.password are given: give one")
+            raise UnsupportedClientSetting("sasl.jaas.config and sasl.username/sasl.password are given: give only one")
         username, password = _jaas(given["sasl.jaas.config"], mechanism)
     if not username or password is None:
         raise UnsupportedClientSetting(
@@ -320,9 +320,9 @@ def _sasl(given: Mapping[str, str]) -> tuple[str, str, str]:
 
 
 def _jaas(text: str, mechanism: str) -> tuple[str | None, str | None]:
-    """One login module with its options: `org.apache...PlainLoginModule required username="u" password="p";`
+    """Parses one login module with its options: `org.apache...PlainLoginModule required username="u" password="p";`
 
-    The text is never repeated in an error: it holds the password.
+    Errors never repeat the text, because it has the password.
     """
     tokens = _jaas_tokens(text)
     module = tokens[0].rpartition(".")[2] if tokens else ""
@@ -336,7 +336,7 @@ def _jaas(text: str, mechanism: str) -> tuple[str | None, str | None]:
     options = tokens[2:-1]
     if tokens[-1] != ";" or len(options) % 3 or any(sign != "=" for sign in options[1::3]):
         raise UnsupportedClientSetting(
-            'sasl.jaas.config is not of the form: LoginModule required username="..." password="...";'
+            'sasl.jaas.config must have the form: LoginModule required username="..." password="...";'
         )
     values = dict(zip(options[::3], options[2::3], strict=True))
     return values.get("username"), values.get("password")
@@ -350,7 +350,7 @@ def _jaas_tokens(text: str) -> list[str]:
         found = _TOKEN.match(text, at)
         if found is None:
             raise UnsupportedClientSetting(
-                f"sasl.jaas.config cannot be read from character {at + 1} on: is a quote or the final ; missing?"
+                f"sasl.jaas.config cannot be parsed at character {at + 1}: check its quotes and the final ;"
             )
         quoted = found[1] if found[1] is not None else found[2]
         tokens.append(re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else found[3] or found[4])

@@ -1,4 +1,4 @@
-"""Requests as values: how one is built, what its answer says, which error code is worth another try.
+"""Requests as values: building requests, reading answers, and the error codes that are worth a retry.
 
-Must not know: sockets, event loops, clocks. An import contract holds it to that.
+Must not know: sockets, event loops, clocks. An import contract enforces this.
 """

@@ -1,19 +1,19 @@
-"""What can go wrong between a client and a broker, besides an error code in an answer (`ApiError`).
+"""The errors between a client and a broker, besides error codes in answers (`ApiError`).
 
 WireClientError
-+-- BrokerUnreachable         nothing was sent, or nothing that has an effect
-|   +-- UnknownHost           no such name, as far as this machine can tell
-|   `-- NotKafka              whoever listens there speaks another protocol
-+-- ConnectionLost            sent and not answered: it may or may not have happened
-+-- RequestTimedOut           likewise
-+-- Overloaded                refused here, before anything was sent: a bound of the client is reached
-+-- AuthenticationFailed      TLS or SASL: one side could not prove who it is; trying again does not help
-+-- UnsupportedClientSetting  a security setting that this client cannot do as asked
-+-- OffsetOutOfRange          the log does not hold the wanted offset (any more)
++-- BrokerUnreachable         no request with an effect was sent
+|   +-- UnknownHost           this machine cannot resolve the host name
+|   `-- NotKafka              the server there speaks another protocol
++-- ConnectionLost            sent, but not answered: the request may have taken effect
++-- RequestTimedOut           the same
++-- Overloaded                refused before anything was sent: a bound of the client is reached
++-- AuthenticationFailed      TLS or SASL: one side could not authenticate; a retry does not help
++-- UnsupportedClientSetting  a security setting that this client does not support
++-- OffsetOutOfRange          the log does not have the offset (any more)
 +-- TopicRecreated            the name now belongs to another topic
-`-- FetchStalled              retried for as long as was allowed, and nothing came
+`-- FetchStalled              no records arrived in all the allowed time
 
-Their arguments are what they say, so all of them can be pickled.
+All of them can be pickled, because their arguments are the constructor's.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ConnectionLost(WireClientError):
 
 
 class RequestTimedOut(WireClientError):
-    """`unanswered`: what was asked of whom, without how long this one request was given."""
+    """`unanswered`: the sentence without the timeout of this single request."""
 
     def __init__(self, sentence: str, unanswered: str = "") -> None:
         super().__init__(sentence)
@@ -94,7 +94,7 @@ class TopicRecreated(WireClientError):
 
 
 class FetchStalled(WireClientError):
-    """`broker` is as much of "1 at host:port" as is known."""
+    """`broker`: the known part of "1 at host:port"."""
 
     def __init__(self, tp: tuple[str, int], position: int, end: int, broker: str, waited_s: float, reason: str) -> None:
         super().__init__(tp, position, end, broker, waited_s, reason)
@@ -108,25 +108,25 @@ class FetchStalled(WireClientError):
     def __str__(self) -> str:
         topic, partition = self.tp
         return (
-            f"{topic}-{partition}: nothing from broker {self.broker} at offset {self.position} (reading up to "
+            f"{topic}-{partition}: no records from broker {self.broker} at offset {self.position} (reading up to "
             f"{self.end}) for {self.waited_s:.1f} s: {self.reason}"
         )
 
 
 class NoSuchTopic(ApiError):
-    """The cluster's metadata say so, not a single broker: final."""
+    """The topic is missing from the cluster's metadata, which is final."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
 
 
 def _uuid(topic_id: bytes) -> str:
-    """As Kafka prints it."""
+    """The id as Kafka prints it."""
     return urlsafe_b64encode(topic_id).decode().rstrip("=")
 
 
 def error_code(number: int) -> ErrorCode:
-    """A code that is newer than this client is an unknown error, not a crash."""
+    """The error code. A code that is newer than this client becomes UNKNOWN_SERVER_ERROR."""
     try:
         return ErrorCode(number)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Consumer groups seen from outside: coordinator, committed offsets, state and members of a group.
+"""Requests about consumer groups: coordinator, committed offsets, state and members.
 
-A commit has a member id and a generation only if it is a member's own (`aio.member`). Without, it is "simple": a
-coordinator takes it while the group has no members. Must not know: how the coordinator is reached.
+Only a member's commit (`aio.member`) has a member id and a generation. A commit without them is "simple": the
+coordinator accepts it while the group has no members. Must not know: how the coordinator is reached.
 """
 
 from __future__ import annotations
@@ -32,14 +32,21 @@ from penstock.wire_client.requests.errors import check, error_code
 from penstock.wire_client.requests.sentences import commit_refused, committed_refused, group_refused, no_such_group
 from penstock.wire_client.requests.subscription import decode_assignment
 
-GROUP_KEY = 0
+GROUP_KEY, TRANSACTION_KEY = 0, 1
 NO_MEMBER, NO_GENERATION = "", -1
+
+
+class CoordinatorKey(NamedTuple):
+    """A coordinator is that of a group, or of a transactional id."""
+
+    kind: int
+    name: str
 
 
 class OffsetAndMetadata(NamedTuple):
     offset: int
     metadata: str | None
-    """What the committer wrote beside it."""
+    """The metadata string of the commit."""
 
 
 class GroupSummary(NamedTuple):
@@ -70,13 +77,13 @@ class GroupDescription(NamedTuple):
 # -- the coordinator --------------------------------------------------------------------
 
 
-def coordinator_request(group: str) -> FindCoordinatorRequest:
-    return FindCoordinatorRequest(key=group, key_type=GROUP_KEY, coordinator_keys=[group])
+def coordinator_request(name: str, kind: int = GROUP_KEY) -> FindCoordinatorRequest:
+    return FindCoordinatorRequest(key=name, key_type=kind, coordinator_keys=[name])
 
 
 def read_coordinator(answer: FindCoordinatorResponse) -> int:
-    """The node that coordinates the group. Raises ApiError."""
-    found = answer.coordinators[0] if answer.coordinators else answer  # one group before version 4
+    """The node that coordinates the group or the transactional id. Raises ApiError."""
+    found = answer.coordinators[0] if answer.coordinators else answer  # one key before version 4
     check(found.error_code, found.error_message)
     return found.node_id
 
@@ -85,7 +92,7 @@ def read_coordinator(answer: FindCoordinatorResponse) -> int:
 
 
 def committed_request(group: str, partitions: Iterable[TopicPartition] | None) -> OffsetFetchRequest:
-    """None asks for every partition that has a committed offset."""
+    """None asks for all partitions with a committed offset."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions or ():
         topics.setdefault(topic, []).append(partition)
@@ -99,7 +106,7 @@ def committed_request(group: str, partitions: Iterable[TopicPartition] | None) -
                 else [OffsetFetchRequestTopics(name=name, partition_indexes=asked) for name, asked in topics.items()],
             )
         ],
-        # Before version 8 a request was about one group.
+        # Before version 8 a request had only one group.
         group_id=group,
         topics=None
         if is_all
@@ -146,7 +153,7 @@ def commit_request(
 
 
 def check_commit(group: str, answer: OffsetCommitResponse) -> None:
-    """Raises ApiError, naming the first partition that was refused."""
+    """Raises ApiError, which names the first partition that was refused."""
     for topic in answer.topics:
         for partition in topic.partitions:
             if partition.error_code:
@@ -157,7 +164,7 @@ def check_commit(group: str, answer: OffsetCommitResponse) -> None:
 
 
 def read_groups(answer: ListGroupsResponse, coordinator_id: int) -> dict[str, GroupSummary]:
-    """By name, those that this broker coordinates. Raises ApiError."""
+    """The groups that this broker coordinates, by name. Raises ApiError."""
     check(answer.error_code)
     return {
         entry.group_id: GroupSummary(
@@ -168,7 +175,7 @@ def read_groups(answer: ListGroupsResponse, coordinator_id: int) -> dict[str, Gr
 
 
 def read_consumer_group(answer: ConsumerGroupDescribeResponse, coordinator_id: int) -> GroupDescription:
-    """A group of the protocol of KIP-848. Raises ApiError."""
+    """A group of the consumer protocol (KIP-848). Raises ApiError."""
     entry = answer.groups[0]
     if entry.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
         raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, no_such_group(entry.group_id))
@@ -191,7 +198,7 @@ def read_consumer_group(answer: ConsumerGroupDescribeResponse, coordinator_id: i
 
 
 def read_classic_group(answer: DescribeGroupsResponse, coordinator_id: int) -> GroupDescription:
-    """Raises ApiError."""
+    """A group of the classic protocol. Raises ApiError."""
     entry = answer.groups[0]
     check(entry.error_code, entry.error_message)
     if entry.group_state == "Dead":

@@ -1,4 +1,4 @@
-"""How long a request may take and how large an answer may be, unless the caller says otherwise."""
+"""Default limits: the timeout of a request and the size of an answer."""
 
 from __future__ import annotations
 

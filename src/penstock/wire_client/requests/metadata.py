@@ -36,7 +36,7 @@ class TopicMetadata(NamedTuple):
     topic_id: bytes
     is_internal: bool
     partitions: tuple[PartitionMetadata, ...]
-    """By index."""
+    """Sorted by partition."""
 
 
 class ClusterMetadata(NamedTuple):
@@ -44,7 +44,7 @@ class ClusterMetadata(NamedTuple):
     controller_id: int
     brokers: tuple[BrokerMetadata, ...]
     topics: tuple[TopicMetadata, ...]
-    """All of them, by name."""
+    """All topics, sorted by name."""
 
 
 def metadata_request(names: Iterable[str] | None, *, create: bool = False) -> MetadataRequest:
@@ -61,7 +61,7 @@ def read_brokers(answer: MetadataResponse) -> dict[int, BrokerMetadata]:
 
 
 def read_topic(entry: MetadataResponseTopic) -> TopicMetadata:
-    """Error codes are the caller's to look at."""
+    """Converts an entry. The caller checks error codes."""
     partitions = sorted(
         PartitionMetadata(p.partition_index, p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes))
         for p in entry.partitions

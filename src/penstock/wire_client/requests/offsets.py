@@ -15,14 +15,14 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 class OffsetAndTimestamp(NamedTuple):
     offset: int
-    """-1: no record is as young as that."""
+    """-1 if all records are older."""
     timestamp_ms: int
 
 
 def list_offsets_request(
     wanted: Mapping[TopicPartition, int], timeout_ms: int, *, read_committed: bool
 ) -> ListOffsetsRequest:
-    """`wanted`: a time in ms for each partition, or EARLIEST_MS, or LATEST_MS. All have the same leader."""
+    """`wanted`: a time in ms for each partition, EARLIEST_MS or LATEST_MS. All partitions must have one leader."""
     topics: dict[str, list[ListOffsetsPartition]] = {}
     for (topic, partition), timestamp_ms in wanted.items():
         asked = ListOffsetsPartition(partition_index=partition, timestamp=timestamp_ms)

@@ -1,7 +1,7 @@
-"""Which partition a record goes to: Kafka's murmur2 of the key, round robin without one.
+"""The partitioner: Kafka's murmur2 of the key, or round robin without a key.
 
-The hash is that of the Java client, kafka-python and aiokafka, so that a key lands where those
-put it. (librdkafka's default is another: set partitioner=murmur2_random there.)
+The Java client, kafka-python and aiokafka have the same hash, so that all send a key to the same partition.
+(librdkafka's default differs: set partitioner=murmur2_random there.)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 
 
 class RoundRobin:
-    """One counter a topic; the first record of each goes to partition 0."""
+    """One counter per topic. The first record of each topic goes to partition 0."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}

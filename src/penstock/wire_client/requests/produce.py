@@ -1,4 +1,4 @@
-"""Produce and InitProducerId: closed record batches out, one verdict for each partition back."""
+"""Produce and InitProducerId: requests with finished record batches, and one result for each partition."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from penstock.wire_client.requests.errors import check, error_code
 
 ACKS_ALL = -1
 LOST_PLACE = frozenset((ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID))
-"""The broker no longer knows, or never knew, which sequence number comes next."""
+"""The broker does not know the producer's next sequence number, or no longer."""
 TOO_LARGE = frozenset((ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE))
-"""Smaller batches of the same records may be taken."""
+"""The broker may accept smaller batches of the same records."""
 
 
 def produce_request(
     batches: Iterable[tuple[TopicPartition, bytes | bytearray]], acks: int, timeout_ms: int
 ) -> ProduceRequest:
-    """At most one batch of a partition; all have the same leader."""
+    """At most one batch per partition. All partitions must have the same leader."""
     topics: dict[str, list[PartitionProduceData]] = {}
     for (topic, partition), records in batches:
         topics.setdefault(topic, []).append(PartitionProduceData(index=partition, records=records))
@@ -38,7 +38,7 @@ def produce_request(
 
 
 def read_produced(answer: ProduceResponse) -> dict[TopicPartition, PartitionProduceResponse]:
-    """Error codes are the caller's to look at."""
+    """The result of each partition. The caller checks error codes."""
     return {
         TopicPartition(topic.name, entry.index): entry
         for topic in answer.responses
@@ -47,7 +47,7 @@ def read_produced(answer: ProduceResponse) -> dict[TopicPartition, PartitionProd
 
 
 def producer_id_request(timeout_ms: int) -> InitProducerIdRequest:
-    """For a producer without transactions."""
+    """A request for a producer without transactions."""
     return InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=timeout_ms)
 
 

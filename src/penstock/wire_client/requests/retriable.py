@@ -1,7 +1,7 @@
-"""Which failures are worth another try, in one table: error codes of answers, and losses without an answer.
+"""The table of failures that are worth a retry: error codes of answers, and losses without an answer.
 
-A code says what a broker cannot do now. Whether the same request may leave again depends on the request, too: a fetch
-does no harm when it is done twice, and a record without a sequence number does. Must not know: how long, how often.
+Whether a request may be sent again depends on the error code and on the request: a repeated fetch is harmless, a
+repeated record without a sequence number is not. Must not know: how long and how often to retry.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from penstock.model.errors import ErrorCode
 from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost, RequestTimedOut
 
 LOST = (BrokerUnreachable, ConnectionLost, RequestTimedOut)
-"""Nothing was answered. What was asked may have happened."""
+"""There was no answer. The request may have taken effect."""
 
 
 class Again(Flag):
     ASK = auto()
-    """Any request that does no harm when it is done twice."""
+    """Any request that is harmless when it is repeated."""
     FETCH = auto()
-    """A fetch from the leader of a partition, once the leader was looked up again."""
+    """A fetch, after the partition's leader was looked up again."""
     FIND_LEADER = auto()
-    """The metadata are out of date, or about to be: another broker leads the partition."""
+    """Another broker leads the partition, or soon will: the metadata is out of date."""
     FIND_COORDINATOR = auto()
-    """The group's coordinator is elsewhere, or still loading."""
+    """The group's coordinator is another broker, or still loading."""
     FIND_CONTROLLER = auto()
-    """Nobody leads the cluster. The change was not made."""
+    """There is no controller. The change was not made."""
     APPEND = auto()
-    """A record without a sequence number: the broker has not appended it."""
+    """A record without a sequence number, which the broker has not appended."""
     DELIVER = auto()
-    """A batch that may be stored already: with a sequence number, or at least once."""
+    """A batch that may already be stored, if it has a sequence number or at-least-once is enough."""
 
 
 _ASK, _DELIVER = Again.ASK, Again.DELIVER
@@ -66,5 +66,5 @@ RETRIABLE: Final[Mapping[ErrorCode, Again]] = {
 
 
 def may(again: Again, code: ErrorCode) -> bool:
-    """Whether this may be done again after a broker answered with `code`."""
+    """Whether this kind of request may be repeated after a broker answered with `code`."""
     return again in RETRIABLE.get(code, Again(0))

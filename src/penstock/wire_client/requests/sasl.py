@@ -1,8 +1,8 @@
-"""The client's side of SASL: what to say, given what the broker said. No sockets, no clock.
+"""The client's side of SASL, without sockets and clocks.
 
-PLAIN (RFC 4616) and SCRAM-SHA-256/512 (RFC 5802, RFC 7677) without channel binding, as Kafka does them.
-An exchange yields what is to be sent and is sent what came back; when it returns, the broker has proven
-that it knows the password's keys too. Raises AuthenticationFailed.
+PLAIN (RFC 4616) and SCRAM-SHA-256/512 (RFC 5802, RFC 7677) without channel binding, as in Kafka. An exchange is a
+generator that yields messages to the broker and is sent the answers. When a SCRAM exchange returns, the broker has
+proved that it knows the password's keys, too. Raises AuthenticationFailed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ATTRIBUTES = re.compile(r"([a-z])=([^,]*)(?:,|$)")
 
 
 def exchange(mechanism: str, username: str, password: str, nonce: str | None = None) -> Exchange:
-    """`nonce` is for tests: by default it is random."""
+    """`nonce` is for tests; it is random by default."""
     if mechanism == "PLAIN":
         return plain(username, password)
     return scram(mechanism, username, password, nonce or secrets.token_urlsafe(24))
@@ -53,7 +53,7 @@ def scram(mechanism: str, username: str, password: str, nonce: str) -> Exchange:
     server_first = _text((yield (_NO_BINDING + client_first).encode()))
     said = _attributes(server_first)
     if "m" in said:
-        raise AuthenticationFailed(f"{mechanism}: the broker asks for an extension that nobody knows")
+        raise AuthenticationFailed(f"{mechanism}: the broker requires an unknown extension")
     server_nonce = said.get("r", "")
     if not server_nonce.startswith(nonce) or len(server_nonce) == len(nonce):
         raise AuthenticationFailed(f"{mechanism}: the broker's nonce does not continue ours")

@@ -1,4 +1,4 @@
-"""What an error code means for a person, one sentence for each thing that was asked for."""
+"""Error messages for people, one sentence for each kind of request."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire_client.requests.errors import NoSuchTopic
 
 NAME_SHOWN = 300
-"""Characters of a topic's name that is none."""
+"""The number of characters shown of an invalid topic name."""
 
 
 def no_such_topic(name: str) -> str:
@@ -27,6 +27,10 @@ def not_a_topic_name(name: str) -> str:
 
 def no_such_group(group: str) -> str:
     return f"group '{group}' does not exist"
+
+
+def no_such_transactional_id(transactional_id: str) -> str:
+    return f"transactional id '{transactional_id}' does not exist"
 
 
 def partition_refused(code: ErrorCode, topic: str, partition: int) -> str:

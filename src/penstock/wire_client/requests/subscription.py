@@ -1,9 +1,9 @@
-"""What members of a consumer group tell each other inside JoinGroup and SyncGroup, and the range assignor.
+"""The subscriptions and assignments inside JoinGroup and SyncGroup, and the range assignor.
 
     subscription  version int16 | topics [string] | user data nullable bytes | later fields, ignored
     assignment    version int16 | (topic string, partitions [int32]) [] | user data nullable bytes
 
-The coordinator passes both on unread. Written as version 0, which every client reads.
+The coordinator passes both on unread. They are written in version 0, which every client reads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def decode_subscription(data: bytes) -> tuple[str, ...]:
             topic, at = _read_string(data, at)
             topics.append(topic)
     except (struct.error, UnicodeDecodeError) as error:
-        raise ProtocolError(f"a member's subscription is not readable: {error}") from error
+        raise ProtocolError(f"a member's subscription cannot be decoded: {error}") from error
     return tuple(topics)
 
 
@@ -49,7 +49,7 @@ def encode_assignment(partitions: Sequence[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """Nothing assigned may be no bytes at all."""
+    """Decodes an assignment. Empty bytes mean an empty assignment."""
     if not data:
         return ()
     try:
@@ -63,14 +63,14 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
             at += 4 + 4 * len(indexes)
             partitions += (TopicPartition(topic, index) for index in indexes)
     except (struct.error, UnicodeDecodeError) as error:
-        raise ProtocolError(f"the assignment is not readable: {error}") from error
+        raise ProtocolError(f"the assignment cannot be decoded: {error}") from error
     return tuple(partitions)
 
 
 def assign_ranges(
     subscriptions: Mapping[str, Sequence[str]], partition_counts: Mapping[str, int]
 ) -> dict[str, list[TopicPartition]]:
-    """Kafka's range assignor: each topic is cut into neighbouring pieces, the first members get one more."""
+    """Kafka's range assignor: each member gets a range of each topic, and the first members one partition more."""
     assigned: dict[str, list[TopicPartition]] = {member: [] for member in subscriptions}
     for topic in sorted({topic for topics in subscriptions.values() for topic in topics}):
         members = sorted(member for member, topics in subscriptions.items() if topic in topics)

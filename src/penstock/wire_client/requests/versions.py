@@ -1,4 +1,4 @@
-"""The version in which a request goes out: the newest that both sides know and that the caller can fill in."""
+"""The version of a request: the newest that both sides know and that the caller can fill in."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from penstock.wire.apis import Api, api
 
-# The last versions that name topics; later ones want topic ids, which most callers do not carry.
+# The last versions with topic names. Later ones need topic ids, which most callers do not have.
 NEWEST = {
     Api.PRODUCE: 12,
     Api.FETCH: 12,
@@ -17,11 +17,11 @@ NEWEST = {
 }
 
 Served = Mapping[int, tuple[int, int]]
-"""The first and last version of each API that the broker named when the connection was opened."""
+"""The first and last version of each API that the broker serves, from ApiVersions."""
 
 
 def choose_version(key: Api, served: Served, cap: int | None = None) -> int | None:
-    """Not above `cap`, which is `NEWEST` where it is None. None: there is no version that both sides know."""
+    """The version, not above `cap`, or `NEWEST` if `cap` is None. None if there is no version that both sides know."""
     spec = api(key)
     first, last = served.get(key, (0, -1))
     version = min(last, spec.max_version, NEWEST.get(key, spec.max_version) if cap is None else cap)

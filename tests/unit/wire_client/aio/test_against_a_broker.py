@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.new_topic import NewTopic
 from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
@@ -64,7 +65,7 @@ async def test_a_topic_that_does_not_exist(cluster: AsyncCluster, topic: str) ->
 
 
 async def test_create_describe_delete(cluster: AsyncCluster, topic: str) -> None:
-    assert await create_topic(cluster, topic, 3, configs={"retention.ms": "1234567"}) == 3
+    assert await create_topic(cluster, NewTopic(topic, 3, configs={"retention.ms": "1234567"})) == 3
     info = await cluster.topic(topic)
     assert [partition.partition for partition in info.partitions] == [0, 1, 2]
     assert topic in [entry.name for entry in (await cluster.describe()).topics]
@@ -73,7 +74,7 @@ async def test_create_describe_delete(cluster: AsyncCluster, topic: str) -> None
     assert not settings["retention.ms"].is_default
     assert settings["cleanup.policy"].is_default
     with pytest.raises(ApiError) as refused:
-        await create_topic(cluster, topic)
+        await create_topic(cluster, NewTopic(topic))
     assert refused.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
     await delete_topic(cluster, topic)
     with pytest.raises(ApiError, match="does not exist"):
@@ -135,7 +136,7 @@ async def test_publish_and_read_back(cluster: AsyncCluster, topic: str) -> None:
 
 
 async def test_records_of_one_partition_keep_their_order_and_share_batches(cluster: AsyncCluster, topic: str) -> None:
-    await create_topic(cluster, topic, 2)
+    await create_topic(cluster, NewTopic(topic, 2))
     info = await cluster.topic(topic)
     producer = Publisher(cluster)
     futures = [producer.enqueue(info, record(b"%d" % n), n % 2) for n in range(2000)]
@@ -146,7 +147,7 @@ async def test_records_of_one_partition_keep_their_order_and_share_batches(clust
 
 
 async def test_keys_choose_partitions_and_no_key_is_round_robin(cluster: AsyncCluster, topic: str) -> None:
-    await create_topic(cluster, topic, 4)
+    await create_topic(cluster, NewTopic(topic, 4))
     producer = Publisher(cluster)
     same = {(await producer.publish(topic, record(b"x", b"key"))).partition for _ in range(5)}
     assert len(same) == 1
@@ -170,7 +171,7 @@ async def test_one_bad_record_does_not_take_its_neighbours_along(cluster: AsyncC
 
 
 async def test_a_lone_bad_timestamp_in_a_shared_batch(cluster: AsyncCluster, topic: str) -> None:
-    await create_topic(cluster, topic, 1, configs={"message.timestamp.after.max.ms": "1000"})
+    await create_topic(cluster, NewTopic(topic, 1, configs={"message.timestamp.after.max.ms": "1000"}))
     info = await cluster.topic(topic)
     producer = Publisher(cluster)
     future = record(b"x", timestamp_ms=round(time.time() * 1000) + 10**9)
@@ -184,7 +185,7 @@ async def test_a_lone_bad_timestamp_in_a_shared_batch(cluster: AsyncCluster, top
 
 
 async def test_a_long_poll_ends_with_the_record(cluster: AsyncCluster, topic: str) -> None:
-    await create_topic(cluster, topic)
+    await create_topic(cluster, NewTopic(topic))
     producer = Publisher(cluster)
     partition = TopicPartition(topic, 0)
     waiting = asyncio.create_task(fetch_one(cluster, partition, 0, max_wait_ms=20_000))
@@ -197,7 +198,7 @@ async def test_a_long_poll_ends_with_the_record(cluster: AsyncCluster, topic: st
 
 
 async def test_several_partitions_in_one_fetch(cluster: AsyncCluster, topic: str) -> None:
-    await create_topic(cluster, topic, 3)
+    await create_topic(cluster, NewTopic(topic, 3))
     producer = Publisher(cluster)
     for partition in (0, 2):
         await producer.publish(topic, record(b"%d" % partition), partition)
@@ -209,7 +210,7 @@ async def test_several_partitions_in_one_fetch(cluster: AsyncCluster, topic: str
 
 
 async def test_an_offset_that_is_not_there(cluster: AsyncCluster, topic: str) -> None:
-    await create_topic(cluster, topic)
+    await create_topic(cluster, NewTopic(topic))
     with pytest.raises(ApiError, match=r"offset 5 is outside .*-0: it begins at 0 and ends before 0") as refused:
         await fetch_one(cluster, TopicPartition(topic, 0), 5, max_wait_ms=0)
     assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
@@ -243,11 +244,11 @@ async def test_compressed_batches_are_read(
 
 async def test_a_topic_that_is_deleted_and_created_again(cluster: AsyncCluster, topic: str) -> None:
     producer = Publisher(cluster)
-    await create_topic(cluster, topic, 2)
+    await create_topic(cluster, NewTopic(topic, 2))
     await producer.publish(topic, record(b"old"), 1)
     other = AsyncCluster([("127.0.0.1", (await cluster.describe()).brokers[0].port)])
     await delete_topic(other, topic)
-    await create_topic(other, topic, 2)
+    await create_topic(other, NewTopic(topic, 2))
     other.close()
     assert (await producer.publish(topic, record(b"new"), 1)).offset == 0
 

@@ -64,7 +64,7 @@ async def test_each_request_gets_its_answer_in_whatever_pieces_it_comes(seed: in
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (answered(1, b""), "the broker answered request 1, which was not next"),
+        (answered(1, b""), "the broker answered request 1 out of order"),
         ((3).to_bytes(4, "big"), "the broker's answer is not Kafka's protocol: frame of 3 bytes"),
         (b"\xff\xff\xff\xff", "the broker's answer is not Kafka's protocol: frame of -1 bytes"),
         (

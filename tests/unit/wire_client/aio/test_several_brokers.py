@@ -9,6 +9,7 @@ from contextlib import ExitStack, asynccontextmanager
 import pytest
 
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.new_topic import NewTopic
 from penstock.model.topic_partition import TopicPartition
 from penstock.wire.apis import Api
 from penstock.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
@@ -244,7 +245,7 @@ async def test_changes_go_to_any_broker_that_is_up(scripted: ScriptedCluster) ->
     scripted.brokers[2].scripts[Api.CREATE_TOPICS] = create
     scripted.kill(1)
     async with client(scripted) as cluster:
-        assert await topics.create_topic(cluster, "n") == 3
+        assert await topics.create_topic(cluster, NewTopic("n")) == 3
 
 
 async def test_the_last_broker_standing_is_not_taken_for_the_one_that_was_named(scripted: ScriptedCluster) -> None:

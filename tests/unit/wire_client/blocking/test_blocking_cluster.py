@@ -268,7 +268,7 @@ def test_nobody_there() -> None:
     with pytest.raises(BrokerUnreachable, match=rf"cannot connect to 127.0.0.1:{address[1]}: .* \(tried for 0\.\d s\)"):
         BlockingCluster([address], timeout_s=0.3).topics()
     assert time.monotonic() - begin >= 0.3
-    with pytest.raises(BrokerUnreachable, match="no address of a broker was given"):
+    with pytest.raises(BrokerUnreachable, match="no broker address was given"):
         BlockingCluster([], timeout_s=0.0).topics()
 
 

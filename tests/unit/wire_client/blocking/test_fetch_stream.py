@@ -401,7 +401,7 @@ def test_what_is_not_committed_yet_is_waited_for() -> None:
     log = Log(batch_at(0, b"a"), high_watermark=5, last_stable_offset=1)
     with (
         log.broker() as broker,
-        pytest.raises(FetchStalled, match="it has 1 offsets only that are committed") as stalled,
+        pytest.raises(FetchStalled, match="its log is committed only up to offset 1") as stalled,
     ):
         read(stream_of(broker, 0, 3, timeout_s=0.3, read_committed=True))
     assert stalled.value.position == 1
@@ -559,7 +559,7 @@ def test_a_broker_that_is_gone_for_good() -> None:
     with pytest.raises(FetchStalled) as stalled:
         next(chunks)
     text = str(stalled.value)
-    assert text.startswith(f"t-0: nothing from broker 1 at 127.0.0.1:{port} at offset 1 (reading up to 2) for ")
+    assert text.startswith(f"t-0: no records from broker 1 at 127.0.0.1:{port} at offset 1 (reading up to 2) for ")
     assert "Connection refused" in text
 
 

@@ -27,7 +27,7 @@ from penstock.wire_client.requests.errors import (
         ),
         (
             FetchStalled(("t", 1), 5, 9, "2 at h:1", 12.34, "it sleeps"),
-            "t-1: nothing from broker 2 at h:1 at offset 5 (reading up to 9) for 12.3 s: it sleeps",
+            "t-1: no records from broker 2 at h:1 at offset 5 (reading up to 9) for 12.3 s: it sleeps",
         ),
         (AuthenticationFailed("no"), "no"),
         (UnsupportedClientSetting("no"), "no"),
