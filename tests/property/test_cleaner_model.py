@@ -29,6 +29,7 @@ from penstock.storage.cleaner.rewrite import clean
 from penstock.storage.cleaner.survey import make_plan, survey
 from penstock.storage.cleaner.swap import Swap
 from penstock.storage.group_commit import flush_blocking
+from penstock.storage.last_run import LastRun
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 
@@ -84,12 +85,14 @@ class World:
             self.disk,
             DIRECTORY,
             self.config,
-            recovery_point=recovery_point,
-            log_start_offset=self.persisted(checkpoints.LOG_START_OFFSETS),
-            clean_shutdown=clean_shutdown,
+            LastRun(
+                recovery_point=recovery_point,
+                log_start_offset=self.persisted(checkpoints.LOG_START_OFFSETS),
+                was_clean=clean_shutdown,
+                cleaned_offset=self.persisted(checkpoints.CLEANED_OFFSETS),
+            ),
             now_ms=self.now_ms,
             topic_id=b"\7" * 16,
-            cleaned_offset=self.persisted(checkpoints.CLEANED_OFFSETS),
         )
 
     def persisted(self, name: str) -> int:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from hosted_world import HostedWorld, Workers
+from hosted_world import HostedWorld, Workers, follow_nobody
 from penstock.model.errors import StorageError
 from penstock.records.batch import iterate_headers
 from penstock.records.builder import Record, build_batch
@@ -47,11 +47,13 @@ def compacted(seed: int) -> tuple[HostedWorld, Partition]:
 
 
 async def cut(world: HostedWorld, partition: Partition, offset: int) -> None:
+    follow_nobody(partition)
     await world.hosted.lower_recovery_point(partition, offset)
     partition.truncate_to(offset)
 
 
 async def begin_anew(world: HostedWorld, partition: Partition, offset: int) -> None:
+    follow_nobody(partition)
     await world.hosted.lower_recovery_point(partition, partition.log.log_start_offset)
     partition.truncate_fully_and_start_at(offset)
 
@@ -68,7 +70,7 @@ async def begin_anew_by_a_worker(world: HostedWorld, partition: Partition, offse
 async def _by_a_worker(
     world: HostedWorld, partition: Partition, change: Callable[[Recovering], Coroutine[Any, Any, None]]
 ) -> None:
-    partition._follow()
+    follow_nobody(partition)
     recovering = Recovering(asyncio.get_running_loop(), world.hosted, BusyWorkers(world))
     await change(recovering)
     await world.hosted.housekeeping.checkpoint()
@@ -124,7 +126,7 @@ def with_gaps(seed: int) -> tuple[HostedWorld, Partition]:
     world = HostedWorld({"t": TOPIC | {"internal.segment.bytes": "200"}})
     world.disk.random = Random(seed)
     partition = world.hosted.get("t", 0)
-    partition._follow()
+    follow_nobody(partition)
     for offset in KEPT:
         data = build_batch([Record(b"k%d" % offset, b"v", (), 1)], base_offset=offset, leader_epoch=0)
         partition.append_fetched(data, partition.leader_epoch, offset + 1, 0, 0)
@@ -288,6 +290,7 @@ def test_a_log_that_cannot_be_opened_is_kept_wherever_the_machine_stops() -> Non
             world.open()
             partition = world.hosted.get("t", 0)
             assert partition.log.offline is not None
+            follow_nobody(partition)
             sizes = sum(world.disk.stable_size(path) for path in logs_on(world))
             world.disk.crash_after = world.disk.changes + step
             try:

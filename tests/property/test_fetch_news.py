@@ -103,7 +103,7 @@ class Reader:
     async def ask(self, request: FetchRequest) -> FetchResponse:
         handler = self.broker.fetch
         if self.is_plain and self.session_id:
-            handler._stop_watching(self.session_id)
+            handler.resolution.stop_watching(self.session_id)
         request.session_id, request.session_epoch = self.session_id, self.epoch
         ctx = RequestContext(cast(Connection, self.client), 0, memoryview(b""), 1, VERSION, 1, "test")
         answer = handler.handle(ctx, request)
@@ -190,14 +190,15 @@ async def test_what_has_news_is_all_there_is_to_say(seed: int) -> None:
     watching = Reader(world.broker, is_plain=False)
     plain = Reader(world.broker, is_plain=True)
     looks = [0, 0]
-    find = world.broker.fetch.find
+    hosted = world.broker.hosted
+    find = hosted.get
     which = 0
 
     def counting(*asked: Any) -> Any:
         looks[which] += 1
         return find(*asked)
 
-    world.broker.fetch.find = counting  # type: ignore[method-assign]
+    hosted.get = counting  # type: ignore[method-assign]
     for turn in range(80):
         for _ in range(world.chance.randrange(3)):
             await world.live()
@@ -225,8 +226,8 @@ async def test_an_idle_session_looks_at_nothing() -> None:
     first = await reader.ask(FetchRequest(topics=asked, max_wait_ms=0, min_bytes=1))
     assert len(told(first)) == len(TOPICS) * PARTITIONS
     looked: list[Any] = []
-    find = world.broker.fetch.find
-    world.broker.fetch.find = lambda *asked: looked.append(asked) or find(*asked)  # type: ignore
+    find = world.broker.hosted.get
+    world.broker.hosted.get = lambda *asked: looked.append(asked) or find(*asked)  # type: ignore
     for _ in range(10):
         assert told(await reader.ask(FetchRequest(max_wait_ms=0, min_bytes=1))) == {}
     assert looked == []

@@ -12,6 +12,7 @@ from penstock.model.errors import ApiError, CorruptBatch, LogOffline, StorageErr
 from penstock.records.batch import iterate_headers, read_header
 from penstock.records.builder import Record, build_batch
 from penstock.sim.machine.disk import SimDisk
+from penstock.storage.last_run import LastRun
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 
@@ -26,9 +27,7 @@ def open_log(disk: SimDisk, *, clean: bool = True, recovery_point: int = 0) -> L
         disk,
         DIRECTORY,
         CONFIG,
-        recovery_point=recovery_point,
-        log_start_offset=0,
-        clean_shutdown=clean,
+        LastRun(recovery_point=recovery_point, was_clean=clean),
         now_ms=NOW_MS,
     )
 

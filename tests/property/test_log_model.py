@@ -23,6 +23,7 @@ from penstock.records.batch import BatchHeader, iterate_headers, read_header, wi
 from penstock.records.builder import Record, build_batch
 from penstock.sim.machine.disk import SimCrash, SimDisk
 from penstock.storage import checkpoint_builder, checkpoints
+from penstock.storage.last_run import LastRun
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 from penstock.storage.slices import LogSlice
@@ -113,9 +114,11 @@ class World:
             self.disk,
             DIRECTORY,
             self.config,
-            recovery_point=recovery_point,
-            log_start_offset=self.persisted(checkpoints.LOG_START_OFFSETS),
-            clean_shutdown=clean,
+            LastRun(
+                recovery_point=recovery_point,
+                log_start_offset=self.persisted(checkpoints.LOG_START_OFFSETS),
+                was_clean=clean,
+            ),
             now_ms=self.now_ms,
             topic_id=b"\7" * 16,
         )

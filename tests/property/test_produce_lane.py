@@ -14,8 +14,9 @@ from penstock.api.dispatch import PIPELINED
 from penstock.api.produce_lane import ProduceLane
 from penstock.config.broker import BrokerConfig
 from penstock.config.doors import CLOSED
+from penstock.model.new_topic import NewTopic
 from penstock.net.connection import Connection, ConnectionLimits
-from penstock.node.node import Node
+from penstock.node.node import Node, no_supervisor
 from penstock.ports.channel import Part
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
@@ -67,7 +68,7 @@ class Side:
             {**CLOSED, "log.dirs": directory, "listeners": "PLAINTEXT://127.0.0.1:0"}
             | {"log.flush.interval.messages": flush},
         )
-        self.node = Node(config)
+        self.node = Node(config, no_supervisor)
         self.node.clock = FixedClock()  # type: ignore[assignment]
         self.has_lane = has_lane
         self.channel = FakeChannel()
@@ -79,7 +80,7 @@ class Side:
         for name in ("left", "right"):
             topic_id = bytes([7]) * 15 + name[:1].encode()
             self.node.controller.topics._new_topic_id = lambda topic_id=topic_id: topic_id  # type: ignore[method-assign]
-            await self.node.controller.topics.create_topic(name, 2, 1, {}, {"max.message.bytes": "2000"})
+            await self.node.controller.topics.create_topic(NewTopic(name, 2, 1, configs={"max.message.bytes": "2000"}))
         self.connection = Connection(
             asyncio.get_running_loop(),
             self.channel,

@@ -1,7 +1,7 @@
-"""What is written so that recovery can begin at the recovery point: index entries, leader epochs, producer snapshots.
+"""Prepares what recovery from the recovery point needs: index entries, leader epochs, producer snapshots.
 
-Handed out as a `LogCheckpoint`, for others to write and make stable; only index entries are written here, without a
-sync. Must not know: when a checkpoint is due, where its recovery point is kept.
+The result is a `LogCheckpoint` that others write and make stable; only index entries are written here, without a
+sync. Must not know: when a checkpoint is due, where its recovery point is stored.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from penstock.storage.files import write_atomic
 from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
 from penstock.storage.leader_epochs import LeaderEpochs
 from penstock.storage.producer_state import ProducerStates
-from penstock.storage.recovery import replay_producers
+from penstock.storage.replay import replay_producers
 from penstock.storage.segment import Segment
 from penstock.storage.segments import Segments
 from penstock.storage.snapshots import Snapshots
 
-_SNAPSHOT_EVERY_BYTES = 4 << 20  # at a checkpoint; less is replayed from the headers as fast
+_SNAPSHOT_EVERY_BYTES = 4 << 20  # minimum between snapshots at a checkpoint; less is replayed from the headers as fast
 
 
 class ProducersBefore:
-    """Before batches are deleted, a stable snapshot knows what they said of producers. A worker sees to that."""
+    """Makes a stable producer snapshot before batches are deleted. Runs in a worker."""
 
     __slots__ = ("_disk", "_files", "_is_needed", "_needless", "_segments", "_snapshots", "_waiting", "offset")
 
@@ -41,7 +41,7 @@ class ProducersBefore:
         self._segments = [segment.view() for segment in doomed] if self._is_needed else []
 
     def make_stable(self) -> None:
-        """Blocks; in a thread. Raises OSError, CorruptBatch."""
+        """Blocks; for a worker. Raises OSError, CorruptBatch."""
         if not self._is_needed:
             return
         if self._waiting is not None:
@@ -55,13 +55,13 @@ class ProducersBefore:
         files.make_stable(offset)
 
     def remove_needless(self) -> None:
-        """When the batches are gone. Blocks; in a thread. Raises OSError."""
+        """Remove snapshots of deleted batches. Blocks; for a worker. Raises OSError."""
         for offset in self._needless:
             with suppress(FileNotFoundError):
                 self._disk.remove(self._files.path(offset))
 
     def end(self, *, is_stable: bool, are_removed: bool) -> None:
-        """On the loop again: how far the worker came."""
+        """On the loop again: record how far the worker came."""
         self._snapshots.doubt(self._files)
         if is_stable and self._is_needed:
             self._snapshots.is_there(self.offset, self._waiting)
@@ -70,7 +70,7 @@ class ProducersBefore:
 
 
 class CheckpointBuilder:
-    """Of one log."""
+    """Builds the checkpoints of one log."""
 
     __slots__ = (
         "_directory",
@@ -99,21 +99,23 @@ class CheckpointBuilder:
         self._epochs = epochs
         self._unsynced = unsynced
         self.snapshots = snapshots
-        self._snapshot_bytes = segments.size_bytes  # what the log held at the last snapshot
+        self._snapshot_bytes = segments.size_bytes  # size of the log at the last snapshot
         self._prepared = 0
-        self.is_deleting = False  # old segments, in a worker
+        self.is_deleting = False  # a worker is deleting old segments
 
     def prepare(
         self, producers: ProducerStates, log_end_offset: int, stable_offset: int, *, closing: bool
     ) -> LogCheckpoint:
-        """`closing`: the snapshot is exact. Raises OSError; what was written by then is due at the next one."""
+        """`closing`: the snapshot is exact. Raises OSError; what was written by then is in the next checkpoint."""
         active = self._segments.active
-        if len(active.index):  # a short segment is walked as fast as its index is read
+        if len(active.index):  # walking a short segment is as fast as reading its index
             if closing:
                 active.add_time_entry()
             for index in (active.index, active.time_index):
                 if index.write():
                     self._unsynced.paths.append(index.path)
+        if active.transaction_index is not None and active.transaction_index.write():
+            self._unsynced.paths.append(active.transaction_index.path)
         if self._is_snapshot_due(producers, log_end_offset, closing):
             self._unsynced.paths += self.plan_snapshot(producers, log_end_offset)
         paths, self._unsynced.paths = self._unsynced.paths, []
@@ -126,22 +128,22 @@ class CheckpointBuilder:
         return LogCheckpoint(self._disk, self._directory, stable_offset, paths, file, self.snapshots, self._prepared)
 
     def end(self, checkpoint: LogCheckpoint) -> None:
-        """It is stable. Raises OSError."""
+        """The checkpoint is stable. Raises OSError."""
         if checkpoint.waiting:
             self.snapshots.were_written(checkpoint.waiting)
-            if not self.is_deleting:  # the worker may need those of segments that are on their way out
+            if not self.is_deleting:  # the worker may need snapshots of segments being deleted
                 self.snapshots.drop_strays(self._segments.bases)
 
     def put_back(self, checkpoint: LogCheckpoint) -> None:
-        """It could not be made stable: the next one has to."""
+        """The checkpoint failed: the next one must make its files stable."""
         self._unsynced.paths = list(dict.fromkeys([*checkpoint.paths, *self._unsynced.paths]))
 
     def _is_snapshot_due(self, producers: ProducerStates, log_end_offset: int, closing: bool) -> bool:
-        """Recovery begins with the newest snapshot, or with nothing at the base of the recovery point's segment."""
+        """Recovery begins with the newest snapshot, or without one at the base of the recovery point's segment."""
         newest = self.snapshots.offsets[-1] if self.snapshots.offsets else 0
         if not len(producers) and not self.snapshots.offsets:
             return False
-        if newest < self._segments.active.base_offset:  # the one of the roll was lost in a crash
+        if newest < self._segments.active.base_offset:  # the snapshot of the roll was lost in a crash
             return True
         if closing:
             return newest != log_end_offset or producers.is_dirty
@@ -153,9 +155,9 @@ class CheckpointBuilder:
         self.snapshots.drop_strays(self._segments.bases)
 
     def plan_snapshot(self, producers: ProducerStates, offset: int) -> list[str]:
-        """For the next checkpoint; its path if it was written at once.
+        """Plan a snapshot for the next checkpoint; return its path if it was written at once.
 
-        At a roll always, once there ever were producers: so that recovery replays one segment at most.
+        A roll always plans one if the log ever had producers, so that recovery replays one segment at most.
         """
         if not len(producers) and not self.snapshots.offsets:
             return []
@@ -163,7 +165,7 @@ class CheckpointBuilder:
         return self.snapshots.take_later(producers, offset)
 
     def producers_before(self, producers: ProducerStates, doomed: Sequence[Segment], offset: int) -> ProducersBefore:
-        """Before the batches of `doomed`, all below `offset`, go: for a worker."""
+        """For a worker, before the batches of `doomed`, all below `offset`, are deleted."""
         return ProducersBefore(self._disk, self.snapshots, doomed, offset, is_needed=len(producers) > 0)
 
     def producers_after_cut(self, producers: ProducerStates, end_offset: int) -> ProducerStates:

@@ -4,11 +4,11 @@
     log-start-offset-checkpoint        per partition: everything below is deleted
     cleaner-offset-checkpoint          per partition: everything below was compacted
     replication-offset-checkpoint      per partition: everything below was known to be committed
-    .kafka_cleanshutdown               present: every log was closed in order, no scan needed
+    .kafka_cleanshutdown               present: every log was closed cleanly, no scan needed
     <partition>/partition.metadata     the topic id
 
-A missing checkpoint is an empty one; a damaged one raises. Forgetting a recovery point would only cost a scan, but
-forgetting a log start offset would bring deleted records back.
+A missing checkpoint counts as empty; a damaged one raises. Losing a recovery point would only cost a scan, but
+losing a log start offset would bring deleted records back.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ def read_offsets(disk: Disk, path: str) -> dict[tuple[str, int], int]:
             topic, partition, offset = line.split()
             result[topic, int(partition)] = int(offset)
     except ValueError as error:
-        reason = "it is not text" if isinstance(error, UnicodeDecodeError) else str(error)
+        reason = "the file is not text" if isinstance(error, UnicodeDecodeError) else str(error)
         raise StorageError(f"{path} is damaged: {reason}; {_ADVICE[path.rpartition('/')[2]]}") from error
     return result
 
 
 _ADVICE = {
     RECOVERY_POINTS: "restore it from a copy, or delete it: all logs are then scanned from their start",
-    LOG_START_OFFSETS: "restore it from a copy; without it records that were deleted would come back",
+    LOG_START_OFFSETS: "restore it from a copy; without it deleted records would come back",
     CLEANED_OFFSETS: "restore it from a copy, or delete it: all compacted logs are then compacted from their start",
-    HIGH_WATERMARKS: "restore it from a copy, or delete it: high watermarks are then those that the leaders tell",
+    HIGH_WATERMARKS: "restore it from a copy, or delete it: high watermarks are then learned from the leaders",
 }
 
 
@@ -80,7 +80,7 @@ def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes, *, syn
 
 
 def write_partition_metadata_again(disk: Disk, directory: str, topic_id: bytes) -> None:
-    """Over the same bytes, which no crash can take: a sync that failed before would count them as stable."""
+    """Write the same bytes again, which no crash can damage: after a failed sync, the next one would report success."""
     file = disk.open(f"{directory}/{PARTITION_METADATA}")
     try:
         file.write(0, (_partition_metadata(topic_id),))
@@ -93,7 +93,7 @@ def _partition_metadata(topic_id: bytes) -> bytes:
 
 
 def read_partition_metadata(disk: Disk, directory: str) -> bytes | None:
-    """The topic id, or None when the file is missing or was never made stable."""
+    """The topic id, or None if the file is missing or was never made stable."""
     data = read_whole(disk, f"{directory}/{PARTITION_METADATA}")
     fields = dict(line.partition(": ")[::2] for line in (data or b"").decode("utf-8", "replace").splitlines())
     text = fields.get("topic_id", "")
@@ -101,7 +101,7 @@ def read_partition_metadata(disk: Disk, directory: str) -> bytes | None:
         return None
     try:
         return base64.b64decode(text + "==", altchars=b"-_", validate=True)
-    except ValueError:  # a part of it never reached the disk
+    except ValueError:  # part of the file never reached the disk
         return None
 
 
@@ -111,13 +111,13 @@ def encode_topic_id(topic_id: bytes) -> str:
 
 
 def write_clean_shutdown_marker(disk: Disk, log_dir: str, broker_epoch: int = -1) -> None:
-    """Only after every log of `log_dir` is closed and its recovery point written."""
+    """Only after every log of `log_dir` is closed and its recovery point is written."""
     content = {"version": 0, "brokerEpoch": broker_epoch}
     write_atomic(disk, f"{log_dir}/{CLEAN_SHUTDOWN}", json.dumps(content, separators=(",", ":")).encode())
 
 
 def read_clean_epoch(disk: Disk, log_dir: str) -> int:
-    """The broker epoch of a run that was stopped cleanly, as long as its mark is there; -1: none, or none known."""
+    """The broker epoch of a run that shut down cleanly, while its marker exists; -1: none or unknown."""
     path = f"{log_dir}/{CLEAN_SHUTDOWN}"
     if not disk.exists(path):
         return -1
@@ -133,7 +133,7 @@ def read_clean_epoch(disk: Disk, log_dir: str) -> int:
 
 
 def take_clean_shutdown_marker(disk: Disk, log_dir: str) -> bool:
-    """Whether the last stop was clean. The mark is gone for good before this returns."""
+    """Whether the last shutdown was clean. The marker is permanently removed before this returns."""
     path = f"{log_dir}/{CLEAN_SHUTDOWN}"
     if not disk.exists(path):
         return False

@@ -1,16 +1,15 @@
-"""The oldest segments of a log on their way out: the log starts after them at once, their files follow in a worker.
+"""Deleting the oldest segments: the log starts after them at once, their files follow in a worker.
 
-    begin    `Log.begin_deletion`, on the loop: the segments are no longer the log's. It is read, appended to, flushed
-             and checkpointed as ever
-    run      in a worker: a stable snapshot knows what their batches said of producers, then they are renamed, oldest
-             first, each for good before the next
-    end      `Log.end_deletion`, on the loop: what could not be renamed is the log's again
+    begin    `Log.begin_deletion`, on the loop: the segments no longer belong to the log, which is read, appended to,
+             flushed and checkpointed as usual
+    run      in a worker: a stable snapshot takes over the producer state of their batches; then they are renamed,
+             oldest first, each permanently before the next
+    end      `Log.end_deletion`, on the loop: segments that could not be renamed belong to the log again
 
-Each for good: recovery takes a hole among segments that it scans for the end of the log. In a log with gaps it does not
-see one at all, and with an old segment keys would come back whose deletion is gone. The last one is gone for good with
-the next flush, or before the next ones go.
-
-Must not know: why they go. Invariant: nothing that the loop may change meanwhile is touched here.
+Each rename is permanent before the next, because recovery takes a hole among scanned segments for the end of the log.
+In a log with gaps recovery sees no hole, and an old segment would bring back keys whose tombstone is gone. The last
+rename becomes permanent with the next flush, or before the next deletion.
+Must not know: why segments are deleted. Invariant: nothing that the loop may change meanwhile is touched here.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ class Deletion:
         swap: Swap | None,
         producers: ProducersBefore,
     ) -> None:
-        """`swap`: one under way, to be cancelled."""
+        """`swap`: a compaction in progress, to be cancelled."""
         self._disk = disk
         self._directory = directory
         self._producers = producers
         self._swap = swap
         self.is_secured = False
         self.doomed = doomed
-        self.aside: list[str] = []  # files that were renamed
-        self.gone = 0  # of the doomed, counted from the oldest
+        self.aside: list[str] = []  # renamed files
+        self.gone = 0  # number of deleted segments, from the oldest
         self.failure: Exception | None = None
 
     def run(self) -> None:
-        """Blocks; may run in a thread. `Log.end_deletion` raises what went wrong."""
+        """Blocks; may run in a thread. `Log.end_deletion` raises the error, if any."""
         try:
             self._delete()
-        except Exception as error:  # the log must hear how far it came, whatever it is
+        except Exception as error:  # the log must learn the progress, whatever the error
             self.failure = error
 
     def _delete(self) -> None:
@@ -57,7 +56,7 @@ class Deletion:
             self._swap.cancel()
         self._producers.make_stable()
         self.is_secured = True
-        # The segment after them is there to stay, and those of an earlier deletion are gone for good.
+        # This makes the following segment, and the renames of an earlier deletion, permanent.
         self._disk.sync_directory(self._directory)
         for number, one in enumerate(self.doomed):
             if number:

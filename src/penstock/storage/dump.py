@@ -1,8 +1,8 @@
-"""Reads the files of a log for a person: what is in them, and whether it is sound.
+"""Dumps the files of a log for people, and checks them.
 
-Knows the formats on disk and no disk: it is given something to read from. Never writes, never trusts a length,
-and never stops at damage: a problem is one more finding, and reading goes on at the next sound place.
-The log may grow meanwhile; indexes are held against the log as it is when they are read.
+Knows the disk formats and no disk: the caller provides something to read from. Never writes, never trusts a length,
+and does not stop at damage: a problem is one more finding, and reading continues at the next valid place.
+The log may grow meanwhile; indexes are compared with the log as it is when they are read.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from penstock.records.batch import (
 )
 from penstock.records.builder import MalformedRecords, Record, iterate_records
 from penstock.records.compression import NAMES, decompress
-from penstock.storage.producer_state import SNAPSHOT_ENTRY, SNAPSHOT_HEAD, read_earlier_batches
+from penstock.records.control import CONTROL_KEY
+from penstock.storage.producer_snapshot import SNAPSHOT_ENTRY, SNAPSHOT_HEAD, read_our_part
 from penstock.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY
+from penstock.storage.transaction_index import ENTRY as ABORTED_ENTRY
 
 PROBLEM = "problem"
 TORN = "torn"
 _CHUNK_BYTES = 1 << 20
 _MAX_BATCH_BYTES = 1 << 30  # a length beyond it is damage
-_CONTROL_KEY = Struct(">hh")  # version, type
 _CONTROL_TYPES = {0: "abort", 1: "commit", 2: "leader-change"}
-_ABORTED = Struct(">hqqqq")  # version, producer id, first offset, last offset, last stable offset
 
 Fields: TypeAlias = dict[str, object]
 
 
 class Readable(Protocol):
-    """A file to read at positions; less is returned only at its end."""
+    """A file with positioned reads; a short result means its end."""
 
     def size(self) -> int: ...
 
@@ -53,7 +53,7 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing in a file. A `problem` has its words under "reason"."""
+    """One item in a file. A `problem` has its message under "reason"."""
 
     kind: str
     position: int
@@ -75,9 +75,9 @@ def dump_batches(
     is_metadata: bool = False,
     pause: Callable[[], None] = lambda: None,
 ) -> Iterator[Finding]:
-    """Every batch of a `.log` file, and its records if asked for.
+    """Yield every batch of a `.log` file, and its records if requested.
 
-    What looks torn is looked at again after a `pause`: a running broker may be in the middle of a write.
+    A batch that looks torn is read again after a `pause`, because a running broker may be writing it.
     """
     position, expected = 0, base_offset
     while position < (end := file.size()):
@@ -89,7 +89,7 @@ def dump_batches(
             yield problem(position, reason)
             position = _next_sound_batch(file, position + 1, end)
             if position < end:
-                yield Finding("skipped", position, {"reason": f"reading goes on at position {position}"})
+                yield Finding("skipped", position, {"reason": f"reading continues at position {position}"})
             continue
         crc_is_ok = _checksum(file, position, header.size_bytes) == header.crc
         yield Finding("batch", position, _batch_fields(header, crc_is_ok))
@@ -107,7 +107,7 @@ def dump_batches(
 
 
 def _header_at(file: Readable, position: int, end: int) -> tuple[BatchHeader | None, str]:
-    """The header, or None and why there is none."""
+    """Return the header, or None and the reason why there is none."""
     data = file.read(position, HEADER_SIZE)
     if len(data) < HEADER_SIZE:
         return None, f"{TORN}: {end - position} bytes are too few for a batch header"
@@ -116,9 +116,9 @@ def _header_at(file: Readable, position: int, end: int) -> tuple[BatchHeader | N
         return None, f"no batch: magic {header.magic}"
     if not HEADER_SIZE <= header.size_bytes <= _MAX_BATCH_BYTES:
         return None, f"no batch: length {header.batch_length}"
-    # The file may have grown since `end` was asked for.
+    # The file may have grown since `end` was read.
     if position + header.size_bytes > end and position + header.size_bytes > (end := file.size()):
-        return None, f"{TORN}: a batch of {header.size_bytes} bytes, only {end - position} there"
+        return None, f"{TORN}: a batch of {header.size_bytes} bytes, only {end - position} remain"
     return header, ""
 
 
@@ -134,7 +134,7 @@ def _checksum(file: Readable, position: int, size: int) -> int:
 
 
 def _next_sound_batch(file: Readable, position: int, end: int) -> int:
-    """Where a batch with a matching checksum begins, at `position` or later; `end` if nowhere."""
+    """The first position from `position` on with a batch whose checksum matches; `end` if there is none."""
     magic = bytes((MAGIC,))
     while position + HEADER_SIZE <= end:
         chunk = file.read(position, _CHUNK_BYTES)
@@ -202,8 +202,8 @@ def _record_fields(header: BatchHeader, record: Record, is_metadata: bool) -> Fi
         "value": record.value,
         "headers": list(record.headers),
     }
-    if header.is_control and record.key is not None and len(record.key) >= _CONTROL_KEY.size:
-        kind = _CONTROL_KEY.unpack_from(record.key)[1]
+    if header.is_control and record.key is not None and len(record.key) >= CONTROL_KEY.size:
+        kind = CONTROL_KEY.unpack_from(record.key)[1]
         fields["control"] = _CONTROL_TYPES.get(kind, f"type-{kind}")
     elif is_metadata and record.value is not None:
         with suppress(ValueError, RecursionError):  # Kafka's own metadata log: shown as bytes
@@ -215,7 +215,7 @@ def _record_fields(header: BatchHeader, record: Record, is_metadata: bool) -> Fi
 
 
 def dump_offset_index(file: Readable, base_offset: int, log: Readable | None) -> Iterator[Finding]:
-    """Entries of an `.index` file; with the log each must point to the batch that ends with its offset."""
+    """Yield the entries of an `.index` file. With the log, each must point to the batch that ends with its offset."""
     before = (-1, -1)
     for at, (relative, position) in _entries(file, OFFSET_ENTRY):
         if at and relative == 0:
@@ -224,16 +224,16 @@ def dump_offset_index(file: Readable, base_offset: int, log: Readable | None) ->
         offset = base_offset + relative
         yield Finding("offset-entry", at, {"offset": offset, "log_position": position})
         if (relative, position) <= before or position <= before[1]:
-            yield problem(at, f"offset {offset} at {position} does not rise above the entry before it")
+            yield problem(at, f"offset {offset} at {position} is not above the previous entry")
         before = (relative, position)
         if log is not None:
             header, reason = _header_at(log, position, log.size())
             if header is None:
-                yield problem(at, f"points to {position} in the log, where there is {reason}")
+                yield problem(at, f"points to {position} in the log: {reason}")
             elif header.last_offset != offset:
                 yield problem(
                     at,
-                    f"says offset {offset}, the batch at {position} holds {header.base_offset} to {header.last_offset}",
+                    f"has offset {offset}, the batch at {position} has {header.base_offset} to {header.last_offset}",
                 )
     yield from _check_whole_entries(file, OFFSET_ENTRY)
 
@@ -241,7 +241,7 @@ def dump_offset_index(file: Readable, base_offset: int, log: Readable | None) ->
 def dump_time_index(
     file: Readable, base_offset: int, log: Readable | None, index: Readable | None
 ) -> Iterator[Finding]:
-    """Entries of a `.timeindex` file; with the log each must name a batch and its largest timestamp."""
+    """Yield the entries of a `.timeindex` file. With the log, each must name a batch and its largest timestamp."""
     before = (-1, -1)
     for at, (timestamp, relative) in _entries(file, TIME_ENTRY):
         if at and timestamp == 0 and relative == 0:
@@ -250,7 +250,7 @@ def dump_time_index(
         offset = base_offset + relative
         yield Finding("time-entry", at, {"timestamp": timestamp, "offset": offset})
         if timestamp <= before[0] or relative < before[1]:
-            yield problem(at, f"timestamp {timestamp} of offset {offset} does not rise above the entry before it")
+            yield problem(at, f"timestamp {timestamp} of offset {offset} is not above the previous entry")
         before = (timestamp, relative)
         if log is not None:
             reason = _time_entry_problem(log, index, base_offset, timestamp, offset)
@@ -269,14 +269,14 @@ def _time_entry_problem(log: Readable, index: Readable | None, base_offset: int,
             if header.last_offset != offset:
                 return f"no batch ends with offset {offset}"
             if header.max_timestamp != timestamp:
-                return f"says {timestamp}, the batch of offset {offset} has {header.max_timestamp}"
+                return f"has timestamp {timestamp}, but the batch of offset {offset} has {header.max_timestamp}"
             return ""
         position += header.size_bytes
     return f"the log ends before offset {offset}"
 
 
 def _floor_position(index: Readable, relative: int) -> int:
-    """The log position of the last entry at or before `relative`, by bisection over what may be any bytes."""
+    """The log position of the last entry at or before `relative`, by bisection; the bytes may be damaged."""
     low, high = 0, index.size() // OFFSET_ENTRY.size
     found = 0
     while low < high:
@@ -294,9 +294,9 @@ def _floor_position(index: Readable, relative: int) -> int:
 
 def dump_aborted_transactions(file: Readable) -> Iterator[Finding]:
     """Entries of a `.txnindex` file."""
-    for at, (version, producer_id, first, last, stable) in _entries(file, _ABORTED):
+    for at, (version, producer_id, first, last, stable) in _entries(file, ABORTED_ENTRY):
         if version != 0:
-            yield problem(at, f"entry of version {version}")
+            yield problem(at, f"entry of unsupported version {version}")
             return
         fields: Fields = {
             "producer_id": producer_id,
@@ -307,7 +307,7 @@ def dump_aborted_transactions(file: Readable) -> Iterator[Finding]:
         yield Finding("aborted-transaction", at, fields)
         if not 0 <= first <= last:
             yield problem(at, f"first offset {first}, last offset {last}")
-    yield from _check_whole_entries(file, _ABORTED)
+    yield from _check_whole_entries(file, ABORTED_ENTRY)
 
 
 def _entries(file: Readable, entry: Struct) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -324,14 +324,14 @@ def _entries(file: Readable, entry: Struct) -> Iterator[tuple[int, tuple[int, ..
 
 def _check_whole_entries(file: Readable, entry: Struct) -> Iterator[Finding]:
     if rest := file.size() % entry.size:
-        yield problem(file.size() - rest, f"{rest} bytes behind the last entry of {entry.size}")
+        yield problem(file.size() - rest, f"{rest} bytes after the last entry of {entry.size}")
 
 
 # -- small files ---------------------------------------------------------------------------------------------
 
 
 def dump_snapshot(file: Readable) -> Iterator[Finding]:
-    """The producers of a `.snapshot` file, also under a checksum that does not match."""
+    """Yield the producers of a `.snapshot` file, even if the checksum does not match."""
     data = file.read(0, file.size())
     if len(data) < SNAPSHOT_HEAD.size:
         yield problem(0, f"{len(data)} bytes are too few for a snapshot")
@@ -340,13 +340,13 @@ def dump_snapshot(file: Readable) -> Iterator[Finding]:
     crc_is_ok = crc == crc32c(memoryview(data)[6:])
     yield Finding("snapshot", 0, {"version": version, "count": count, "crc": crc, "crc_ok": crc_is_ok})
     if version != 1:
-        yield problem(0, f"snapshot of version {version}")
+        yield problem(0, f"snapshot of unsupported version {version}")
         return
     if not crc_is_ok:
         yield problem(2, "checksum does not match")
     end = SNAPSHOT_HEAD.size + count * SNAPSHOT_ENTRY.size
-    earlier = read_earlier_batches(data, end, count) if SNAPSHOT_HEAD.size <= end <= len(data) else None
-    if earlier is None:
+    ours = read_our_part(data, end, count) if SNAPSHOT_HEAD.size <= end <= len(data) else None
+    if ours is None:
         yield problem(6, f"{count} entries do not fit a file of {len(data)} bytes")
     names = (
         "producer_id",
@@ -361,13 +361,15 @@ def dump_snapshot(file: Readable) -> Iterator[Finding]:
     last = min(end, len(data)) - SNAPSHOT_ENTRY.size
     for number, at in enumerate(range(SNAPSHOT_HEAD.size, last + 1, SNAPSHOT_ENTRY.size)):
         fields = dict(zip(names, SNAPSHOT_ENTRY.unpack_from(data, at), strict=True))
-        if earlier:
-            fields["earlier_batches"] = [f"{one.first_sequence}@{one.first_offset}" for one in earlier[number][1]]
+        if ours is not None and ours[0]:
+            fields["earlier_batches"] = [f"{one.first_sequence}@{one.first_offset}" for one in ours[0][number][1]]
         yield Finding("producer", at, fields)
+    for decided in ours[1] if ours is not None else ():
+        yield Finding("decided-transaction", end, decided._asdict())
 
 
 def dump_leader_epochs(file: Readable) -> Iterator[Finding]:
-    """Lines of a `leader-epoch-checkpoint`: version, number of entries, then epoch and first offset."""
+    """Yield the lines of a `leader-epoch-checkpoint`: version, number of entries, then epoch and first offset."""
     data = file.read(0, file.size())
     lines = data.split(b"\n")
     numbers: list[int] = []
@@ -378,7 +380,7 @@ def dump_leader_epochs(file: Readable) -> Iterator[Finding]:
         try:
             numbers = [int(word) for word in line.decode("ascii").split()]
         except ValueError:
-            yield problem(at, f"line {number + 1} is not made of numbers")
+            yield problem(at, f"line {number + 1} contains other text than numbers")
             return
         if number == 0 and numbers != [0]:
             yield problem(at, f"version {line.decode()}")
@@ -390,8 +392,8 @@ def dump_leader_epochs(file: Readable) -> Iterator[Finding]:
                 return
             yield Finding("leader-epoch", at, {"epoch": numbers[0], "start_offset": numbers[1]})
             if numbers[0] <= before[0] or numbers[1] <= before[1]:
-                yield problem(at, f"epoch {numbers[0]} from {numbers[1]} does not rise above the entry before it")
+                yield problem(at, f"epoch {numbers[0]} from {numbers[1]} is not above the previous entry")
             before = (numbers[0], numbers[1])
         at += len(line) + 1
     if len(lines) < 3 or lines[-1]:
-        yield problem(at, "the file is cut off")
+        yield problem(at, "the file is incomplete")

@@ -1,8 +1,8 @@
-"""Values that pass between a log and whoever makes it durable.
+"""Values passed between a log and the code that makes it durable.
 
-A log never syncs on the append path: it hands out what must become stable, a flusher syncs it in threads, and
-the log is told. Order is data: a `Flush` moves the stable offset only when it comes back without error, a
-`LogCheckpoint` is stable before its recovery point may be written down.
+A log never syncs on the append path. It hands out what must become stable; a flusher syncs it in threads and reports
+back. Order is data: a `Flush` moves the stable offset only when it returns without error, and a `LogCheckpoint` is
+stable before its recovery point may be written.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ _PASSING_AT_OPEN = (*NO_DESCRIPTOR, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 
 
 class FlushPutOff(StorageError):
-    """A flush could not even begin: no descriptor was left, say. Nothing is lost, and it may be tried again."""
+    """A flush could not begin, for example because no descriptor was free. Nothing is lost; it may be retried."""
 
     def __init__(self, cause: OSError) -> None:
-        super().__init__(f"a flush is put off: {cause}")
+        super().__init__(f"a flush is postponed: {cause}")
         self.cause = cause
 
 
 def is_passing(error: OSError) -> bool:
-    """Of a flush that failed: no sync says that there is no descriptor, so none was asked for where this was said, and
-    pages that were dirty still are."""
+    """Whether a failed flush may be retried. No sync reports missing descriptors, so no sync was tried, and dirty
+    pages are still dirty."""
     return error.errno in NO_DESCRIPTOR
 
 
 def is_passing_at_open(error: OSError) -> bool:
-    """Of a file that could not be opened, before any sync."""
+    """The same for a file that could not be opened, before any sync."""
     return error.errno in _PASSING_AT_OPEN
 
 
 class Position(NamedTuple):
-    """An offset and where it lies: the segment's base offset and the byte in its file."""
+    """An offset and its place: the base offset of the segment and the byte in its file."""
 
     offset: int
     segment: int
@@ -63,7 +63,7 @@ class Flush:
 
 
 class Unsynced:
-    """What of one log is not yet stable, apart from its active segment."""
+    """The unstable parts of one log, apart from its active segment."""
 
     __slots__ = ("_directories", "_directory", "_disk", "_flushing", "metadata", "paths", "segments")
 
@@ -78,10 +78,10 @@ class Unsynced:
     ) -> None:
         self._disk = disk
         self._directory = directory
-        self._directories = directories  # whose names changed
-        self._flushing: list[str] = []  # those a flush is under way for
+        self._directories = directories  # directories with changed names
+        self._flushing: list[str] = []  # directories of the current flush
         self.segments = segments  # sealed
-        self.paths = paths  # small files, due at the next checkpoint
+        self.paths = paths  # small files for the next checkpoint
         self.metadata = metadata  # partition.metadata, until the first flush
 
     @property
@@ -93,11 +93,11 @@ class Unsynced:
             self._directories.append(self._directory)
 
     def directory_made(self) -> None:
-        """The log's own directory is new: so is its name in the one above."""
+        """The log's own directory is new, and so is its name in the parent directory."""
         self._directories = [self._directory, parent_of(self._directory)]
 
     def open_with(self, active: Segment) -> list[File]:
-        """What a flush syncs before directories, in this order. Raises OSError."""
+        """The files a flush syncs before directories, in this order. Raises OSError."""
         files = [segment.file() for segment in self.segments]
         files.append(active.file())
         files += [self._disk.open(path) for path in self.metadata]
@@ -112,22 +112,22 @@ class Unsynced:
         self._flushing = []
 
     def flush_ended(self) -> None:
-        """What `take_directories` gave out is stable, and so is the topic id."""
+        """The directories from `take_directories` are stable, and so is the topic id."""
         self._flushing = []
         self.metadata = []
 
     def sync_names(self) -> None:
-        """Blocks. Also those a flush is under way for: it may not be done yet."""
+        """Blocks. Includes the directories of the current flush, which may not be done."""
         for directory in dict.fromkeys([*self._flushing, *self._directories]):
             self._disk.sync_directory(directory)
         self._directories = []
 
     def forget(self, segments: list[Segment]) -> None:
-        """They were deleted."""
+        """These segments were deleted."""
         self.segments = [segment for segment in self.segments if segment not in segments]
 
     def flushed_to(self, segment_base: int) -> None:
-        """Everything in segments before this one is stable."""
+        """All segments before this one are stable."""
         for segment in self.segments:
             if segment.base_offset < segment_base:
                 segment.release()
@@ -135,7 +135,7 @@ class Unsynced:
 
 
 class EpochsFile(NamedTuple):
-    """The leader epochs of one moment, due to become `path`."""
+    """A copy of the leader epochs, to be written to `path`."""
 
     epochs: LeaderEpochs
     frozen: LeaderEpochs
@@ -144,10 +144,10 @@ class EpochsFile(NamedTuple):
 
 
 class LogCheckpoint:
-    """What recovery from `recovery_point` needs on disk: indexes, leader epochs, producer snapshots.
+    """The files that recovery from `recovery_point` needs: indexes, leader epochs, producer snapshots.
 
-    Indexes are written already, the rest is a copy of the moment. `make_stable` writes and syncs, so it belongs in a
-    thread. Nothing counts as stable before it has returned; then `Log.end_checkpoint`.
+    Indexes are already written; the rest is a copy of the current state. `make_stable` writes and syncs, so it
+    belongs in a thread. Nothing counts as stable before it returns; `Log.end_checkpoint` follows.
     """
 
     __slots__ = (
@@ -176,11 +176,11 @@ class LogCheckpoint:
         self._directory = directory
         self._epochs = epochs
         self._snapshots = snapshots
-        self._number = number  # of this log's checkpoints
+        self._number = number  # number of this checkpoint of the log
         self.waiting = snapshots.waiting
         self.paths = paths
         self.recovery_point = recovery_point
-        self.is_void: Callable[[], bool] = lambda: False  # the log was closed or cut: its directory may be another's
+        self.is_void: Callable[[], bool] = lambda: False  # closed or cut: the directory may be another log's
 
     @property
     def is_needed(self) -> bool:
@@ -188,7 +188,7 @@ class LogCheckpoint:
         return bool(self.paths) or bool(self.waiting) or self._epochs is not None
 
     def make_stable(self) -> None:
-        """Raises OSError; a file that was deleted in the meantime is no longer needed."""
+        """Raises OSError. A file that was deleted meanwhile is no longer needed."""
         if not self.is_needed:
             return
         for path in self.paths:
@@ -204,7 +204,7 @@ class LogCheckpoint:
             self._epochs.epochs.stable_version = self._epochs.version
 
     def _put_in_place(self, path: str, data: bytes) -> None:
-        """A file that was made in the directory of another log of this name shows by `is_void`, which is so before."""
+        """`is_void` also detects a file that was created in the directory of a new log with the same name."""
         temporary = f"{path}.{self._number}.tmp"
         try:
             write_whole(self._disk, temporary, data, sync=True)
@@ -218,7 +218,7 @@ class LogCheckpoint:
 
 
 class Recovery:
-    """What opening a log took."""
+    """What happened while a log was opened."""
 
     __slots__ = ("messages", "rebuilt_indexes", "scanned_bytes", "truncated_bytes")
 

@@ -1,14 +1,15 @@
-"""Names of the files of one log, and the one way to replace a small file whole.
+"""Names of the files of one log, and atomic replacement of small files.
 
 00000000000000000042.log         batches, the first at offset 42
 00000000000000000042.index       offset -> position, sparse
 00000000000000000042.timeindex   timestamp -> offset, sparse
+00000000000000000042.txnindex    aborted transactions; only where there are any
 00000000000000000042.snapshot    producer state before offset 42
 leader-epoch-checkpoint          leader epoch -> first offset
 partition.metadata               the topic id
 offsets.contiguous, .gaps        whether offsets are missing: see gaps.py
-*.cleaned, *.swap                a compacted segment on its way: see cleaner/swap.py
-*.tmp                            a file or index made anew, on its way: dropped at open
+*.cleaned, *.swap                a compacted segment being swapped in: see cleaner/swap.py
+*.tmp                            a file or index being rewritten: dropped at open
 *.deleted                        left over from a deletion: dropped at open
 """
 
@@ -20,10 +21,12 @@ from penstock.ports.disk import Buffer, Disk, File
 LOG = ".log"
 INDEX = ".index"
 TIME_INDEX = ".timeindex"
+TRANSACTION_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
 CLEANED = ".cleaned"
 SWAP = ".swap"
-SEGMENT_SUFFIXES = (INDEX, TIME_INDEX, LOG)  # the order in which a swap renames: what counts comes last
+# The order in which a swap renames: what counts comes last. Not every segment has a transaction index.
+SEGMENT_SUFFIXES = (INDEX, TIME_INDEX, TRANSACTION_INDEX, LOG)
 DELETED = ".deleted"
 TEMPORARY = ".tmp"
 _WRITE_BYTES = 1 << 20
@@ -51,7 +54,7 @@ def write_whole(disk: Disk, path: str, data: Buffer, *, sync: bool) -> None:
 
 
 def write_atomic(disk: Disk, path: str, data: Buffer) -> None:
-    """Replace `path`: whoever reads it, also after a power failure, sees the old bytes or the new ones."""
+    """Replace `path`: a reader, even after a power failure, sees either the old or the new bytes."""
     temporary = path + TEMPORARY
     write_whole(disk, temporary, data, sync=True)
     disk.rename(temporary, path)
@@ -59,8 +62,8 @@ def write_atomic(disk: Disk, path: str, data: Buffer) -> None:
 
 
 def write_again(file: File, position: int, end: int) -> None:
-    """A sync that failed left pages that count as clean, whatever the disk has: the next sync would say that they are
-    stable and not write them."""
+    """Write the range again after a failed sync. The kernel considers its pages clean, so the next sync alone would
+    report success without writing them."""
     while position < end:
         data = file.read(position, min(_WRITE_BYTES, end - position))
         position += file.write(position, (data,))
@@ -72,12 +75,12 @@ def read_at_once(file: File, position: int, size: int) -> bytes:
     if data is None:
         if not file.is_cached(position, size):
             raise NotCached(file.path)
-        data = file.read(position, size)  # the file ends here, or nobody can tell what is cached
+        data = file.read(position, size)  # end of the file, or the cache state is unknown
     return data
 
 
 def read_whole(disk: Disk, path: str) -> bytes | None:
-    """All bytes, or None when there is no such file."""
+    """All bytes, or None if the file does not exist."""
     try:
         file = disk.open(path)
     except FileNotFoundError:

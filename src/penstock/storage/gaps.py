@@ -1,11 +1,11 @@
-"""Whether a log has offsets that no batch holds. It belongs to the log, whatever `cleanup.policy` says today.
+"""Marks whether a log has missing offsets. They belong to the log, whatever the current `cleanup.policy`.
 
-    offsets.contiguous   there never was a gap since the log was empty: one that a reader meets is damage
-    offsets.gaps         compaction here or at a leader left some
-    neither              not known (of an earlier version, or of Kafka): gaps are taken for what compaction left
+    offsets.contiguous   no gap since the log was empty: a gap that a reader meets is damage
+    offsets.gaps         compaction, here or on a leader, left gaps
+    neither              unknown (an earlier version, or Kafka): gaps count as left by compaction
 
-Empty files, of which the name alone counts: it becomes stable with the directory, so with the flush that makes the
-batch after a gap stable, and before compaction replaces a segment. What a crash leaves beyond that, recovery scans.
+The files are empty; only the names count. A name becomes stable with the directory: in the flush that makes the batch
+after a gap stable, and before compaction replaces a segment. Recovery scans what a crash leaves beyond that.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class OffsetGaps:
         self.are_known = False
 
     def read(self, names: Container[str]) -> None:
-        """What the files of the directory say. A crash between a mark and the next may leave both: then gaps."""
+        """Read the marks from the directory. A crash may leave both; then there are gaps."""
         self.are_known = GAPS in names
         self.is_contiguous = CONTIGUOUS in names and not self.are_known
 
     def begin(self) -> None:
-        """The log is empty, and its directory is there. Raises OSError."""
+        """The log is empty and its directory exists. Raises OSError."""
         if self.is_contiguous:
             return
         old, new = f"{self._directory}/{GAPS}", f"{self._directory}/{CONTIGUOUS}"
@@ -44,7 +44,7 @@ class OffsetGaps:
         self.is_contiguous, self.are_known = True, False
 
     def found(self) -> bool:
-        """There is a gap, or will be. True: the names in the directory have changed. Raises OSError."""
+        """Note that there is or will be a gap. Return True if names in the directory changed. Raises OSError."""
         if self.are_known:
             return False
         old, new = f"{self._directory}/{CONTIGUOUS}", f"{self._directory}/{GAPS}"

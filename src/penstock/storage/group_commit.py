@@ -1,13 +1,11 @@
-"""Group commit: everything a log took in since its last flush becomes stable with the next one.
+"""Group commit: the next flush of a log covers everything appended since the previous one.
 
-A log has at most one flush in flight; what is appended meanwhile waits for the next one,
-which starts as soon as the first is done. So the flush rate follows the disk and the batch
-size follows the load, with nothing to tune. Different logs do not wait for each other.
-
-A flush that could not begin for want of a descriptor is put off and tried again: nothing is lost by it, and it says
-nothing about the disk, which was not asked.
-
-Disks hang: `waiting_since_s` says since when the oldest flush is waited for; what follows, `replica.disk_watch` says.
+A log has at most one flush in progress. Batches appended meanwhile wait for the next flush, which starts as soon as
+the current one ends. So the flush rate follows the disk and the flush size follows the load, without tuning.
+Different logs do not wait for each other.
+A flush that cannot begin because no descriptor is free is postponed and retried: nothing is lost, and the disk was not
+involved.
+Disks hang: `waiting_since_s` gives the start of the oldest flush in progress; `replica.disk_watch` reacts to it.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ class SyncedLog(Protocol):
 
 
 class Timers(Protocol):
-    """An event loop, of which group commit needs this."""
+    """The part of an event loop that group commit needs."""
 
     def time(self) -> float: ...
 
@@ -58,7 +56,7 @@ class Flushable(Protocol):
         ...
 
     def put_off_flush(self, ticket: Flush) -> None:
-        """Nothing came of it, and nothing was lost: it will be begun again."""
+        """The flush did not take place and nothing is lost; it will begin again."""
         ...
 
     def end_flush(self, ticket: Flush, error: OSError | None) -> None: ...
@@ -71,22 +69,22 @@ class GroupCommit:
         flusher: Flusher,
         timers: Timers | None = None,
     ) -> None:
-        """Without timers what is put off waits for the next request, and nothing is known to hang."""
+        """Without timers, a postponed flush waits for the next request, and hanging flushes are not detected."""
         self._call_soon = call_soon
         self._flusher = flusher
         self._timers = timers
         self._put_off: list[Flushable] = []
         self._tells_from_s = 0.0
         self._ended_s = [0.0] * AGES
-        """When a flush last ended that had taken so long: less than 1 ms, 2, 4 and so on."""
+        """End of the last flush by duration: less than 1 ms, 2 ms, 4 ms and so on."""
         self._dirty: list[Flushable] = []
         self._scheduled = False
         self.flushes = 0
-        self._waited_for: dict[Flushable, float] = {}  # since when; the oldest first
+        self._waited_for: dict[Flushable, float] = {}  # start time; the oldest first
         self._when_idle: list[Callable[[], None]] = []
 
     def request(self, log: Flushable) -> None:
-        """Make what `log` holds now stable, soon. Cheap to call on every append."""
+        """Make everything `log` holds now stable soon. Cheap enough for every append."""
         state = log.flush_state
         if state == IDLE:
             log.flush_state = QUEUED
@@ -98,7 +96,7 @@ class GroupCommit:
             log.flush_state = FLUSHING_AND_DIRTY
 
     def _gather(self) -> None:
-        """What else has arrived comes along, and answers that are due leave before threads compete with the loop."""
+        """Wait a turn: more batches arrive, and due answers leave before threads compete with the loop."""
         self._call_soon(self._start)
 
     def _start(self) -> None:
@@ -147,7 +145,7 @@ class GroupCommit:
         now_s = self._timers.time()
         if now_s >= self._tells_from_s:
             self._tells_from_s = now_s + TELL_EVERY_S
-            log.warning("a flush could not begin: %s; it is tried again until it can", error)
+            log.warning("a flush cannot begin: %s; retrying", error)
         if not self._put_off:
             self._timers.call_later(PUT_OFF_S, self._try_again)
         self._put_off.append(flushable)
@@ -160,15 +158,15 @@ class GroupCommit:
             self._call_soon(self._start)
 
     def waiting_since_s(self) -> float | None:
-        """When the oldest flush under way began; None: there is none."""
+        """Start of the oldest flush in progress; None: there is none."""
         return next(iter(self._waited_for.values()), None)
 
     def last_ended_s(self, age_s: float = 0.0) -> float:
-        """When a flush last ended, well or not, that had taken about as long as that or longer."""
+        """End of the last flush, successful or not, that took about `age_s` or longer."""
         return max(self._ended_s[min(int(age_s * 1000).bit_length(), AGES - 1) :])
 
     def when_idle(self, callback: Callable[[], None]) -> None:
-        """Call back once nothing is dirty and no flush is under way or put off."""
+        """Call back once nothing is dirty and no flush is in progress or postponed."""
         self._when_idle.append(callback)
         self._tell_idle()
 
@@ -180,16 +178,16 @@ class GroupCommit:
 
 
 def flush_blocking(disk: Disk, log: SyncedLog, *, is_tried_again: bool = False) -> None:
-    """Make what `log` holds stable, here and now: for start-up, when no loop runs yet.
+    """Make everything `log` holds stable in place: for start-up, before a loop runs.
 
-    `is_tried_again`: where no descriptor is left it raises FlushPutOff, and the caller comes again.
+    `is_tried_again`: without a free descriptor it raises FlushPutOff, and the caller retries.
     """
     try:
         ticket = log.begin_flush()
     except FlushPutOff as error:
         if is_tried_again:
             raise
-        # Nobody is there to try again, and whoever opens it would serve what is not stable.
+        # There is no retry, and the log must not serve records that are not stable.
         log.take_offline(error.cause)
         raise LogOffline(log.directory, error.cause) from error
     if ticket is None:

@@ -1,7 +1,7 @@
-"""Which leader wrote from which offset on: `leader-epoch-checkpoint`, in Kafka's text format.
+"""The first offset of each leader epoch: `leader-epoch-checkpoint`, in Kafka's text format.
 
-Epochs and start offsets both rise. The file may lag behind memory: it is written at a checkpoint or close,
-before the recovery point passes what it lacks, and the batches after that point carry their epochs.
+Epochs and start offsets both increase. The file may lag behind memory. It is written at a checkpoint or close, before
+the recovery point passes missing entries; the batches after that point contain their epochs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class LeaderEpochs:
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self.latest = UNDEFINED_EPOCH
-        self.version = 0  # rises with every change
-        self.stable_version = 0  # the one that the file is known to hold, through a power failure
+        self.version = 0  # grows with every change
+        self.stable_version = 0  # the version that is stable in the file
 
     @property
     def is_dirty(self) -> bool:
@@ -34,7 +34,7 @@ class LeaderEpochs:
         return len(self._epochs)
 
     def copy(self) -> LeaderEpochs:
-        """For a thread: what it looks at does not change meanwhile."""
+        """Return a copy for a thread, which does not change."""
         result = LeaderEpochs()
         result._epochs, result._starts, result.latest = self._epochs[:], self._starts[:], self.latest
         return result
@@ -52,10 +52,10 @@ class LeaderEpochs:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Batches from `start_offset` on are of `epoch`. An epoch that is not new changes nothing."""
+        """Batches from `start_offset` on have `epoch`. An epoch that is not newer changes nothing."""
         if epoch <= self.latest:
             return
-        while self._starts and self._starts[-1] >= start_offset:  # an epoch in which nothing was written
+        while self._starts and self._starts[-1] >= start_offset:  # an epoch without batches
             self._starts.pop()
             self._epochs.pop()
         self._epochs.append(epoch)
@@ -68,25 +68,25 @@ class LeaderEpochs:
         return self._epochs[at] if at >= 0 else UNDEFINED_EPOCH
 
     def contradicts(self, epoch: int, last_offset: int) -> bool:
-        """Whether a batch that ends with `last_offset` cannot be of `epoch`, which no checksum covers."""
+        """Whether a batch that ends with `last_offset` cannot have `epoch`, which no checksum covers."""
         known = self.epoch_of(last_offset)
         return epoch < UNDEFINED_EPOCH or known not in (UNDEFINED_EPOCH, epoch)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(the largest epoch known up to `epoch`, where it ends), as OffsetForLeaderEpoch answers."""
+        """(the largest known epoch up to `epoch`, its end offset), as OffsetForLeaderEpoch answers."""
         if epoch == UNDEFINED_EPOCH:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
         if epoch == self.latest:
             return epoch, log_end_offset
         at = bisect_right(self._epochs, epoch)
-        if at == len(self._epochs):  # of the future
+        if at == len(self._epochs):  # newer than all known epochs
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
-        if at == 0:  # before everything we have
+        if at == 0:  # older than all known epochs
             return epoch, self._starts[0]
         return self._epochs[at - 1], self._starts[at]
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget what starts at `end_offset` or later."""
+        """Drop epochs that start at `end_offset` or later."""
         while self._starts and self._starts[-1] >= end_offset:
             self._starts.pop()
             self._epochs.pop()
@@ -94,7 +94,7 @@ class LeaderEpochs:
         self.latest = self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget what ends before `start_offset`; the epoch there now starts with it."""
+        """Drop epochs that end before `start_offset`; the epoch there now starts with it."""
         at = bisect_right(self._starts, start_offset) - 1
         if at > 0 or (at == 0 and self._starts[0] < start_offset):
             del self._starts[:at], self._epochs[:at]

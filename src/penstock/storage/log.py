@@ -1,40 +1,41 @@
 """The log of one partition: `<log dir>/<topic>-<partition>/`, a row of segments of which the last one grows.
 
-`Log` says what the log holds: its two ends, leader epochs, producers, what of it is stable, whether it may be used. It
-appends, and begins and ends whatever takes longer. What it is made of:
+`Log` holds the state: both ends of the log, leader epochs, producers, the stable offset, whether the log is usable. It
+appends, and begins and ends everything that takes longer. Its parts:
 
     Segments             the row of segments, by offset
-    LogReader            from an offset or a timestamp to batches. Changes nothing of the log
-    LogFiles             the directory: a roll, a cut, a log begun anew, in an order that a crash may interrupt
+    LogReader            from an offset or a timestamp to batches. Does not change the log
+    LogFiles             the directory: a roll, a cut, a fresh start, in an order that a crash may interrupt
     Unsynced             what is written and not stable yet, apart from the active segment
     CheckpointBuilder    what recovery will need: index entries, leader epochs, producer snapshots
     OffsetGaps           whether offsets are missing
+    TransactionIndex     of a segment: the aborted transactions whose markers lie in it
 
-A part is given what it needs when it is made. None of them changes an offset of the log, nor takes it offline: that is
-done here alone. Cut, Deletion, Flush, Swap, LogCheckpoint and Lookup are values. The log begins one, a worker or the
-flusher runs it, the log ends it.
+Each part gets its dependencies at construction. Only `Log` changes an offset of the log or takes it offline. Cut,
+Deletion, Flush, Swap, LogCheckpoint and Lookup are values. The log begins one, a worker or the flusher runs it, the
+log ends it.
 
-Append stays here as one function: it changes the end of the log, its epochs and its producers in one go, for every
-batch that is produced. The two ends move together with the generation, the stable offset and the epochs, so trimming
-stays here as well.
+Append stays one function here: for every produced batch it changes the end of the log, its epochs and its producers
+together. Both ends change together with the generation, the stable offset and the epochs, so trimming stays here too.
 
-Knows no event loop, no clock and no chance: `now_ms` is an argument, and what may block for long (sync, verification)
-is handed out as values for others to run.
+Must not know: event loops, clocks, randomness. `now_ms` is an argument, and everything that may block for long (sync,
+verification) is handed out as a value for others to run.
 
 Invariants
-- Offsets below `log_start_offset` are gone, from `log_end_offset` on not yet there; in between batches follow
-  each other without overlap.
+
+- Offsets below `log_start_offset` are deleted, those from `log_end_offset` on do not exist yet; in between, batches
+  follow each other without overlap.
 - Everything below `stable_offset` survives a power failure. It moves only in `end_flush` and `close`.
-- A failed sync puts the log offline for good: what reached the disk is unknown, so nothing is retried on top.
+- A failed sync takes the log offline permanently: it is unknown what reached the disk, so nothing is retried on top.
 - A failed write leaves the log as it was.
-- The recovery point written to disk never exceeds `stable_offset`, and the files of a `LogCheckpoint` are stable
-  before it is. Whoever truncates writes a lowered recovery point and cleaned offset first.
+- The recovery point on disk never exceeds `stable_offset`, and the files of a `LogCheckpoint` are stable before it
+  is written. Before a truncation, the caller writes a lower recovery point and cleaned offset.
 - The name of a segment is stable before the next segment is created (`LogFiles.roll`). Retention drops segments oldest
-  first (`storage.deletion`), a cut drops them from the end (`LogFiles.cut`): after a crash there is no hole beyond the
-  recovery point, except where content was lost.
-- What was cut or deleted does not come back behind what is appended afterwards: see `begin_cut`.
+  first (`storage.deletion`), a cut drops them from the end (`LogFiles.cut`). So after a crash there is no hole above
+  the recovery point, unless content was lost.
+- Records that were cut or deleted do not reappear behind later appends: see `begin_cut`.
 - Compaction replaces sealed segments below the persisted recovery point, in two steps (`begin_swap`, `end_swap`);
-  whoever deletes or truncates in between cancels it. See `cleaner/swap.py`.
+  code that deletes or truncates in between cancels it. See `cleaner/swap.py`.
 """
 
 from __future__ import annotations
@@ -44,24 +45,28 @@ from bisect import bisect_right
 from functools import partial
 from typing import NoReturn
 
-from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogBusy, LogOffline, StorageError
+from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogBusy, LogOffline, NotCached, StorageError
 from penstock.ports.disk import Buffer, Disk, File
 from penstock.records.batch import LENGTH_OVERHEAD, PREFIX, PREFIX_SIZE, BatchHeader, iterate_headers, read_header
 from penstock.storage import rolling
+from penstock.storage.aborted_lookup import AbortedLookup
 from penstock.storage.checkpoint_builder import CheckpointBuilder
 from penstock.storage.cleaner.plan import RewrittenSegment
 from penstock.storage.cleaner.swap import Swap
 from penstock.storage.cut import Cut, Remainder
 from penstock.storage.deletion import Deletion
 from penstock.storage.durability import Flush, FlushPutOff, LogCheckpoint, Position, Unsynced, is_passing_at_open
+from penstock.storage.last_run import NO_LAST_RUN, LastRun
 from penstock.storage.log_config import LogConfig
 from penstock.storage.log_disk import LogDisk
 from penstock.storage.log_files import LogFiles
 from penstock.storage.log_reader import LogReader
 from penstock.storage.log_tail import LogTail, SegmentPart
 from penstock.storage.recovery import RecoveredLog, recover
+from penstock.storage.replay import find_aborted_in
 from penstock.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from penstock.storage.segments import Segments
+from penstock.storage.transactions import AbortedTransaction
 
 MAX_EPOCH = 0x7FFFFFFF
 _pack_prefix = PREFIX.pack
@@ -80,16 +85,16 @@ class Log:
         self.producers = recovered.producers
         self.gaps = recovered.gaps
         self.cleaned_offset = recovered.cleaned_offset  # everything below was compacted; 0: never
-        self.persisted_recovery_point = recovered.recovery_point  # whoever persists one may raise it
+        self.persisted_recovery_point = recovered.recovery_point  # raised when a recovery point is persisted
         self.generation = 0
-        """Changes with every cut: a flush or slice of before it says nothing about what came after."""
-        # whether it may be used
+        """Changes with every cut: an older flush or slice says nothing about later batches."""
+        # availability
         self.offline: OSError | None = None
         self.is_closed = False
-        self.was_opened = True  # False: a placeholder, which knows nothing of the files
-        self.is_being_cut = False  # its files are with a worker: see `storage.cut`
+        self.was_opened = True  # False: a placeholder, which has not read the files
+        self.is_being_cut = False  # a worker has its files: see `storage.cut`
         self.is_deleting = False  # a worker has the oldest segments: see `storage.deletion`
-        self.is_being_cleaned = False  # retention waits, as its segments may be replaced at any moment
+        self.is_being_cleaned = False  # retention waits, because segments may be replaced at any moment
         self._swap: Swap | None = None
         self._put_off: Cut | None = None
         # durability
@@ -98,7 +103,7 @@ class Log:
         self._flush_begun_offset = self.stable_offset
         self._is_flushing = False
         self.is_flushed_by_owner = False
-        """Whoever appends flushes soon when `wants_flush` says so: a roll may wait for that, and syncs nothing."""
+        """The code that appends also flushes when `wants_flush`, so a roll may wait for a flush and syncs nothing."""
         self._is_roll_put_off = False
         # parts
         segments = Segments(disk, directory, recovered.segments, recovered.open_files)
@@ -134,44 +139,22 @@ class Log:
         disk: Disk,
         directory: str,
         config: LogConfig,
+        last_run: LastRun = NO_LAST_RUN,
         *,
-        recovery_point: int,
-        log_start_offset: int,
-        clean_shutdown: bool,
         now_ms: int,
         topic_id: bytes | None = None,
-        cleaned_offset: int = 0,
     ) -> Log:
-        """Open or create. Raises CorruptBatch when stable bytes that are needed to open are damaged."""
+        """Open or create. Raises CorruptBatch if stable bytes that opening needs are damaged."""
         try:
-            recovered = recover(
-                LogDisk(disk),
-                directory,
-                config,
-                recovery_point=recovery_point,
-                log_start_offset=log_start_offset,
-                clean_shutdown=clean_shutdown,
-                now_ms=now_ms,
-                topic_id=topic_id,
-                cleaned_offset=cleaned_offset,
-            )
+            recovered = recover(LogDisk(disk), directory, config, last_run, now_ms=now_ms, topic_id=topic_id)
         except OSError as error:
             raise StorageError(f"cannot open {directory}: {error}") from error
         return cls(recovered)
 
     @classmethod
-    def offline_at(
-        cls,
-        disk: Disk,
-        directory: str,
-        config: LogConfig,
-        error: OSError,
-        *,
-        recovery_point: int,
-        log_start_offset: int,
-    ) -> Log:
-        """In place of a log that could not be opened: refuses everything, touches nothing, forgets no checkpoint."""
-        log = cls(RecoveredLog.placeholder(LogDisk(disk), directory, config, recovery_point, log_start_offset))
+    def offline_at(cls, disk: Disk, directory: str, config: LogConfig, error: OSError, last_run: LastRun) -> Log:
+        """Placeholder for a log that could not be opened: refuses everything and keeps the checkpoints."""
+        log = cls(RecoveredLog.placeholder(LogDisk(disk), directory, config, last_run))
         log.was_opened = False
         log._go_offline(error)
         return log
@@ -189,7 +172,7 @@ class Log:
     def config(self, config: LogConfig) -> None:
         self._config = config
         self._index_interval_bytes = self.reader.index_interval_bytes = config.index_interval_bytes
-        self._segments.active.limit_bytes = 0  # look closer at the next append
+        self._segments.active.limit_bytes = 0  # take the slow path at the next append
 
     @property
     def size_bytes(self) -> int:
@@ -197,12 +180,19 @@ class Log:
 
     @property
     def may_have_gaps(self) -> bool:
-        """Compaction here or at a leader leaves them, also when the topic is no longer compacted."""
+        """Compaction, here or on a leader, leaves gaps, which remain when the topic is no longer compacted."""
         return not self.gaps.is_contiguous
 
     def end_position(self) -> Position:
         active = self._segments.active
         return Position(self.log_end_offset, active.base_offset, active.size)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Below it every transaction is decided, and its marker below `high_watermark`. Not below the log start."""
+        unstable = self.producers.transactions.first_unstable_offset(high_watermark)
+        if unstable is None or unstable >= high_watermark:
+            return high_watermark
+        return max(unstable, self.log_start_offset)
 
     @property
     def recovery_point(self) -> int:
@@ -221,7 +211,7 @@ class Log:
         return self._segments.items[:-1]
 
     def take_offline(self, error: OSError) -> None:
-        """What is on the disk, or will be, is not known."""
+        """The content on disk is unknown."""
         self._go_offline(error)
 
     def _go_offline(self, error: OSError) -> None:
@@ -244,14 +234,14 @@ class Log:
             self.check_not_being_cut()
 
     def check_not_being_cut(self) -> None:
-        """Raises LogBusy: a moment later it can be used again."""
+        """Raises LogBusy: the log is usable again in a moment."""
         if self.is_being_cut:
             raise LogBusy(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"log {self.directory} is being cut")
 
     # -- append ----------------------------------------------------------------------------------------------
 
     def append(self, header: BatchHeader, data: Buffer, leader_epoch: int, now_ms: int) -> int:
-        """Append one validated batch; its base offset. One write call; raises StorageError."""
+        """Append one validated batch and return its base offset. One write call; raises StorageError."""
         base_offset = self.log_end_offset
         last_offset = base_offset + header.last_offset_delta
         timestamp = header.max_timestamp
@@ -287,15 +277,17 @@ class Log:
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, base_offset)
         if header.producer_id >= 0:
-            self.producers.update(header, base_offset, data)
+            aborted = self.producers.update(header, base_offset, data)
+            if aborted is not None:
+                segment.add_aborted(aborted)
         if self.first_unflushed_ms is None:
             self.first_unflushed_ms = now_ms
         return base_offset
 
     def append_replicated(self, data: Buffer, now_ms: int, max_epoch: int = MAX_EPOCH) -> None:
-        """Append batches that carry their offsets and epochs already, as fetched from the leader of `max_epoch`.
+        """Append batches that have their offsets and epochs already, as fetched from the leader of `max_epoch`.
 
-        Epochs rise, up to that. No checksum covers them, so they are refused (CorruptBatch) if they do not.
+        Epochs must increase, up to `max_epoch`. No checksum covers them, so wrong ones are refused (CorruptBatch).
         """
         view = memoryview(data)
         headers = list(iterate_headers(data, self.directory))
@@ -336,7 +328,9 @@ class Log:
             segment.note_batch(start + at, size, header.last_offset, header.max_timestamp, self._index_interval_bytes)
             self.epochs.assign(header.leader_epoch, header.base_offset)
             if header.producer_id >= 0:
-                self.producers.update(header, header.base_offset, view[at : at + size])
+                aborted = self.producers.update(header, header.base_offset, view[at : at + size])
+                if aborted is not None:
+                    segment.add_aborted(aborted)
         if rolling.is_index_full(segment, self._config):
             segment.limit_bytes = 0
         self.log_end_offset = end_offset
@@ -344,7 +338,7 @@ class Log:
             self.first_unflushed_ms = now_ms
 
     def _make_room(self, size: int, base_offset: int, last_offset: int, timestamp: int) -> Segment:
-        """The segment for the next batch, the slow way: the first append, a new setting, a roll."""
+        """The segment for the next batch, slow path: the first append, a new setting, a roll."""
         self.check_usable()
         segment = self._segments.active
         try:
@@ -353,8 +347,8 @@ class Log:
             if rolling.must_roll(segment, self._config, size, last_offset, timestamp) and not self._puts_off_roll(
                 is_full=rolling.is_at_its_end(segment, size, last_offset)
             ):
-                # What a leader has compacted comes with gaps. One between two segments would look like a loss after a
-                # crash, so a segment begins where the one before it ends.
+                # A leader's compacted log has gaps. A gap between two segments would look like a loss after a
+                # crash, so a segment begins where the previous one ends.
                 is_far = last_offset - self.log_end_offset > MAX_RELATIVE_OFFSET
                 segment = self._roll_to(base_offset if is_far else self.log_end_offset)
                 rolling.arm(segment, self._config, timestamp)
@@ -374,7 +368,7 @@ class Log:
         raise StorageError(f"cannot append to {segment.path}: {error}") from error
 
     def roll(self, now_ms: int) -> bool:
-        """Seal the active segment and start a new one; False when it is empty, or while that is put off."""
+        """Seal the active segment and start a new one; False if it is empty or the roll is postponed."""
         self.check_usable()
         if not self._segments.active.size or self._puts_off_roll(is_full=False):
             return False
@@ -385,7 +379,7 @@ class Log:
         return True
 
     def _puts_off_roll(self, *, is_full: bool) -> bool:
-        """A segment outgrows its limits rather than have the loop wait for a sync of its name. See `LogFiles.roll`."""
+        """A segment exceeds its limits so that the loop need not wait for a sync of its name. See `LogFiles.roll`."""
         is_put_off = self.is_flushed_by_owner and not is_full and not self._segments.active.is_name_stable
         self._is_roll_put_off = is_put_off
         if is_put_off:
@@ -400,8 +394,8 @@ class Log:
 
     @property
     def wants_flush(self) -> bool:
-        """Whatever the settings say. A sealed segment waits for one: it holds a descriptor and the recovery point back.
-        Or a roll does."""
+        """A sealed segment waits for a flush, because it keeps a descriptor and the recovery point; or a roll waits.
+        Independent of the settings."""
         return bool(self._unsynced.segments) or (self._is_roll_put_off and not self._segments.active.is_name_stable)
 
     @property
@@ -409,9 +403,9 @@ class Log:
         return self.log_end_offset - self._flush_begun_offset
 
     def begin_flush(self) -> Flush | None:
-        """What to sync so that everything appended up to now is stable. None: nothing, or one is under way.
+        """Return what to sync so that everything appended so far is stable. None: nothing, or a flush is in progress.
 
-        Raises FlushPutOff where the files cannot be opened just now.
+        Raises FlushPutOff if the files cannot be opened now.
         """
         active = self._segments.active
         if self._is_flushing or self.offline is not None or self.is_being_cut or not active.is_file_there:
@@ -431,7 +425,7 @@ class Log:
         return Flush(files, self._unsynced.take_directories(), self.end_position(), self.generation)
 
     def put_off_flush(self, flush: Flush) -> None:
-        """It has not made everything stable, and nothing is lost: the next one begins where this one did."""
+        """The flush did not make everything stable, and nothing is lost: the next one begins at the same place."""
         self._is_flushing = False
         self._unsynced.put_back_directories()
         self._flush_begun_offset = self.stable_offset
@@ -456,7 +450,7 @@ class Log:
     # -- trimming: both ends of the log ----------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop `offset` and all after it, whole batches; False when there is nothing to drop.
+        """Drop `offset` and everything after it, in whole batches; False if there is nothing to drop.
 
         Blocks: the cut is stable on return. See `begin_cut`.
         """
@@ -469,13 +463,13 @@ class Log:
         self._cut_here(self.begin_anew(offset))
 
     def _cut_here(self, cut: Cut | None) -> bool:
-        """Raises StorageError where it is put off: whoever cuts next, at this place or another, finishes it first."""
+        """Raises StorageError if the cut is postponed; the next cut, at any place, finishes it first."""
         if cut is None:
             return False
         cut.run()
         if (want := cut.put_off_by) is not None:
             self._put_off = cut
-            raise StorageError(f"{self.directory}: a cut is put off: {want}") from want
+            raise StorageError(f"{self.directory}: a cut is postponed: {want}") from want
         self.end_cut(cut)
         return True
 
@@ -486,9 +480,9 @@ class Log:
     def begin_cut(self, offset: int, *, may_wait: bool = True) -> Cut | None:
         """From now on the log ends at `offset`, or where its batch begins. None: there is nothing to drop.
 
-        The files follow in `Cut.run`, which blocks, and `end_cut` ends it: then the cut is stable, and nothing cut can
-        come back behind what is appended next. The caller has persisted a recovery point and a cleaned offset of at
-        most `least_end_after_cut` before. Not `may_wait`: NotCached where the place has to be read first.
+        `Cut.run`, which blocks, changes the files. `end_cut` ends the cut: then it is stable, and dropped records
+        cannot reappear behind later appends. Before, the caller has persisted a recovery point and a cleaned offset of
+        at most `least_end_after_cut`. Without `may_wait`: NotCached if the place must be read from disk first.
         """
         self.check_usable()
         self._check_not_deleting()
@@ -497,7 +491,7 @@ class Log:
         if offset < self.log_start_offset:
             return self.begin_anew(offset)
         segment, position, header = self.reader.locate(offset, may_wait=may_wait)
-        end_offset = min(header.base_offset, offset)  # compaction may have left nothing there
+        end_offset = min(header.base_offset, offset)  # compaction may have removed everything there
         if end_offset < self.log_start_offset:
             return self.begin_anew(offset)
         self._ends_at(end_offset)
@@ -515,10 +509,10 @@ class Log:
         return self._begin(Cut(end_offset, files))
 
     def least_end_after_cut(self, offset: int, *, may_wait: bool = True) -> int:
-        """Wherever a machine stops in a cut at `offset` or after it, recovery finds the log to end here or later.
+        """The lowest log end that recovery can find after a crash during a cut at `offset` or later.
 
-        With gaps that is not where the batch begins which is cut: the one before it may end earlier, and recovery
-        knows the end of the last batch alone. Not `may_wait`: as in `begin_cut`, with what that will look up.
+        With gaps this is not where the cut batch begins: the batch before may end earlier, and recovery knows only the
+        end of the last batch. Without `may_wait`: as in `begin_cut`, for the same lookups.
         """
         if offset >= self.log_end_offset:
             return offset
@@ -528,7 +522,7 @@ class Log:
         return min(offset, self._segments.bases[max(bisect_right(self._segments.bases, offset) - 1, 0)])
 
     def begin_anew(self, offset: int) -> Cut:
-        """Drop everything; the next batch gets `offset`. As `begin_cut`; until the end the log is empty."""
+        """Drop everything; the next batch gets `offset`. Like `begin_cut`; until the end the log is empty."""
         self.check_usable()
         self._check_not_deleting()
         self._ends_at(self.log_start_offset)
@@ -538,7 +532,7 @@ class Log:
         return self._begin(Cut(offset, partial(self._files.begin_anew, offset, self._take_swap())))
 
     def hold(self) -> Cut:
-        """Nobody uses the log until `end_cut`, and nothing of it changes: something else has to be done first."""
+        """Reserve the log until `end_cut` without changing it, because something else must be done first."""
         self.check_usable()
         return self._begin(Cut(self.log_end_offset, self._as_it_is))
 
@@ -551,10 +545,9 @@ class Log:
         return start == self.log_end_offset and header.base_offset < start <= header.last_offset
 
     def begin_below(self, batch: Buffer, now_ms: int, max_epoch: int) -> Cut:
-        """Of a log that `begins_inside` this batch, a sound one: its files begin anew where the batch does, and in the
-        end it has the batch, and the start it had. As `begin_anew`; the caller has persisted the log start, too.
-
-        Where the batch cannot be written the log is offline in the end: it would end before its start.
+        """For a log that `begins_inside` this valid batch: start its files again at the batch's base offset. In the
+        end it has the batch and its old start. Like `begin_anew`; the caller has persisted the log start, too. If the
+        batch cannot be written, the log ends up offline, because it would end before its start.
         """
         start = self.log_start_offset
         cut = self.begin_anew(read_header(batch).base_offset)
@@ -573,7 +566,7 @@ class Log:
         return cut
 
     def _check_not_deleting(self) -> None:
-        """Raises LogBusy: behind segments that a crash brings back there would be a hole."""
+        """Raises LogBusy: segments that a crash brings back would have a hole behind them."""
         if self.is_deleting:
             raise LogBusy(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"old segments of {self.directory} are being deleted")
 
@@ -583,10 +576,10 @@ class Log:
         return cut
 
     def end_cut(self, cut: Cut) -> None:
-        """After `Cut.run`: the log may be used again. Raises what failed there; then the log is offline."""
+        """After `Cut.run`: the log is usable again. Raises the error of the run; then the log is offline."""
         self.is_being_cut = self._disk.is_guarded = False
         if self.is_closed:
-            return  # in the middle of it: nobody needs it any more
+            return  # closed during the cut: no longer needed
         if cut.remainder is None:
             self._cut_failed(cut)
         self.producers, end_offset, is_anew = cut.remainder
@@ -606,7 +599,7 @@ class Log:
         if isinstance(error, OSError):
             self._go_offline(error)
             raise LogOffline(self.directory, error) from error
-        # In what is left, say: nobody can tell who wrote it and up to where.
+        # For example, the remaining part is damaged: its producers and its end are unknown.
         cause = OSError(errno.EIO, str(error))
         cause.__cause__ = error
         self._go_offline(cause)
@@ -624,7 +617,7 @@ class Log:
         self.cleaned_offset = min(self.cleaned_offset, end_offset)
 
     def tail_from(self, offset: int) -> LogTail:
-        """What a cut at `offset` would take away, to be kept. Raises CorruptBatch where it cannot be looked up."""
+        """The tail that a cut at `offset` would remove, to be saved. Raises CorruptBatch if it cannot be looked up."""
         self.check_not_being_cut()
         if offset <= self.log_start_offset:
             first, position, start = 0, 0, self.log_start_offset
@@ -641,18 +634,18 @@ class Log:
         return LogTail(self._files.topic_id, start, tuple(parts))
 
     def open_file(self, path: str) -> File:
-        """One of the log's, also of a log that is offline. Raises OSError."""
+        """Open one of the log's files, even if the log is offline. Raises OSError."""
         return self._disk.open(path)
 
     def advance_log_start(self, offset: int) -> bool:
-        """Records below `offset` are deleted: whole segments below it go. False when they were gone before. Blocks."""
+        """Delete records below `offset` and whole segments below it. False if they were deleted before. Blocks."""
         if not self.move_log_start(offset):
             return False
         self._delete_here(self.begin_trimming())
         return True
 
     def move_log_start(self, offset: int) -> bool:
-        """Records below `offset` are gone. Their segments go with the next retention, or `begin_trimming`."""
+        """Delete records below `offset`. Their segments go with the next retention, or `begin_trimming`."""
         self.check_usable()
         if offset > self.log_end_offset:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is beyond the end {self.log_end_offset}")
@@ -663,23 +656,24 @@ class Log:
         return True
 
     def begin_trimming(self) -> Deletion | None:
-        """Of the segments below the log start. None: there are none. See `begin_deletion`."""
+        """Delete the segments below the log start. None: there are none. See `begin_deletion`."""
         self.check_usable()
         return self.begin_deletion(bisect_right(self._segments.bases, self.log_start_offset) - 1)
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> list[int]:
-        """Delete the segments that are too old or too many; their base offsets. Blocks. See `begin_retention`."""
+        """Delete expired and excess segments; return their base offsets. Blocks. See `begin_retention`."""
         return self._delete_here(self.begin_retention(now_ms, high_watermark, may_wait=True))
 
     def begin_retention(self, now_ms: int, high_watermark: int, *, may_wait: bool = False) -> Deletion | None:
-        """Of the segments that are too old or too many, below the high watermark. None: there are none.
+        """Delete expired and excess segments below the high watermark. None: there are none.
 
-        If all have expired, a new one is rolled first. Not `may_wait`: segments whose age nobody has looked up are left
+        If all have expired, a new segment is rolled first. Without `may_wait`, segments of unknown age are left
         alone.
         """
         self.check_usable()
         config = self._config
         self.producers.expire(now_ms, config.producer_id_expiration_ms)
+        self.producers.first_unstable_offset(high_watermark)  # where nobody reads: what is replicated is forgotten
         count = rolling.count_expired(
             self._segments,
             config,
@@ -694,12 +688,12 @@ class Log:
         return self.begin_deletion(count)
 
     def begin_deletion(self, count: int) -> Deletion | None:
-        """From now on the log begins with the segment after its oldest `count`. None: there is nothing to delete, or
-        others are just being deleted. The files follow in `Deletion.run`, which blocks, and `end_deletion` ends it."""
+        """From now on the log begins after its oldest `count` segments. None: there is nothing to delete, or another
+        deletion is in progress. `Deletion.run`, which blocks, handles the files, and `end_deletion` ends it."""
         segments = self._segments
         if self.is_flushed_by_owner:
-            # What no flush has covered stays. A flush that ends before its files are gone would leave it out, and after
-            # a power failure recovery would take what is left of it for the end of the log.
+            # Unflushed segments stay. A flush that ends before their files are deleted skips them; after a power
+            # failure recovery would take the remains for the end of the log.
             count = min(count, bisect_right(segments.bases, self.stable_offset) - 1)
         if count <= 0 or self.is_deleting:
             return None
@@ -707,17 +701,17 @@ class Log:
         producers = self._checkpoints.producers_before(self.producers, segments.items[:count], start)
         doomed = segments.withdraw(count)
         self.reader.forget_places()
-        self._unsynced.forget([one.segment for one in doomed])  # what is put back is below the log start
+        self._unsynced.forget([one.segment for one in doomed])  # segments that are put back are below the log start
         self.log_start_offset = max(self.log_start_offset, start)
         self.epochs.truncate_from_start(self.log_start_offset)
         self.is_deleting = self._disk.is_guarded = self._checkpoints.is_deleting = True
         return Deletion(self._disk, self.directory, doomed, self._take_swap(), producers)
 
     def end_deletion(self, deletion: Deletion) -> list[int]:
-        """After `Deletion.run`: the base offsets of the segments that are gone. Raises StorageError if some are not."""
+        """After `Deletion.run`: return the base offsets of deleted segments. Raises StorageError if some remain."""
         self.is_deleting = self._disk.is_guarded = self._checkpoints.is_deleting = False
         if self.is_closed:
-            return []  # in the middle of it: whoever opens the log next finds what is left
+            return []  # closed during the deletion: the next open handles the rest
         gone, left = deletion.doomed[: deletion.gone], deletion.doomed[deletion.gone :]
         self._segments.were_set_aside(deletion.aside)
         self._unsynced.names_changed()
@@ -739,16 +733,16 @@ class Log:
         return self._segments.has_deleted_files and not self.is_being_cut
 
     def remove_deleted(self) -> None:
-        """Unlink what was deleted, due `file.delete.delay.ms` after. May block; may run in a thread."""
+        """Unlink deleted files, due `file.delete.delay.ms` later. May block; may run in a thread."""
         self._segments.remove_deleted()
 
     # -- compaction ------------------------------------------------------------------------------------------
 
     def begin_swap(self, swap: Swap, generation: int) -> bool:
-        """Before `swap` is committed. False: the log is no longer what it was made from. Raises StorageError."""
+        """Before `swap` is committed. False: the log has changed since the rewrite. Raises StorageError."""
         if self.offline is not None or self.is_closed or self._swap is not None or generation != self.generation:
             return False
-        if self.is_being_cut or self.is_deleting:  # then one that was cancelled may still be on its way out
+        if self.is_being_cut or self.is_deleting:  # then a cancelled swap may not have ended yet
             return False
         if self._segments.run_of(swap.bases) is None:
             return False
@@ -757,18 +751,18 @@ class Log:
         return True
 
     def end_swap(self, swap: Swap, rewritten: RewrittenSegment) -> bool:
-        """Once `swap` is committed: a few renames. False: it was cancelled meanwhile, or the log was closed."""
+        """After `swap` is committed: a few renames. False: it was cancelled, or the log was closed."""
         if self._swap is not swap or self.is_closed:
             return False
         self._swap = None
         run = self._segments.run_of(swap.bases)
-        assert run is not None, "whoever removes segments cancels the swap"
+        assert run is not None, "code that removes segments cancels the swap"
         self._unsynced.forget(self._segments.items[run[0] : run[1]])
         self.reader.forget_places()
         try:
-            segment = self._segments.replace(*run, rewritten.size)
+            segment = self._segments.replace(*run, rewritten.size, rewritten.aborted)
         except OSError as error:
-            self._go_offline(error)  # after a restart recovery completes it
+            self._go_offline(error)  # recovery completes it after a restart
             raise LogOffline(self.directory, error) from error
         segment.max_timestamp = rewritten.max_timestamp
         segment.max_timestamp_offset = rewritten.max_timestamp_offset
@@ -776,7 +770,7 @@ class Log:
         return True
 
     def abandon_swap(self, swap: Swap) -> None:
-        """The commit failed. Blocks for a moment; raises OSError."""
+        """The commit failed. Blocks briefly; raises OSError."""
         if self._swap is swap:
             self._cancel_swap()
 
@@ -789,13 +783,69 @@ class Log:
         swap, self._swap = self._swap, None
         return swap
 
+    # -- aborted transactions --------------------------------------------------------------------------------
+
+    def aborted_between(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
+        """Those that a reader of the records from one offset to the other must leave out. The bound is a last stable
+        offset. Never waits for the disk: NotCached where it would have to, then `aborted_lookup`."""
+        self.check_readable()
+        found: list[AbortedTransaction] = []
+        for segment in self._segments.with_aborted(fetch_offset):
+            assert segment.transaction_index is not None
+            try:
+                part = segment.transaction_index.overlapping(fetch_offset, upper_bound, may_wait=False)
+            except (CorruptBatch, FileNotFoundError):
+                raise NotCached(segment.path) from None  # a worker looks into it
+            found += part.entries
+            if part.is_complete:
+                break
+        return found
+
+    @property
+    def has_aborted(self) -> bool:
+        """Whether any aborted transaction lies in it."""
+        return bool(self._segments.with_aborted(self._segments.bases[0]))
+
+    def aborted_lookup(self, fetch_offset: int, upper_bound: int) -> AbortedLookup:
+        """What `aborted_between` gave up on, for a worker to run. Then `end_aborted_lookup`."""
+        self.check_readable()
+        segments = self._segments.with_aborted(fetch_offset)
+        indexes = [(one, one.transaction_index.frozen()) for one in segments if one.transaction_index is not None]
+        recount = partial(
+            find_aborted_in,
+            self._segments.copy(),
+            self.snapshots.copy_of_files(),
+            log_end_offset=self.log_end_offset,
+        )
+        return AbortedLookup(
+            fetch_offset,
+            upper_bound,
+            indexes,
+            self.generation,
+            self._segments.layout,
+            recount,
+            self._disk,
+            self.reader.next_tag(),
+        )
+
+    def end_aborted_lookup(self, lookup: AbortedLookup) -> bool:
+        """Take over what it found. False: segments were cut, deleted or swapped meanwhile, so whatever it found or
+        failed at says nothing."""
+        is_stale = lookup.generation != self.generation or lookup.layout != self._segments.layout
+        if is_stale or self.offline is not None or self.is_closed:
+            lookup.discard()
+            return not is_stale
+        if lookup.adopt():
+            self._unsynced.names_changed()
+        return True
+
     # -- checkpoint, close -----------------------------------------------------------------------------------
 
     def prepare_checkpoint(self, *, closing: bool = False) -> LogCheckpoint:
-        """Gather what recovery from here needs; a worker writes it and makes it stable. Then `end_checkpoint`.
+        """Prepare what recovery from here needs; a worker writes it and makes it stable. Then `end_checkpoint`.
 
-        Afterwards `recovery_point` may be persisted: recovery from it finds the index entries, leader epochs and a
-        producer snapshot from which at most a few MB of headers are replayed. `closing`: the snapshot is exact.
+        Afterwards `recovery_point` may be persisted: recovery from it finds index entries, leader epochs and a producer
+        snapshot, from which at most a few MB of headers are replayed. `closing`: the snapshot is exact.
         """
         self.check_usable()
         try:
@@ -811,14 +861,14 @@ class Log:
         return self.is_closed or self.generation != generation
 
     def end_checkpoint(self, checkpoint: LogCheckpoint) -> None:
-        """It is stable. Raises StorageError where a snapshot of before could not be removed."""
+        """The checkpoint is stable. Raises StorageError if an old snapshot could not be removed."""
         try:
             self._checkpoints.end(checkpoint)
         except OSError as error:
             raise StorageError(f"{self.directory}: cannot remove a snapshot: {error}") from error
 
     def put_back(self, checkpoint: LogCheckpoint) -> None:
-        """It could not be made stable: the next one has to."""
+        """The checkpoint failed: the next one must make its files stable."""
         self._checkpoints.put_back(checkpoint)
 
     def take_snapshot(self) -> None:
@@ -840,7 +890,7 @@ class Log:
         return checkpoint.recovery_point
 
     def close(self, *, clean: bool) -> None:
-        """Clean: everything stable, so that the next open need not scan. Otherwise just let go of the files.
+        """Clean: make everything stable, so that the next open need not scan. Otherwise only release the files.
 
         A clean close syncs in place; different logs may be closed in different threads.
         """
@@ -852,7 +902,7 @@ class Log:
         if clean and self.offline is None:
             self._make_stable_for_good()
         if clean:
-            self.remove_deleted()  # else with the directory, or when the log is opened next
+            self.remove_deleted()  # else they go with the directory, or at the next open
         if self.is_being_cut or self.is_deleting:
             self._disk.let_go()
         self.is_closed = True
@@ -861,7 +911,7 @@ class Log:
         self._segments.release()
 
     def _make_stable_for_good(self) -> None:
-        if self._is_flushing:  # it may not end in time, so it does not count
+        if self._is_flushing:  # the flush may not end in time, so it does not count
             self._is_flushing = False
             self._unsynced.put_back_directories()
         flush = self.begin_flush()
@@ -874,7 +924,7 @@ class Log:
             checkpoint.make_stable()
             self._checkpoints.end(checkpoint)
             for directory in flush.directories if flush else ():
-                if directory != self.directory or not checkpoint.is_needed:  # else it was synced just now
+                if directory != self.directory or not checkpoint.is_needed:  # else it was just synced
                     self._disk.sync_directory(directory)
         except OSError as error:
             self._go_offline(error)

@@ -1,4 +1,4 @@
-"""What one log must know of its topic's settings. Kafka's defaults; replaceable while the log is open."""
+"""The topic settings that a log uses. Kafka's defaults; replaceable while the log is open."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class LogConfig:
     segment_jitter_ms: int = 0
     segment_index_bytes: int = 10 << 20
     index_interval_bytes: int = 4096
-    retention_ms: int = 7 * 24 * 3600 * 1000  # -1: for ever
-    retention_bytes: int = -1  # -1: without limit
+    retention_ms: int = 7 * 24 * 3600 * 1000  # -1: forever
+    retention_bytes: int = -1  # -1: no limit
     flush_messages: int = LONG_MAX
     flush_ms: int = LONG_MAX
     compact: bool = False

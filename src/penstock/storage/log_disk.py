@@ -1,7 +1,7 @@
-"""The disk as one log sees it, until the log lets go of its directory.
+"""The disk as one log sees it, until the log releases its directory.
 
-A worker may be cutting a log whose topic is deleted. The directory is renamed at once, and a topic of the same name may
-be made in its place: from `let_go` on the worker can touch no name any more, so it cannot touch the new one's.
+A worker may be cutting a log whose topic is deleted. The directory is renamed at once, and a new topic of the same name
+may take its place. After `let_go` the worker can change no name, so it cannot touch the new topic's files.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from penstock.ports.disk import Disk, File
 class LogDisk:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._lock = disk.new_lock()  # held for one change of a name, never for a sync
+        self._lock = disk.new_lock()  # held while one name changes, never during a sync
         self._is_over = False
         self.is_guarded = False
-        """Names are changed by one worker alone, and the log may let go of them meanwhile."""
+        """Only one worker changes names, and the log may release them meanwhile."""
 
     def let_go(self) -> None:
-        """Whatever is asked for by name from now on raises OSError. Files that are open stay open."""
+        """From now on every operation by name raises OSError. Open files stay open."""
         with self._lock:
             self._is_over = True
 
@@ -45,7 +45,7 @@ class LogDisk:
             with self._changing(path):
                 return self._disk.open(path, create=True)
         file = self._disk.open(path)
-        if self._is_over:  # by now: it may be another log's
+        if self._is_over:  # the file may belong to another log by now
             file.close()
         self._check(path)
         return file

@@ -1,29 +1,32 @@
 """The files of one log, and the order in which they change on disk.
 
-`Log` says what the log holds; this makes the directory hold it: the directory and its marks, a roll, a cut, a log begun
-anew. A cut runs in a worker, and the segments belong to that worker until the cut ends.
-
-Must not know: which offsets may be read, who flushes and when, whether the log is offline or closed.
+`Log` holds the state; this class makes the directory match it: the directory and its marks, a roll, a cut, a fresh
+start. A cut runs in a worker, and the segments belong to that worker until the cut ends.
+Must not know: which offsets may be read, flushing, whether the log is offline or closed.
 
 Invariants
+
 - The name of a segment is stable before the next segment is created.
-- A cut drops segments from the end, each for good before the next: what a crash leaves has no hole.
+- A cut drops segments from the end, each permanently before the next, so a crash leaves no hole.
 - A mark that offsets are missing is stable no later than the first batch after the gap.
 """
 
 from __future__ import annotations
 
-from penstock.model.errors import StorageError
+from penstock.model.errors import CorruptBatch, StorageError
 from penstock.ports.disk import Disk
 from penstock.storage.checkpoint_builder import CheckpointBuilder
 from penstock.storage.checkpoints import PARTITION_METADATA, write_partition_metadata
 from penstock.storage.cleaner.swap import Swap
 from penstock.storage.cut import Remainder
 from penstock.storage.durability import Unsynced
+from penstock.storage.files import write_atomic
 from penstock.storage.gaps import OffsetGaps
 from penstock.storage.producer_state import ProducerStates
+from penstock.storage.replay import find_aborted
 from penstock.storage.segment import Segment
 from penstock.storage.segments import Segments
+from penstock.storage.transaction_index import encode
 
 
 class LogFiles:
@@ -62,7 +65,7 @@ class LogFiles:
     # -- growing ---------------------------------------------------------------------------------------------
 
     def open_to_append(self, segment: Segment) -> None:
-        """The first append makes the file of an empty log, and its directory. Raises OSError."""
+        """The first append creates the file of an empty log, and its directory. Raises OSError."""
         if not segment.is_file_there:
             if not self._is_directory_there:
                 self._make_directory()
@@ -74,35 +77,35 @@ class LogFiles:
         self._disk.make_directory(self._directory)
         self._gaps.begin()
         if self.topic_id is not None:
-            # Stable with the first batch: without it nobody could tell whose log this is.
+            # Stable with the first batch: without it, the owner of the directory would be unknown.
             write_partition_metadata(self._disk, self._directory, self.topic_id, sync=False)
             self._unsynced.metadata = [f"{self._directory}/{PARTITION_METADATA}"]
         self._unsynced.directory_made()
         self._is_directory_there = True
 
     def mark_gaps(self) -> None:
-        """The mark is stable with the next flush, or with whatever else syncs the directory. Raises StorageError."""
+        """The mark becomes stable with the next flush or sync of the directory. Raises StorageError."""
         try:
             if self._gaps.found():
                 self._unsynced.names_changed()
         except OSError as error:
-            raise StorageError(f"{self._directory}: cannot note that offsets are missing: {error}") from error
+            raise StorageError(f"{self._directory}: cannot mark that offsets are missing: {error}") from error
 
     def roll(self, base_offset: int, producers: ProducerStates, *, is_flushed: bool) -> Segment:
-        """Seal the active segment and begin the next one. What must be synced goes to the next flush or checkpoint.
+        """Seal the active segment and begin the next one. The next flush or checkpoint syncs what is needed.
 
-        Only a name that no flush has made stable yet is synced here: if the next segment survives a crash, so must
-        this one, or its batches would be missing in the middle of the log. On OSError nothing has changed.
+        Only an unstable name is synced here: if the next segment survives a crash, this one must survive too, or its
+        batches would be missing in the middle of the log. On OSError nothing has changed.
         """
         sealed = self._segments.active
         if not sealed.is_name_stable:
             self._sync_names()
-        sealed.limit_bytes = 0  # should this fail half way, the next append looks closer
+        sealed.limit_bytes = 0  # if this fails half way, the next append takes the slow path
         sealed.seal()
         snapshot = self._checkpoints.plan_snapshot(producers, base_offset)
         segment = self._segments.add(base_offset)
         self._unsynced.names_changed()
-        self._unsynced.paths += [sealed.index.path, sealed.time_index.path, *snapshot]
+        self._unsynced.paths += [*sealed.index_paths, *snapshot]
         sealed.writer = None
         if is_flushed:
             sealed.release()
@@ -111,7 +114,7 @@ class LogFiles:
         return segment
 
     def _sync_names(self) -> None:
-        """Blocks. The names of all segments are there to stay."""
+        """Blocks. Makes the names of all segments permanent."""
         self._unsynced.sync_names()
         for segment in self._segments.items:
             segment.is_name_stable = True
@@ -130,17 +133,17 @@ class LogFiles:
         *,
         may_have_gaps: bool,
     ) -> Remainder:
-        """The files end where the batch at `end_offset` began: at `position` of `segment`. Blocks.
+        """Make the files end where the batch at `end_offset` began: at `position` of `segment`. Blocks.
 
-        `swap`: a compaction under way, to be cancelled first. `is_again`: the cut was put off half way.
+        `swap`: a compaction in progress, to be cancelled first. `is_again`: the cut was postponed half way.
         """
         if is_again:
-            self._disk.sync_directory(self._directory)  # what was dropped before
+            self._disk.sync_directory(self._directory)  # makes earlier drops permanent
         if swap is not None:
             swap.cancel()
         segments = self._segments.items
         first = segments.index(segment) if segment in segments else len(segments)
-        if segment.base_offset > end_offset:  # compaction left nothing from there on in the one before
+        if segment.base_offset > end_offset:  # compaction removed everything from there on in the previous segment
             self._drop_from(first)
             end_offset = self._end_of_last_batch(end_offset, may_have_gaps=may_have_gaps)
             last = self._segments.active
@@ -155,17 +158,34 @@ class LogFiles:
             file.truncate(position)
             file.sync()
             segment.cut(position, end_offset)
-            self._unsynced.paths += [segment.index.path, segment.time_index.path]
+            self._cut_aborted(segment, end_offset)
+            self._unsynced.paths += segment.index_paths
             end_offset = self._end_of_last_batch(end_offset, may_have_gaps=may_have_gaps)
-        if end_offset < log_start_offset:  # what was kept was deleted before
+        if end_offset < log_start_offset:  # the remaining records were deleted before
             return self.begin_anew(log_start_offset, None, is_again)
         self._unsynced.names_changed()
         self._sync_names()
         producers = self._checkpoints.producers_after_cut(producers, end_offset)
         return Remainder(producers, end_offset, is_anew=False)
 
+    def _cut_aborted(self, segment: Segment, end_offset: int) -> None:
+        """What was said of the markers behind the cut goes; the file goes with its last entry."""
+        index = segment.transaction_index
+        if index is None:
+            return
+        try:
+            is_any_left = index.truncate(end_offset)
+        except (CorruptBatch, FileNotFoundError):  # so what is left of it says nothing
+            snapshots = self._checkpoints.snapshots
+            entries = find_aborted(self._segments.items, snapshots, segment.base_offset, end_offset)
+            write_atomic(self._disk, index.path, encode(entries))
+            index.were_written(len(entries))
+            is_any_left = index.truncate(end_offset)
+        if not is_any_left:
+            segment.transaction_index = None
+
     def begin_anew(self, offset: int, swap: Swap | None, is_again: bool) -> Remainder:
-        """All segments go, and an empty one at `offset` comes. Blocks. `swap` and `is_again` as in `cut`."""
+        """Replace all segments with an empty one at `offset`. Blocks. `swap` and `is_again` as in `cut`."""
         if is_again and self._is_directory_there:
             self._disk.sync_directory(self._directory)
         if swap is not None:
@@ -181,7 +201,7 @@ class LogFiles:
         return Remainder(ProducerStates(), offset, is_anew=True)
 
     def _end_of_last_batch(self, cut: int, *, may_have_gaps: bool) -> int:
-        """Where the log ends after the segments behind the cut are gone."""
+        """The end of the log after the segments behind the cut are gone."""
         if not may_have_gaps:
             return cut
         last = self._segments.active
@@ -196,6 +216,6 @@ class LogFiles:
         doomed = self._segments.items[number]
         try:
             self._segments.set_aside(number, number + 1)
-        finally:  # one that could not be renamed is still there
+        finally:  # a segment that could not be renamed still exists
             if doomed not in self._segments.items[number:]:
                 self._unsynced.forget([doomed])

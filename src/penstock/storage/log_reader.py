@@ -1,14 +1,14 @@
 """Reading one log: from an offset or a timestamp to the batches that hold it.
 
-`read` looks in memory. It gives up with NotCached where the loop would have to wait for the disk. A lookup
-answers then: a value that is made here, run in a worker, and taken over here (`lookups`, `timestamps`).
-
-Knows segments, and of the log what `ReadLog` names. Must not know how the log grows, is flushed or is cut.
+`read` looks in memory and raises NotCached if the loop would have to wait for the disk. Then a lookup answers: a value
+made here, run in a worker, and taken over here (`lookups`, `timestamps`).
+Knows segments, and the part of the log in `ReadLog`. Must not know: how the log grows, is flushed or is cut.
 
 Invariants
-- Reading never changes what the log holds: only what is remembered of places, and indexes, which are an aid.
-- Whatever was found before segments were cut, deleted or swapped counts for nothing afterwards.
-- Nothing is remembered of bytes that this process neither wrote nor checked: a lying header must not lead on.
+
+- Reading never changes the content of the log: only remembered places, and indexes, which are an aid.
+- Results found before segments were cut, deleted or swapped are dropped afterwards.
+- No place is remembered from bytes that this process neither wrote nor checked, because their header may be wrong.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HINTS = 64
 
 
 class ReadLog(Protocol):
-    """What a reader must know of its log."""
+    """The part of a log that its reader needs."""
 
     directory: str
     log_start_offset: int
@@ -57,7 +57,7 @@ class LogReader:
     def __init__(self, log: ReadLog, segments: Segments, index_interval_bytes: int) -> None:
         self._log = log
         self._segments = segments
-        self._hints: dict[int, tuple[Segment, int]] = {}  # offset a reader will ask for -> where it lies
+        self._hints: dict[int, tuple[Segment, int]] = {}  # offset of a reader's next read -> its place
         self._lookups = 0
         self.index_interval_bytes = index_interval_bytes
 
@@ -66,10 +66,10 @@ class LogReader:
     def read(
         self, offset: int, max_bytes: int, up_to: Position | None = None, *, may_wait: bool = True
     ) -> LogSlice | None:
-        """Whole batches from the one that holds `offset`, at least one, of one segment, below `up_to`.
+        """Return whole batches of one segment, from the one that holds `offset`, at least one, below `up_to`.
 
-        None when there is nothing yet. Check `LogSlice.is_trusted` before serving it. The event loop may not wait for
-        the disk: NotCached, then `lookup`.
+        None if there are none yet. Check `LogSlice.is_trusted` before serving them. The event loop must not wait for
+        the disk: it gets NotCached and uses `lookup`.
         """
         owner = self._log
         log_end_offset = owner.log_end_offset
@@ -112,14 +112,14 @@ class LogReader:
         return self.read(offset, max_bytes, self.position_of(end_offset, may_wait=may_wait), may_wait=may_wait)
 
     def position_of(self, offset: int, *, may_wait: bool = True) -> Position:
-        """Where the batch that holds `offset` starts."""
+        """The start of the batch that holds `offset`."""
         if offset >= self._log.log_end_offset:
             return self._log.end_position()
         segment, position, header = self.locate(max(offset, self._log.log_start_offset), may_wait=may_wait)
         return Position(header.base_offset, segment.base_offset, position)
 
     def timestamp_at(self, offset: int) -> int:
-        """The first timestamp of the batch that holds `offset`, by its header; -1 if it has none. Or NotCached."""
+        """The first timestamp of the batch that holds `offset`, from its header; -1 if none. Raises NotCached."""
         return self.locate(offset, may_wait=False)[2].base_timestamp
 
     def locate(self, offset: int, *, may_wait: bool = True) -> tuple[Segment, int, BatchHeader]:
@@ -132,28 +132,28 @@ class LogReader:
         return self._segments.locate(offset, may_have_gaps=self._log.may_have_gaps, may_wait=may_wait)
 
     def _remember(self, next_offset: int, segment: Segment, position: int) -> None:
-        """A sequential reader comes back for this offset."""
+        """Remember the place of the offset that a sequential reader will need next."""
         hints = self._hints
         hints[next_offset] = (segment, position)
         if len(hints) > _HINTS:
             del hints[next(iter(hints))]
 
     def forget_places(self) -> None:
-        """Segments go, or others take their place."""
+        """Segments are removed or replaced: drop all places."""
         self._hints.clear()
 
     # -- verification ----------------------------------------------------------------------------------------
 
     def verify_slice(self, piece: LogSlice, epochs: LeaderEpochs | None = None) -> LogSlice:
-        """The longest sound prefix, or CorruptBatch when there is none. Blocks; may run in a thread.
+        """Return the longest valid prefix, or raise CorruptBatch if there is none. Blocks; may run in a thread.
 
-        `epochs`: a copy, where batches of other epochs than these count as damaged.
+        `epochs`: a copy; batches with other epochs count as damaged.
         """
         return slices.verify(piece, may_have_gaps=self._log.may_have_gaps, epochs=epochs)
 
     def mark_trusted(self, piece: LogSlice) -> None:
         if piece.generation != self._log.generation:
-            return  # cut off while it was being verified
+            return  # cut off during verification
         end = piece.position + piece.size
         piece.segment.mark_trusted(piece.position, end)
         self._remember(piece.next_offset, piece.segment, end)
@@ -161,7 +161,7 @@ class LogReader:
     # -- in a worker -----------------------------------------------------------------------------------------
 
     def lookup(self, offset: int, max_bytes: int, end_offset: int | None = None) -> Lookup:
-        """What NotCached was raised for, for a worker to run. Then `end_lookup`. The offset is in the log."""
+        """After NotCached: a lookup for a worker, then `end_lookup`. The offset is in the log."""
         owner = self._log
         owner.check_readable()
         return Lookup(
@@ -174,11 +174,11 @@ class LogReader:
             owner.generation,
             self._segments.layout,
             self.index_interval_bytes,
-            self._next_tag(),
+            self.next_tag(),
         )
 
     def end_lookup(self, lookup: Lookup) -> bool:
-        """Take over what it found. False: nothing, as it is stale."""
+        """Take over the result. False: the result is stale."""
         is_stale = self.is_stale(lookup)
         if is_stale or self._log.offline is not None or self._log.is_closed:
             _discard(lookup.rebuilt)
@@ -190,11 +190,11 @@ class LogReader:
         return True
 
     def is_stale(self, lookup: Lookup | TimeLookup | SegmentTimes) -> bool:
-        """Segments were cut, deleted or swapped while it ran: whatever it found or failed at says nothing."""
+        """Whether segments were cut, deleted or swapped during the lookup, so that its result is void."""
         return lookup.generation != self._log.generation or lookup.layout != self._segments.layout
 
     def time_lookup(self, timestamp: int | None) -> TimeLookup:
-        """The first record with at least this timestamp; None: the one with the largest. Then `end_time_lookup`."""
+        """Look up the first record with at least this timestamp; None: with the largest. Then `end_time_lookup`."""
         self._log.check_usable()
         return TimeLookup(
             self._segments.copy(),
@@ -202,11 +202,11 @@ class LogReader:
             self._log.log_start_offset,
             self._log.generation,
             self._segments.layout,
-            Learning(self.index_interval_bytes, self._next_tag()),
+            Learning(self.index_interval_bytes, self.next_tag()),
         )
 
     def times_to_learn(self, young_ms: int) -> SegmentTimes | None:
-        """What retention must know of the oldest segments and only the disk can tell. Then `end_time_lookup`."""
+        """The timestamps of the oldest segments that retention needs from the disk. Then `end_time_lookup`."""
         unknown = []
         for segment in self._segments.items:
             if segment.max_timestamp == UNKNOWN_TIMESTAMP:
@@ -216,11 +216,11 @@ class LogReader:
         owner = self._log
         if not unknown or owner.offline is not None or owner.is_closed or owner.is_being_cut:
             return None
-        learning = Learning(self.index_interval_bytes, self._next_tag())
+        learning = Learning(self.index_interval_bytes, self.next_tag())
         return SegmentTimes(unknown, young_ms, owner.generation, self._segments.layout, learning)
 
     def end_time_lookup(self, lookup: TimeLookup | SegmentTimes) -> bool:
-        """Take over what it learned of segments. False: nothing, as it is stale."""
+        """Take over what it learned about segments. False: the result is stale."""
         is_stale = self.is_stale(lookup)
         if is_stale or self._log.offline is not None or self._log.is_closed:
             _discard(lookup.learning.rebuilt)
@@ -236,7 +236,7 @@ class LogReader:
         return self._find_time(self.time_lookup(timestamp))
 
     def max_timestamp(self) -> TimestampOffset | None:
-        """The record with the largest timestamp, the first of them. Blocks: for tools and tests."""
+        """The first record with the largest timestamp. Blocks: for tools and tests."""
         return self._find_time(self.time_lookup(None))
 
     def _find_time(self, lookup: TimeLookup) -> TimestampOffset | None:
@@ -244,13 +244,13 @@ class LogReader:
         self.end_time_lookup(lookup)
         return found
 
-    def _next_tag(self) -> str:
+    def next_tag(self) -> str:
         """For the files of a lookup that finds a damaged index: another may find the same one."""
         self._lookups += 1
         return str(self._lookups)
 
     def _adopt(self, indexes: list[SegmentIndexes]) -> None:
-        """An index is an aid: where one cannot be replaced the old one stays, and whoever doubts it reads on."""
+        """Replace rebuilt indexes. If one cannot be replaced, the old one stays: readers check every index."""
         for rebuilt in indexes:
             if rebuilt.segment in self._segments.items and rebuilt.segment.writer is None:
                 try:

@@ -1,8 +1,8 @@
-"""The end of a log that is about to be cut off, kept in a directory of its own.
+"""The tail of a log that is about to be cut, saved in its own directory.
 
-The segment that is cut is copied, from the cut on: its file will be truncated. Those behind it are linked, or copied
-where the file system has no links. Nothing of the log itself is touched, so a crash at any point leaves it as it was.
-The files have the names of a log: `penstock log dump` reads them.
+The segment in which the cut lies is copied from the cut on, because its file will be truncated. Later segments are
+linked, or copied if the file system has no links. The log itself is not changed, so a crash leaves it as it was.
+The files have the names of a log, so `penstock log dump` can read them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LogTail(NamedTuple):
     parts: tuple[SegmentPart, ...]
 
     def write(self, disk: Disk, directory: str) -> None:
-        """Blocks; stable on return, but for the name of `directory`. Raises OSError."""
+        """Blocks; stable on return, except for the name of `directory`. Raises OSError."""
         disk.make_directory(directory)
         if self.topic_id is not None:
             write_partition_metadata(disk, directory, self.topic_id)

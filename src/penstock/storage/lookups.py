@@ -1,9 +1,9 @@
-"""A lookup that needs the disk, as a value: made on the loop, run in a worker, its outcome taken over on the loop.
+"""A lookup that needs the disk, as a value: made on the loop, run in a worker, its result taken over on the loop.
 
-The loop looks things up in memory (`LogReader.read` without `may_wait`) and gives up with NotCached where that is not
-enough: cold pages, a gap in batches that nobody has checked yet, a damaged index. A `Lookup` answers the same question
-with blocking reads. It works on views of the segments as they were, and changes nothing: what it learned (places, new
-indexes) counts only once `LogReader.end_lookup` has found the log unchanged.
+The loop looks things up in memory (`LogReader.read` without `may_wait`) and gets NotCached if that is not enough: cold
+pages, a gap in unchecked batches, a damaged index. A `Lookup` does the same with blocking reads. It works on views of
+the segments and changes nothing. What it learned (places, new indexes) is used only if `LogReader.end_lookup` finds
+the log unchanged.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ class Lookup:
     segments: Segments  # a copy
     offset: int
     max_bytes: int
-    end_offset: int  # nothing from here on
+    end_offset: int  # read nothing from here on
     log_end_offset: int
     may_have_gaps: bool
     generation: int
     layout: int
-    """Of the segments: compaction may put others in their place while a worker looks."""
+    """Layout of the segments: compaction may replace them during the lookup."""
     index_interval_bytes: int
     tag: str
-    """In the names of files, while this looks."""
-    places: list[tuple[int, Segment, int]] = field(default_factory=list)  # offset, where the batch that holds it starts
+    """Tag in the names of temporary files."""
+    places: list[tuple[int, Segment, int]] = field(default_factory=list)  # offset, segment and start of its batch
     rebuilt: list[SegmentIndexes] = field(default_factory=list)
 
     def run(self) -> LogSlice | None:
-        """What `LogReader.read_below` would return. Blocks; for a worker. Raises CorruptBatch, OSError."""
+        """Return what `LogReader.read_below` would. Blocks; for a worker. Raises CorruptBatch, OSError."""
         try:
             return self._run()
         except (CorruptBatch, OSError):
@@ -75,7 +75,7 @@ class Lookup:
 
 
 def timestamp_at(lookup: Lookup) -> int:
-    """The first timestamp of the batch that holds the offset, by its header; -1 where there is none. Blocks."""
+    """The first timestamp of the batch that holds the offset, from its header; -1 if there is none. Blocks."""
     try:
         return lookup.segments.locate(lookup.offset, may_have_gaps=lookup.may_have_gaps, is_view=True)[2].base_timestamp
     except (CorruptBatch, OSError):

@@ -1,4 +1,4 @@
-"""Whether a directory takes in and keeps a small file: how a disk that hung or failed is found well again."""
+"""Probes whether a directory accepts and keeps a small file, to find out that a disk has recovered."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ REVIVAL_PROBE = ".disk-probe-revival"
 
 
 def probe(disk: Disk, directory: str, name: str = PROBE) -> None:
-    """Blocks. Raises OSError. The file is made anew: pages that a failed sync left behind say nothing here.
+    """Blocks. Raises OSError. The file is created again, so pages of a failed sync do not matter.
 
-    One at a time by the same `name`: whoever may probe while others do has a file of its own.
+    Only one probe at a time may use a `name`; concurrent probes need different names.
     """
     path = f"{directory}/{name}"
     if disk.exists(path):

@@ -1,23 +1,24 @@
-"""Opening a log: what the files say, after a clean close or a crash.
+"""Opening a log after a clean close or a crash.
 
-Clean: sizes are trusted, nothing is scanned; only the headers behind the last index entry are read, to know where
-the log ends. Crash: every batch from the recovery point on is checked; at the first bad one the log ends, and what
-comes after was never stable. Below the recovery point everything is stable, so damage there is no torn tail: it is
-never cut but raised as CorruptBatch, at open if it is in the way and else when it is read.
+Clean: sizes are trusted, nothing is scanned; only the headers after the last index entry are read, to find the end of
+the log. Crash: every batch from the recovery point on is checked; the log ends at the first bad one, and what follows
+was never stable. Below the recovery point everything is stable, so damage there is no torn tail: it is never cut but
+raised as CorruptBatch, at open if it matters there, else when it is read.
 
-What is cut stays cut: truncations and removals are synced before anything is appended on top. What was scanned is
-written once more, also where flushing is left to the system: a sync may have failed in the life before, and the next
-one would say that all is well. See `files.write_again`.
+Cuts are permanent: truncations and removals are synced before anything is appended on top. Scanned bytes are written
+once more, even if flushing is left to the operating system: a sync may have failed in the previous run, and the next
+one would report success. See `files.write_again`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from contextlib import suppress
 
 from penstock.model.errors import CorruptBatch, ForeignDirectory, RecordsMissing, StorageError
 from penstock.ports.disk import Disk
-from penstock.records.batch import BatchHeader
+from penstock.records.batch import CONTROL_BIT, BatchHeader
+from penstock.storage import replay
 from penstock.storage.checkpoints import (
     PARTITION_METADATA,
     read_partition_metadata,
@@ -34,34 +35,39 @@ from penstock.storage.files import (
     SNAPSHOT,
     SWAP,
     TIME_INDEX,
+    TRANSACTION_INDEX,
     file_path,
     parent_of,
     read_whole,
     write_again,
+    write_atomic,
 )
 from penstock.storage.gaps import OffsetGaps
+from penstock.storage.last_run import LastRun
 from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
 from penstock.storage.leader_epochs import LeaderEpochs
 from penstock.storage.log_config import LogConfig
 from penstock.storage.producer_state import ProducerStates
+from penstock.storage.replay import find_aborted, headers_from, replay_producers
 from penstock.storage.scan import checked_batches
 from penstock.storage.segment import UNKNOWN_TIMESTAMP, OpenFiles, Segment
 from penstock.storage.snapshots import Snapshots
+from penstock.storage.transaction_index import TransactionIndex, encode
+from penstock.storage.transactions import AbortedTransaction
 
 _SMALL_BYTES = 64 << 10  # a segment up to here needs no index
-_WALK_BYTES = 256 << 10
 
 
 class RecoveredLog:
-    """The parts of a log while it is being opened; afterwards what `Log` is made of."""
+    """The parts of a log while it is opened; afterwards `Log` takes them over."""
 
-    def __init__(self, disk: Disk, directory: str, config: LogConfig, recovery_point: int, now_ms: int) -> None:
+    def __init__(self, disk: Disk, directory: str, config: LogConfig, last_run: LastRun, now_ms: int) -> None:
         self.disk = disk
         self.directory = directory
         self.config = config
-        self.recovery_point = recovery_point
+        self.recovery_point = last_run.recovery_point
         self.now_ms = now_ms
-        self.cleaned_offset = 0
+        self.cleaned_offset = last_run.cleaned_offset
         self.report = Recovery()
         self.segments: list[Segment] = []
         self.log_start_offset = 0
@@ -79,25 +85,26 @@ class RecoveredLog:
         self.open_files = OpenFiles()
         self.gaps = OffsetGaps(disk, directory)
         self._names: set[str] = set()
+        self._scanned_from = -1  # the first offset that was scanned; -1: nothing was
+        self._has_markers = False  # in what was scanned
 
     @classmethod
-    def placeholder(
-        cls, disk: Disk, directory: str, config: LogConfig, recovery_point: int, log_start_offset: int
-    ) -> RecoveredLog:
-        """An empty log that nobody may write to, where a damaged one lies."""
-        log = cls(disk, directory, config, recovery_point, 0)
-        log.segments = [Segment(disk, directory, log_start_offset, log.open_files, is_file_there=False)]
-        log.log_start_offset = log.log_end_offset = log.stable_offset = log_start_offset
+    def placeholder(cls, disk: Disk, directory: str, config: LogConfig, last_run: LastRun) -> RecoveredLog:
+        """An empty placeholder that must not be written to, in place of a damaged log."""
+        log = cls(disk, directory, config, last_run, 0)
+        start = last_run.log_start_offset
+        log.segments = [Segment(disk, directory, start, log.open_files, is_file_there=False)]
+        log.log_start_offset = log.log_end_offset = log.stable_offset = start
         return log
 
     # -- the directory ---------------------------------------------------------------------------------------
 
     def load_directory(self, topic_id: bytes | None, clean_shutdown: bool) -> None:
-        """Sort the files by kind; drop leftovers and whatever has lost its segment."""
+        """Sort the files by kind; drop leftovers and files without a segment."""
         try:
             names = self.disk.list_directory(self.directory)
         except FileNotFoundError:
-            # Made by the first append: a topic of a thousand partitions costs nothing until it is used.
+            # The first append creates it: a topic with a thousand partitions costs nothing until it is used.
             self.is_directory_there = False
             self.topic_id = topic_id
             return
@@ -125,7 +132,7 @@ class RecoveredLog:
             self._check_topic_id(topic_id, clean_shutdown)
 
     def _settle_swaps(self, names: list[str]) -> list[str]:
-        """Compactions that a crash has interrupted; the names of the files afterwards."""
+        """Settle compactions that a crash interrupted; return the file names afterwards."""
         if not any(name.endswith((CLEANED, SWAP)) for name in names):
             return names
         for base in settle_swaps(self.disk, self.directory, names):
@@ -134,12 +141,24 @@ class RecoveredLog:
 
     def _drop_orphans(self, bases: set[int]) -> None:
         for name in sorted(self._names):
-            if name.endswith((INDEX, TIME_INDEX)) and int(name.partition(".")[0]) not in bases:
+            if name.endswith((INDEX, TIME_INDEX, TRANSACTION_INDEX)) and int(name.partition(".")[0]) not in bases:
                 self.disk.remove(f"{self.directory}/{name}")
-        for segment in self.segments:  # an index that is not there need not be looked for
+        for segment in self.segments:  # an index known to be missing need not be looked for
             for index, suffix in ((segment.index, INDEX), (segment.time_index, TIME_INDEX)):
                 if f"{segment.base_offset:020d}{suffix}" not in self._names:
                     index.assume_empty()
+        if any(name.endswith(TRANSACTION_INDEX) for name in self._names):
+            self._find_transaction_indexes()
+
+    def _find_transaction_indexes(self) -> None:
+        for segment in self.segments:
+            path = segment.transaction_index_path
+            if path.rpartition("/")[2] in self._names:
+                index = TransactionIndex(self.disk, path, stored=-1)
+                if index.file_size():
+                    segment.transaction_index = index
+                else:  # compaction left nothing in it
+                    self.disk.remove(path)
 
     def _check_topic_id(self, topic_id: bytes, clean_shutdown: bool) -> None:
         stored = read_partition_metadata(self.disk, self.directory) if PARTITION_METADATA in self._names else None
@@ -149,12 +168,12 @@ class RecoveredLog:
         was_flushed = clean_shutdown or (has_batches and self.recovery_point > self.segments[0].base_offset)
         if stored is None and has_batches and was_flushed:
             raise StorageError(
-                f"{self.directory}/{PARTITION_METADATA} is missing or damaged; restore it from a copy, or move the "
-                f"directory away: this replica then takes everything from its leader, if there is another one"
+                f"{self.directory}/{PARTITION_METADATA} is missing or damaged. Restore it from a copy, or move the "
+                f"directory away; the replica then copies everything from its leader, if another broker leads"
             )
         if stored is None and has_batches:
-            # The id is stable with the first flush: nobody counts on what lies here, and it may be of an older topic.
-            raise ForeignDirectory(f"{self.directory} was never flushed and does not say whose it is")
+            # The id becomes stable with the first flush, so nothing here was durable, and it may be an old topic's.
+            raise ForeignDirectory(f"{self.directory} has no topic id and was never flushed")
         if stored is None:
             write_partition_metadata(self.disk, self.directory, topic_id, sync=False)
         elif was_flushed:
@@ -173,14 +192,14 @@ class RecoveredLog:
             self._need_indexes(active)
             try:
                 self.log_end_offset = active.load_tail(active.size)
-            except CorruptBatch:  # the index may be the one that is wrong: without it
+            except CorruptBatch:  # the index may be wrong: retry without it
                 self._rebuild_indexes(active, "damaged")
                 self.log_end_offset = active.load_tail(active.size)
         self.stable_offset = self.log_end_offset
 
     def load_after_crash(self) -> None:
-        """Scan from the recovery point, and cut at the first batch that is not sound or does not follow."""
-        if self.is_directory_there:  # what we see may never have been synced
+        """Scan from the recovery point, and cut at the first batch that is invalid or does not follow."""
+        if self.is_directory_there:  # its content may never have been synced
             self.unsynced_directories = [self.directory, parent_of(self.directory)]
         if not self.segments:
             return
@@ -209,7 +228,7 @@ class RecoveredLog:
         self.stable_offset = min(self.recovery_point, self.log_end_offset)
 
     def _follows(self, segment: Segment) -> bool:
-        """Whether the log goes on with this segment. Where it was compacted there may be a gap."""
+        """Whether the log continues with this segment. A compacted log may have a gap there."""
         base_offset = segment.base_offset
         if self.log_end_offset < base_offset <= self.cleaned_offset:
             self.gaps.found()
@@ -218,11 +237,11 @@ class RecoveredLog:
 
     @property
     def _was_compacted(self) -> bool:
-        """Or is a copy of one that was; perhaps, as long as its own mark says nothing."""
+        """Whether the log was compacted or copied from a compacted one; True if unknown from its mark."""
         return self.gaps.are_known or self.config.compact or self.cleaned_offset > 0
 
     def _drop_replaced(self) -> None:
-        """Compaction that survived the crash in part: segments that begin before the one in front of them ends."""
+        """Drop old segments of a compaction that survived a crash: those that begin before their predecessor ends."""
         if not self._was_compacted:
             return
         number = 0
@@ -237,15 +256,15 @@ class RecoveredLog:
             self.disk.sync_directory(self.directory)
 
     def _overlaps(self, segment: Segment, following: int) -> bool:
-        """Whether batches of `segment` reach beyond where the next one begins."""
+        """Whether batches of `segment` reach beyond the start of the next segment."""
         try:
             end = segment.load_tail(segment.size)
         except CorruptBatch:
-            end = following + 1  # the index may be the one that is wrong
+            end = following + 1  # the index may be wrong
         segment.max_timestamp = UNKNOWN_TIMESTAMP
         if end <= following:
             return False
-        end = segment.base_offset  # a header or the index may lie about it: look at all of them
+        end = segment.base_offset  # a header or the index may be wrong: check all batches
         try:
             for _, header in checked_batches(segment.file(), segment.path, 0, segment.size):
                 if header.base_offset < end:
@@ -256,14 +275,14 @@ class RecoveredLog:
         return end > following
 
     def _look_for_hole(self, segment: Segment, following: int) -> None:
-        """A deletion that survived the crash in part leaves older segments behind: the log starts after them."""
+        """A crash during a deletion can leave older segments behind a hole: the log then starts after the hole."""
         if self._was_compacted:
             return
         try:
             end = segment.load_tail(segment.size)
             if end == following:
                 return
-            end = segment.base_offset  # a header may lie about it: look at all of them
+            end = segment.base_offset  # a header may be wrong: check all batches
             for position, header in checked_batches(segment.file(), segment.path, 0, segment.size):
                 is_gap = header.base_offset > end and not self.gaps.is_contiguous
                 if header.base_offset != end and not is_gap:
@@ -277,8 +296,10 @@ class RecoveredLog:
             self.log_start_offset = following
 
     def _scan(self, segment: Segment) -> bool:
-        """Check the segment from the recovery point on; False when it had to be cut."""
+        """Check the segment from the recovery point on; False if it was cut."""
         position, offset = self._scan_start(segment)
+        if self._scanned_from < 0:
+            self._scanned_from = offset
         segment.index.truncate(0, offset - segment.base_offset)
         segment.time_index.truncate(1, offset - segment.base_offset)
         if segment.index.is_on_disk:
@@ -293,6 +314,8 @@ class RecoveredLog:
                     raise CorruptBatch(segment.path, at, f"base offset {header.base_offset} after {offset}")
                 if header.base_offset > offset:
                     self.gaps.found()  # the mark did not survive the crash
+                if header.attributes & CONTROL_BIT and header.producer_id >= 0:
+                    self._has_markers = True
                 segment.note_batch(
                     at, header.size_bytes, header.last_offset, header.max_timestamp, self.config.index_interval_bytes
                 )
@@ -311,14 +334,14 @@ class RecoveredLog:
         return end == size
 
     def _scan_start(self, segment: Segment) -> tuple[int, int]:
-        """Where the recovery point lies in the segment, and the offset there: (position, offset)."""
+        """The recovery point in the segment: (position, offset)."""
         relative = self.recovery_point - segment.base_offset
         if relative > 0 and segment.index.is_on_disk and segment.indexes_are_sane():
             entry = segment.index.floor(0, relative)
             try:
                 return self._walk_to_recovery_point(segment, entry)
             except CorruptBatch:
-                pass  # the index may be the one that is wrong: without it
+                pass  # the index may be wrong: continue without it
         had_index = segment.index.is_on_disk
         segment.index.clear()
         segment.time_index.clear()
@@ -330,16 +353,16 @@ class RecoveredLog:
         return self._walk_to_recovery_point(segment, None)
 
     def _walk_to_recovery_point(self, segment: Segment, entry: tuple[int, int] | None) -> tuple[int, int]:
-        """From an index entry, or from the start and then filling the index on the way."""
+        """Walk from an index entry, or from the start while filling the index."""
         size, position, offset = segment.size, entry[1] if entry else 0, segment.base_offset
-        end = None if entry else offset  # of the batch before; not known where an index entry leads to
+        end = None if entry else offset  # end of the previous batch; unknown after an index entry
         try:
-            for at, header in segment.walk(position, size, _WALK_BYTES):
+            for at, header in segment.walk(position, size, replay.WALK_BYTES):
                 if entry is not None and at == entry[1] and header.last_offset != segment.base_offset + entry[0]:
-                    raise CorruptBatch(segment.path, at, "the index means another batch")
+                    raise CorruptBatch(segment.path, at, "the index entry belongs to another batch")
                 if header.base_offset >= self.recovery_point:
                     if end is not None and header.base_offset > end:
-                        if self.gaps.is_contiguous and end < self.recovery_point:  # then its mark would be stable
+                        if self.gaps.is_contiguous and end < self.recovery_point:  # else the mark would be stable
                             raise CorruptBatch(segment.path, at, f"base offset {header.base_offset}, expected {end}")
                         self.gaps.found()  # the mark did not survive the crash
                     return at, header.base_offset
@@ -361,7 +384,7 @@ class RecoveredLog:
         return position, offset
 
     def _need_indexes(self, segment: Segment, *, is_suspect: bool = False) -> None:
-        """Rebuild what is missing; after a crash also what looks wrong. Damage elsewhere shows when it is used."""
+        """Rebuild missing indexes, and suspect ones after a crash. Other damage shows up in use."""
         if segment.size <= _SMALL_BYTES and not is_suspect:
             return
         is_missing = not segment.index.is_on_disk or not segment.time_index.is_on_disk
@@ -375,7 +398,7 @@ class RecoveredLog:
 
     def _rebuild_indexes(self, segment: Segment, reason: str) -> None:
         segment.rebuild_indexes(self.config.index_interval_bytes)
-        if len(segment.index):  # one large batch has no entry, and no file until the segment is sealed
+        if len(segment.index):  # a single large batch has no entry, and no file until the segment is sealed
             self.report.rebuilt_indexes += 1
             self.report.messages.append(f"rebuilt the {reason} indexes of {segment.path}")
         self.unsynced_paths += [segment.index.path, segment.time_index.path]
@@ -391,7 +414,7 @@ class RecoveredLog:
 
     def _remove_files(self, segment: Segment) -> None:
         segment.release()
-        for suffix in (LOG, INDEX, TIME_INDEX):
+        for suffix in (LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX):
             path = file_path(self.directory, segment.base_offset, suffix)
             if self.disk.exists(path):
                 self.disk.remove(path)
@@ -399,27 +422,27 @@ class RecoveredLog:
     # -- bounds, epochs, producers ---------------------------------------------------------------------------
 
     def refuse_loss(self, log_start_offset: int) -> None:
-        """What is below the recovery point was stable. If the log ends before it, files are missing or cut.
+        """Records below the recovery point were stable. If the log ends before it, files are missing or cut off.
 
-        Not if all of it was deleted: a follower may have begun its log anew a little before its start.
+        Except if all of it was deleted: a follower may have started its log again a little before its start.
         """
         if max(self.log_end_offset, log_start_offset) < self.recovery_point:
             raise RecordsMissing(
                 f"{self.directory} ends at offset {self.log_end_offset}, but everything below "
                 f"{self.recovery_point} was stable: files are missing or cut off; restore them, "
-                "or delete and create the topic anew"
+                "or delete and recreate the topic"
             )
 
     def settle_bounds(self, log_start_offset: int) -> None:
-        """At least one segment, and a log start within the log."""
+        """Ensure that there is a segment and that the log start is within the log."""
         if self.segments and log_start_offset > self.log_end_offset:
-            # Records were deleted up to an end that did not survive: nothing is left, offsets go on from there.
-            self.report.messages.append(f"log start {log_start_offset} lies beyond the end {self.log_end_offset}")
+            # Records were deleted up to an end that did not survive: nothing is left; offsets continue from there.
+            self.report.messages.append(f"log start {log_start_offset} is beyond the end {self.log_end_offset}")
             self._remove_segments_from(0)
         if not self.segments:
             self.log_end_offset = self.stable_offset = log_start_offset
             segment = Segment(self.disk, self.directory, log_start_offset, self.open_files, is_file_there=False)
-            if log_start_offset:  # only a file name remembers it; a log from 0 gets its file with the first batch
+            if log_start_offset:  # only a file name stores it; a log from 0 gets its file with the first batch
                 self.disk.make_directory(self.directory)
                 if not self.is_directory_there and self.topic_id is not None:
                     write_partition_metadata(self.disk, self.directory, self.topic_id)
@@ -453,7 +476,7 @@ class RecoveredLog:
         self.epochs.truncate_from_start(self.log_start_offset)
 
     def _distrust(self, header: BatchHeader) -> None:
-        """Epochs never go back, so one of the batches is damaged: what was scanned is checked again when it is read."""
+        """Epochs never decrease, so one of the batches is damaged: scanned batches are checked again when read."""
         self.report.messages.append(
             f"leader epoch {header.leader_epoch} at offset {header.base_offset}, after {self.epochs.latest}"
         )
@@ -464,82 +487,92 @@ class RecoveredLog:
         if self.snapshots.offsets:
             start = self.segments[0].base_offset
         elif clean:
-            start = self.log_end_offset  # a clean close leaves a snapshot if there is a producer
+            start = self.log_end_offset  # a clean close leaves a snapshot if there are producers
         else:
-            # A roll leaves a snapshot if there is a producer, stable before the recovery point goes beyond it.
+            # A roll leaves a snapshot if there are producers; it is stable before the recovery point passes it.
             at = bisect_left([segment.base_offset for segment in self.segments], self.stable_offset) - 1
             start = self.segments[max(at, 0)].base_offset
         self.producers = replay_producers(self.segments, self.snapshots, start, self.log_end_offset)
         self.producers.expire(self.now_ms, self.config.producer_id_expiration_ms)
         self.snapshots.drop_useless(self.producers, self.log_end_offset)
 
+    def load_aborted(self) -> None:
+        """Transaction indexes: of the part that was scanned they are made again, elsewhere they must make sense.
 
-def headers_from(segments: list[Segment], offset: int, end_offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
-    """(segment, position, header) of the batches that end at `offset` or later."""
-    if offset >= end_offset:
-        return
-    bases = [segment.base_offset for segment in segments]
-    for segment in segments[max(bisect_right(bases, offset) - 1, 0) :]:
-        found = segment.find(offset)
-        if found is not None:
-            for position, header in segment.walk(found[0], segment.size, _WALK_BYTES):
-                yield segment, position, header
+        Before `load_producers`, which drops snapshots.
+        """
+        if self._scanned_from < 0:  # nothing was: trusted as the rest is
+            active = self.segments[-1]
+            if active.transaction_index is not None:
+                with suppress(CorruptBatch):  # raised when it is looked into
+                    active.transaction_index.keep(active.transaction_index.entries())
+            return
+        found: list[AbortedTransaction] = []
+        if self._has_markers:
+            found = find_aborted(self.segments, self.snapshots, self._scanned_from, self.log_end_offset)
+        ends = [segment.base_offset for segment in self.segments[1:]] + [self.log_end_offset]
+        for segment, end in zip(self.segments, ends, strict=True):
+            fresh = [entry for entry in found if segment.base_offset <= entry.last_offset < end] if found else []
+            if segment.transaction_index is not None or fresh:
+                self._load_aborted_of(segment, end, fresh)
 
+    def _load_aborted_of(self, segment: Segment, end: int, fresh: list[AbortedTransaction]) -> None:
+        """`fresh`: those of the part that was scanned."""
+        index = segment.transaction_index
+        is_active = segment is self.segments[-1]
+        if index is not None:
+            try:
+                kept = index.sound_entries(segment.base_offset, end, self._scanned_from)
+                if kept and end > self._scanned_from:
+                    self._check_marker(segment, kept[-1])
+            except CorruptBatch as damage:
+                kept = self._recount(segment, min(end, self._scanned_from), damage)
+            if not is_active and end <= self._scanned_from:
+                index.were_written(len(kept))
+                return
+            index.keep(kept)
+            self.unsynced_paths.append(index.path)
+            if not kept and not fresh:
+                segment.transaction_index = None
+        for entry in fresh:
+            segment.add_aborted(entry)
+        index = segment.transaction_index
+        if index is not None and not is_active:
+            index.seal()
+            self.unsynced_paths.append(index.path)
 
-def batches_before(segments: list[Segment], offset: int) -> Iterator[BatchHeader]:
-    """The last few hundred KB of batches below `offset`, of one segment."""
-    at = bisect_left([segment.base_offset for segment in segments], offset) - 1
-    if at < 0:
-        return
-    segment = segments[at]
-    found = segment.find(offset) if at + 1 == len(segments) else None
-    end = found[0] if found is not None else segment.size
-    entry = segment.index.floor(1, max(end - _WALK_BYTES, 0))
-    try:
-        for _, header in segment.walk(entry[1] if entry is not None else 0, end, _WALK_BYTES):
-            yield header
-    except CorruptBatch:
-        return  # found and reported when it is read
+    def _check_marker(self, segment: Segment, entry: AbortedTransaction) -> None:
+        """Behind what is stable an entry may be torn and still make sense."""
+        found = segment.find(entry.last_offset)
+        header = found[1] if found is not None else None
+        if header is None or (header.is_control, header.base_offset, header.producer_id) != (
+            True,
+            entry.last_offset,
+            entry.producer_id,
+        ):
+            raise CorruptBatch(segment.transaction_index_path, 0, f"no marker at offset {entry.last_offset}")
 
-
-def replay_producers(segments: list[Segment], snapshots: Snapshots, start: int, end_offset: int) -> ProducerStates:
-    """The newest sound snapshot within the log and the batches after it; without one, those from `start`."""
-    newest = snapshots.load_newest(end_offset)
-    producers = ProducerStates()
-    if newest is not None:
-        start, producers = newest
-        if not producers.has_earlier_batches:
-            producers.recall(batches_before(segments, start))
-    for segment, position, header in headers_from(segments, start, end_offset):
-        if header.base_offset >= end_offset:
-            break
-        if header.producer_id >= 0 and header.base_offset >= start:
-            data = segment.file().read(position, header.size_bytes) if header.is_control else b""
-            producers.update(header, header.base_offset, data)
-    return producers
+    def _recount(self, segment: Segment, end: int, damage: CorruptBatch) -> list[AbortedTransaction]:
+        """Of a damaged index, those below `end`. Stable on return: the recovery point may be beyond them already."""
+        self.report.messages.append(f"{damage}; made again from the batches")
+        self.report.rebuilt_indexes += 1
+        kept = find_aborted(self.segments, self.snapshots, segment.base_offset, end)
+        write_atomic(self.disk, segment.transaction_index_path, encode(kept))
+        return kept
 
 
 def recover(
-    disk: Disk,
-    directory: str,
-    config: LogConfig,
-    *,
-    recovery_point: int,
-    log_start_offset: int,
-    clean_shutdown: bool,
-    now_ms: int,
-    topic_id: bytes | None,
-    cleaned_offset: int = 0,
+    disk: Disk, directory: str, config: LogConfig, last_run: LastRun, *, now_ms: int, topic_id: bytes | None
 ) -> RecoveredLog:
-    log = RecoveredLog(disk, directory, config, recovery_point, now_ms)
-    log.cleaned_offset = cleaned_offset
-    log.load_directory(topic_id, clean_shutdown)
-    if clean_shutdown:
+    log = RecoveredLog(disk, directory, config, last_run, now_ms)
+    log.load_directory(topic_id, last_run.was_clean)
+    if last_run.was_clean:
         log.load_clean()
     else:
         log.load_after_crash()
-    log.refuse_loss(log_start_offset)
-    log.settle_bounds(log_start_offset)
-    log.load_epochs(clean=clean_shutdown)
-    log.load_producers(clean=clean_shutdown)
+    log.refuse_loss(last_run.log_start_offset)
+    log.settle_bounds(last_run.log_start_offset)
+    log.load_epochs(clean=last_run.was_clean)
+    log.load_aborted()
+    log.load_producers(clean=last_run.was_clean)
     return log

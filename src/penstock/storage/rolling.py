@@ -1,4 +1,4 @@
-"""When a segment is full, and when it has had its time: Kafka's rules, without a clock."""
+"""When a segment is full or expired: Kafka's rules, without a clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_SEGMENT_BYTES = 2**31 - 1
 
 
 def is_index_full(segment: Segment, config: LogConfig) -> bool:
-    """As far as the files can be opened to tell: the batch that asks is written already."""
+    """Whether an index is full, if the files can be opened: the current batch is already written."""
     size = config.segment_index_bytes
     try:
         return len(segment.index) >= size // 8 or len(segment.time_index) >= size // 12 - 1
@@ -22,7 +22,7 @@ def is_index_full(segment: Segment, config: LogConfig) -> bool:
 
 
 def must_roll(segment: Segment, config: LogConfig, size: int, last_offset: int, timestamp: int) -> bool:
-    """Whether a batch of `size` bytes needs a new segment. An empty one takes anything."""
+    """Whether a batch of `size` bytes needs a new segment. An empty segment accepts any batch."""
     return segment.size > 0 and (
         segment.size + size > config.segment_bytes
         or timestamp > segment.roll_after_timestamp
@@ -32,12 +32,12 @@ def must_roll(segment: Segment, config: LogConfig, size: int, last_offset: int, 
 
 
 def is_at_its_end(segment: Segment, size: int, last_offset: int) -> bool:
-    """Whether the format has no room for the batch: positions and relative offsets have 31 bits."""
+    """Whether the batch exceeds the format's limits: positions and relative offsets have 31 bits."""
     return segment.size + size > MAX_SEGMENT_BYTES or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
 
 
 def arm(segment: Segment, config: LogConfig, timestamp: int) -> None:
-    """Set what `Log.append` compares with. `segment.ms` counts from the first batch; `timestamp` stands in for it."""
+    """Set the limits that `Log.append` compares with. `segment.ms` counts from the first batch, else `timestamp`."""
     first = timestamp
     if segment.size:
         try:
@@ -50,7 +50,7 @@ def arm(segment: Segment, config: LogConfig, timestamp: int) -> None:
 
 
 def _roll_ms(segment: Segment, config: LogConfig) -> int:
-    """`segment.ms` less a jitter that is the same whenever it is asked for."""
+    """`segment.ms` minus a jitter that is constant per segment."""
     jitter = min(config.segment_jitter_ms, config.segment_ms)
     return config.segment_ms - (crc32c(segment.path.encode()) % jitter if jitter > 0 else 0)
 
@@ -65,9 +65,9 @@ def count_expired(
     *,
     may_wait: bool = True,
 ) -> int:
-    """How many of the oldest segments retention deletes: too old, too much, or below the log start already.
+    """Number of oldest segments that retention deletes: too old, too large in total, or below the log start.
 
-    A segment without any timestamp is kept (Kafka goes by the time of the file then).
+    A segment without timestamps is kept (Kafka uses the file's time then).
     """
     excess = segments.size_bytes - config.retention_bytes if config.retention_bytes >= 0 else -1
     count = 0
@@ -79,9 +79,9 @@ def count_expired(
             if may_wait:
                 segment.load_max_timestamp()
             elif segment.max_timestamp == UNKNOWN_TIMESTAMP:
-                break  # learned first, see `LogReader.times_to_learn`
+                break  # its age must be learned first: `LogReader.times_to_learn`
         is_old = 0 <= config.retention_ms < now_ms - segment.max_timestamp and segment.max_timestamp >= 0
-        is_old = is_old or not segment.size  # nothing in it: Kafka's compaction leaves such
+        is_old = is_old or not segment.size  # Kafka's compaction leaves empty segments
         is_gone = end <= log_start_offset and segment is not segments.active
         excess -= segment.size
         if not ((config.delete and (is_old or excess >= 0)) or is_gone):

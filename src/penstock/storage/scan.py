@@ -1,4 +1,4 @@
-"""Reading batches with their checksums: recovery scans with it, and what is served for the first time is verified."""
+"""Reads batches with their checksums: for recovery, and for verification before batches are served."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Readable(Protocol):
-    """A file, or whatever else has bytes at positions."""
+    """A file or other source of bytes by position."""
 
     def read(self, position: int, size: int) -> bytes: ...
 
 
 def checked_batches(file: Readable, path: str, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of every batch from `position` to `end`; raises CorruptBatch at the first bad one.
+    """Yield (position, header) of every batch from `position` to `end`; raise CorruptBatch at the first bad one.
 
-    Memory is bounded whatever a damaged length says.
+    Memory is bounded, whatever a damaged length says.
     """
     chunk, chunk_at = memoryview(b""), position
     while position < end:
@@ -52,7 +52,7 @@ def _crc_of_rest(file: Readable, crc: int, position: int, end: int) -> int:
     while position < end:
         part = file.read(position, min(_CHUNK_BYTES, end - position))
         if not part:
-            return -1  # the file ends here: matches no checksum
+            return -1  # end of file: matches no checksum
         crc = crc32c(part, crc)
         position += len(part)
     return crc

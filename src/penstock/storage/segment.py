@@ -1,12 +1,12 @@
-"""One segment: a run of batches in a `.log` file and its two sparse indexes.
+"""One segment: a run of batches in a `.log` file, its two sparse indexes, and its aborted transactions if it has any.
 
-Knows positions and headers, not which offsets are visible, stable or deleted: that is the log's. Only the
-active (last) segment of a log grows. Its file stays open; the files of sealed segments are opened on demand and
-live as long as somebody reads them.
+Knows positions and headers. Must not know: which offsets are visible, stable or deleted; the log does. Only the active
+(last) segment of a log grows, and its file stays open. Files of sealed segments are opened on demand and stay open
+while a reader holds them.
 
-Bytes are trusted when this process wrote them or checked their checksum: those from `trusted_from` on, and one
-range grown by `mark_trusted`. Headers are walked without a checksum, so what they say is checked for sense and
-whoever serves a range verifies it first.
+Bytes are trusted if this process wrote them or checked their checksum: those from `trusted_from` on, and one range
+grown by `mark_trusted`. Headers are walked without a checksum, so their values are checked for plausibility, and a
+range is verified before it is served.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ from typing import NamedTuple, NoReturn
 from penstock.model.errors import CorruptBatch, NotCached
 from penstock.ports.disk import Disk, File
 from penstock.records.batch import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, BatchHeader
-from penstock.storage.files import INDEX, LOG, TEMPORARY, TIME_INDEX, file_path, read_at_once
+from penstock.storage.files import INDEX, LOG, TEMPORARY, TIME_INDEX, TRANSACTION_INDEX, file_path, read_at_once
 from penstock.storage.scan import checked_batches
 from penstock.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
+from penstock.storage.transaction_index import TransactionIndex
+from penstock.storage.transactions import AbortedTransaction
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
-UNKNOWN_TIMESTAMP = -2  # of a segment just opened; -1: no batch has one
+UNKNOWN_TIMESTAMP = -2  # not loaded yet; -1: no batch has one
 _LOOKUP_BYTES = 4096
 _OPEN_FILES = 2
 _SCAN_BYTES = 256 << 10
-_MOST_HEADERS = 1024  # that a lookup on the event loop walks over: a few milliseconds
+_MOST_HEADERS = 1024  # limit of a walk on the event loop: a few milliseconds
 
 
 class OpenFiles:
-    """The sealed segments of one log that hold their file open: the few last read."""
+    """The sealed segments of one log with an open file: the last few read."""
 
     __slots__ = ("_segments",)
 
@@ -50,13 +52,13 @@ class OpenFiles:
 
 
 class SegmentIndexes(NamedTuple):
-    """Indexes made anew from the headers, in files of their own until `Segment.adopt` or `discard`."""
+    """Indexes rebuilt from the headers, in temporary files until `Segment.adopt` or `discard`."""
 
     segment: Segment
     made: Segment
 
     def discard(self) -> None:
-        """Remove those files. One that stays is removed when the log is opened."""
+        """Remove those files. A leftover is removed when the log is opened."""
         for index in (self.made.index, self.made.time_index):
             if index.path.endswith(TEMPORARY):
                 with suppress(OSError):
@@ -80,6 +82,7 @@ class Segment:
         "roll_after_timestamp",
         "size",
         "time_index",
+        "transaction_index",
         "trusted_from",
         "verified_from",
         "verified_to",
@@ -98,12 +101,13 @@ class Segment:
         self.time_index = SparseIndex(
             disk, file_path(directory, base_offset, TIME_INDEX), TIME_ENTRY, exists=is_file_there
         )
+        self.transaction_index: TransactionIndex | None = None  # None: no entries, and no file
         self.size = 0
         self.bytes_since_index_entry = 0
         self.max_timestamp = UNKNOWN_TIMESTAMP if is_file_there else -1
         self.max_timestamp_offset = base_offset
         self.writer: File | None = None  # the file, once the segment is being appended to
-        self.limit_bytes = 0  # append more only up to here; 0 makes the log look closer
+        self.limit_bytes = 0  # append only up to here; 0 sends the log to the slow path
         self.roll_after_timestamp = -1
         self.is_file_there = is_file_there
         self.is_name_stable = is_file_there
@@ -111,7 +115,7 @@ class Segment:
         self.verified_from = self.verified_to = 0
 
     def file(self) -> File:
-        """Open for as long as somebody holds it or the segment is active."""
+        """The file, open while it is in use or the segment is active."""
         if self._file is None:
             self._file = self._disk.open(self.path)
             self._open_files.add(self)
@@ -123,11 +127,11 @@ class Segment:
         return self._file
 
     def release(self) -> None:
-        """Let go of the file; it closes when the last slice of it is gone."""
+        """Release the file; it closes when its last slice is gone."""
         self._file = self.writer = None
 
     def view(self) -> Segment:
-        """The same bytes and indexes with a file of its own, to be read in a thread."""
+        """The same bytes and indexes with its own file, for reading in a thread."""
         twin = copy(self)
         twin._open_files = OpenFiles()
         twin._file = twin.writer = None
@@ -136,7 +140,7 @@ class Segment:
     # -- growing ---------------------------------------------------------------------------------------------
 
     def note_batch(self, position: int, size: int, last_offset: int, max_timestamp: int, interval_bytes: int) -> None:
-        """Account for a batch: indexes, timestamps, size. `Log.append` has this inlined."""
+        """Account for a batch: indexes, timestamps, size. Inlined in `Log.append`."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
@@ -146,7 +150,7 @@ class Segment:
         self.size = position + size
 
     def add_index_entries(self, last_offset: int, position: int) -> None:
-        """An index is an aid, and the batch is written: where its file cannot be opened, the next batch gets them."""
+        """An index is an aid: if its file cannot be opened, the next batch adds the entries."""
         try:
             last = self.time_index.last()
         except OSError:
@@ -162,16 +166,35 @@ class Segment:
         if self.max_timestamp > (last[0] if last else -1):
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
 
+    def add_aborted(self, entry: AbortedTransaction) -> None:
+        """The marker that was just appended says so."""
+        if self.transaction_index is None:
+            self.transaction_index = TransactionIndex(self._disk, self.transaction_index_path, stored=0)
+        self.transaction_index.append(entry)
+
+    @property
+    def transaction_index_path(self) -> str:
+        return self.path.removesuffix(LOG) + TRANSACTION_INDEX
+
+    @property
+    def index_paths(self) -> list[str]:
+        paths = [self.index.path, self.time_index.path]
+        if self.transaction_index is not None:
+            paths.append(self.transaction_index.path)
+        return paths
+
     def seal(self) -> None:
-        """No more appends: both index files are complete on disk (not synced)."""
+        """End appends: the index files are complete on disk (not synced)."""
         self.load_max_timestamp()
         self.add_time_entry()
         self.index.seal()
         self.time_index.seal()
+        if self.transaction_index is not None:
+            self.transaction_index.seal()
         self.writer = None
 
     def load_max_timestamp(self) -> None:
-        """Of a sealed segment the last time index entry has it; looked up once, when asked for."""
+        """In a sealed segment, the last time index entry has it; looked up once, on demand."""
         if self.max_timestamp != UNKNOWN_TIMESTAMP:
             return
         last = self.time_index.last()
@@ -197,9 +220,9 @@ class Segment:
     def walk(
         self, position: int, end: int, chunk_bytes: int = _LOOKUP_BYTES, *, may_wait: bool = True
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of the batches from `position` to `end`, checksums not checked.
+        """Yield (position, header) of the batches from `position` to `end`, without checking checksums.
 
-        Raises CorruptBatch where a header cannot be one; NotCached where it would have to wait and may not.
+        Raises CorruptBatch at an invalid header; NotCached if it would have to wait and must not.
         """
         file = self.file()
         chunk, chunk_at = b"", position
@@ -223,21 +246,21 @@ class Segment:
     def find(self, offset: int, *, may_have_gaps: bool = True, may_wait: bool = True) -> tuple[int, BatchHeader] | None:
         """The first batch that ends at `offset` or later: (position, header). None: all end before.
 
-        It walks from the last index entry at or before it, so no further than index entries are apart. Raises
-        CorruptBatch when the headers on the way do not lead from one to the next. On the event loop (not `may_wait`)
-        nothing is read from the disk and nothing is checked: NotCached where that is needed. Otherwise it blocks.
+        Walks from the last index entry at or before it, so no further than the distance of index entries. Raises
+        CorruptBatch if the headers do not lead from one to the next. On the event loop (without `may_wait`) nothing is
+        read from disk and nothing is checked: NotCached if that is needed. Otherwise it blocks.
         """
         try:
             start, last_offset = self._index_entry(offset, may_wait=may_wait)
             return self._find_from(start, last_offset, offset, may_have_gaps, may_wait=may_wait)
         except CorruptBatch:
             if not may_wait:
-                raise NotCached(self.path) from None  # the index or the log: a worker finds out
-        # Without the index, as it may be the one that is wrong.
+                raise NotCached(self.path) from None  # the index or the log is wrong: a worker finds out
+        # Without the index, because it may be wrong.
         return self._find_from(0, None, offset, may_have_gaps, may_wait=True)
 
     def index_is_true(self, offset: int) -> bool:
-        """Whether the index entry that leads to `offset` names a batch. Blocks."""
+        """Whether the index entry for `offset` names a batch. Blocks."""
         try:
             start, last_offset = self._index_entry(offset, may_wait=True)
             return last_offset is None or next(self.walk(start, self.size))[1].last_offset == last_offset
@@ -245,18 +268,18 @@ class Segment:
             return False
 
     def _index_entry(self, offset: int, *, may_wait: bool) -> tuple[int, int | None]:
-        """(position, last offset of the batch there by the index); (0, None): from the start of the file."""
+        """(position, last offset of the batch there, by the index); (0, None): from the start of the file."""
         entry = self.index.floor(0, offset - self.base_offset, may_wait=may_wait)
         if entry is None:
             return 0, None
-        if not 0 < entry[1] < self.size:  # the first batch has no entry, and behind the last one nothing is found
-            raise CorruptBatch(self.index.path, 0, f"an entry of position {entry[1]}")
+        if not 0 < entry[1] < self.size:  # the first batch has no entry, and there is no batch past the end
+            raise CorruptBatch(self.index.path, 0, f"an entry with position {entry[1]}")
         return entry[1], self.base_offset + entry[0]
 
     def _find_from(
         self, start: int, last_offset: int | None, offset: int, may_have_gaps: bool, *, may_wait: bool
     ) -> tuple[int, BatchHeader] | None:
-        """`last_offset` is what the index says of the batch at `start`."""
+        """`last_offset` is the index's offset for the batch at `start`."""
         expected = self.base_offset
         left = _MOST_HEADERS
         for position, header in self.walk(start, self.size, may_wait=may_wait):
@@ -266,11 +289,11 @@ class Segment:
             else:
                 fits = base_offset == expected or (base_offset > expected and may_have_gaps)
             if not fits:
-                self._check_way(start, position, may_wait=may_wait)  # or is it the batch before that lies?
+                self._check_way(start, position, may_wait=may_wait)  # the previous batch may be wrong instead
                 raise CorruptBatch(self.path, position, f"base offset {base_offset}, expected {expected}")
             if header.last_offset >= offset:
                 if base_offset > offset and position > start:
-                    self._check_way(start, position, may_wait=may_wait)  # compaction, or a header that lies
+                    self._check_way(start, position, may_wait=may_wait)  # compaction, or a wrong header
                 return position, header
             expected = header.next_offset
             left -= 1
@@ -281,7 +304,7 @@ class Segment:
         return None
 
     def _check_way(self, start: int, end: int, *, may_wait: bool) -> None:
-        """What was walked over and ends at a gap: the length of a batch is under no checksum but that of its end."""
+        """Check the walked range before a gap: the length of a batch is covered only by the checksum at its end."""
         if self.is_trusted(start, end):
             return
         if not may_wait:
@@ -289,9 +312,9 @@ class Segment:
         self.check_checksums(start, end)
 
     def boundary(self, position: int, limit: int, *, may_wait: bool = True) -> tuple[int, int]:
-        """Where a whole batch between `position` and `limit` ends, at least one batch: (end, next offset).
+        """The end of a whole batch between `position` and `limit`, after at least one batch: (end, next offset).
 
-        The last one, unless that would take a long walk on the event loop (not `may_wait`); NotCached as in `find`.
+        The last one, unless that needs a long walk on the event loop (without `may_wait`); NotCached as in `find`.
         """
         start, next_offset = position, -1
         try:
@@ -319,11 +342,11 @@ class Segment:
                     break
         except CorruptBatch:
             if end == position:
-                raise  # else what comes before it can be served
+                raise  # else the batches before it can be served
         return end, next_offset
 
     def report_missing(self, offset: int) -> NoReturn:
-        """The offset should be in this segment and is not: some header lies. Raises CorruptBatch, naming it."""
+        """The offset should be in this segment and is missing: some header is wrong. Raises CorruptBatch, naming it."""
         entry = self.index.floor(0, offset - self.base_offset)
         self.check_checksums(entry[1] if entry else 0, self.size)
         raise CorruptBatch(self.path, self.size, f"offset {offset} is missing")
@@ -339,7 +362,7 @@ class Segment:
 
     def mark_trusted(self, start: int, end: int) -> None:
         if start > self.verified_to or end < self.verified_from or self.verified_from == self.verified_to:
-            if end - start > self.verified_to - self.verified_from:  # apart: the longer one is worth keeping
+            if end - start > self.verified_to - self.verified_from:  # apart: keep the longer one
                 self.verified_from, self.verified_to = start, end
         else:
             self.verified_from = min(self.verified_from, start)
@@ -360,7 +383,7 @@ class Segment:
         return not self.index.stored or bool(self.time_index.stored)
 
     def rebuild_indexes(self, interval_bytes: int = _LOOKUP_BYTES) -> None:
-        """From the headers. The time index of a sealed segment ends with its largest timestamp."""
+        """Rebuild from the headers. The time index of a sealed segment ends with its largest timestamp."""
         size = self.size
         self.index.clear()
         self.time_index.clear()
@@ -369,15 +392,15 @@ class Segment:
             for position, header in self.walk(0, size, _SCAN_BYTES):
                 self.note_batch(position, header.size_bytes, header.last_offset, header.max_timestamp, interval_bytes)
         except CorruptBatch:
-            pass  # reported when it is read; the index leads up to it
+            pass  # reported when it is read; the index covers everything before it
         self.size = size
         if self.writer is None:
             self.seal()
 
     def rebuilt_indexes(self, interval_bytes: int, tag: str) -> SegmentIndexes:
-        """Of a sealed segment. Blocks; may run in a thread, as it leaves this segment and its files alone.
+        """Rebuild the indexes of a sealed segment. Blocks; may run in a thread: the segment itself does not change.
 
-        `tag`: part of the files' names. Several may be at it at the same time.
+        `tag`: part of the file names, because several rebuilds may run at the same time.
         """
         made = self.view()
         end = f".{tag}{TEMPORARY}"
@@ -395,7 +418,7 @@ class Segment:
         self._disk.remove(index.path)
 
     def adopt(self, rebuilt: SegmentIndexes) -> None:
-        """Two renames. Raises OSError: then what is left of the old ones is still to be doubted."""
+        """Two renames. Raises OSError; then remaining old indexes are still doubtful."""
         made = rebuilt.made
         self._disk.rename(made.index.path, self.index.path)
         made.index.path = self.index.path
@@ -406,7 +429,7 @@ class Segment:
         self.max_timestamp, self.max_timestamp_offset = made.max_timestamp, made.max_timestamp_offset
 
     def cut(self, position: int, end_offset: int) -> None:
-        """The file was cut at `position`, where the batch at `end_offset` was; the segment is active again."""
+        """The file was cut at `position`, the start of the batch at `end_offset`; the segment is active again."""
         self.size = position
         self.limit_bytes = 0
         self.trusted_from = min(self.trusted_from, position)
@@ -417,9 +440,9 @@ class Segment:
         self.load_tail(position)
 
     def load_tail(self, end: int) -> int:
-        """Learn from the indexes and the headers behind them what the batches up to `end` are; the next offset.
+        """Learn the state of the batches up to `end` from indexes and later headers; return the next offset.
 
-        The entries beyond `end` must be gone already.
+        Index entries beyond `end` must be removed before.
         """
         entry, newest = self.index.last(), self.time_index.last()
         indexed = entry[1] if entry else 0

@@ -10,10 +10,10 @@ from penstock.storage.segment import Segment
 
 
 class LogSlice(FileSlice):
-    """`offset` was asked for; `next_offset` is the one to ask for after it.
+    """`offset` is the requested offset; `next_offset` is the one to request next.
 
-    Until it is verified, `next_offset` is what headers say; `end_offset` is known: nothing in it may reach further.
-    `generation` tells slices of before a truncation from those after it.
+    Before verification, `next_offset` comes from headers; `end_offset` is known and must not be exceeded.
+    `generation` tells slices from before a truncation from later ones.
     """
 
     __slots__ = ("end_offset", "generation", "next_offset", "offset", "segment")
@@ -27,24 +27,24 @@ class LogSlice(FileSlice):
         self.generation = 0
 
     def is_trusted(self) -> bool:
-        """Whether these bytes were written or checked by this process."""
+        """Whether this process wrote or checked these bytes."""
         return self.segment.is_trusted(self.position, self.position + self.size)
 
 
 def verify(piece: LogSlice, *, may_have_gaps: bool, epochs: LeaderEpochs | None = None) -> LogSlice:
-    """The longest sound prefix of whole batches, with the next offset that follows from it.
+    """Return the longest valid prefix of whole batches, with the next offset that follows from it.
 
-    Raises CorruptBatch when the first batch is bad. Base offset and length lie outside the checksum, so the chain
-    is checked too: lengths lead from batch to batch, and offsets follow each other (rise, where compaction
-    `may_have_gaps`). So does the leader epoch, which is held against `epochs` if they are given. Blocks; touches
-    nothing but the file, so it may run in a thread.
+    Raises CorruptBatch if the first batch is bad. Base offset and length are outside the checksum, so the chain is
+    checked too: lengths lead from batch to batch, and offsets follow each other (or increase, if compaction
+    `may_have_gaps`). The leader epoch is outside it too and compared with `epochs` if given. Blocks; uses only the
+    file, so it may run in a thread.
     """
     path, start, file = piece.segment.path, piece.position, piece.file
     end, expected = start, piece.offset
     try:
         for position, header in checked_batches(file, path, start, start + piece.size):
             base_offset = header.base_offset
-            if position == start:  # the lookup has checked the chain up to here
+            if position == start:  # the lookup checked the chain up to here
                 fits = header.last_offset >= expected and (base_offset <= expected or may_have_gaps)
             else:
                 fits = base_offset == expected or (base_offset > expected and may_have_gaps)

@@ -1,11 +1,10 @@
-"""The `.snapshot` files of one log: which there are, taking one, dropping those no longer needed.
+"""The `.snapshot` files of one log: which exist, taking one, dropping those no longer needed.
 
-Kept are those at the base of a segment (truncation and recovery start from them) and the two newest: the newest may
-lie beyond the end of the log after a crash, the one before it does not. Where there was one there is always one: none
-at all tells recovery that there was no producer before the segment of the recovery point.
-
-One that nobody needs at once waits for the next checkpoint, which encodes and writes it in a worker. Those that wait do
-not count as files: a crash loses them.
+Snapshots at the base of a segment are kept (truncation and recovery start from them), and the two newest: after a
+crash the newest may be beyond the end of the log, the one before is not. If the log ever had a snapshot it always has
+one: none at all tells recovery that there was no producer before the segment of the recovery point.
+A snapshot that is not needed at once waits for the next checkpoint, which encodes and writes it in a worker. Waiting
+snapshots do not count as files: a crash loses them.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from penstock.ports.disk import Disk
 from penstock.storage.files import SNAPSHOT, file_path, read_whole, write_again, write_atomic, write_whole
 from penstock.storage.producer_state import FrozenProducers, ProducerStates
 
-_MAX_WAITING = 4  # each keeps producers of its moment in memory
+_MAX_WAITING = 4  # each keeps a copy of producers in memory
 
 
 class WaitingSnapshot(NamedTuple):
-    """The state before `offset`, to be written as `path`."""
+    """The state before `offset`, to be written to `path`."""
 
     offset: int
     path: str
@@ -35,21 +34,21 @@ class Snapshots:
     def __init__(self, disk: Disk, directory: str, offsets: list[int]) -> None:
         self._disk = disk
         self._directory = directory
-        self.offsets = offsets  # rising, also of those that wait
+        self.offsets = offsets  # ascending, including waiting ones
         self._waiting: dict[int, WaitingSnapshot] = {}
-        self._torn: set[int] = set()  # of the offsets
-        self.stable_paths: set[str] = set()  # of those known to be synced
-        self._doubtful: set[str] = set()  # whose last sync failed
+        self._torn: set[int] = set()  # offsets of torn ones
+        self.stable_paths: set[str] = set()  # known to be synced
+        self._doubtful: set[str] = set()  # paths whose last sync failed
 
     def path(self, offset: int) -> str:
         return file_path(self._directory, offset, SNAPSHOT)
 
     def take(self, producers: ProducerStates, offset: int) -> str:
-        """Write the state before `offset`, not synced (a torn one shows by its checksum); its path. Blocks."""
+        """Write the state before `offset`, not synced (its checksum reveals a torn one); return its path. Blocks."""
         path = self.path(offset)
         frozen = producers.freeze()
         if offset in self.offsets:
-            # The batches that it stands for may be deleted: it is replaced whole, or it stays.
+            # The batches that it covers may be deleted, so it is replaced atomically or stays.
             self._replace(WaitingSnapshot(offset, path, frozen))
             return path
         write_whole(self._disk, path, frozen.encode(), sync=False)
@@ -58,7 +57,7 @@ class Snapshots:
         return path
 
     def take_later(self, producers: ProducerStates, offset: int) -> list[str]:
-        """At the next checkpoint. Its path if it was written here and now, as too many wait already."""
+        """Take a snapshot at the next checkpoint. Return its path if too many wait and it was written at once."""
         if len(self._waiting) >= _MAX_WAITING and offset not in self._waiting:
             return [self.take(producers, offset)]
         self._waiting[offset] = WaitingSnapshot(offset, self.path(offset), producers.freeze())
@@ -71,7 +70,7 @@ class Snapshots:
         return list(self._waiting.values())
 
     def were_written(self, snapshots: Iterable[WaitingSnapshot]) -> None:
-        """They are stable, and so are their names. Raises OSError."""
+        """These snapshots and their names are stable. Raises OSError."""
         for snapshot in snapshots:
             if self._waiting.get(snapshot.offset) is snapshot:
                 self._is_stable(snapshot)
@@ -95,10 +94,18 @@ class Snapshots:
             self.offsets.append(offset)
             self.offsets.sort()
 
-    def load_newest(self, end_offset: int) -> tuple[int, ProducerStates] | None:
-        """The newest sound snapshot at `end_offset` or before: (its offset, the state)."""
-        for offset in reversed(self.offsets):
-            if offset <= end_offset and offset not in self._torn:
+    def load_newest(self, end_offset: int, start_offset: int = 0) -> tuple[int, ProducerStates] | None:
+        """The newest sound snapshot from `start_offset` to `end_offset`: (its offset, the state)."""
+        return self._load_first(offset for offset in reversed(self.offsets) if start_offset <= offset <= end_offset)
+
+    def load_oldest(self, start_offset: int) -> tuple[int, ProducerStates] | None:
+        """The oldest sound snapshot at `start_offset` or after: (its offset, the state)."""
+        return self._load_first(offset for offset in self.offsets if offset >= start_offset)
+
+    def _load_first(self, offsets: Iterable[int]) -> tuple[int, ProducerStates] | None:
+        """The first of them that is sound."""
+        for offset in offsets:
+            if offset not in self._torn:
                 waiting = self._waiting.get(offset)
                 data = waiting.producers.encode() if waiting else read_whole(self._disk, self.path(offset))
                 states = ProducerStates.decode_snapshot(data) if data is not None else None
@@ -108,21 +115,21 @@ class Snapshots:
         return None
 
     def copy_of_files(self) -> Snapshots:
-        """For a worker, which may take one more and make it stable: then `is_there`."""
+        """A copy for a worker, which may take one more and make it stable: then `is_there`."""
         copy = Snapshots(self._disk, self._directory, self._files)
         copy._torn |= self._torn
         copy._doubtful |= self._doubtful
         return copy
 
     def doubt(self, worker: Snapshots) -> None:
-        """Whatever its last sync failed of: to sync that again would not make it stable."""
+        """Take over the failed syncs of the worker: syncing those files again would not make them stable."""
         self._doubtful |= worker._doubtful
 
     def waiting_at(self, offset: int) -> WaitingSnapshot | None:
         return self._waiting.get(offset)
 
     def is_there(self, offset: int, waited: WaitingSnapshot | None) -> None:
-        """A worker has made it stable; `waited`: from what it was written."""
+        """A worker has made it stable; `waited`: the snapshot from which it was written."""
         self._add(offset)
         if waited is not None and self._waiting.get(offset) is waited:
             self._is_stable(waited)
@@ -142,9 +149,9 @@ class Snapshots:
         self.stable_paths.add(self.path(offset))
 
     def sync_file(self, path: str) -> None:
-        """Blocks. Also of another small file of this log, as it lies in the page cache.
+        """Blocks. Also for another small file of this log, as it is in the page cache.
 
-        After a sync that failed the kernel takes the pages for clean, and the next one would do nothing: then the
+        After a failed sync the kernel considers the pages clean, and the next sync would do nothing: so the
         bytes are written once more.
         """
         file = self._disk.open(path)
@@ -160,13 +167,12 @@ class Snapshots:
         self._doubtful.discard(path)
 
     def are_stable(self, paths: Iterable[str]) -> None:
-        """These were synced, and so were their names. Those dropped meanwhile are of no interest."""
+        """These paths and their names were synced. Dropped ones are ignored."""
         self.stable_paths.update({self.path(offset) for offset in list(self.offsets)}.intersection(paths))
 
     def drop_useless(self, producers: ProducerStates, end_offset: int) -> None:
-        """Drop the torn ones and those beyond the end; if none is left, first take one of the state at the end.
-
-        For good: one that came back after other batches took those offsets would be believed. Blocks, if any.
+        """Drop torn snapshots and those beyond the end; if none would be left, first take one at the end. Permanent:
+        a dropped one that came back after other batches took its offsets would be believed. Blocks if there are any.
         """
         useless = [offset for offset in self.offsets if offset > end_offset or offset in self._torn]
         if not useless:
@@ -178,7 +184,7 @@ class Snapshots:
         self._disk.sync_directory(self._directory)
 
     def needless_before(self, start_offset: int) -> list[int]:
-        """Offsets of the files that are not needed any more if the log starts there."""
+        """Offsets of the files that are not needed if the log starts there."""
         return [offset for offset in self._files[:-2] if offset < start_offset]
 
     def were_removed(self, offsets: Iterable[int]) -> None:
@@ -198,7 +204,7 @@ class Snapshots:
 
     def _drop(self, offsets: list[int]) -> None:
         for offset in offsets:
-            # It waits, unless a checkpoint that failed has come this far; or a deletion has removed it just now.
+            # It may only be waiting, or a deletion may have just removed it.
             with suppress(FileNotFoundError):
                 self._disk.remove(self.path(offset))
             self._forget(offset)

@@ -1,13 +1,12 @@
-"""A sparse index file: fixed-size entries of two rising integers, looked up by either.
+"""A sparse index file: fixed-size entries of two increasing integers, looked up by either.
 
     .index       (relative offset u32, position u32)     8 bytes
     .timeindex   (timestamp i64, relative offset u32)   12 bytes
 
-Entries of the active segment are kept in memory and written in one go when the segment is sealed, closed
-or checkpointed; those of a sealed one stay in the file and are found by binary search with positioned
-reads. So an append costs no system call here and a sealed segment no memory.
-
-An index is a hint that can be rebuilt from the log: whoever follows an entry checks what it finds there.
+Entries of the active segment are in memory and written together when the segment is sealed, closed or checkpointed.
+Entries of a sealed segment stay in the file and are found by binary search with positioned reads. So an append costs
+no system call here, and a sealed segment no memory.
+An index is a hint that can be rebuilt from the log: readers check the place an entry points to.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from penstock.storage.files import read_at_once
 
 OFFSET_ENTRY = Struct(">II")
 TIME_ENTRY = Struct(">qI")
-_BLOCK = 512  # entries read at once when the search has come this close
+_BLOCK = 512  # entries read at once at the end of a search
 
 
 class SparseIndex:
-    """`stored` entries lie only in the file; then come those in memory, the first `_written` of them on disk too."""
+    """`_stored` entries are only in the file; then come those in memory, the first `_written` of them also on disk."""
 
     __slots__ = ("_columns", "_disk", "_entry", "_stored", "_written", "path")
 
@@ -36,7 +35,7 @@ class SparseIndex:
         self.path = path
         self._entry = entry
         self._columns = (array("q"), array("q"))
-        self._stored = -1 if exists else 0  # -1: the file has not been looked at
+        self._stored = -1 if exists else 0  # -1: unknown, the file was not read
         self._written = 0
 
     def __len__(self) -> int:
@@ -59,7 +58,7 @@ class SparseIndex:
         return self._stored != 0 or self._disk.exists(self.path)
 
     def assume_empty(self) -> None:
-        """There is no file, as a listing of the directory showed."""
+        """There is no file, according to a listing of the directory."""
         self._stored = 0
 
     def append(self, first: int, second: int) -> None:
@@ -81,7 +80,7 @@ class SparseIndex:
     def floor(self, column: int, key: int, *, may_wait: bool = True) -> tuple[int, int] | None:
         """The last entry whose `column` is at most `key`. May run in a thread.
 
-        CorruptBatch: the file is shorter than it was. NotCached: it is not in memory and the caller may not wait.
+        CorruptBatch: the file is shorter than before. NotCached: it is not in memory and the caller must not wait.
         """
         columns = self._columns
         memory = columns[column]
@@ -110,14 +109,14 @@ class SparseIndex:
                 try:
                     self._stored = self._count_to(file, column, bound - 1)
                 except CorruptBatch:
-                    self._stored = 0  # what is left of it proves nothing
+                    self._stored = 0  # the rest of the file is not trusted
             self._written = min(self._written, keep)
             file.truncate((self._stored + self._written) * self._entry.size)
         finally:
             file.close()
 
     def clear(self) -> None:
-        """Forget every entry, before a rebuild."""
+        """Drop every entry, before a rebuild."""
         self._columns = (array("q"), array("q"))
         self._written = 0
         self._stored = 0
@@ -127,7 +126,7 @@ class SparseIndex:
             file.close()
 
     def write(self) -> bool:
-        """Bring the file up to date, not synced; False when it was."""
+        """Bring the file up to date, not synced; False if it was."""
         firsts, seconds = self._columns
         if self._written == len(firsts):
             return False
@@ -141,7 +140,7 @@ class SparseIndex:
         return True
 
     def seal(self) -> None:
-        """Write the file, also an empty one, and keep nothing in memory."""
+        """Write the file, even if empty, and keep nothing in memory."""
         if not self.write() and not len(self):
             self._disk.open(self.path, create=True).close()
         self._stored += self._written
@@ -149,7 +148,7 @@ class SparseIndex:
         self._written = 0
 
     def is_sane(self, column: int, bound: int) -> bool:
-        """A cheap look at the file: whole entries, the last two rising, `column` of the last below `bound`."""
+        """A cheap check of the file: whole entries, the last two increasing, `column` of the last below `bound`."""
         try:
             file = self._disk.open(self.path)
         except FileNotFoundError:
@@ -168,7 +167,7 @@ class SparseIndex:
             file.close()
 
     def entries(self) -> list[tuple[int, int]]:
-        """All of them; for tools and tests."""
+        """All entries; for tools and tests."""
         result: list[tuple[int, int]] = []
         if self.stored:
             file = self._disk.open(self.path)
@@ -189,7 +188,7 @@ class SparseIndex:
         return data
 
     def _count_to(self, file: File, column: int, key: int, *, may_wait: bool = True) -> int:
-        """How many entries of the file have a `column` of at most `key`."""
+        """Number of entries in the file with a `column` of at most `key`."""
         low, high = 0, self._stored
         while high - low > _BLOCK:
             middle = (low + high) // 2
@@ -205,9 +204,9 @@ class SparseIndex:
 
 
 def pack(entry: Struct, firsts: array[int], seconds: array[int]) -> bytes:
-    """As `entry.pack` one by one, word by word: a large segment has some 100,000 entries, and a roll holds the loop.
+    """Like `entry.pack` for each entry, but by words: a large segment has 100,000 entries, and a roll blocks the loop.
 
-    The second number of an entry takes one word of 32 bits, the first one what is left.
+    The second number of an entry takes one 32-bit word, the first number the rest.
     """
     words = entry.size // 4
     out = array("I", bytes(len(firsts) * entry.size))

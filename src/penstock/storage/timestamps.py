@@ -1,7 +1,7 @@
 """From a timestamp to a record: time index, offset index, headers, and the records of the one batch that matters.
 
 All of it reads the disk. So a lookup is a value, as in `lookups`: made on the loop, its `next_batch` run in a worker,
-the batch that it returns looked into by whoever may (`records.examine`), and what was learned on the way taken over by
+the returned batch examined where that may block (`records.examine`), and what was learned taken over by
 `LogReader.end_time_lookup`.
 """
 
@@ -22,7 +22,7 @@ class TimestampOffset(NamedTuple):
 
 
 class Largest(NamedTuple):
-    """Of a segment: its largest timestamp, and the last offset of the first batch that has it."""
+    """The largest timestamp of a segment, and the last offset of the first batch that has it."""
 
     timestamp: int
     offset: int
@@ -30,16 +30,16 @@ class Largest(NamedTuple):
 
 @dataclass(slots=True)
 class Learning:
-    """What looking at segments taught about them, to be taken over on the loop."""
+    """Facts learned about segments, to be taken over on the loop."""
 
     index_interval_bytes: int
     tag: str
-    """In the names of files, while segments are looked at."""
+    """Tag in the names of temporary files."""
     largest: list[tuple[Segment, Largest]] = field(default_factory=list)
     rebuilt: list[SegmentIndexes] = field(default_factory=list)
 
     def largest_of(self, segment: Segment) -> Largest:
-        """Of a sealed segment the last entry of its time index has it, if that is true. Blocks."""
+        """For a sealed segment: the last entry of its time index, if it is correct. Blocks."""
         if segment.max_timestamp != UNKNOWN_TIMESTAMP:
             return Largest(segment.max_timestamp, segment.max_timestamp_offset)
         for known, largest in self.largest:
@@ -72,7 +72,7 @@ class Learning:
 
 @dataclass(slots=True)
 class SegmentTimes:
-    """The largest timestamps of segments of which they are not known, oldest first, up to one that is young."""
+    """Learns the unknown largest timestamps of segments, oldest first, up to a young one."""
 
     segments: list[Segment]
     young_ms: int
@@ -98,10 +98,10 @@ class TimeLookup:
     layout: int
     learning: Learning
     _number: int = 0
-    _position: int = -1  # in that segment, where to go on; -1: not looked for yet
+    _position: int = -1  # next position in that segment; -1: not searched yet
 
     def next_batch(self) -> bytes | None:
-        """The next batch in which the record may be; None: there is none. Blocks. Raises CorruptBatch, OSError."""
+        """The next batch that may hold the record; None: there is none. Blocks. Raises CorruptBatch, OSError."""
         if self.timestamp is None:
             return self._with_largest()
         while self._number < len(self.segments.items):
@@ -114,7 +114,7 @@ class TimeLookup:
         return None
 
     def examine(self, batch: bytes) -> TimestampOffset | None:
-        """In place. Walks over records: not for a loop, nor for one of its threads if they are many."""
+        """Walks over records in place: not for a loop, nor for one of its threads if there are many."""
         found = examine.largest(batch) if self.timestamp is None else examine.first_at_or_after(batch, *self.question)
         return None if found is None else TimestampOffset(*found)
 
@@ -124,7 +124,7 @@ class TimeLookup:
         return self.timestamp, self.log_start_offset
 
     def run(self) -> TimestampOffset | None:
-        """All of it in one go. Blocks."""
+        """The whole lookup. Blocks."""
         while (batch := self.next_batch()) is not None:
             found = self.examine(batch)
             if found is not None:
@@ -146,7 +146,7 @@ class TimeLookup:
         return None
 
     def _start_in(self, segment: Segment, view: Segment, timestamp: int) -> int | None:
-        """Everything before is older; the record may be in the very batch that the time index names."""
+        """Where to search: everything before is older; the record may be in the batch of the time index entry."""
         for rebuilt in self.learning.rebuilt:
             if rebuilt.segment is segment:
                 view.time_index, view.index = rebuilt.made.time_index, rebuilt.made.index
@@ -160,7 +160,7 @@ class TimeLookup:
             view.time_index, view.index = made.time_index, made.index
             entry = view.time_index.floor(0, timestamp)
         elif not is_true:
-            entry = None  # it is being appended to: from its start
+            entry = None  # the segment is being appended to: from its start
         found = view.find(max(segment.base_offset + (entry[1] if entry else 0), self.log_start_offset))
         return None if found is None else found[0]
 

@@ -13,6 +13,7 @@ from penstock.records.builder import Record, build_batch
 from penstock.sim.machine.disk import SimCrash, SimDisk
 from penstock.storage import checkpoint_builder, snapshots
 from penstock.storage.group_commit import flush_blocking
+from penstock.storage.last_run import LastRun
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 
@@ -31,9 +32,7 @@ def open_log(disk: SimDisk, recovery_point: int = 0) -> Log:
         disk,
         DIRECTORY,
         CONFIG,
-        recovery_point=recovery_point,
-        log_start_offset=0,
-        clean_shutdown=False,
+        LastRun(recovery_point=recovery_point),
         now_ms=NOW_MS,
         topic_id=bytes(16),
     )
@@ -322,9 +321,7 @@ def test_what_a_failed_sync_left_in_memory_is_written_again_by_the_next_process(
             disk,
             "/data/t-0",
             LogConfig(flush_messages=2**63 - 1),
-            recovery_point=recovery_point,
-            log_start_offset=0,
-            clean_shutdown=False,
+            LastRun(recovery_point=recovery_point),
             now_ms=NOW_MS,
         )
 

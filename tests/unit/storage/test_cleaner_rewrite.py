@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
@@ -21,9 +22,8 @@ from penstock.records.batch import (
 )
 from penstock.records.builder import Record, build_batch, decode_uncompressed, iterate_records, seal
 from penstock.records.compression import GZIP, LZ4, NAMES, SNAPPY, ZSTD, compress, decompress
-from penstock.sim.machine.disk import SimDisk
+from penstock.sim.machine.disk import SimCrash, SimDisk
 from penstock.storage.cleaner.plan import (
-    AbortedTransaction,
     Cleaned,
     CleanPlan,
     RewrittenSegment,
@@ -37,8 +37,10 @@ from penstock.storage.cleaner.rewrite import clean
 from penstock.storage.cleaner.survey import make_plan, survey
 from penstock.storage.cleaner.swap import Swap
 from penstock.storage.group_commit import flush_blocking
+from penstock.storage.last_run import LastRun
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
+from penstock.storage.transactions import AbortedTransaction
 
 DIRECTORY = "/data/accounts-0"
 NOW_MS = 1_700_000_000_000
@@ -62,9 +64,7 @@ class Scene:
             self.disk,
             DIRECTORY,
             self.config,
-            recovery_point=0,
-            log_start_offset=0,
-            clean_shutdown=True,
+            LastRun(was_clean=True),
             now_ms=self.now_ms,
         )
 
@@ -230,9 +230,7 @@ def test_a_batch_left_without_records_goes_unless_it_is_the_last_of_its_producer
     for name in scene.disk.list_directory(DIRECTORY):
         if name.endswith(".snapshot"):
             scene.disk.remove(f"{DIRECTORY}/{name}")
-    scene.log = Log.open(
-        scene.disk, DIRECTORY, scene.config, recovery_point=0, log_start_offset=0, clean_shutdown=False, now_ms=NOW_MS
-    )
+    scene.log = Log.open(scene.disk, DIRECTORY, scene.config, now_ms=NOW_MS)
     producer = scene.log.producers.get(4)
     assert producer is not None
     assert (producer.last_sequence, producer.last_offset) == (2, 2)
@@ -400,7 +398,7 @@ def test_aborted_records_go_and_their_marker_follows_later() -> None:
     first = scene.append((b"a", b"2"), producer_id=5, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL_BIT)
     last = scene.marker(ABORT, 5)
     scene.append((b"z", b"1"))
-    aborted = (AbortedTransaction(5, first, last),)
+    aborted = (AbortedTransaction(5, first, last, last + 1),)
     scene.clean(aborted=aborted, last_batches={})
     assert [entry[0] for entry in scene.content()] == [0, 2, 3]
     assert not scene.batches()[1][0].attributes & DELETE_HORIZON_BIT, "a batch of it was met"
@@ -457,3 +455,95 @@ def test_the_last_marker_of_a_live_producer_stays_as_an_empty_batch() -> None:
         scene.clean(aborted=(), last_batches={5: (-1, 0)})
     header, records = scene.batches()[0]
     assert (header.base_offset, header.is_control, records) == (0, True, [])
+
+
+# -- the list of aborted transactions ------------------------------------------------------------------------
+
+
+def aborted_of(scene: Scene) -> tuple[AbortedTransaction, ...]:
+    lookup = scene.log.aborted_lookup(0, scene.log.log_end_offset)
+    found = tuple(lookup.run())
+    assert scene.log.end_aborted_lookup(lookup)
+    return found
+
+
+def transaction_files(scene: Scene) -> list[str]:
+    return [name for name in scene.disk.list_directory(DIRECTORY) if name.endswith(".txnindex")]
+
+
+def abort_in_two_segments(scene: Scene) -> tuple[AbortedTransaction, ...]:
+    for producer_id in (5, 6):
+        scene.append(
+            (b"a", b"aborted"), producer_id=producer_id, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL_BIT
+        )
+        scene.append((b"%d" % producer_id, b"1"))
+        scene.marker(ABORT, producer_id)
+        scene.log.roll(scene.now_ms)
+    return AbortedTransaction(5, 0, 2, 3), AbortedTransaction(6, 3, 5, 6)
+
+
+def test_aborted_transactions_are_known_as_long_as_their_markers_stay_for_them() -> None:
+    scene = Scene(delete_retention_ms=DAY_MS)
+    both = abort_in_two_segments(scene)
+    assert aborted_of(scene) == both
+    scene.append((b"z", b"1"))
+    scene.clean(aborted=both, last_batches={})
+    assert [entry[0] for entry in scene.content()] == [1, 2, 4, 5, 6]
+    assert aborted_of(scene) == both, "of one segment now"
+    assert transaction_files(scene) == [f"{0:020d}.txnindex"]
+    scene.append((b"y", b"1"))
+    scene.clean(aborted=both, last_batches={})
+    assert aborted_of(scene) == (), "nothing is left that anybody would have to leave out"
+    assert [entry[0] for entry in scene.content()] == [1, 2, 4, 5, 6, 7], "the markers still are"
+    scene.log.close(clean=True)
+    scene.log = scene.open()
+    assert transaction_files(scene) == []
+
+
+def test_aborted_transactions_that_nobody_told_the_cleaning_of_move_along() -> None:
+    scene = Scene()
+    both = abort_in_two_segments(scene)
+    scene.append((b"z", b"1"))
+    scene.clean()
+    assert len(scene.log.segment_bases) == 2
+    assert aborted_of(scene) == both
+
+
+def test_data_after_a_marker_that_is_gone_is_not_taken_for_aborted() -> None:
+    scene = Scene()
+    scene.append((b"a", b"1"), producer_id=5, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL_BIT)
+    scene.marker(COMMIT, 5)
+    scene.append((b"z", b"1"))
+    scene.clean(aborted=(AbortedTransaction(5, -2, -1, 0),), last_batches={})
+    assert [entry[0] for entry in scene.content()] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("step", range(1, 40))
+def test_a_crash_in_a_swap_leaves_the_aborted_transactions_of_the_segment_that_is_there(step: int) -> None:
+    for seed in range(4):
+        scene = Scene(delete_retention_ms=DAY_MS)
+        scene.disk.make_directory("/data")
+        scene.disk.sync_directory("")
+        scene.disk.sync_directory("/data")
+        both = abort_in_two_segments(scene)
+        scene.append((b"z", b"1"))
+        scene.log.roll(scene.now_ms)
+        end_offset = scene.log.log_end_offset
+        flush_blocking(scene.disk, scene.log)
+        recovery_point = scene.log.checkpoint()
+        scene.disk.random.seed(seed)
+        scene.disk.crash_after = scene.disk.changes + step
+        with suppress(SimCrash):
+            scene.clean(aborted=both, last_batches={}, rolls=False)
+        scene.disk.crash_after = None
+        scene.disk.crash()
+        scene.log = Log.open(
+            scene.disk,
+            DIRECTORY,
+            scene.config,
+            LastRun(recovery_point=recovery_point),
+            now_ms=scene.now_ms,
+        )
+        assert scene.log.log_end_offset == end_offset
+        assert aborted_of(scene) == both
+        assert set(transaction_files(scene)) <= {f"{base:020d}.txnindex" for base in scene.log.segment_bases}

@@ -17,6 +17,7 @@ from penstock.storage.cleaner.survey import make_plan, survey
 from penstock.storage.cleaner.swap import Swap, settle_swaps
 from penstock.storage.gaps import GAPS
 from penstock.storage.group_commit import flush_blocking
+from penstock.storage.last_run import LastRun
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 
@@ -26,7 +27,7 @@ CONFIG = LogConfig(compact=True, delete=False, index_interval_bytes=50)
 
 
 def new_log(disk: SimDisk, config: LogConfig = CONFIG) -> Log:
-    return Log.open(disk, DIRECTORY, config, recovery_point=0, log_start_offset=0, clean_shutdown=False, now_ms=NOW_MS)
+    return Log.open(disk, DIRECTORY, config, now_ms=NOW_MS)
 
 
 def reopened(disk: SimDisk, config: LogConfig = CONFIG, *, recovery_point: int, cleaned_offset: int = 0) -> Log:
@@ -34,11 +35,8 @@ def reopened(disk: SimDisk, config: LogConfig = CONFIG, *, recovery_point: int, 
         disk,
         DIRECTORY,
         config,
-        recovery_point=recovery_point,
-        log_start_offset=0,
-        clean_shutdown=False,
+        LastRun(recovery_point=recovery_point, cleaned_offset=cleaned_offset),
         now_ms=NOW_MS,
-        cleaned_offset=cleaned_offset,
     )
 
 

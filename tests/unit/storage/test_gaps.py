@@ -13,6 +13,7 @@ from penstock.records.builder import Record, build_batch
 from penstock.sim.machine.disk import SimCrash, SimDisk
 from penstock.storage.gaps import CONTIGUOUS, GAPS
 from penstock.storage.group_commit import flush_blocking
+from penstock.storage.last_run import LastRun
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 
@@ -40,9 +41,7 @@ def open_log(disk: SimDisk, config: LogConfig, recovery_point: int = 0, *, clean
         disk,
         DIRECTORY,
         config,
-        recovery_point=recovery_point,
-        log_start_offset=0,
-        clean_shutdown=clean,
+        LastRun(recovery_point=recovery_point, was_clean=clean),
         now_ms=0,
         topic_id=bytes(16),
     )
@@ -159,7 +158,7 @@ def test_a_gap_that_cannot_be_noted_is_not_appended(disk: SimDisk) -> None:
     log = open_log(disk, COMPACTED)
     fetch(log, [0])
     disk.rename = lambda old, new: (_ for _ in ()).throw(OSError(28, "no space left on device"))  # type: ignore[method-assign]
-    with pytest.raises(StorageError, match="cannot note that offsets are missing"):
+    with pytest.raises(StorageError, match="cannot mark that offsets are missing"):
         fetch(log, [4])
     assert (log.log_end_offset, log.gaps.is_contiguous) == (1, True)
     del disk.rename  # type: ignore[method-assign]

@@ -18,6 +18,7 @@ from penstock.records.compression import ZSTD, recompress
 from penstock.runtime.disk import OsDisk
 from penstock.sim.machine.disk import SimDisk
 from penstock.storage.group_commit import flush_blocking
+from penstock.storage.last_run import LastRun
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 
@@ -44,9 +45,7 @@ def open_log(
         disk,
         directory,
         config or LogConfig(),
-        recovery_point=recovery_point,
-        log_start_offset=0,
-        clean_shutdown=clean,
+        LastRun(recovery_point=recovery_point, was_clean=clean),
         now_ms=NOW_MS,
         topic_id=topic_id,
     )
@@ -122,11 +121,11 @@ def test_another_topics_directory_is_refused(disk: SimDisk) -> None:
         open_log(disk, clean=True, topic_id=b"\1" * 16)
 
 
-def test_a_log_that_was_never_flushed_and_lost_its_topic_id_is_nobodys(disk: SimDisk) -> None:
+def test_a_log_that_was_never_flushed_and_lost_its_topic_id_is_foreign(disk: SimDisk) -> None:
     """It may be of a topic of this name that is gone."""
     append(open_log(disk, topic_id=b"\7" * 16))
     disk.remove(f"{DIRECTORY}/partition.metadata")
-    with pytest.raises(ForeignDirectory, match="does not say whose it is"):
+    with pytest.raises(ForeignDirectory, match="has no topic id"):
         open_log(disk, topic_id=b"\7" * 16)
 
 
@@ -136,7 +135,7 @@ def test_a_topic_id_that_was_stable_and_is_gone_is_damage(disk: SimDisk, clean: 
     append(log)
     log.close(clean=True)
     disk.remove(f"{DIRECTORY}/partition.metadata")
-    with pytest.raises(StorageError, match="missing or damaged; restore it") as caught:
+    with pytest.raises(StorageError, match=r"missing or damaged\. Restore it") as caught:
         open_log(disk, topic_id=b"\7" * 16, recovery_point=1, clean=clean)
     assert not isinstance(caught.value, ForeignDirectory)
 
@@ -162,9 +161,7 @@ def test_a_log_that_begins_after_deleted_records_says_whose_it_is(disk: SimDisk)
             disk,
             DIRECTORY,
             LogConfig(),
-            recovery_point=0,
-            log_start_offset=5,
-            clean_shutdown=False,
+            LastRun(log_start_offset=5),
             now_ms=NOW_MS,
             topic_id=b"\7" * 16,
         )

@@ -13,6 +13,7 @@ from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.sim.machine.disk import SimDisk, SimFile
 from penstock.storage.cleaner.survey import survey
+from penstock.storage.last_run import LastRun
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 from penstock.storage.segment import Segment
@@ -33,11 +34,8 @@ def open_log(disk: SimDisk, *, clean: bool = False, recovery_point: int = 0, cle
         disk,
         DIRECTORY,
         CONFIG,
-        recovery_point=recovery_point,
-        log_start_offset=0,
-        clean_shutdown=clean,
+        LastRun(recovery_point=recovery_point, was_clean=clean, cleaned_offset=cleaned_offset),
         now_ms=0,
-        cleaned_offset=cleaned_offset,
     )
 
 

@@ -1,2 +1,2 @@
-"""Log compaction: of every key the last record stays. `plan` says what to clean, `rewrite` writes new segments,
-`swap` puts them in the place of the old ones. What rewrites runs in another process and knows only the plan."""
+"""Log compaction: the last record of each key stays. `plan` says what to clean, `rewrite` writes new segments, `swap`
+replaces the old ones. Rewriting runs in another process that gets only the plan."""

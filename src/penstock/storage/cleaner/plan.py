@@ -1,48 +1,43 @@
-"""What passes between the broker and the process that rewrites segments: the plan there, its outcomes back.
+"""Values between the broker and the process that rewrites segments: a plan in, outcomes back.
 
-Values only, as lines of JSON. Knows no log: the rewriting process must not need one.
+Encoded as lines of JSON. Must not know: logs, which the rewriting process does not need.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from penstock.model.errors import StorageError
+from penstock.storage.transactions import AbortedTransaction
 
-BYTES_PER_KEY = 200  # of the map of keys: a bytes object of at most 33 bytes, an int, and their share of the dict
+BYTES_PER_KEY = 200  # per key of the map: a bytes object of at most 33 bytes, an int, and their share of the dict
 
 
 def max_keys(buffer_bytes: int, load_factor: float) -> int:
-    """How many keys fit in `log.cleaner.dedupe.buffer.size`; with more, a log is cleaned in several passes."""
+    """Number of keys that fit in `log.cleaner.dedupe.buffer.size`; with more, a log is cleaned in several passes."""
     return max(int(buffer_bytes * load_factor) // BYTES_PER_KEY, 1)
-
-
-class AbortedTransaction(NamedTuple):
-    producer_id: int
-    first_offset: int
-    last_offset: int  # of its marker
 
 
 @dataclass(frozen=True, slots=True)
 class CleanPlan:
-    """Everything the rewriting process has to know. Sizes are of sealed segments and do not change."""
+    """Input of the rewriting process. Sizes are of sealed segments and do not change."""
 
     directory: str
     segments: tuple[tuple[int, int], ...]  # (base offset, size) from the log's first to the last cleanable one
     first_dirty_offset: int
-    end_offset: int  # the first offset that may not be cleaned
+    end_offset: int  # the first offset that must not be cleaned
     now_ms: int
     delete_retention_ms: int
-    may_drop_tombstones: bool  # those that were kept for so long, and spent markers
+    may_drop_tombstones: bool  # expired ones, and markers that are no longer needed
     segment_bytes: int
     segment_index_bytes: int
     index_interval_bytes: int
     max_keys: int
     last_batches: dict[int, tuple[int, int]]  # producer id -> (last offset of its data or -1, epoch)
-    aborted: tuple[AbortedTransaction, ...] | None  # None: not known, so transactional batches stay as they are
-    leader_epochs: tuple[tuple[int, int], ...]  # (epoch, first offset): no checksum covers the epoch of a batch
+    aborted: tuple[AbortedTransaction, ...] | None  # None: unknown, so transactional batches are kept
+    leader_epochs: tuple[tuple[int, int], ...]  # (epoch, first offset): no checksum covers a batch's epoch
 
     def encode(self) -> bytes:
         """One line of JSON."""
@@ -63,9 +58,9 @@ class CleanPlan:
 
 @dataclass(frozen=True, slots=True)
 class RewrittenSegment:
-    """`.cleaned` files, stable under their names, that stand for the segments at `bases`.
+    """`.cleaned` files, stable under their names, that replace the segments at `bases`.
 
-    `is_changed` False: they hold the same batches as their one source and were removed again.
+    `is_changed` False: they contained the same batches as their one source and were removed again.
     """
 
     bases: tuple[int, ...]
@@ -73,11 +68,12 @@ class RewrittenSegment:
     max_timestamp: int
     max_timestamp_offset: int
     is_changed: bool
+    aborted: int = -1  # entries of the transaction index; -1: none of the segments has one
 
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """The end of a cleaning: everything below `end_offset` is clean once the segments are in place."""
+    """The result of a cleaning: everything below `end_offset` is clean once the segments are in place."""
 
     end_offset: int
     keys: int
@@ -92,7 +88,7 @@ Outcome: TypeAlias = RewrittenSegment | Cleaned
 
 
 class Uncleanable(StorageError):
-    """The log is damaged: cleaning it again would fail again."""
+    """The log is damaged, so cleaning it again would fail again."""
 
 
 def encode_outcome(outcome: Outcome) -> bytes:
@@ -104,7 +100,7 @@ def encode_failure(error: Exception, *, is_permanent: bool) -> bytes:
 
 
 def decode_outcome(line: bytes) -> Outcome:
-    """Raises StorageError if the line tells of a failure."""
+    """Raises StorageError if the line reports a failure."""
     ((kind, fields),) = json.loads(line).items()
     if kind == "RewrittenSegment":
         return RewrittenSegment(**{**fields, "bases": tuple(fields["bases"])})

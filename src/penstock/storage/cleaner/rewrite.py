@@ -1,20 +1,23 @@
-"""Rewriting segments without the records that have a later one of the same key.
+"""Rewrites segments without the records that are superseded by a later record of the same key.
 
-Two passes: over the dirty part, to learn the last offset of every key; then over all segments up to there, each
-batch filtered into `.cleaned` files. Several small segments become one. Blocks for as long as it takes, so it runs in
-a process of its own; it changes nothing but `.cleaned` files.
+Two passes: the first reads the dirty part and notes the last offset of each key; the second filters each batch of all
+segments up to there into `.cleaned` files. Several small segments become one. This blocks for a long time, so it runs
+in its own process; it changes only `.cleaned` files.
 
-Invariants, as in Kafka where not said otherwise
-- Offsets and timestamps of records do not change; base offset, last offset, leader epoch, producer, sequence and codec
-  of a batch neither.
-- A batch left without records goes, except the last one of a live producer, which keeps its sequence, and the last
-  one of a new segment (Kafka: of a cleaning), so that a segment tells where it ends.
-- A tombstone stays until `delete.retention.ms` after the cleaning that met it first: that one writes the time of
-  deletion into the batch (DELETE_HORIZON_BIT, in the place of the base timestamp). Not in Kafka: and as long as the
+Invariants, as in Kafka unless noted
+
+- Offsets and timestamps of records do not change; neither do base offset, last offset, leader epoch, producer,
+  sequence and codec of a batch.
+- A batch without remaining records is removed, except the last one of a live producer, which keeps the sequence, and
+  the last one of a new segment (in Kafka: of a cleaning), which marks the end of the segment.
+- A tombstone stays until `delete.retention.ms` after the first cleaning that met it, which writes the time of
+  deletion into the batch (DELETE_HORIZON_BIT, in place of the base timestamp). Not in Kafka: it also stays while the
   plan says that a replica may not have it yet.
 - Every checksum is checked before a batch is copied, and its leader epoch, which no checksum covers, against those
   that the log knows: damage is not copied into a new segment, where nobody would find it.
 - A batch whose records cannot be read stays as it is, and takes no other record's place.
+- A transaction is in the new transaction index as long as its abort marker stays for its sake: a reader that is told of
+  it waits for that marker.
 """
 
 from __future__ import annotations
@@ -45,25 +48,36 @@ from penstock.records.compression import compress, decompress
 from penstock.storage.cleaner.plan import Cleaned, CleanPlan, Outcome, RewrittenSegment
 from penstock.storage.cleaner.transactions import CleanedTransactions
 from penstock.storage.cleaner.walk import copy_runs, put_keys, retain
-from penstock.storage.files import CLEANED, INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, file_path
+from penstock.storage.files import (
+    CLEANED,
+    INDEX,
+    LOG,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX,
+    TRANSACTION_INDEX,
+    file_path,
+    write_whole,
+)
 from penstock.storage.leader_epochs import LeaderEpochs
 from penstock.storage.segment import MAX_RELATIVE_OFFSET, OpenFiles, Segment
 from penstock.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
+from penstock.storage.transaction_index import TransactionIndex, encode
+from penstock.storage.transactions import AbortedTransaction
 
 _CHUNK_BYTES = 1 << 20
-_MAX_SOURCES = 16  # of one new segment: the broker's loop renames their files in one turn
+_MAX_SOURCES = 16  # per new segment: the broker's loop renames their files in one turn
 
-Spend = Callable[[int], None]  # told of bytes before they are read or written; may wait
+Spend = Callable[[int], None]  # called with a number of bytes before reading or writing them; may wait
 
 
 def no_limit(size: int) -> None:
-    """Read and write as fast as it goes."""
+    """Read and write without a limit."""
 
 
 def clean(disk: Disk, plan: CleanPlan, spend: Spend = no_limit) -> Iterator[Outcome]:
-    """Every rewritten segment as soon as it is stable on disk, oldest first, and what it came to at the end.
+    """Yield every rewritten segment as soon as it is stable on disk, oldest first, and a summary at the end.
 
-    Raises CorruptBatch and OSError; what was written by then may be put in place or not.
+    Raises CorruptBatch and OSError; segments yielded by then may be used or not.
     """
     cleaner = _Cleaning(disk, plan, spend)
     cleaner.learn_keys()
@@ -79,8 +93,8 @@ class _Cleaning:
         self._spend = spend
         self._offsets: dict[bytes, int] = {}
         self._latest_offset = plan.first_dirty_offset - 1
-        self._live = array("q")  # the offsets of the map, rising
-        self._next_live = 0  # the first of them at or after the batch at hand
+        self._live = array("q")  # the offsets of the map, ascending
+        self._next_live = 0  # index of the first at or after the current batch
         self._knows_all_live = True
         self._transactions = CleanedTransactions(plan.aborted or ())
         self._epochs = LeaderEpochs.of(plan.leader_epochs)
@@ -89,9 +103,9 @@ class _Cleaning:
     # -- first pass ------------------------------------------------------------------------------------------
 
     def learn_keys(self) -> None:
-        """The last offset of every key from the first dirty offset on, until the map is full.
+        """Note the last offset of each key from the first dirty offset on, until the map is full.
 
-        At least one batch is taken in, so that every cleaning gets further than the last.
+        At least one batch is read, so that every cleaning makes progress.
         """
         self._learn_until_full()
         if self._knows_all_live:
@@ -125,7 +139,7 @@ class _Cleaning:
             count = put_keys(payload, start, end, header.base_offset, self._plan.first_dirty_offset, self._offsets)
             if count != header.record_count:
                 raise MalformedRecords(f"{count} records, {header.record_count} announced")
-        except (ApiError, MalformedRecords):  # kept as it is by the second pass, and nothing goes because of it
+        except (ApiError, MalformedRecords):  # the second pass keeps it, and it supersedes nothing
             self._knows_all_live = False
             base_offset, offsets = header.base_offset, self._offsets
             for key in [key for key, offset in offsets.items() if offset >= base_offset]:
@@ -134,7 +148,7 @@ class _Cleaning:
     # -- second pass -----------------------------------------------------------------------------------------
 
     def groups(self) -> Iterator[list[tuple[int, int]]]:
-        """Neighbouring segments that fit into one, by size of log and indexes."""
+        """Yield neighbouring segments that fit into one, by size of log and indexes."""
         plan = self._plan
         segments = [segment for segment in plan.segments if segment[0] <= self._latest_offset]
         ends = [base for base, _ in plan.segments[1:]] + [plan.end_offset]
@@ -169,6 +183,9 @@ class _Cleaning:
     def rewrite(self, group: list[tuple[int, int]]) -> RewrittenSegment:
         target = _NewSegment(self._disk, self._plan, group[0][0], self._spend)
         is_changed = len(group) > 1
+        sources = [file_path(self._plan.directory, base, TRANSACTION_INDEX) for base, _ in group]
+        sources = [path for path in sources if self._disk.exists(path)]
+        self._transactions.kept.clear()
         for data, at, header, is_last in _with_last(self._batches_of(group)):
             batch = self._filter(data, at, header, is_last or self._is_last_of_producer(header))
             if batch is None:
@@ -178,14 +195,24 @@ class _Cleaning:
                 is_changed = True
                 header = BatchHeader._make(HEADER.unpack_from(batch))
             target.add(header, batch)
+        aborted = self._transactions.kept
+        if self._plan.aborted is None:
+            aborted = [one for path in sources for one in TransactionIndex(self._disk, path, stored=-1).entries()]
         if is_changed:
-            target.make_stable()
+            target.make_stable(aborted if sources or aborted else None)
             self._bytes_written += target.size
         else:
             target.remove()
         bases = tuple(base for base, _ in group)
         segment = target.segment
-        return RewrittenSegment(bases, segment.size, segment.max_timestamp, segment.max_timestamp_offset, is_changed)
+        return RewrittenSegment(
+            bases,
+            segment.size,
+            segment.max_timestamp,
+            segment.max_timestamp_offset,
+            is_changed,
+            len(aborted) if is_changed and (sources or aborted) else -1,
+        )
 
     def _batches_of(self, group: list[tuple[int, int]]) -> Iterator[tuple[bytes, int, BatchHeader]]:
         for base, size in group:
@@ -193,7 +220,7 @@ class _Cleaning:
             yield from self._batches(base, size)
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
-        """Whether what is known of a live producer comes from this batch."""
+        """Whether the state of a live producer comes from this batch."""
         if header.producer_id < 0:
             return False
         last = self._plan.last_batches.get(header.producer_id)
@@ -203,7 +230,7 @@ class _Cleaning:
         return header.last_offset == offset if offset >= 0 else header.is_control and header.producer_epoch == epoch
 
     def _filter(self, data: bytes, at: int, header: BatchHeader, keeps_empty: bool) -> Buffer | None:
-        """What is left of a batch: a view, if it is the batch itself; bytes, if it is another; None, if nothing."""
+        """Filter a batch. Return a view if it is unchanged, bytes if it is new, None if nothing remains."""
         self._records_read += header.record_count
         if header.attributes & (CONTROL_BIT | TRANSACTIONAL_BIT):
             if header.is_control:
@@ -236,7 +263,7 @@ class _Cleaning:
         return self._rebuilt(header, payload, retained.runs, retained.kept, sets_horizon)
 
     def _is_superseded(self, header: BatchHeader) -> bool:
-        """Whether no offset of the map is in this batch of the dirty part: then its records need not be looked at."""
+        """Whether this dirty batch contains no offset of the map, so that its records need not be read."""
         if (
             not self._knows_all_live
             or header.base_offset < self._plan.first_dirty_offset
@@ -264,7 +291,7 @@ class _Cleaning:
         return _emptied(header) if keeps_empty else None
 
     def _is_over(self, header: BatchHeader) -> bool:
-        """Of a batch with a time of deletion."""
+        """Whether the deletion time of the batch has passed."""
         return self._plan.may_drop_tombstones and header.base_timestamp <= self._plan.now_ms
 
     def _original(self, data: bytes, at: int, header: BatchHeader) -> memoryview:
@@ -295,7 +322,7 @@ class _Cleaning:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def _batches(self, base: int, size: int) -> Iterator[tuple[bytes, int, BatchHeader]]:
-        """(buffer, position in it, header) of every batch of a segment, in chunks, checksums checked."""
+        """Yield (buffer, position in it, header) for every batch of a segment, with verified checksums."""
         path = file_path(self._plan.directory, base, LOG)
         file = self._disk.open(path)
         position, expected, wanted = 0, base, _CHUNK_BYTES
@@ -321,18 +348,20 @@ class _Cleaning:
                     if crc32c(view[at + CRC_START : end]) != header.crc:
                         raise CorruptBatch(path, position + at, "checksum does not match")
                     if self._epochs.contradicts(header.leader_epoch, header.last_offset):
-                        raise CorruptBatch(path, position + at, f"leader epoch {header.leader_epoch} is not the log's")
+                        raise CorruptBatch(
+                            path, position + at, f"leader epoch {header.leader_epoch} contradicts the log"
+                        )
                     yield data, at, header
                     at, expected = end, header.next_offset
                 if not at and (wanted > size - position or len(data) < HEADER_SIZE):
-                    raise CorruptBatch(path, position, f"a batch of {wanted} bytes, only {size - position} there")
+                    raise CorruptBatch(path, position, f"a batch of {wanted} bytes, only {size - position} remain")
                 position += at
         finally:
             file.close()
 
 
 class _NewSegment:
-    """The `.cleaned` files of one new segment, with the indexes a sealed one has."""
+    """The `.cleaned` files of one new segment, with the indexes of a sealed segment."""
 
     def __init__(self, disk: Disk, plan: CleanPlan, base_offset: int, spend: Spend) -> None:
         self._disk = disk
@@ -341,7 +370,7 @@ class _NewSegment:
         self._parts: list[Buffer] = []
         self._written = 0
         self.paths = [file_path(plan.directory, base_offset, suffix) + CLEANED for suffix in SEGMENT_SUFFIXES]
-        self.remove()  # what a cleaning that died has left
+        self.remove()  # leftovers of a cleaning that died
         self.segment = segment = Segment(disk, plan.directory, base_offset, OpenFiles(), is_file_there=False)
         segment.path = file_path(plan.directory, base_offset, LOG) + CLEANED
         segment.index = SparseIndex(disk, segment.index.path + CLEANED, OFFSET_ENTRY, exists=False)
@@ -369,10 +398,15 @@ class _NewSegment:
             self._written += size
             self._parts.clear()
 
-    def make_stable(self) -> None:
+    def make_stable(self, aborted: list[AbortedTransaction] | None) -> None:
+        """`aborted`: for the transaction index, which is an empty one if need be. None: without one. See `swap`."""
         self._write()
         self.segment.seal()
-        for path in self.paths:
+        for suffix, path in zip(SEGMENT_SUFFIXES, self.paths, strict=True):
+            if suffix == TRANSACTION_INDEX:
+                if aborted is not None:
+                    write_whole(self._disk, path, encode(aborted), sync=True)
+                continue
             file = self._disk.open(path)
             try:
                 file.sync()
@@ -399,7 +433,7 @@ def _with_last(
 
 
 def _payload(data: bytes, at: int, header: BatchHeader) -> tuple[bytes, int, int]:
-    """The records, uncompressed: (buffer, start, end)."""
+    """The uncompressed records: (buffer, start, end)."""
     start, end = at + HEADER_SIZE, at + header.size_bytes
     codec = header.compression
     if not codec:
@@ -409,7 +443,7 @@ def _payload(data: bytes, at: int, header: BatchHeader) -> tuple[bytes, int, int
 
 
 def _marker_kind(header: BatchHeader, payload: memoryview) -> int | None:
-    """Of the one record of a control batch; None when compaction has taken it, -1 when it is no marker we know."""
+    """The marker type of a control batch; None if compaction removed the record, -1 if it is unknown."""
     try:
         for record in iterate_records(header, payload[: header.size_bytes - HEADER_SIZE]):
             return int.from_bytes(record.key[2:4], "big") if record.key is not None and len(record.key) >= 4 else -1
@@ -419,7 +453,7 @@ def _marker_kind(header: BatchHeader, payload: memoryview) -> int | None:
 
 
 def _emptied(header: BatchHeader) -> bytes:
-    """The header alone, as Kafka leaves it: offsets, sequence and largest timestamp stay."""
+    """The header alone, as in Kafka: offsets, sequence and largest timestamp stay."""
     attributes = header.attributes & (TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
     return seal(header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0), b"")
 

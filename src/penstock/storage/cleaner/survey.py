@@ -1,14 +1,14 @@
-"""Which part of a log may be compacted, and whether it is due.
+"""Which part of a log can be compacted, and whether compaction is due.
 
     clean                  | dirty                          | not cleanable
     log start ... cleaned_offset ... end_offset ... active segment ... log end
 
-Kafka's rules. The part that may be cleaned ends below the last stable offset, before the active segment, and before
-the first segment that is younger than `min.compaction.lag.ms`. It is due when its share of the bytes passes
-`min.cleanable.dirty.ratio` or when a segment of it began more than `max.compaction.lag.ms` ago.
+As in Kafka, the cleanable part ends below the last stable offset, before the active segment, and before the first
+segment younger than `min.compaction.lag.ms`. It is due when its share of the bytes exceeds
+`min.cleanable.dirty.ratio`, or when one of its segments began more than `max.compaction.lag.ms` ago.
 
-Ours: it is stable (`stable_offset`), and below the persisted recovery point before anything is replaced. So recovery
-never takes a gap that compaction left for the place where a crash cut the log.
+Not in Kafka: it is also stable (`stable_offset`), and below the persisted recovery point before segments are
+replaced. So recovery never mistakes a gap left by compaction for the point where a crash cut the log.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from penstock.model.errors import CorruptBatch
-from penstock.storage.cleaner.plan import AbortedTransaction, CleanPlan
+from penstock.storage.cleaner.plan import CleanPlan
 from penstock.storage.log import Log
 from penstock.storage.segment import Segment
 from penstock.storage.timestamps import Learning
+from penstock.storage.transactions import AbortedTransaction
 
 FOREVER_MS = (1 << 63) - 1
 
 
 class Survey(NamedTuple):
-    """What there is to clean in a log."""
+    """The cleanable part of a log."""
 
     first_dirty_offset: int
     end_offset: int
@@ -34,7 +35,7 @@ class Survey(NamedTuple):
     dirty_bytes: int
     is_overdue: bool
     generation: int
-    """Of the log that was looked at: true only as long as that was not cut."""
+    """Generation of the log: the survey is valid only while the log is not cut."""
 
     @property
     def dirty_ratio(self) -> float:
@@ -46,14 +47,14 @@ class Survey(NamedTuple):
 
 
 def needs_disk(log: Log) -> bool:
-    """Whether a survey has to look into segments: it goes to a worker then."""
+    """Whether a survey must read segments and so belongs in a worker."""
     return log.config.min_compaction_lag_ms > 0 or log.config.max_compaction_lag_ms < FOREVER_MS
 
 
 def survey(log: Log, last_stable_offset: int, now_ms: int) -> Survey:
-    """`last_stable_offset` is the transactions' one, at most the high watermark.
+    """`last_stable_offset` is that of transactions, at most the high watermark.
 
-    Blocks where it `needs_disk`. May run in a thread: it changes nothing.
+    Blocks if `needs_disk`. May run in a thread: it changes nothing.
     """
     learning = Learning(log.config.index_interval_bytes, "survey")
     try:
@@ -64,7 +65,7 @@ def survey(log: Log, last_stable_offset: int, now_ms: int) -> Survey:
 
 
 def _survey(log: Log, last_stable_offset: int, now_ms: int, learning: Learning) -> Survey:
-    generation = log.generation  # first: it may be cut meanwhile
+    generation = log.generation  # read first, because the log may be cut meanwhile
     config, segments = log.config, log.segments
     sealed = segments[:-1]
     first_dirty = log.log_start_offset

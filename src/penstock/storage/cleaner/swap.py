@@ -1,13 +1,14 @@
-"""Putting a rewritten segment in the place of those it stands for, safe under a crash at any point.
+"""Replaces old segments with a rewritten one, safely under a crash at any point.
 
-    1  the rewriting process   X.log.cleaned and its indexes, stable under these names
-    2  `Swap.commit`           renamed to .swap, and the names made stable: from here on the swap will happen
-    3  `Log.end_swap`          old segments renamed to .deleted, .swap to the final names; memory follows at once
+    1  the rewriting process   writes X.log.cleaned and its indexes, stable under these names
+    2  `Swap.commit`           renames them to .swap and makes the names stable: from here on the swap happens
+    3  `Log.end_swap`          renames old segments to .deleted and .swap files to their final names; memory follows
     4  later                   the directory is synced, before this log is cleaned again
 
 Whoever opens the log after a crash (`settle_swaps`): a `.cleaned` file means that step 2 was not completed, and all
 of that segment's new files go. Otherwise `.swap` files get their final names; an index that may be of the other
-content goes and is rebuilt. Old segments that outlived step 3 begin
+content goes and is rebuilt. A transaction index cannot be missed and is never of the other content: where one of the
+old segments had one the new segment has one too, empty if need be. Old segments that outlived step 3 begin
 before the new one ends, because a rewritten segment keeps its last batch; recovery drops them for that
 (`RecoveredLog`).
 
@@ -21,11 +22,11 @@ from contextlib import suppress
 
 from penstock.model.errors import StorageError
 from penstock.ports.disk import Disk
-from penstock.storage.files import CLEANED, INDEX, LOG, SEGMENT_SUFFIXES, SWAP, TIME_INDEX, file_path
+from penstock.storage.files import CLEANED, INDEX, LOG, SEGMENT_SUFFIXES, SWAP, TIME_INDEX, TRANSACTION_INDEX, file_path
 
 
 class Swap:
-    """One rewritten segment on its way. `commit` runs in a thread, the rest with the log."""
+    """One rewritten segment to be swapped in. `commit` runs in a thread, the rest with the log."""
 
     __slots__ = ("_directory", "_disk", "_is_cancelled", "_lock", "base_offset", "bases", "size")
 
@@ -52,11 +53,12 @@ class Swap:
                 file.close()
             for suffix in SEGMENT_SUFFIXES:
                 path = file_path(self._directory, self.base_offset, suffix)
-                disk.rename(path + CLEANED, path + SWAP)
+                if suffix != TRANSACTION_INDEX or disk.exists(path + CLEANED):
+                    disk.rename(path + CLEANED, path + SWAP)
             disk.sync_directory(self._directory)
 
     def cancel(self) -> None:
-        """The swap must not happen, not even after a crash. Blocks for a moment."""
+        """The swap must not happen, not even after a crash. Blocks briefly."""
         with self._lock:
             self._is_cancelled = True
             remove_rewritten(self._disk, self._directory, self.base_offset)
@@ -64,7 +66,7 @@ class Swap:
 
 
 def remove_rewritten(disk: Disk, directory: str, base_offset: int) -> None:
-    """`.swap` first: as long as there is a `.cleaned` the swap is not valid."""
+    """`.swap` first: the swap is not valid while a `.cleaned` file exists."""
     for ending in (SWAP, CLEANED):
         for suffix in SEGMENT_SUFFIXES:
             path = file_path(directory, base_offset, suffix) + ending
@@ -73,7 +75,7 @@ def remove_rewritten(disk: Disk, directory: str, base_offset: int) -> None:
 
 
 def remove_unfinished(disk: Disk, directory: str) -> None:
-    """What a cleaning that failed has left of segments it did not come to hand over. May run in a thread."""
+    """Remove segments that a failed cleaning did not hand over. May run in a thread."""
     for name in disk.list_directory(directory):
         if name.endswith(CLEANED):
             with suppress(FileNotFoundError):  # a cancelled swap removes its own
@@ -81,7 +83,7 @@ def remove_unfinished(disk: Disk, directory: str) -> None:
 
 
 def settle_swaps(disk: Disk, directory: str, names: list[str]) -> list[int]:
-    """Complete or undo what a crash interrupted; the bases of the segments put in place. For good on return."""
+    """Complete or undo interrupted swaps; return the bases of the new segments. Permanent on return."""
     cleaned = {name.partition(".")[0] for name in names if name.endswith(CLEANED)}
     swapped = {name.partition(".")[0] for name in names if name.endswith(SWAP)}
     completed: list[int] = []
@@ -96,6 +98,9 @@ def settle_swaps(disk: Disk, directory: str, names: list[str]) -> list[int]:
         has_log = disk.exists(path + SWAP)
         for suffix in (INDEX, TIME_INDEX):
             _settle_index(disk, file_path(directory, base_offset, suffix), is_wanted=has_log)
+        aborted = file_path(directory, base_offset, TRANSACTION_INDEX)
+        if disk.exists(aborted + SWAP):
+            disk.rename(aborted + SWAP, aborted)
         if has_log:
             disk.rename(path + SWAP, path)
         completed.append(base_offset)

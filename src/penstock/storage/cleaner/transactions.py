@@ -1,7 +1,7 @@
-"""What becomes of transactional batches and their markers while a log is cleaned, in the order of the log.
+"""Transactional batches and their markers during a cleaning, in log order.
 
-The records of aborted transactions go. A marker stays until nothing of its transaction is left, and then for
-`delete.retention.ms` more, like a tombstone. Knows headers and the list of aborted transactions, nothing else.
+Records of aborted transactions are removed. A marker stays until its transaction has no batch left, and then for
+`delete.retention.ms`, like a tombstone. Must not know: more than headers and the list of aborted transactions.
 """
 
 from __future__ import annotations
@@ -9,39 +9,48 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.records.batch import BatchHeader
-from penstock.storage.cleaner.plan import AbortedTransaction
-
-ABORT, COMMIT = 0, 1
+from penstock.records.control import ABORT, COMMIT
+from penstock.storage.transactions import AbortedTransaction
 
 
 class CleanedTransactions:
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._coming = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
-        self._aborted: dict[int, bool] = {}  # producer id -> whether a batch of it was met
+        self._aborted: dict[int, AbortedTransaction] = {}  # by producer id: those that are open at this offset
+        self._met: set[int] = set()  # of these: whose batches came by
         self._committed: dict[int, None] = {}
+        self.kept: list[AbortedTransaction] = []  # those that readers must still know, by their markers
 
     def _advance(self, offset: int) -> None:
         while self._coming and self._coming[-1].first_offset <= offset:
-            self._aborted.setdefault(self._coming.pop().producer_id, False)
+            entry = self._coming.pop()
+            self._aborted[entry.producer_id] = entry
+            self._met.discard(entry.producer_id)
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """A batch of data comes by."""
+        """Whether this data batch belongs to an aborted transaction."""
         self._advance(header.last_offset)
         if not header.is_transactional:
             return False
-        if header.producer_id in self._aborted:
-            self._aborted[header.producer_id] = True
+        entry = self._aborted.get(header.producer_id)
+        if entry is not None and header.base_offset < entry.last_offset:
+            self._met.add(header.producer_id)
             return True
         self._committed[header.producer_id] = None
         return False
 
     def is_spent(self, header: BatchHeader, kind: int | None) -> bool:
-        """A marker comes by (`kind` None: one that lost its record already): is its transaction all gone?"""
+        """Whether the transaction of this marker has no batch left. `kind` None: the marker has lost its record."""
         self._advance(header.last_offset)
         if kind is None:
             return True
         if kind == ABORT:
-            return not self._aborted.pop(header.producer_id, False)
+            entry = self._aborted.pop(header.producer_id, None)
+            if entry is None or header.producer_id not in self._met:
+                return True
+            self._met.discard(header.producer_id)
+            self.kept.append(entry)
+            return False
         if kind == COMMIT:
             was_there = header.producer_id in self._committed
             self._committed.pop(header.producer_id, None)

@@ -1,13 +1,13 @@
-"""Walking over the records of a batch for their keys, without making records.
+"""Walks the records of a batch for their keys without creating record objects.
 
     length varint | attributes 1 | timestamp delta varint | offset delta varint | key length varint | key
     | value length varint | value | headers
 
-Varints are zigzag: a length is twice itself, and a lone 1 means null. All of it is inlined, because a compaction
-looks at every record twice. `reference` in the tests is the plain way.
+Varints are zigzag: a length appears doubled, and 1 means null. Everything is inlined, because a compaction reads
+every record twice. `reference` in the tests is the plain version.
 
-Keys of up to 32 bytes stand for themselves; longer ones are known by a digest of 33 bytes, so that memory is bounded
-whatever they are and no digest equals a short key.
+Keys of up to 32 bytes represent themselves. Longer keys are represented by a digest of 33 bytes, so that memory is
+bounded and no digest equals a short key.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from penstock.records.builder import MalformedRecords, read_varint, write_varint
 
-_LONGEST_KEY = 2 * 32  # as a varint says it
+_LONGEST_KEY = 2 * 32  # as a zigzag varint
 _DIGEST_SIZE = 33
 _NULL = 1
 
@@ -32,12 +32,12 @@ class Retained(NamedTuple):
 
 
 def digest(key: bytes) -> bytes:
-    """What stands for a key in the map."""
+    """The representation of a key in the map."""
     return key if 2 * len(key) <= _LONGEST_KEY else blake2b(key, digest_size=_DIGEST_SIZE).digest()
 
 
 def put_keys(data: bytes, at: int, end: int, base_offset: int, start_offset: int, offsets: dict[bytes, int]) -> int:
-    """Note the offset of every key from `start_offset` on; the number of records. Raises MalformedRecords."""
+    """Note the offset of every key from `start_offset` on; return the number of records. Raises MalformedRecords."""
     start_delta = 2 * (start_offset - base_offset)
     count = 0
     try:
@@ -87,9 +87,9 @@ def retain(
     offsets: dict[bytes, int],
     drops_tombstones: bool,
 ) -> Retained:
-    """Which records stay: those whose key has no later offset. Beyond `latest_offset` all do.
+    """Select the records that stay: those whose key has no later offset, and all beyond `latest_offset`.
 
-    A record without a key goes. A tombstone that is the last of its key goes if `drops_tombstones`.
+    A record without a key is removed. A tombstone that is the last of its key is removed if `drops_tombstones`.
     """
     runs: list[int] = []
     kept = count = 0
@@ -151,7 +151,7 @@ def retain(
 
 
 def copy_runs(data: bytes, runs: list[int], shift: int) -> tuple[bytes, int]:
-    """The records of `runs`, their timestamp deltas less `shift`, and the largest delta of before: (bytes, delta)."""
+    """Copy the records of `runs` with timestamp deltas reduced by `shift`; return (bytes, largest old delta)."""
     largest = -(1 << 63)
     out = bytearray()
     for number in range(0, len(runs), 2):
@@ -175,7 +175,7 @@ def copy_runs(data: bytes, runs: list[int], shift: int) -> tuple[bytes, int]:
 
 
 def _long_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The unsigned varint at `at`, still zigzag, and where it ends."""
+    """Return the unsigned varint at `at`, still zigzag, and its end."""
     result = shift = 0
     while True:
         byte = data[at]
